@@ -212,3 +212,15 @@ def test_the_shell_completes_threads_models_and_notes(typed: str, offered: list[
     told = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" ")), "_QUIRE_COMPLETE": "bash_complete"}
     done = subprocess.run(QUIRE, env={**os.environ, **told}, capture_output=True, text=True)
     assert [line.removeprefix("plain,") for line in done.stdout.split()] == offered, done.stderr
+
+
+def test_bash_completes_what_stands_behind_a_colon(tmp_path: Path) -> None:
+    """It breaks words at colons, and puts in what follows the last one."""
+    (tmp_path / "quire").write_text(f'#!/bin/sh\nexec {" ".join(QUIRE)} "$@"\n')
+    (tmp_path / "quire").chmod(0o755)
+    typed = "quire chat --model anthropic:claude-opus-5-"
+    script = f"""eval "$(_QUIRE_COMPLETE=bash_source quire)"
+        COMP_LINE='{typed}' COMP_POINT={len(typed)}; _quire_completion quire; echo "${{COMPREPLY[@]}}" """
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(["bash", "--norc", "-c", script], env=environment, capture_output=True, text=True)
+    assert done.stdout == "claude-opus-5-5\n", done.stderr

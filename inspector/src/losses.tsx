@@ -128,7 +128,7 @@ function PassedRow({ one, told }: { one: Passed; told: boolean }) {
             <b>{short(one.lost.lost)}</b> {dollars(one.lost.usd)} {visible(one.lost.what)} {one.side ? <Chip>{visible(one.side)}</Chip> : null} <Chip kind={sure(one.lost.confidence)}>{one.lost.confidence}</Chip>
             <div class="soft small">{one.lost.path ? <code>{visible(one.lost.path)} +{count(one.lost.offset)}</code> : null} {visible([one.lost.note, one.lost.fix].filter(Boolean).join(". "))}</div>
           </>
-        ) : one.retry ? <Chip>a retry</Chip> : <span class="soft">nothing</span>}
+        ) : one.retry ? <Chip>a retry</Chip> : <span class="soft">nothing lost</span>}
         {one.mended?.length ? <div class="row small" style={{ gap: "4px" }}>mended: {one.mended.map((rule) => <Chip key={rule} kind="read">{visible(rule)}</Chip>)}</div> : null}
         {one.held_out ? <Chip>held out</Chip> : null}
       </td>

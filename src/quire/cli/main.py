@@ -201,6 +201,8 @@ def main() -> None:
     _open_streams()
     try:
         _check_words(sys.argv[1:])
+        if os.environ.get("_QUIRE_COMPLETE") == "bash_source":
+            complete_in_bash()
         # click hands back the code of an early exit instead of raising it.
         code = quire.main(prog_name="quire", standalone_mode=False) or 0
         sys.stdout.flush()
@@ -341,6 +343,35 @@ class OfferedNames(click.types.StringParamType):
             return [CompletionItem(each) for each in self._offer(ctx) if each.startswith(incomplete)]
         except Exception:  # a shell that completes shows no errors
             return []
+
+
+# Bash breaks words at colons, so `anthropic:claude` comes in three pieces, of which it puts the last in anew.
+_BASH = """\
+%(complete_func)s() {
+    local IFS=$' \\t\\n' line=${COMP_LINE:0:COMP_POINT} type value
+    local -a words
+    read -ra words <<< "$line"
+    [[ $line == *[[:space:]] ]] && words+=("")
+    local word=${words[-1]} broken=""
+    [[ $COMP_WORDBREAKS == *:* ]] && broken=${word%%"${word##*:}"}
+    COMPREPLY=()
+    while IFS=, read -r type value; do
+        case $type in
+            dir) compopt -o dirnames ;;
+            file) compopt -o default ;;
+            plain) COMPREPLY+=("${value#"$broken"}") ;;
+        esac
+    done < <(env COMP_WORDS="$line" COMP_CWORD=$((${#words[@]} - 1)) %(complete_var)s=bash_complete "$1")
+}
+complete -o nosort -F %(complete_func)s %(prog_name)s
+"""
+
+
+def complete_in_bash() -> None:
+    """Have bash complete names that hold a colon."""
+    from click.shell_completion import BashComplete, add_completion_class
+
+    add_completion_class(type("BashWithColons", (BashComplete,), {"source_template": _BASH}))
 
 
 def complete(command: click.Command) -> None:
