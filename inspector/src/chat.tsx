@@ -2,7 +2,7 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { type Entry, Problem, api, keyHeader } from "./data";
 import { href, place, refine } from "./route";
-import { Card, Chip, Command, State, Trouble, count, moment, tell, visible } from "./ui";
+import { Card, Chip, Command, State, Trouble, count, moment, tell, useLoaded, visible } from "./ui";
 
 /** Server-sent events of a route, one after the other; ends when the stream does. */
 export async function events(path: string, init: RequestInit, on: (name: string, data: unknown, id: string) => void) {
@@ -294,14 +294,38 @@ function Composer({ thread, running, model, send, stop }: { thread: string; runn
         <label class="button">Attach<input type="file" multiple class="skip" onChange={(event) => attach(event.currentTarget.files)} /></label>
         <input value={target} aria-label="Model" placeholder={model || "local: the model that is here"} list="models" onInput={(event) => setTarget(event.currentTarget.value)} />
         <datalist id="models"><option value="local:" />{model ? <option value={model} /> : null}</datalist>
-        <Beside thread={thread} />
+        <Kept thread={thread} />
+        <Recalled thread={thread} />
       </div>
     </div>
   );
 }
 
-/** What stands beside the talk: the window's items, and what recall finds. */
-function Beside({ thread }: { thread: string }) {
+/** The items that join every turn until they are taken out. */
+function Kept({ thread }: { thread: string }) {
+  const [changed, setChanged] = useState(0);
+  const path = `threads/${encodeURIComponent(thread)}/window`;
+  const kept = useLoaded(() => api<{ items: Item[] }>(path), [thread, changed]);
+  const after = (done: Promise<unknown>) => done.then(() => setChanged((n) => n + 1), (error) => tell(String(error.message)));
+  const keep = async (files: FileList | null) => {
+    for (const file of files ?? []) {
+      await after(api(path, { method: "POST", body: JSON.stringify({ content: await file.text(), metadata: { source: "file", path: file.name } }) }));
+      tell(`${file.name} joins every turn`);
+    }
+  };
+  const name = (item: Item) => String(item.metadata?.path ?? item.id);
+  return (
+    <>
+      <label class="button" title="Put a file into the window: it joins every turn">Window<input type="file" multiple class="skip" onChange={(event) => { keep(event.currentTarget.files); event.currentTarget.value = ""; }} /></label>
+      {kept.value?.items.map((item) => (
+        <Chip key={item.id}>{visible(name(item))} <button class="plain small" style={{ padding: "0 4px" }} aria-label={`Take ${name(item)} out of the window`} onClick={() => after(api(`${path}/${encodeURIComponent(item.id)}`, { method: "DELETE" }))}>×</button></Chip>
+      ))}
+    </>
+  );
+}
+
+/** What recall finds of older entries. */
+function Recalled({ thread }: { thread: string }) {
   const [text, setText] = useState("");
   const [hits, setHits] = useState<{ seq: number; kind: string; text: string }[] | null>(null);
   const look = async (event: Event) => {

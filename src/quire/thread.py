@@ -228,7 +228,7 @@ class Thread:
         """
         if isinstance(attach, str | Path):
             raise CallError(f"attach is a list, not {short(attach)}", hint=f"Write attach=[{str(attach)!r}].")
-        items = [*self._kept_items(), *map(_as_item, attach)]
+        items = [*self.kept_items(), *map(_as_item, attach)]
         if extra.get("images"):
             extra["images"] = [_as_image(given) for given in extra["images"]]
         share = self.policy_at(self._last_target()).recall
@@ -561,7 +561,8 @@ class Thread:
             found, name = self.store.get_state(name, _FILES), self.store.info(name).parent
         return found or {}
 
-    def _kept_items(self) -> list[JsonObject]:
+    @_one_at_a_time
+    def kept_items(self) -> list[JsonObject]:
         """The window's items as a turn attaches them: files as they are now, each under what it is known by."""
         window, unread = self.window, set[str]()
         if not self._saved_window:

@@ -364,6 +364,18 @@ def test_a_turn_streams_into_two_browsers_alike_is_stopped_and_resumed(shown: Si
         until(lambda: int(last_entry(talking)) == newest - 2)
         talking.get_by_role("button", name="Pin").first.click()
         talking.get_by_text("is pinned").wait_for()
+        talking.keyboard.press("]")
+        for label, name in (("Attach", "seen.txt"), ("Window", "kept.txt")):
+            file = {"name": name, "mimeType": "text/plain", "buffer": name.encode()}
+            talking.locator(".composer label", has_text=label).locator("input").set_input_files(file)
+        talking.get_by_role("button", name="Take kept.txt out of the window").wait_for()
+        talking.locator(".composer textarea").fill("What do you see?")
+        talking.get_by_role("button", name="Send").click()
+        until(lambda: "What do you see?" in str(shown.model.requests[-1].body))
+        asked = str(shown.model.requests[-1].body["messages"])
+        assert all(f"{name}\\n</context_item>" in asked for name in ("seen.txt", "kept.txt"))
+        talking.get_by_role("button", name="Take kept.txt out of the window").click()
+        until(lambda: httpx.get(f"{shown.url}/api/threads/live/window").json()["items"] == [])
 
 
 def test_nothing_there_and_what_goes_wrong_are_said(shown: SimpleNamespace) -> None:

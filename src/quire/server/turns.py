@@ -311,7 +311,8 @@ async def begin_turn(call: RouteCall) -> Any:
     The turn goes on where its caller goes away; `events` tells what it missed, `stop` ends it.
     """
     asked: NewTurn = call.body
-    user = values.user(asked.text, asked.attach, at=call.service.clock())
+    kept = await off_loop(call.tenant.thread(call.name).kept_items)
+    user = values.user(asked.text, [*kept, *asked.attach], at=call.service.clock())
     entry = call.service.redactor.entry(user)
     return await _answer(call, await _begun(call, [entry], asked), asked.stream)
 
