@@ -311,10 +311,17 @@ async def begin_turn(call: RouteCall) -> Any:
     The turn goes on where its caller goes away; `events` tells what it missed, `stop` ends it.
     """
     asked: NewTurn = call.body
-    kept = await off_loop(call.tenant.thread(call.name).kept_items)
+    kept = await off_loop(_kept_items, call)
     user = values.user(asked.text, [*kept, *asked.attach], at=call.service.clock())
     entry = call.service.redactor.entry(user)
     return await _answer(call, await _begun(call, [entry], asked), asked.stream)
+
+
+def _kept_items(call: RouteCall) -> list[JsonObject]:
+    """What the thread's window adds to a turn."""
+    from quire.server.service import exists
+
+    return call.tenant.thread(call.name).kept_items() if exists(call.store, call.name) else []
 
 
 async def resume_turn(call: RouteCall) -> Any:
