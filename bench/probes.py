@@ -1,9 +1,10 @@
 """Does a model still find in a fitted request what it finds in the whole thread? Probes, answered by the local model.
 
 Into the first message of recorded runs three things are planted: a file, an id, and something that the user forbids. At the
-end the model is asked for each, once with the whole thread and once with the request that Quire fits to the budget. An
-answer counts where it names what was planted. The packaged model is small (SmolLM2, 135 million parameters): it overlooks
-much that stands in front of it, so the ratio of the two shares says more than either.
+end the model is asked for each, once with the whole thread and once with the request that Quire fits to the budget. Its
+answer is begun for it ("Your membership id is MB-") and it goes on; an answer counts where it goes on with what was
+planted. The packaged model is small (SmolLM2, 135 million parameters): asked to answer freely it names none of them, whole
+thread or not. The ratio of the two shares says more than either.
 """
 
 from __future__ import annotations
@@ -29,22 +30,18 @@ BUDGET, WINDOW = 3_000, 8_192
 TARGET = "llamacpp:smollm2"
 # Reading a long prompt takes a busy machine minutes.
 PATIENCE_S = 1_800
-# What is planted, and how it is asked for; {} is each run's own.
+# What is planted, how it is asked for, and how the answer begins; {} is each run's own.
 PROBES = {
     "file": (
         "My notes are in notes/trip_{}.md.",
-        "Which file are my notes in? Answer with its path alone.",
-        "trip_{}",
+        "Which file are my notes in?",
+        "Your notes are in notes/trip_",
     ),
-    "id": (
-        "My membership id is MB-{}.",
-        "Which membership id did I give? Answer with the id alone.",
-        "MB-{}",
-    ),
+    "id": ("My membership id is MB-{}.", "Which membership id did I give?", "Your membership id is MB-"),
     "forbidden": (
         "Never call me at 555-{}.",
-        "Which number did I forbid you to call? Answer with the number alone.",
-        "555-{}",
+        "Which number must you never call?",
+        "I must never call you at 555-",
     ),
 }
 
@@ -67,11 +64,7 @@ def runs(given: Any, most: int) -> Iterator[Run]:
         first = next(place for place, one in enumerate(said) if one["role"] == "user")
         words = " ".join(PROBES[kind][0].format(number) for kind, number in own.items())
         asked = {**said[first], "content": f"{said[first]['content']}\n{words}"}
-        yield Run(
-            name,
-            [*said[:first], asked, *said[first + 1 :]],
-            {kind: PROBES[kind][2].format(own[kind]) for kind in PROBES},
-        )
+        yield Run(name, [*said[:first], asked, *said[first + 1 :]], own)
 
 
 def last_request(run: Run, question: str, budget: int) -> Built:
@@ -82,14 +75,16 @@ def last_request(run: Run, question: str, budget: int) -> Built:
     return last
 
 
-def answer(server: LocalServer, built: Built) -> str:
-    body = render(built.prompt, TARGET).body
-    plain = {"messages": body["messages"], "max_tokens": 24, "temperature": 0, "cache_prompt": True}
+def answer(server: LocalServer, built: Built, begun: str) -> str:
+    """How the model goes on with an answer that was begun for it."""
+    body = {"messages": render(built.prompt, TARGET).body["messages"]}
+    prompt = str(server.post("/apply-template", body)["prompt"]) + begun
+    plain = {"prompt": prompt, "n_predict": 6, "temperature": 0, "cache_prompt": True}
     asked = urllib.request.Request(
-        f"{server.url}/v1/chat/completions", json.dumps(plain).encode(), {"Content-Type": "application/json"}
+        f"{server.url}/completion", json.dumps(plain).encode(), {"Content-Type": "application/json"}
     )
     with urllib.request.urlopen(asked, timeout=PATIENCE_S) as reply:
-        return str(json.load(reply)["choices"][0]["message"]["content"] or "")
+        return str(json.load(reply)["content"])
 
 
 def main() -> None:
@@ -99,7 +94,7 @@ def main() -> None:
     rows = []
     with LocalServer(faster(weights(), say=lambda line: None), ctx=WINDOW) as server:
         for run in runs(arguments.data, arguments.runs):
-            for kind, (_, question, _) in PROBES.items():
+            for kind, (_, question, begun) in PROBES.items():
                 whole, fitted = (last_request(run, question, budget) for budget in (10**6, BUDGET))
                 rows.append(
                     {
@@ -108,8 +103,8 @@ def main() -> None:
                         "tokens": whole.tokens,
                         "fitted_tokens": fitted.tokens,
                         "stands": run.planted[kind] in str(fitted.prompt),
-                        "whole": run.planted[kind] in answer(server, whole),
-                        "fitted": run.planted[kind] in answer(server, fitted),
+                        "whole": answer(server, whole, begun).startswith(run.planted[kind]),
+                        "fitted": answer(server, fitted, begun).startswith(run.planted[kind]),
                     }
                 )
     if arguments.json:
