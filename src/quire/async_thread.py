@@ -54,6 +54,7 @@ class AsyncThread:
     answer_recall = _awaited(Thread.answer_recall)
     recall_result = _awaited(Thread.recall_result)
     recall_unasked = _awaited(Thread.recall_unasked)
+    kept_items = _awaited(Thread.kept_items)
     keep = _awaited(Thread.keep)  # type: ignore[arg-type]  # nobody gives self by name
     learn_window = _awaited(Thread.learn_window)
     told_window = _awaited(Thread.told_window)

@@ -40,7 +40,9 @@ if TYPE_CHECKING:
 _WIRES = Path(quire.__file__).parent / "providers" / "wires"
 # Chat files are text, not JSON; every other format is a wire format or a framework's.
 MARKDOWN = "markdown"
-FORMATS = (*sorted(each.name.replace("_", "-") for each in iter_modules([str(_WIRES)])), MARKDOWN)
+_NAMED = {each.name.replace("_", "-") for each in iter_modules([str(_WIRES)])}
+# OpenAI Agents' items are read and written by the Responses API's folder.
+FORMATS = (*sorted({*_NAMED, "openai-agents"}), MARKDOWN)
 PROGRAMS = (
     "aider", "claude-code", "codex", "gemini-cli", "har", "langchain", "langfuse", "lhar", "litellm", "llm",
     "messages", "mini-swe-agent", "openai-agents", "opencode", "opentelemetry", "pi", "pydantic-ai", "requests",
