@@ -557,6 +557,7 @@ function Rebases({ thread, cuts }: { thread: string; cuts: Column[] }) {
 export const REASONS: Record<string, string> = {
   budget: "the budget was reached",
   rent: "carrying had cost as much as cutting",
+  brim: "reading is free and the budget nearly used: a cheap moment",
   cold: "the cache had expired anyway",
   promote: "items moved into the library",
   tools: "the tools changed",

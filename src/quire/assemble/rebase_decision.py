@@ -80,8 +80,9 @@ def _checked(text: str, limit: int) -> tuple[str, str]:
 
 
 # When to rebase: as soon as going on costs more a request than the epoch would have cost if it ended here (the rule of
-# Silver and Meal for ordering stock), at a moment when a cut is no dearer than usual; at once when the cache is cold, or
-# when a cut costs no more of the usual price than the epoch has used of its room. bench/moments.py compares such rules.
+# Silver and Meal for ordering stock), at a moment when a cut is no dearer than usual; at once when the cache is cold; where
+# reading is free, when a cut costs no more of the usual price than the epoch has used of its room. bench/moments.py
+# compares such rules.
 
 # A cut is worth its break if it frees this share of what would be kept.
 LEAST_SHARE = 0.05
@@ -90,7 +91,7 @@ PRIMING = 3
 # What a cut usually leaves and has to write anew: of so many requests at least, and of so many of the newest.
 _KNOWN, _USUAL = 3, 40
 # A cut waits for so many times its price, and for so many times what it writes and what it leaves beyond the usual.
-_WAIT, _DEARER, _LARGER = 1.2, 1.5, 0.5
+_WAIT, _DEARER, _LARGER = 1.3, 1.5, 0.5
 
 
 class Rent(msgspec.Struct, frozen=True, array_like=True):
@@ -151,9 +152,9 @@ def reason_to_cut(moment: Moment, policy: Policy) -> str:
     # Half of this request's rent has been due since the one before it.
     if read and owed * (rent.requests + 0.5) >= rent.paid + price:
         return "rent"
-    # Where room rather than rent ends epochs, a cut now takes away the share of one that was still to come.
+    # Where reading is free, room ends epochs and not rent: a cut now takes away the share of one that was still to come.
     used = moment.removed / (moment.removed + moment.room)
-    return "brim" if rent.seen >= _KNOWN and moment.cached <= used * rent.cached else ""
+    return "brim" if not read and rent.seen >= _KNOWN and moment.cached <= used * rent.cached else ""
 
 
 _NOTHING_PINNED = "Raise the budget, or put less into the largest of these."
