@@ -2,6 +2,8 @@
 
 import ast
 import re
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -141,3 +143,8 @@ def test_the_project_speaks_of_itself_alone() -> None:
     texts = [p for p in kept if p.is_file() and p.suffix in {".py", ".md", ".toml", ".json", ".sh", ""}]
     bad = [str(p.relative_to(ROOT)) for p in texts if words.search(p.read_text(errors="ignore"))]
     assert bad == []
+
+
+def test_a_users_message_passes_at_most_45_modules() -> None:
+    told = subprocess.run([sys.executable, ROOT / "scripts" / "message_path.py"], capture_output=True, text=True).stdout
+    assert int(told.splitlines()[-1].split()[0]) <= 45, told

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self, TypeAlias
@@ -18,6 +19,9 @@ import msgspec
 
 from quire.errors import CallError, ConflictError, NotFound
 from quire.values import Entry, Json
+
+# The turns that the code running now holds (`Store.turn_lock`): (place of the store, thread) -> fence.
+TURNS_HELD: ContextVar[Mapping[tuple[str, str], int]] = ContextVar("turns held", default={})  # noqa: B039  # nobody changes it
 
 
 class ThreadInfo(msgspec.Struct, frozen=True):

@@ -5,21 +5,20 @@ from __future__ import annotations
 import os
 import secrets
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from contextvars import ContextVar
 from pathlib import Path
 from typing import TypeAlias
 
 from quire.entry import sha256_hex
 from quire.errors import ConflictError, QuireError
+from quire.log.store import TURNS_HELD
 
 Key: TypeAlias = tuple[str, str]
 # Windows has no flock: there a thread is held within its process alone.
 LOCKS_FILES = sys.platform != "win32"
-# What this process holds, and what the code that is running now holds, by which fence: that may take it once more.
+# What this process holds, by which fence; what the code that is running now holds (TURNS_HELD) it may take once more.
 _held: dict[Key, int] = {}
-_own: ContextVar[Mapping[Key, int]] = ContextVar("turns held", default={})  # noqa: B039  # nobody changes it
 
 
 @contextmanager
@@ -30,7 +29,7 @@ def hold_turn(place: str, thread: str, lock: AbstractContextManager[int] | None 
     its holder.
     """
     key = (place, thread)
-    if key in _own.get():
+    if key in TURNS_HELD.get():
         yield
         return
     own = new_fence()
@@ -46,16 +45,16 @@ def hold_turn(place: str, thread: str, lock: AbstractContextManager[int] | None 
 @contextmanager
 def in_turn(place: str, thread: str, fence: int) -> Iterator[None]:
     """Do what the holder of a turn asks for, whoever took it."""
-    before = _own.set({**_own.get(), (place, thread): fence})
+    before = TURNS_HELD.set({**TURNS_HELD.get(), (place, thread): fence})
     try:
         yield
     finally:
-        _own.reset(before)
+        TURNS_HELD.reset(before)
 
 
 def own_fence(place: str, thread: str) -> int:
     """By which fence the code that is running now holds a thread; 0 where it does not."""
-    return _own.get().get((place, thread), 0)
+    return TURNS_HELD.get().get((place, thread), 0)
 
 
 def new_fence() -> int:
