@@ -27,7 +27,7 @@ from quire.tokens import IMAGE_TOKENS
 from quire.values import Entry, Json, JsonObject
 
 # A checkpoint is written when so many entries are new to it; a reader, who would wait for writers, waits for more.
-CHECKPOINT_EVERY = 256
+CHECKPOINT_EVERY = 128
 CHECKPOINT_EVERY_READ = 1024
 
 
