@@ -201,8 +201,8 @@ def told_in_front(
     wires = prompt.front if len(prompt.front) == len(heads) else ({},) * len(heads)
     came = [as_sent(wire["message"], sheet) if was_sent(wire, sheet) else {} for wire in wires]
     return [
-        one if one and normal(text_of(one.get("content"))) == normal(text) else say(text)
-        for text, one in zip(heads, came, strict=True)
+        message if message and normal(text_of(message.get("content"))) == normal(text) else say(text)
+        for text, message in zip(heads, came, strict=True)
     ]
 
 

@@ -91,7 +91,10 @@ def parse_reply(value: Any, provider: str = FORMAT, model: str = "", names: Iter
         raise refused(reply.get("error"))
     content = reply.get("content")
     if not isinstance(content, list):
-        raise FormatError("a message without content", hint="A streamed event goes into Stream.feed.")
+        raise FormatError(
+            "a message without content",
+            hint="A streamed event goes into quire.providers.stream(target).feed.",
+        )
     asked, model = model, str(reply.get("model") or model)
     blocks = [spoken(without_nulls(object_in(block, "a content block"))) for block in content]
     return Reply(

@@ -89,7 +89,8 @@ def parse_reply(value: Any, provider: str = FORMAT, model: str = "", names: Iter
     message = sub(reply, "output").get("message")
     if not isinstance(message, dict) or not isinstance(message.get("content"), list):
         raise FormatError(
-            "a Converse response without a message", hint="A streamed event goes into Stream.feed."
+            "a Converse response without a message",
+            hint="A streamed event goes into quire.providers.stream(target).feed.",
         )
     blocks = [spoken(block) for block in message["content"]]
     return Reply(

@@ -67,7 +67,10 @@ def parse_reply(value: Any, provider: str = FORMAT, model: str = "", names: Iter
     if isinstance(message, str):
         raise refused(reply)
     if not isinstance(message, dict):
-        raise FormatError("a response without a message", hint="A streamed event goes into Stream.feed.")
+        raise FormatError(
+            "a response without a message",
+            hint="A streamed event goes into quire.providers.stream(target).feed.",
+        )
     return Reply(
         entries=tuple(_said(message, model, names)),
         usage=usage_of(sub(reply, "usage")),

@@ -106,7 +106,8 @@ def parse_reply(value: Any, provider: str = FORMAT, model: str = "", names: Iter
     message = choices[0].get("message")
     if not isinstance(message, dict):
         raise FormatError(
-            "a chat completion without a message", hint="A streamed chunk goes into Stream.feed."
+            "a chat completion without a message",
+            hint="A streamed chunk goes into quire.providers.stream(target).feed.",
         )
     asked, model = model, str(reply.get("model") or model)
     return Reply(

@@ -130,7 +130,10 @@ def parse_reply(value: Any, provider: str = FORMAT, model: str = "", names: Iter
     if reply.get("error"):
         raise refused(reply["error"])
     if not isinstance(reply.get("output"), list):
-        raise FormatError("a response without output", hint="A streamed event goes into Stream.feed.")
+        raise FormatError(
+            "a response without output",
+            hint="A streamed event goes into quire.providers.stream(target).feed.",
+        )
     asked, model = model, str(reply.get("model") or model)
     return Reply(
         entries=tuple(
