@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
+# Nothing is imported here, not even `typing`: until `quire.cli` is reached, Ctrl-C would be a traceback.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import Any
+
     from quire.assemble import Assembly, Policy, requests
     from quire.async_thread import AsyncThread
     from quire.errors import QuireError

@@ -47,6 +47,12 @@ def test_ctrl_c_while_the_command_is_loaded_is_no_traceback(home: Path) -> None:
     assert err == b"stopped\n"
 
 
+def test_nothing_is_loaded_before_ctrl_c_is_heeded() -> None:
+    loaded = "import sys; before = {*sys.modules}; import quire.cli; print(*sorted({*sys.modules} - before))"
+    done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True)
+    assert done.stdout.split() == ["__future__", "quire", "quire.cli"]
+
+
 def test_a_file_whose_name_is_not_utf_8_is_attached_under_a_name_that_can_be_read(home: Path) -> None:
     name = os.fsdecode(b"caf\xe9.txt")
     Path(name).write_text("Crema.")

@@ -1,7 +1,12 @@
 """The command line: a thin layer over everything else."""
 
+from __future__ import annotations
+
 import sys
-from types import TracebackType
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import TracebackType
 
 _usual = sys.excepthook
 
