@@ -4,7 +4,11 @@ import json
 from typing import Any
 
 import pytest
+from anthropic.types import TextBlock, ToolUseBlock
+from google.genai import types
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
+from openai.types.chat import ChatCompletionMessage
+from openai.types.responses import ResponseFunctionToolCall
 from pydantic_ai.messages import (
     ModelRequest,
     ModelResponse,
@@ -19,7 +23,7 @@ from pydantic_ai.messages import (
 import quire
 from quire import providers
 from quire.entry import canonical
-from quire.errors import FormatError, NotFound
+from quire.errors import CallError, FormatError, NotFound
 from quire.fitting import recognise
 from quire.values import Entry, call, respond, result, system, tools, user
 
@@ -145,6 +149,45 @@ def test_pydantic_ai_objects_come_back_as_pydantic_ai_objects() -> None:
     assert fitter.fit({"messages": talk, "system": "Mind the step. " * 40, "tools": [LOOK]})["messages"] == fitted
 
 
+REPLIES = {
+    "anthropic": lambda n: {
+        "role": "assistant",
+        "content": [TextBlock(type="text", text="I look."), ToolUseBlock(type="tool_use", id=f"c{n}", name="look", input={})],
+    },
+    "openai-chat": lambda n: ChatCompletionMessage.model_validate(
+        {"role": "assistant", "tool_calls": [{"id": f"c{n}", "type": "function", "function": {"name": "look", "arguments": "{}"}}]}
+    ),
+    "openai-responses": lambda n: ResponseFunctionToolCall(
+        type="function_call", id=f"fc_{n}", call_id=f"c{n}", name="look", arguments="{}"
+    ),
+    "gemini": lambda n: types.Content(
+        role="model", parts=[types.Part(function_call=types.FunctionCall(id=f"c{n}", name="look", args={}))]
+    ),
+}  # fmt: skip
+RESULTS = {
+    "anthropic": lambda n, text: {"role": "user", "content": [{"type": "tool_result", "tool_use_id": f"c{n}", "content": text}]},
+    "openai-chat": lambda n, text: {"role": "tool", "tool_call_id": f"c{n}", "content": text},
+    "openai-responses": lambda n, text: {"type": "function_call_output", "call_id": f"c{n}", "output": text},
+    "gemini": lambda n, text: types.Content(
+        role="user", parts=[types.Part(function_response=types.FunctionResponse(id=f"c{n}", name="look", response={"seen": text}))]
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", REPLIES)
+def test_an_sdks_objects_among_the_messages_are_read_and_come_back(form: str) -> None:
+    asked = {"role": "user", "content": "Look at all."}
+    talk: list[Any] = [{"role": "user", "parts": [{"text": "Look at all."}]} if form == "gemini" else asked]
+    for n in range(40):
+        talk += [REPLIES[form](n), RESULTS[form](n, f"shelf {n} " * 60)]
+    target = {"anthropic": "anthropic:claude-opus-5-5", "gemini": "gemini:gemini-2.5-pro"}.get(form, "")
+    fitted = quire.fit(talk, 2_000, target)
+    assert len(fitted) < len(talk)
+    assert fitted[-2] is talk[-2]
+    assert fitted[-1] == talk[-1]
+    assert "shelf 39 shelf 39" in str(fitted[-1])
+
+
 def test_marks_stand_where_requests_end() -> None:
     messages = given("openai-chat")[2]
     fitter, ended, epoch = quire.Fitter(BUDGET), {}, 0
@@ -179,10 +222,21 @@ def test_a_message_changed_in_place_is_seen() -> None:
     assert fitter.built.tokens < tokens
 
 
-@pytest.mark.parametrize("wrong", [[1, 2], "hello", {"prompt": "x"}, [{"role": "user"}, "x"]])
+@pytest.mark.parametrize("wrong", [[1, 2], "hello", {"prompt": "x"}, [{"role": "user"}, "x"], None])
 def test_what_is_no_conversation_is_refused(wrong: Any) -> None:
     with pytest.raises(FormatError, match="no list of messages"):
         quire.fit(wrong, 1000)
+
+
+@pytest.mark.parametrize("wrong", [{"text": "hello"}, {"content": 5}, {"blocks": [{"text": "hello"}]}])
+def test_words_that_stand_elsewhere_than_in_the_content_are_not_lost_in_silence(wrong: dict[str, Any]) -> None:
+    with pytest.raises(FormatError, match=r"messages\[0\].*content"):
+        quire.fit([{"role": "user", **wrong}], 1000)
+
+
+def test_what_there_is_not_to_choose_is_refused() -> None:
+    with pytest.raises(CallError, match="no tools to choose"):
+        quire.fit([{"role": "user", "content": "Hi"}], 1000, tools=[LOOK])
 
 
 @pytest.mark.parametrize(

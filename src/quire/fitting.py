@@ -17,8 +17,9 @@ import msgspec
 from quire import providers, values
 from quire.assemble import Assembly, Built, Policy
 from quire.assemble.user_message import normal
-from quire.entry import chain, result_text
-from quire.errors import FormatError, NotFound
+from quire.entry import canonical, chain, result_text
+from quire.errors import CallError, FormatError, NotFound
+from quire.providers.incoming import plain
 from quire.providers.prefix import written
 from quire.providers.wires import FORMATS, Wire, as_body, detect, format_of, wire_of
 from quire.thread_state import policy_for
@@ -31,8 +32,8 @@ Given = TypeVar("Given", bound="Sequence[Any] | Mapping[str, Any]")
 def fit(given: Given, budget: int = 0, target: str = "", **policy: Any) -> Given:
     """The messages, or the request body, inside the budget and in the form they came in.
 
-    The form is seen from the messages: OpenAI Chat or Responses, Anthropic, Gemini, Bedrock, Cohere, LangChain's and
-    pydantic-ai's objects. `target` ("provider:model") says whose tokens, window and prices count; without a budget its
+    The form is seen from the messages: OpenAI Chat or Responses, Anthropic, Gemini, Bedrock, Cohere, as JSON or as the
+    SDKs' objects, LangChain's and pydantic-ai's objects. `target` ("provider:model") says whose tokens, window and prices count; without a budget its
     window does. A body's system prompt and tools are counted; around objects it is {"messages", "system", "tools"}.
     What else there is to choose is named by `Policy`: `floor=0.3`.
     """
@@ -49,6 +50,12 @@ class Fitter:
 
     def __init__(self, budget: int = 0, target: str = "", *, form: str = "", **policy: Any) -> None:
         self._target, self._form = target, form
+        if unknown := policy.keys() - {*Policy.__struct_fields__}:
+            raise CallError(
+                f"there is no {', '.join(sorted(unknown))} to choose",
+                hint=f"Choices are {', '.join(Policy.__struct_fields__)}; tools and a system prompt are given in "
+                'a body: {"messages": …, "system": …, "tools": …}.',
+            )
         self._choices = {**policy, **({"budget": budget} if budget else {})}
         self._entries: list[Entry] = []
         # As they were read: a message that the caller changes in place is another one.
@@ -128,12 +135,14 @@ def recognise(value: Json, target: str = "") -> str:
         return framework
     found = detect(as_body(value) if listed and isinstance(value, list) else value, usual)
     if found is None:
-        raise FormatError(
-            "no list of messages",
-            hint="Give a list of messages, or a request's body: " + ", ".join(FORMATS) + ".",
-        )
+        raise _no_messages()
     form = wire_of(found).name
     return usual if form == "openai-chat" and usual == "cohere" else form
+
+
+def _no_messages() -> FormatError:
+    known = ", ".join(FORMATS)
+    return FormatError("no list of messages", hint=f"Give a list of messages, or a request's body: {known}.")
 
 
 def _framework(message: JsonObject) -> str:
@@ -186,9 +195,11 @@ def _as_json(given: Any) -> Json:
     """Messages, or a body around them, as JSON; a framework's objects as it writes them down itself."""
     if isinstance(given, Mapping):
         own = _objects(given.get("messages"))
-        return {**given, "messages": own.dump(list(given["messages"]))} if own else dict(given)
+        return {**given, "messages": own.dump(list(given["messages"]))} if own else plain(dict(given))
+    if not isinstance(given, Sequence):
+        raise _no_messages()
     own, listed = _objects(given), list(given)
-    return own.dump(listed) if own else listed
+    return own.dump(listed) if own else plain(listed)
 
 
 def _imported(form: str, value: Json) -> list[Entry]:
@@ -206,10 +217,21 @@ def _in_form(built: Built, entries: Sequence[Entry], form: str, target: str, giv
     if isinstance(wire, Wire):
         same_wire = wire_of(target).name == wire.name
         body = providers.rendering(target if same_wire else f"{wire.name}:").request(built.prompt).body
-        return cast(Sequence[Any], body[wire.layout.field])
+        return _objects_that_stand(body[wire.layout.field], _listed(given, form))
     messages = providers.export(form, _standing(built, entries))
     own = _objects(_listed(given, form))
     return cast(Sequence[Any], own.load(messages) if own else messages)
+
+
+def _objects_that_stand(messages: Sequence[Any], given: Sequence[Any]) -> Sequence[Any]:
+    """The messages, with those that came as an SDK's objects (a reply's own, or its blocks) as those again."""
+    came = {_said(as_json): message for message in given if (as_json := plain(message)) != message}
+    return [came.get(_said(message), message) for message in messages] if came else messages
+
+
+def _said(message: Any) -> bytes:
+    """A message told apart from others, whatever the order of its keys; a key that is null is one that is not there."""
+    return canonical({key: value for key, value in message.items() if value is not None})
 
 
 def _standing(built: Built, entries: Sequence[Entry]) -> list[Entry]:

@@ -236,8 +236,24 @@ def read_messages(
     if not isinstance(value, list):
         raise FormatError("no list of messages", hint='Give a list, or {"messages": [...]}.')
     for place, message in enumerate(value):
+        check_content(message, f"messages[{place}]")
         out += tagged(read(message, f"messages[{place}]"), format, message, model)
     return out
+
+
+def check_content(message: Json, where: str) -> None:
+    """A message that says nothing in `content` would be read as empty, and what it says elsewhere lost in silence."""
+    if not isinstance(message, dict):
+        return
+    if message.get("role") in ("user", "system", "developer") and "content" not in message:
+        raise FormatError(
+            f"{where}: a {message['role']} message without content; it has {', '.join(map(str, message))}",
+            hint="What it says stands in `content`: a text, or a list of parts.",
+        )
+    if not isinstance(content := message.get("content"), str | list | None):
+        raise FormatError(
+            f"{where}: content is {type(content).__name__}", hint="It is a text, or a list of parts."
+        )
 
 
 def joined_text(content: Json, read: Callable[[Json], str]) -> str:

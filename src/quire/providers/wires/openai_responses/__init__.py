@@ -15,6 +15,7 @@ from quire.providers.incoming import (
     BlockDelta,
     Partial,
     StreamGuard,
+    check_content,
     cut,
     identified,
     listed,
@@ -211,6 +212,8 @@ def _entry(item: Json, after: str, where: str, served: bool) -> tuple[Entry, str
     kind, role = item.get("type") or "message", item.get("role")
     if not isinstance(kind, str):
         raise FormatError(f"{where}: a type that is {kind!r}", hint="Items are objects with a type.")
+    if kind == "message":
+        check_content(item, where)
     if kind == "message" and role in ("system", "developer"):
         return system(text_of(item.get("content"))), ""
     if kind == "message" and role == "user":
