@@ -13,8 +13,8 @@ from typing import Any
 from quire import Policy, Thread
 from quire.assemble import Built
 from quire.errors import BudgetError
-from quire.log.memory import MemoryStore
 from quire.providers.wires import openai_chat
+from quire.testing import MemoryStore
 from quire.values import SPOKEN, Entry, Reply, Usage
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -12,7 +12,7 @@ import pytest
 import quire
 from conftest import FRAMEWORK_PAGES, ROOT, traces
 from quire.adapters import ThreadMessages, takes_marks, target_of
-from quire.log.memory import MemoryStore
+from quire.testing import MemoryStore
 from toolbox import closed_later
 
 sys.path.insert(0, str(ROOT / "bench"))

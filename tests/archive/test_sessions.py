@@ -17,7 +17,7 @@ from conftest import shared_data
 from quire import providers
 from quire.archive.sessions import STORES, conversations, files_under, recognised, source_file
 from quire.errors import FormatError, QuireError
-from quire.log.memory import MemoryStore
+from quire.testing import MemoryStore
 from quire.thread import Thread
 from quire.values import JsonObject
 from toolbox import fewer, invoke, run

@@ -18,11 +18,11 @@ from quire.assemble.summary import Leaving, extract
 from quire.entry import chain
 from quire.errors import BudgetError
 from quire.log.entries import usable
-from quire.log.memory import MemoryStore
 from quire.log.sqlite import SqliteStore
 from quire.log.store import Store
 from quire.observe import Sending
 from quire.providers import render
+from quire.testing import MemoryStore
 from quire.thread import Thread, open_store
 from quire.thread_state import EarlierFolds, SentTurns, requests_under
 from quire.values import Entry, Reply, Usage

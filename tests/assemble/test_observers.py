@@ -9,9 +9,9 @@ import quire
 from quire import Policy, Reply, Thread, Usage, values
 from quire.assemble.state import fit
 from quire.entry import chain
-from quire.log.memory import MemoryStore
 from quire.observe import Observer, Received, Sending, ShortEpochs
 from quire.providers.simulate import Simulator
+from quire.testing import MemoryStore
 from quire.thread import open_store
 from toolbox import closed_later
 

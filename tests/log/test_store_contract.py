@@ -39,7 +39,7 @@ from toolbox import new_tenant
 TARGET = "anthropic:claude-opus-5-5"
 
 
-@pytest.fixture(params=["memory", "sqlite in a file", "sqlite in memory", "postgres", "a service"])
+@pytest.fixture(params=["memory", "sqlite in a file", "postgres", "a service"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     if request.param == "a service":
         with Running(Service(tmp_path / "q.db")) as running, HttpStore(running.url) as remote:
@@ -49,7 +49,6 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
         "postgres": lambda: open_store(request.getfixturevalue("pg_url"), tenant=new_tenant()),
         "memory": lambda: MemoryStore(words_of),
         "sqlite in a file": lambda: SqliteStore(tmp_path / "q.db", words_of),
-        "sqlite in memory": lambda: SqliteStore(":memory:", words_of),
     }
     with made[request.param]() as opened:
         yield opened
@@ -74,13 +73,10 @@ def test_every_part_of_the_protocol_is_there(store: Store) -> None:
     assert all(hasattr(store, name) for name in names)
 
 
-@pytest.mark.parametrize("made", [MemoryStore, lambda: SqliteStore(":memory:")], ids=["memory", "sqlite"])
 @given(batches=st.lists(st.lists(bodies, max_size=3), max_size=3))
 @settings(max_examples=100)
-def test_whatever_is_appended_is_read_back_with_its_chain(
-    made: Callable[[], Store], batches: list[list[dict[str, Any]]]
-) -> None:
-    with made() as store:
+def test_whatever_is_appended_is_read_back_with_its_chain(batches: list[list[dict[str, Any]]]) -> None:
+    with MemoryStore() as store:
         store.create("t")
         appended = [entry for batch in batches for entry in store.append("t", [check(body) for body in batch])]
         assert store.read("t") == appended == list(chain(check(body) for batch in batches for body in batch))
@@ -121,18 +117,13 @@ def test_a_batch_with_one_bad_entry_leaves_nothing(store: Store) -> None:
     assert texts(store, "t") == ["a"]
 
 
-@pytest.mark.parametrize("made", ["memory", "sqlite"])
-def test_words_that_cannot_be_made_take_the_batch_back(made: str) -> None:
+def test_words_that_cannot_be_made_take_the_batch_back() -> None:
     def broken(entries: Iterable[Entry]) -> list[EntryWords]:
         if any(entry.text == "b" for entry in entries):
             raise RuntimeError("no")
         return []
 
-    stores: dict[str, Callable[[], Store]] = {
-        "memory": lambda: MemoryStore(broken),
-        "sqlite": lambda: SqliteStore(":memory:", broken),
-    }
-    with stores[made]() as store:
+    with MemoryStore(broken) as store:
         store.append("t", users("a"))
         for thread in ("t", "new"):
             with pytest.raises(RuntimeError):
@@ -240,7 +231,7 @@ class Forest(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.stores: list[Store] = [MemoryStore(), SqliteStore(":memory:"), *(made() for made in self.more)]
+        self.stores: list[Store] = [MemoryStore(), *(made() for made in self.more)]
         self.model: dict[str, list[str]] = {}
         self.made = 0
 

@@ -7,8 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from quire.emulate.provider import Emulated
 from quire.emulate.script import Cut, EmulatedRequest, Refuse, Replies, Reply, Slow
@@ -23,76 +22,6 @@ __all__ = ["BackgroundServer", "Cut", "Emulator", "Refuse", "Replies", "Reply", 
 # The emulator as a running server: on 127.0.0.1, on a port of its own, in a thread of its own.
 
 _HINT = "pip install 'quire[emulate]'"
-
-
-class Emulator:
-    """A strict stand-in for a provider: `with Emulator("anthropic", ["Hello"]) as server: server.url`.
-
-    `chunk_bytes` cuts streams into pieces of that size; `clock` gives the time in ms that cache lives are
-    measured with. `lenient` lets in requests without a key or version, for unknown models, and after unknown
-    responses; `state` is a file in which it keeps what it signed and stored, for the next emulator.
-    """
-
-    def __init__(
-        self,
-        provider: str,
-        replies: Replies | None = None,
-        *,
-        port: int = 0,
-        piece: int = 12,
-        chunk_bytes: int | None = None,
-        clock: Callable[[], int] | None = None,
-        enforce_binding: bool = True,
-        lenient: bool = False,
-        state: Path | None = None,
-    ) -> None:
-        self._emulated = Emulated(
-            provider, replies, clock or _wall_clock, piece, enforce_binding, lenient, state
-        )
-        self._server = BackgroundServer(lambda: _app(self._emulated, chunk_bytes), port)
-
-    @property
-    def url(self) -> str:
-        """Where it listens, once it was started."""
-        return self._server.url
-
-    @property
-    def requests(self) -> list[EmulatedRequest]:
-        """Every request received so far, refused ones too; what only looks (GET) is not among them."""
-        return self._emulated.requests
-
-    def next(self, reply: Reply) -> None:
-        """Answer the next request with this, before anything else in the script."""
-        self._emulated.script.push(reply)
-
-    def start(self) -> None:
-        """Start serving; the address is known when this returns."""
-        self._server.start()
-
-    def stop(self) -> None:
-        """Stop serving; safe to call twice."""
-        self._server.stop()
-
-    def wait(self) -> None:
-        """Serve until interrupted."""
-        self._server.wait()
-
-    def __enter__(self) -> Emulator:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
-
-def _app(emulated: Emulated, chunk_bytes: int | None) -> Any:
-    try:
-        from quire.emulate.app import make_app
-    except ImportError as error:
-        raise MissingPart("the emulator's server is not installed", hint=_HINT) from error
-    return make_app(emulated, chunk_bytes)
 
 
 class BackgroundServer:
@@ -145,6 +74,57 @@ class BackgroundServer:
         # system may give a signal to another thread, which does not wake this one, and Python heeds it in this one alone.
         while not self._ended.wait(0.2):
             pass
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.stop()
+
+
+class Emulator(BackgroundServer):
+    """A strict stand-in for a provider: `with Emulator("anthropic", ["Hello"]) as server: server.url`.
+
+    `chunk_bytes` cuts streams into pieces of that size; `clock` gives the time in ms that cache lives are
+    measured with. `lenient` lets in requests without a key or version, for unknown models, and after unknown
+    responses; `state` is a file in which it keeps what it signed and stored, for the next emulator.
+    """
+
+    def __init__(
+        self,
+        provider: str,
+        replies: Replies | None = None,
+        *,
+        port: int = 0,
+        piece: int = 12,
+        chunk_bytes: int | None = None,
+        clock: Callable[[], int] | None = None,
+        enforce_binding: bool = True,
+        lenient: bool = False,
+        state: Path | None = None,
+    ) -> None:
+        self._emulated = Emulated(
+            provider, replies, clock or _wall_clock, piece, enforce_binding, lenient, state
+        )
+        super().__init__(lambda: _app(self._emulated, chunk_bytes), port)
+
+    @property
+    def requests(self) -> list[EmulatedRequest]:
+        """Every request received so far, refused ones too; what only looks (GET) is not among them."""
+        return self._emulated.requests
+
+    def next(self, reply: Reply) -> None:
+        """Answer the next request with this, before anything else in the script."""
+        self._emulated.script.push(reply)
+
+
+def _app(emulated: Emulated, chunk_bytes: int | None) -> Any:
+    try:
+        from quire.emulate.app import make_app
+    except ImportError as error:
+        raise MissingPart("the emulator's server is not installed", hint=_HINT) from error
+    return make_app(emulated, chunk_bytes)
 
 
 def _run(server: uvicorn.Server, listener: socket.socket, ended: threading.Event) -> None:

@@ -1,8 +1,7 @@
 """What a log store can do, whatever it is made of; the only state there is.
 
 Three protocols: `Store` holds the threads, `Index` the words and vectors derived from their entries, `RecordTable` the
-rows of records. `quire.log.sqlite` is all of them in one file, `quire.log.postgres` on a server, `quire.log.memory` in
-one process.
+rows of records. `quire.log.sqlite` is all of them in one file or in memory, `quire.log.postgres` on a server.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from pathlib import Path
-from types import TracebackType
 from typing import Protocol, Self, TypeAlias
 
 import msgspec
@@ -276,9 +274,7 @@ class Store(Protocol):
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def __exit__(self, *raised: object) -> None: ...
 
 
 # What every store says in the same words.

@@ -15,7 +15,6 @@ import re
 import tempfile
 import threading
 from collections.abc import Coroutine, Sequence
-from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any
 
 from quire.errors import CallError, MissingPart, ProviderError
@@ -82,9 +81,7 @@ class McpServer:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.stop()
 
     def start(self) -> None:

@@ -23,7 +23,7 @@ from quire.assemble.messages import assistant, results
 from quire.audit import SentCall, call_of, is_body
 from quire.errors import CallError, QuireError
 from quire.fitting import Fitter
-from quire.log.memory import MemoryStore
+from quire.log.sqlite import SqliteStore
 from quire.providers import render
 from quire.providers.models import ModelInfo, model_info
 from quire.providers.rules import errors, validate
@@ -455,10 +455,10 @@ class Budget:
         calls = [entry for entry in said if entry.kind == "call"]
         if fitter is None or not calls:
             return None
-        store = MemoryStore()
-        store.append("it", fitter.entries)
-        run = recall_tool(Recall(store), "it", shown=frozenset)
-        found = [(call, values.result(call.call_id, None, _recalled(run, call.args))) for call in calls]
+        with SqliteStore(":memory:") as store:
+            store.append("it", fitter.entries)
+            run = recall_tool(Recall(store), "it", shown=frozenset)
+            found = [(call, values.result(call.call_id, None, _recalled(run, call.args))) for call in calls]
         spoken = assistant(said, Policy(model=target, thinking=True)), results(found)
         field = wire.layout.field
         # A conversation begins with the user: what he says here is not taken over.

@@ -581,28 +581,17 @@ def make_app(to: str | ProxyOptions, watcher: CacheWatcher) -> Starlette:
     return app
 
 
-class Proxy:
+class Proxy(BackgroundServer):
     """`with Proxy("https://api.anthropic.com", watcher) as proxy: proxy.url`, in a thread of its own."""
 
     def __init__(self, to: str | ProxyOptions, watcher: CacheWatcher, port: int = 0) -> None:
         self._watcher = watcher
-        self._server = BackgroundServer(
+        super().__init__(
             lambda: make_app(to, watcher), port, server_header=False, date_header=False,
             ws_max_size=256 * 1024 * 1024,
         )  # fmt: skip
 
-    @property
-    def url(self) -> str:
-        return self._server.url
-
-    def __enter__(self) -> Proxy:
-        self._server.start()
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self._server.stop()
+    def stop(self) -> None:
+        """Stop serving, and end what watches."""
+        super().stop()
         self._watcher.close()
-
-    def wait(self) -> None:
-        """Serve until interrupted."""
-        self._server.wait()
