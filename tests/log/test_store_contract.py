@@ -1,7 +1,7 @@
 """What every store promises, whatever it is made of: the same tests for each of them."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,9 +18,9 @@ from quire.errors import CallError, ConflictError, FormatError, NotFound
 from quire.log.entries import check
 from quire.log.postgres import PostgresStore
 from quire.log.sqlite import SqliteStore
-from quire.log.store import EntryWords, Store, ThreadInfo
+from quire.log.store import Store, ThreadInfo
 from quire.log.turn_lock import in_turn, own_fence
-from quire.recall import Indexer, Recall, search, words_of
+from quire.recall import Indexer, Recall, search
 from quire.records import Records, Selector, draft, find
 from quire.send.builtin import recall_tool
 from quire.send.connect import transport_for
@@ -47,8 +47,8 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
         return
     made: dict[str, Callable[[], Store]] = {
         "postgres": lambda: open_store(request.getfixturevalue("pg_url"), tenant=new_tenant()),
-        "memory": lambda: MemoryStore(words_of),
-        "sqlite in a file": lambda: SqliteStore(tmp_path / "q.db", words_of),
+        "memory": MemoryStore,
+        "sqlite in a file": lambda: SqliteStore(tmp_path / "q.db"),
     }
     with made[request.param]() as opened:
         yield opened
@@ -115,21 +115,6 @@ def test_a_batch_with_one_bad_entry_leaves_nothing(store: Store) -> None:
     with pytest.raises(CallError, match="its body says 'note'"):
         store.append("t", [Entry("user", {"kind": "note", "text": "x"})])
     assert texts(store, "t") == ["a"]
-
-
-def test_words_that_cannot_be_made_take_the_batch_back() -> None:
-    def broken(entries: Iterable[Entry]) -> list[EntryWords]:
-        if any(entry.text == "b" for entry in entries):
-            raise RuntimeError("no")
-        return []
-
-    with MemoryStore(broken) as store:
-        store.append("t", users("a"))
-        for thread in ("t", "new"):
-            with pytest.raises(RuntimeError):
-                store.append(thread, users("b"))
-        assert [(info.name, info.seq) for info in store.threads()] == [("t", 1)]
-        assert [change.n for change in store.changes()] == [1]
 
 
 def test_a_conflict_says_what_is_there_now(store: Store) -> None:

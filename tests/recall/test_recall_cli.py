@@ -100,6 +100,7 @@ def test_recall_says_when_vectors_are_not_made_yet(db: Path, monkeypatch: pytest
 
 def test_index_reports_what_it_made(db: Path) -> None:
     nothing = {"meaning": False, "worded": 0, "embedded": 0, "records": 0}
+    assert json.loads(run("index", "--db", db, "--json")) == nothing | {"worded": 4}
     assert json.loads(run("index", "--db", db, "--json")) == nothing
     done = invoke("index", "--db", db, "--rebuild")
     assert done.stdout == "indexed the words of 4 entries\n"

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire import values
-from quire.errors import CallError, ConflictError, DamageError, NotFound
+from quire.errors import CallError, DamageError, NotFound
 from quire.log.sqlite import SqliteStore
 from quire.recall import Hit, Indexer, Query, Recall, query_for
 from quire.recall.document import KINDS, TEXT_LIMIT, document
@@ -81,15 +81,6 @@ def test_reused_call_ids_belong_to_the_nearest_call(store: SqliteStore) -> None:
 def test_thinking_system_text_and_bookkeeping_are_not_searched(recall: Recall) -> None:
     assert recall.search("zebras", thread="t") == []
     assert {hit.entry.kind for hit in recall.search("sell hats order puppy French hours", 20, thread="t")} <= set(KINDS)
-
-
-def test_an_append_that_fails_leaves_no_words(store: SqliteStore) -> None:
-    store.append("t", talk())
-    before = words_kept(store)
-    with pytest.raises(ConflictError):
-        store.append("t", [values.user("zebra crossing")], expected_seq=3)
-    assert words_kept(store) == before
-    assert Recall(store).search("zebra", thread="t") == []
 
 
 def test_before_exclude_and_kinds_narrow_the_search(recall: Recall) -> None:

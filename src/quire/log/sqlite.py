@@ -23,7 +23,7 @@ from quire.log import branches, verify
 from quire.log.branches import TIP, Tip
 from quire.log.connection import connect, is_damage, migrate, transaction, translate
 from quire.log.entries import check_entry, encode_body, encode_row
-from quire.log.sqlite_index import SqliteIndex, forget_deleted, insert_words
+from quire.log.sqlite_index import SqliteIndex, forget_deleted
 from quire.log.sqlite_records import SqliteRecords
 from quire.log.store import (
     TURNS_HELD,
@@ -31,7 +31,6 @@ from quire.log.store import (
     Store,
     ThreadInfo,
     Verified,
-    WordsOf,
     ambiguous,
     check_expected,
     check_fork,
@@ -55,13 +54,13 @@ LOOK_S = 0.05
 
 
 class SqliteStore:
-    """A `Store` in the file at `path`; `words_of` makes entries searchable by the transaction that appends them.
+    """A `Store` in the file at `path`.
 
     Each OS thread has its own connection, closed when that thread ends, so a store may be shared between threads.
     """
 
-    def __init__(self, path: str | Path, words_of: WordsOf | None = None) -> None:
-        self.path, self._words_of = path, words_of
+    def __init__(self, path: str | Path) -> None:
+        self.path = path
         self._file = SqliteFile(path)
         # By what turns are held.
         self.place = f"memory-{id(self)}" if self._file.in_memory else os.path.realpath(path)
@@ -104,8 +103,6 @@ class SqliteStore:
             check_expected(thread, expected_seq, seq, tip)
             chained = list(chain(checked, parent=tip, seq=seq))
             _insert(conn, branch, chained)
-            if self._words_of is not None:
-                insert_words(conn, self._words_of(chained))
         return chained
 
     def read(self, thread: str, after: int = 0, limit: int | None = None) -> list[Entry]:

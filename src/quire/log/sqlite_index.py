@@ -1,6 +1,7 @@
 """The words and vectors of entries, in the SQLite file of their log.
 
-Words are written by the transaction that appends an entry, and deleted with it; vectors lie beside them, made later.
+Words are made by the first search that needs them, or by an indexer, vectors by an indexer; both are deleted with their
+entry.
 """
 
 from __future__ import annotations
@@ -98,11 +99,6 @@ _SAVE = "INSERT OR REPLACE INTO recall_vectors (owner, key, model, vector) VALUE
 _THERE = "SELECT 1 FROM entries WHERE id = ? LIMIT 1"
 
 
-def insert_words(conn: sqlite3.Connection, words: Iterable[EntryWords]) -> None:
-    """Write the words of entries, in the caller's transaction."""
-    conn.executemany(_INSERT, [msgspec.structs.astuple(row) for row in words])
-
-
 def forget_deleted(conn: sqlite3.Connection) -> None:
     """Remove the words and vectors of entries that no thread holds."""
     conn.execute("DELETE FROM recall_state")
@@ -150,7 +146,9 @@ class SqliteIndex:
         if not rows:
             return
         with self._file.transaction() as conn:
-            insert_words(conn, [row for row in rows if conn.execute(_THERE, (row.entry,)).fetchone()])
+            # An entry may have been deleted meanwhile.
+            there = [row for row in rows if conn.execute(_THERE, (row.entry,)).fetchone()]
+            conn.executemany(_INSERT, map(msgspec.structs.astuple, there))
 
     def words(self, stretch: Stretch) -> list[tuple[int, str, EntryWords | None]]:
         with self._file.guard() as conn:

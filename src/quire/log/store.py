@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Protocol, Self, TypeAlias
+from typing import Protocol, Self
 
 import msgspec
 
@@ -72,10 +72,6 @@ class EntryWords(msgspec.Struct, frozen=True):
     length: int
     words: str
     names: int
-
-
-# Makes the searched words of entries; those that are not searched are left out.
-WordsOf: TypeAlias = Callable[[Iterable[Entry]], list[EntryWords]]
 
 
 class Index(Protocol):

@@ -10,7 +10,6 @@ import importlib.util
 from typing import TYPE_CHECKING, Any, Final
 
 from quire.errors import MissingPart
-from quire.recall.document import words_of
 from quire.values import JsonObject
 
 if TYPE_CHECKING:
@@ -55,7 +54,6 @@ __all__ = [
     "query_for",
     "recall_tool",
     "relevant",
-    "words_of",
 ]
 
 

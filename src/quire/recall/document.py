@@ -292,10 +292,7 @@ def _values(args: Json) -> Iterable[str]:
 
 
 def words_of(entries: Iterable[Entry]) -> list[EntryWords]:
-    """The words of those entries that are searched; without the stemmer none, and they wait for `quire index`.
-
-    `SqliteStore(path, words_of)` makes entries searchable as soon as they are appended.
-    """
+    """The words of those entries that are searched; without the stemmer none, and they wait for `quire index`."""
     return [entry_words(entry) for entry in entries if entry.kind in KINDS] if can_stem() else []
 
 
