@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from conftest import shared_data
+from planted import PLANTS, played
 from quire.archive import sessions
 from quire.audit import AuditReport, audit, file_parts, read_calls
 from quire.audit.conversations import audit_files, on_cores
 from quire.errors import CallError, ConflictError, MissingPart
-from test_audit import MODEL, PLANTS, healthy, marked, played, recorded
+from test_audit import MODEL, healthy, recorded
 from toolbox import invoke, run
 
 LONG = {"type": "ephemeral", "ttl": "1h"}
@@ -205,7 +206,7 @@ def test_usage_alone_tells_what_it_can(
 
 
 def test_nothing_to_do_is_an_answer(tmp_path: Path) -> None:
-    log = recorded(tmp_path / "log.jsonl", played([(when, marked(each)) for when, each in healthy(1)]))
+    log = recorded(tmp_path / "log.jsonl", played("anthropic", healthy(1)))
     assert "Nothing to do: no request lost" in run("audit", log)
     page = tmp_path / "a.html"
     run("audit", log, "--html", page)
@@ -218,8 +219,10 @@ def test_nothing_to_do_is_an_answer(tmp_path: Path) -> None:
 def test_parts_of_a_log_on_two_cores_are_the_log_on_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     for seed in range(6):
-        planted = PLANTS["clock"](healthy(seed), 3, random.Random(seed)) if seed % 2 else healthy(seed)
-        calls += played([(when, marked(each)) for when, each in planted], f"s{seed}")
+        requests = healthy(seed)
+        if seed % 2:
+            requests = PLANTS["clock"](requests, 3, random.Random(seed), "anthropic")
+        calls += played("anthropic", requests, f"s{seed}")
     log = recorded(tmp_path / "log.jsonl", sorted(calls, key=lambda call: call.at_ms or 0))
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     for line, call in zip(lines, sorted(calls, key=lambda call: call.at_ms or 0), strict=True):
@@ -238,7 +241,7 @@ def test_parts_of_a_log_on_two_cores_are_the_log_on_one(tmp_path: Path, monkeypa
 
 def test_ray_is_asked_for_by_its_extra_or_runs(tmp_path: Path) -> None:
     """Where Ray is installed a cluster of this machine gives the same report."""
-    log = recorded(tmp_path / "log.jsonl", played([(when, marked(each)) for when, each in healthy(1)]))
+    log = recorded(tmp_path / "log.jsonl", played("anthropic", healthy(1)))
     try:
         import ray  # noqa: F401
     except ImportError:
@@ -252,11 +255,9 @@ def test_ray_is_asked_for_by_its_extra_or_runs(tmp_path: Path) -> None:
 
 
 def test_the_page_stands_by_itself_and_escapes_what_it_shows(tmp_path: Path) -> None:
-    planted = PLANTS["clock"](healthy(3), 2, random.Random(3))
-    lines = [
-        at(n, marked(each), usage(short=9_000), session_id="<script>alert(1)</script>")
-        for n, (_, each) in enumerate(planted)
-    ]
+    calls = played("anthropic", PLANTS["clock"](healthy(3), 2, random.Random(3), "anthropic"))
+    named = {"session_id": "<script>alert(1)</script>"}
+    lines = [at(n, call.body, usage(short=9_000), **named) for n, call in enumerate(calls)]
     log = tmp_path / "log.jsonl"
     log.write_text("\n".join(map(json.dumps, lines)))
     found = json.loads(run("audit", log, "--json", "--what-if", "--budget", 20_000, "--html", tmp_path / "a.html"))

@@ -15,7 +15,7 @@ from quire.audit.first_difference import Moved, bytes_of, first_moved, moved_cau
 from quire.providers.models import ModelInfo, model_info
 from quire.providers.prefix import Unit, written
 from quire.providers.usage import cost
-from quire.values import JsonObject, Usage
+from quire.values import Json, JsonObject, Usage
 
 Confidence = Literal["certain", "likely", "unknown"]
 # Whose doing a loss is; a provider's is suspected at most, and what is below a minimum is nobody's.
@@ -220,7 +220,20 @@ _SETTINGS = (
     "text",
     "verbosity",
     "speed",
+    "additionalModelRequestFields",
+    "generationConfig.thinkingConfig",
+    "generationConfig.responseSchema",
+    "toolConfig.toolChoice",
+    "toolConfig.functionCallingConfig",
 )
+
+
+def _setting(body: JsonObject, name: str) -> Json:
+    """What a body says at a path: generationConfig.thinkingConfig."""
+    found: Json = body
+    for key in name.split("."):
+        found = found.get(key) if isinstance(found, dict) else None
+    return found
 
 
 def _same_bytes(
@@ -230,7 +243,7 @@ def _same_bytes(
     size: Sizes,
     info: ModelInfo,
 ) -> tuple[str, Confidence, Moved | None, str]:
-    changed = [name for name in _SETTINGS if before.body.get(name) != now.body.get(name)]
+    changed = [name for name in _SETTINGS if _setting(before.body, name) != _setting(now.body, name)]
     if changed:
         return "settings", "likely", None, ", ".join(changed)
     if _below(before, now, info):

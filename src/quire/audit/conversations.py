@@ -168,6 +168,12 @@ def _message_hashes(units: Iterable[Unit]) -> list[str]:
     return [hash for unit in units if unit.section == "messages" for hash in unit.hashes]
 
 
+def _says_much(units: Iterable[Unit], said: set[str]) -> bool:
+    """Whether one of the messages that were said before is more than a sentence."""
+    messages = (unit for unit in units if unit.section == "messages" and not said.isdisjoint(unit.hashes))
+    return any(unit.size > 100 for unit in messages)
+
+
 class Grouping:
     """Puts calls into conversations as they come; what is asked beside one (a title, a summary) stands apart."""
 
@@ -243,9 +249,10 @@ class Grouping:
         best = max(going_on, key=lambda at: (same[at], at), default=None)
         if best is None:
             return None
-        # One message in common, of several, is a coincidence: "continue", an equal greeting.
-        enough = same[best] >= min(2, len(set(messages))) or len(self.conversations[best].messages) <= 2
-        return best if enough else None
+        known = self.conversations[best]
+        enough = same[best] >= min(2, len(set(messages))) or len(known.messages) <= 2
+        # One message in common, of several, is a coincidence ("continue", an equal greeting), unless it says much.
+        return best if enough or (_says_much(units, known.messages) and known.goes_on(units)) else None
 
     def _kind(self, call: SentCall, units: tuple[Unit, ...]) -> ConversationKind:
         """Whether something new in a session is asked beside it, or is another agent's work."""

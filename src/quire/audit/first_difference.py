@@ -6,8 +6,10 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
 
+import msgspec
+
 from quire.entry import canonical
-from quire.providers.prefix import Unit, written
+from quire.providers.prefix import Unit, bare, written
 from quire.providers.simulate.blocks import same_start
 from quire.values import Json
 
@@ -49,12 +51,29 @@ def texts_of(value: Json) -> list[str]:
     return [text for each in inner for text in texts_of(each)]
 
 
+def _same_json(was: Unit, now: Unit) -> bool:
+    old, new = (canonical(_as_json(list(unit.compared))) for unit in (was, now))
+    return old == new
+
+
+def _as_json(value: Json) -> Json:
+    """A value in which JSON that is written as a text (the arguments of a call) is what it says."""
+    if isinstance(value, str) and value[:1] in ("{", "["):
+        try:
+            return _as_json(msgspec.json.decode(value))
+        except (msgspec.DecodeError, RecursionError):
+            return value
+    if isinstance(value, dict):
+        return {key: _as_json(each) for key, each in value.items()}
+    return [_as_json(each) for each in value] if isinstance(value, list | tuple) else value
+
+
 # What moved, by where it stands and what it says there.
 
 
 def moved_cause(old: Sequence[Unit], new: Sequence[Unit], place: Moved) -> tuple[str, str]:
     was, now, offset = place
-    if now is not None and was.lines == now.lines:
+    if now is not None and _same_json(was, now):
         return "key-order", where(was)
     if was.section == "tools":
         return _tools(old, new, place)
@@ -92,11 +111,13 @@ TIME = re.compile(
     r"|(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\w* \d{1,2}\b"
 )
 ID = re.compile(
-    r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{13,}|\b(?=\w*\d)(?=\w*[a-zA-Z])[\w-]{8,}\b|\b[0-9a-f]{8,}\b|\b\d{6,}\b"
+    r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{13,}|\b(?=\w*\d)(?=\w*[a-zA-Z])[\w-]{8,}\b|\b(?=[a-f]*\d)[0-9a-f]{6,}\b"
+    r"|\b[0-9a-f]{8,}\b|\b\d{6,}\b"
 )
 
 
-_WORD = re.compile(r"[\w-]{6,}")
+_WORD = re.compile(r"\w{6,}")
+_CAPITAL_WITHIN = re.compile(r"[a-z][A-Z]")
 
 
 def _volatile(old: str, new: str, offset: int) -> str:
@@ -106,8 +127,9 @@ def _volatile(old: str, new: str, offset: int) -> str:
     was, now = _stands(ID, old, offset), _stands(ID, new, offset)
     if was and now:
         return "random-id"
-    one, other = (was, _stands(_WORD, new, offset)) if was else (now, _stands(_WORD, old, offset))
-    return "random-id" if one and len(one) == len(other) else ""
+    one, other = (_stands(_WORD, text, offset) for text in (old, new))
+    drawn = was or now or (_CAPITAL_WITHIN.search(one) and _CAPITAL_WITHIN.search(other))
+    return "random-id" if drawn and len(was or one) == len(now or other) else ""
 
 
 def _stands(pattern: re.Pattern[str], text: str, offset: int) -> str:
@@ -137,31 +159,67 @@ def _system(was: Unit, now: Unit, offset: int) -> tuple[str, str]:
 
 def _history(old: Sequence[Unit], new: Sequence[Unit], place: Moved) -> tuple[str, str]:
     was, now, offset = place
-    before = [b"".join(unit.lines) for unit in old if unit.section == "messages"]
-    after = [b"".join(unit.lines) for unit in new if unit.section == "messages"]
-    at = [unit for unit in old if unit.section == "messages"].index(was)
-    rest, said = before[at:], after[at:]
+    before, after = ([unit for unit in row if unit.section == "messages"] for row in (old, new))
+    at = before.index(was)
     if found := _mended_call(old, new, was):
         return "unpaired", f"call {found} at {where(was)}"
-    if now is not None and len(rest) > 1 and said[1 : len(rest)] == rest[1:]:
+    shifted = _shifted(_blocks(before[at:]), _blocks(after[at:]))
+    # A window begins anywhere: within the message that it begins with, too.
+    if at < 3 and shifted and shifted[0] == "trimmed":
+        return shifted
+    if now is not None and [each.lines for each in after[at + 1 : len(before)]] == [
+        each.lines for each in before[at + 1 :]
+    ]:
         if found := _volatile(_text(was), _text(now), offset):
             return (
                 found,
                 f"{where(was)}: {_around(_text(was), offset)!r} became {_around(_text(now), offset)!r}",
             )
-        return ("retrieval" if at < 2 and len(_text(now)) > 200 else "edited"), where(was)
-    # The same messages, some of the oldest gone: what follows is found further back in the earlier request.
-    for gone in range(1, len(rest)):
+        return ("retrieval" if at < 2 and _fetched(was, now, offset) else "edited"), where(was)
+    return shifted or _shorter(before, after, was)
+
+
+def _blocks(units: Sequence[Unit]) -> list[bytes]:
+    """What is said, block by block: messages of one side may stand in one."""
+    parts = (
+        (unit.role, part.value) for unit in units for part in unit.parts if "cachePoint" not in part.value
+    )
+    return [canonical([role, bare(block)]) for role, block in parts]
+
+
+# What stands in the place of messages that went is so few blocks at most.
+_FEW = 4
+
+
+def _shifted(rest: list[bytes], said: list[bytes]) -> tuple[str, str] | None:
+    """Where the newest of what was there is found again: behind nothing, something put in, or what became of the rest."""
+    same = next((at for at, (old, new) in enumerate(zip(rest, said, strict=False)) if old != new), len(said))
+    rest, said = rest[same:], said[same:]
+    for gone in range(len(rest)):
         tail = rest[gone:]
-        if len(tail) >= min(2, len(rest) - 1) and said[: len(tail)] == tail:
-            return "trimmed", f"{gone} of {len(before)} messages"
-        if gone > 1 and len(tail) >= 2 and said[1 : 1 + len(tail)] == tail:
-            return "compaction", f"{gone} messages became one"
+        for new in range(min(_FEW, len(said)) + 1):
+            if said[new : new + len(tail)] != tail or (new and len(tail) < min(2, len(rest) - 1)):
+                continue
+            if not new:
+                return "trimmed", f"{gone} of {len(rest)} blocks"
+            if not gone:
+                return "retrieval", f"{new} blocks were put in"
+            if gone > new:
+                return "compaction", f"{gone} blocks became {new}"
+    return None
+
+
+def _shorter(before: Sequence[Unit], after: Sequence[Unit], was: Unit) -> tuple[str, str]:
     if len(after) < 0.6 * len(before):
         return "compaction", f"{len(before)} messages became {len(after)}"
-    if said[1 : 1 + len(rest)] == rest and rest:
-        return "retrieval", f"a message was put in front of {where(was)}"
     return "edited", where(was)
+
+
+def _fetched(was: Unit, now: Unit, offset: int) -> bool:
+    """Whether the user's side of two requests holds another long text in the same place."""
+    old, new = _text(was), _text(now)
+    other = min(len(old), len(new)) - offset - same_start(old[offset:][::-1], new[offset:][::-1])
+    return now.asks and (other > 100 or not was.asks)
 
 
 def _mended_call(old: Sequence[Unit], new: Sequence[Unit], moved: Unit) -> str:
