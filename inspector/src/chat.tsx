@@ -292,7 +292,7 @@ function Composer({ thread, running, model, send, stop }: { thread: string; runn
       <div class="row">
         {running ? <button class="danger" onClick={stop}>Stop</button> : <button class="primary" onClick={go} disabled={!text.trim()}>Send</button>}
         <label class="button">Attach<input type="file" multiple class="skip" onChange={(event) => attach(event.currentTarget.files)} /></label>
-        <input value={target} aria-label="Model" placeholder={model || "local: the model that is here"} list="models" onInput={(event) => setTarget(event.currentTarget.value)} />
+        <input value={target} size={26} aria-label="Model" placeholder={model || "local: the model that is here"} list="models" onInput={(event) => setTarget(event.currentTarget.value)} />
         <datalist id="models"><option value="local:" />{model ? <option value={model} /> : null}</datalist>
         <Kept thread={thread} />
         <Recalled thread={thread} />

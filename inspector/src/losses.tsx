@@ -77,7 +77,7 @@ function Conversations({ watched }: { watched: Watched }) {
         <Card
           key={`${each.session} ${each.name}`}
           title={visible(each.name || each.session || "conversation")}
-          more={<>{each.kind !== "main" ? <Chip>{visible(each.kind)}</Chip> : null}<span class="soft small">{plural(each.requests, "request")}{each.retries ? `, ${plural(each.retries, "retry").replace("retrys", "retries")}` : ""}</span>{each.lost ? <Chip kind="fresh">{short(each.lost)} tokens lost, {dollars(each.lost_usd)}</Chip> : <Chip kind="read">nothing lost</Chip>}</>}
+          more={<>{each.kind !== "main" ? <Chip>{visible(each.kind)}</Chip> : null}<span class="soft small">{plural(each.requests, "request")}{each.retries ? `, ${plural(each.retries, "retry")}` : ""}</span>{each.lost ? <Chip kind="fresh">{short(each.lost)} tokens lost, {dollars(each.lost_usd)}</Chip> : <Chip kind="read">nothing lost</Chip>}</>}
         >
           <div class="scroll" style={{ maxHeight: "360px" }} tabIndex={0} role="region" aria-label={`Requests of ${each.name}`}>
             <table class="passed">

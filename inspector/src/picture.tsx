@@ -364,7 +364,7 @@ export const totals = (columns: Column[]) => {
 };
 
 export const edits = (actions: Record<string, number>) =>
-  Object.entries(actions).map(([action, n]) => `${plural(n, "entry").replace("entrys", "entries")} ${EDITS[action] ?? action}`).join(", ") || "nothing was left out";
+  Object.entries(actions).map(([action, n]) => `${plural(n, "entry")} ${EDITS[action] ?? action}`).join(", ") || "nothing was left out";
 const EDITS: Record<string, string> = { drop: "left out", handle: "as handles", fold: "folded away", cut: "shortened", supersede: "superseded by newer ones" };
 
 function Reading({ column }: { column: Column | undefined }) {
@@ -423,7 +423,7 @@ function Drawn({ picture }: { picture: Picture }) {
   if (!columns.length) {
     return (
       <State title="No request yet">
-        <span>Nobody has asked the model anything in this thread.</span>
+        <span>Nobody has asked the model anything in this thread. <a href={href(thread, "chat")}>Talk to it</a>.</span>
       </State>
     );
   }

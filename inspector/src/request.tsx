@@ -53,7 +53,7 @@ function Detail({ source, thread, detail }: { source: Source; thread: string; de
             ["Read from the cache", percent(column.read ?? 0, whole), column.reported ? `${count(column.read)} of ${count(whole)} by the provider's count` : "as foreseen"],
             ["Written, new", count((column.written ?? 0) + (column.fresh ?? 0)), column.fresh ? `${count(column.fresh)} not cached` : ""],
             ["Cost of input", column.usd !== null && column.usd !== undefined ? dollars(column.usd) : short(column.units), column.usd !== null && column.usd !== undefined ? "" : "plain input tokens"],
-            ["Left out", plural(left, "entry").replace("entrys", "entries")],
+            ["Left out", plural(left, "entry")],
           ]}
         />
       )}

@@ -82,9 +82,9 @@ function Row({ row }: { row: ThreadRow }) {
     <tr>
       <td class="name">
         <a href={href(row.name)}>{visible(row.name)}</a> {since !== null && since < 8000 ? <i class="dot live" style={{ display: "inline-block" }} title="Something happens here" /> : null}
-        <div class="soft small">{count(row.entries)} entries{row.parent ? `, fork of ${visible(row.parent)}` : ""}</div>
+        <div class="soft small">{plural(row.entries, "entry")}{row.parent ? `, fork of ${visible(row.parent)}` : ""}</div>
       </td>
-      <td class="small">{row.model ? visible(row.model) : <span class="soft">never sent</span>}</td>
+      <td class="small model">{row.model ? visible(row.model) : <span class="soft">never sent</span>}</td>
       <td class="num">{count(row.turns)}</td>
       <td class="num">{count(row.requests)}</td>
       <td class="num">{row.tokens ? short(row.tokens) : ""}</td>
@@ -101,7 +101,7 @@ function Search({ text }: { text: string }) {
   return (
     <Await of={loaded} what="Searching…">
       {(found) => (
-        <Card title={!found.hits.length ? "Nothing was found" : found.relevant ? plural(found.hits.length, "hit") : "Nothing relevant was found; the nearest"} more={<><Chip>by {found.by}</Chip>{found.unread ? <Chip>{plural(found.unread, "entry").replace("entrys", "entries")} not read for meaning yet</Chip> : null}<button class="plain push" onClick={() => refine({})}>Close</button></>}>
+        <Card title={!found.hits.length ? "Nothing was found" : found.relevant ? plural(found.hits.length, "hit") : "Nothing relevant was found; the nearest"} more={<><Chip>by {found.by}</Chip>{found.unread ? <Chip>{plural(found.unread, "entry")} not read for meaning yet</Chip> : null}<button class="plain push" onClick={() => refine({})}>Close</button></>}>
           {found.hits.length ? (
             <ol class="hits" aria-label="Hits">
               {found.hits.map((hit) => (

@@ -27,7 +27,7 @@ export const dollars = (value: number | null | undefined) => {
   if (value === 0) return "$0";
   return `$${value >= 100 ? count(value) : value >= 1 ? value.toFixed(2) : value.toFixed(value >= 0.01 ? 3 : 4)}`;
 };
-export const plural = (n: number, word: string) => `${count(n)} ${word}${n === 1 ? "" : "s"}`;
+export const plural = (n: number, word: string) => `${count(n)} ${n === 1 ? word : `${word}s`.replace(/ys$/, "ies")}`;
 export const ago = (ms: number) => {
   const s = Math.max(0, Math.round(ms / 1000));
   if (s < 90) return `${s} s`;
@@ -150,8 +150,8 @@ export function State({ title, children, kind = "" }: { title: string; children?
 export function Trouble({ error }: { error: unknown }) {
   const problem = error instanceof Problem ? error : new Problem(String(error));
   return (
-    <State title={visible(problem.message)} kind="error">
-      {problem.hint ? <span>{visible(problem.hint)}</span> : null}
+    <State title={visible(problem.message).replace(/^./, (first) => first.toUpperCase())} kind="error">
+      {problem.hint ? <span>{problem.hint.split("`").map((part, at) => (at % 2 ? <code key={at}>{visible(part)}</code> : visible(part)))}</span> : null}
     </State>
   );
 }

@@ -32,7 +32,7 @@ export function WhereView({ source, thread }: { source: Source; thread: string }
           {(found) => (found ? <Found source={source} thread={thread} found={found} /> : null)}
         </Await>
       ) : (
-        <State title="Losing track of files and ids is what compaction is blamed for">
+        <State title="Follow a string through the thread">
           <span>Give a string that was said once. You see when it entered, in which requests it stood, what became of it, and whether recall brings it back.</span>
         </State>
       )}
