@@ -1,11 +1,14 @@
 """What every test may use."""
 
 import asyncio
+import gc
 import importlib.util
 import inspect
 import json
 import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -27,6 +30,14 @@ from warm_quire import warm_quire
 # Started in the background of a script, the suite would ignore Ctrl-C, and so would every program it interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A database waits for the disk at each commit. In memory it does not, and a killed process leaves there what it leaves
+# on a disk.
+MEMORY = "/dev/shm"
+if os.path.isdir(MEMORY) and "TMPDIR" not in os.environ:
+    roomy, runs = shutil.disk_usage(MEMORY).free > 4e9, not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC
+    if roomy and runs and os.access(MEMORY, os.W_OK):
+        os.environ["TMPDIR"] = tempfile.tempdir = MEMORY
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -53,6 +64,12 @@ TRACES = "pi_large_session swe_agent tau2_airline tau_retail_gemini tau_retail_g
 def traces(name: str) -> list[Any]:
     """Recorded conversations, each with its messages in the form of OpenAI Chat."""
     return [json.loads(line) for line in shared_data(f"traces/{name}.jsonl").read_text().split("\n") if line]
+
+
+def pytest_collection_finish() -> None:
+    """What is loaded stays to the end: no need to look for garbage in it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:

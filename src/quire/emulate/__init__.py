@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import socket
 import threading
 import time
@@ -16,12 +18,52 @@ from quire.errors import CallError, MissingPart
 if TYPE_CHECKING:
     import uvicorn
 
-__all__ = ["BackgroundServer", "Cut", "Emulator", "Refuse", "Replies", "Reply", "Slow"]
+    _UvicornServer = uvicorn.Server
+else:
+    _UvicornServer = object  # uvicorn need not be installed; `class X(EndsAtOnce, uvicorn.Server)` brings it
+
+__all__ = ["BackgroundServer", "Cut", "Emulator", "EndsAtOnce", "Refuse", "Replies", "Reply", "Slow"]
 
 
 # The emulator as a running server: on 127.0.0.1, on a port of its own, in a thread of its own.
 
 _HINT = "pip install 'quire[emulate]'"
+
+
+class EndsAtOnce(_UvicornServer):
+    """A server of uvicorn that ends when it is told to: uvicorn looks ten times a second, and sleeps before it ends."""
+
+    _loop: asyncio.AbstractEventLoop | None = None
+
+    def end(self) -> None:
+        """Stop serving; from any thread."""
+        self.should_exit = True
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # it has ended by itself, and its loop is closed
+                self._loop.call_soon_threadsafe(self._told.set)
+
+    async def main_loop(self) -> None:
+        self._told, self._loop = asyncio.Event(), asyncio.get_running_loop()
+        counter = 0
+        while not await self.on_tick(counter):
+            counter = (counter + 1) % 864_000
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._told.wait(), 0.1)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        state = self.server_state
+        for listener in (*self.servers, *(sockets or ())):
+            listener.close()
+        for connection in list(state.connections):
+            connection.shutdown()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.config.timeout_graceful_shutdown):
+                while (state.connections or state.tasks) and not self.force_exit:
+                    await asyncio.sleep(0.002)
+        for task in state.tasks:
+            task.cancel()
+        if not self.force_exit:
+            await self.lifespan.shutdown()
 
 
 class BackgroundServer:
@@ -32,7 +74,7 @@ class BackgroundServer:
 
     def __init__(self, make: Callable[[], Any], port: int = 0, **config: Any) -> None:
         self._make, self._port, self._config = make, port, config
-        self._server: uvicorn.Server | None = None
+        self._server: EndsAtOnce | None = None
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
         self.url = ""
@@ -54,7 +96,11 @@ class BackgroundServer:
             access_log=False,
             **self._config,
         )
-        self._server = uvicorn.Server(config)
+
+        class Server(EndsAtOnce, uvicorn.Server):
+            pass
+
+        self._server = Server(config)
         listener = _listen(self._port)
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         self._thread = threading.Thread(target=_run, args=(self._server, listener, self._ended), daemon=True)
@@ -65,7 +111,7 @@ class BackgroundServer:
         server, self._server = self._server, None
         thread, self._thread = self._thread, None
         if server is not None and thread is not None:
-            server.should_exit = True
+            server.end()
             thread.join()
 
     def wait(self) -> None:
@@ -127,7 +173,7 @@ def _app(emulated: Emulated, chunk_bytes: int | None) -> Any:
     return make_app(emulated, chunk_bytes)
 
 
-def _run(server: uvicorn.Server, listener: socket.socket, ended: threading.Event) -> None:
+def _run(server: EndsAtOnce, listener: socket.socket, ended: threading.Event) -> None:
     try:
         with listener:
             server.run(sockets=[listener])

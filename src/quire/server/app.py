@@ -15,13 +15,13 @@ from urllib.parse import unquote
 
 import msgspec
 
+from quire.emulate import EndsAtOnce
 from quire.errors import CallError, MissingPart
 from quire.log import off_loop
 from quire.server.routes import HttpRefusal, Route, check_routes, endpoints, openapi, problem_response
 from quire.server.service import Service
 
 if TYPE_CHECKING:
-    import uvicorn
     from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import Response
@@ -227,14 +227,14 @@ class Running:
         return self
 
     def __exit__(self, *raised: object) -> None:
-        self._server.should_exit = True
+        self._server.end()
         self._thread.join()
 
 
-def _server(service: Service, app: ASGIApp) -> uvicorn.Server:
+def _server(service: Service, app: ASGIApp) -> EndsAtOnce:
     import uvicorn
 
-    class Server(uvicorn.Server):
+    class Server(EndsAtOnce, uvicorn.Server):
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             for each in self.servers:
                 each.close()
