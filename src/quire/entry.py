@@ -72,10 +72,11 @@ class Entry(msgspec.Struct, frozen=True):
 
         A provider's own has its words under `own`; a function what else was said of it, under `more`.
 
-        `front`: behind how many instructions, in which item and at which place of it, where a list in front held it.
+        `front`: behind how many instructions, in which item and at which place of it, where a list in front held it;
+        `item`: that item without its tools.
         """
         kept = [(name, self.wire[name]) for name in ("own", "more") if isinstance(self.wire.get(name), dict)]
-        origin = {key: self.wire[key] for key in ("format", "model") if key in self.wire}
+        origin: JsonObject = {key: self.wire[key] for key in ("format", "model") if key in self.wire}
         out: list[JsonObject] = list(self.body.get("tools", ()))
         for name, by_tool in kept:
             out = [
@@ -86,7 +87,10 @@ class Entry(msgspec.Struct, frozen=True):
             ]
         front = self.wire.get("front")
         if isinstance(front, list) and len(front) == 2 and all(isinstance(place, int) for place in front):
-            out = [{**tool, "front": [*front, place]} for place, tool in enumerate(out)]
+            message = self.wire.get("message")
+            around = {**message, "tools": []} if isinstance(message, dict) else {"tools": []}
+            item = {**origin, "message": around}
+            out = [{**tool, "front": [*front, place], "item": item} for place, tool in enumerate(out)]
         return out
 
     @property

@@ -162,6 +162,7 @@ class ToolSet(msgspec.Struct, frozen=True, tag="tools"):
     """Tools that joined after the epoch began."""
 
     tools: tuple[JsonObject, ...]
+    wire: JsonObject = {}
 
 
 Part: TypeAlias = Text | Image | Think | Call | Result | ToolSet

@@ -144,9 +144,8 @@ def _converse_events(raw: bytes) -> Iterator[Object]:
 def spelled(wire: str, body: Object) -> Object:
     """The conversation of a body, where what a provider reads alike is written alike."""
     plain = _plain(body, camel=wire == "gemini")
-    # Tools are frozen in name order, and a description that says nothing is none.
-    tools = [_without(tool, "description", "") for tool in _tools(wire, plain)]
-    return {"tools": sorted(tools, key=_named), "messages": _SPELLED[wire](plain)}
+    # Tools are frozen in name order.
+    return {"tools": sorted(_tools(wire, plain), key=_named), "messages": _SPELLED[wire](plain)}
 
 
 def _named(tool: Object) -> str:
@@ -254,7 +253,7 @@ def _responses(body: Object) -> list[Object]:
     told = [{"role": "system", "content": body["instructions"].strip()}] if body.get("instructions") else []
     out = []
     for item in [*told, *items]:
-        one = {**item, "type": item.get("type", "message")}
+        one = {**item, "type": item.get("type", "message" if "role" in item else "item_reference")}
         if one["type"] == "message":
             one["role"] = {"developer": "system"}.get(one["role"], one["role"])
             kind = "output_text" if one["role"] == "assistant" else "input_text"

@@ -178,7 +178,9 @@ def test_namespaces_and_custom_tools_go_back_verbatim_and_elsewhere_as_functions
         request = request_for(entries, target)
         assert request_errors(request) == [], target
         defined = str(tools_of(request))
-        assert all(f"'{name}'" in defined for name in ("read", "list", "files__list", "exec", "apply_patch")), target
+        assert all(
+            f"'{name}'" in defined for name in ("read", "list", "files__list", "exec", "apply_patch", "found7")
+        ), target
 
 
 def _told(role: str, text: str) -> JsonObject:
@@ -187,7 +189,8 @@ def _told(role: str, text: str) -> JsonObject:
 
 
 def _more(*names: str) -> JsonObject:
-    return {"type": "additional_tools", "role": "developer", "tools": [_function(name) for name in names]}
+    listed = [{key: value for key, value in _function(name).items() if key != "description"} for name in names]
+    return {"type": "additional_tools", "id": f"at_{names[0]}", "role": "developer", "tools": listed}
 
 
 @pytest.mark.parametrize(
@@ -196,6 +199,7 @@ def _more(*names: str) -> JsonObject:
         [_more("b", "a"), _told("developer", "One."), _more("c"), _more("d"), _told("developer", "Two.")],
         [_told("developer", "One."), _more("b", "a")],
         [_told("developer", "One."), _told("user", "Hi."), _more("b", "a"), _told("assistant", "Yes?")],
+        [_told("user", "Hi."), _more("b", "z"), _more("z", "b"), _told("assistant", "Yes?")],
     ],
 )
 def test_items_of_tools_go_back_to_where_they_stood(front: list[JsonObject]) -> None:
@@ -222,6 +226,54 @@ def test_a_search_for_tools_stays_whole_or_goes_with_its_turn(turns: int) -> Non
     assert request_errors(request) == []
     searched = [item for item in request.body["input"] if item["type"].startswith("tool_search_")]
     assert searched in ([], [item for item in CODEX["input"] if item["type"].startswith("tool_search_")])
+
+
+CONTAINER: JsonObject = {"type": "container_reference", "container_id": "c"}
+PRINTED: JsonObject = {"stdout": "a", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        [{**_more("b"), "role": "tool"}],
+        [{"type": "tool_search_call", "execution": "server", "arguments": {"paths": ["x"]}},
+         {"type": "tool_search_output", "execution": "server", "tools": [_function("w")]}],
+        [{"type": "tool_search_call", "execution": "client", "call_id": "c1", "arguments": {}}],
+        [{"type": "custom_tool_call", "call_id": "c1", "name": "cu", "namespace": "ns", "input": "abc"}],
+        [{"type": "function_call", "call_id": "c1", "name": "w", "namespace": "ns", "arguments": '{"a": 1}'}],
+        [{"type": "mcp_list_tools", "server_label": "s", "tools": [{"name": "a", "input_schema": {"type": "object"}}]},
+         {"type": "mcp_call", "server_label": "s", "name": "a", "arguments": "{}", "output": "4"}],
+        [{"type": "mcp_approval_request", "server_label": "s", "name": "a", "arguments": "{}"}],
+        [{"type": "web_search_call", "action": {"type": "search", "query": "q", "sources": []}}],
+        [{"type": "file_search_call", "queries": ["q"], "results": [{"file_id": "f", "score": 0.5}]}],
+        [{"type": "code_interpreter_call", "code": "x", "container_id": "c", "outputs": []}],
+        [{"type": "image_generation_call", "result": "aGk="}],
+        [{"type": "compaction", "encrypted_content": "abc"}],
+        [{"type": "shell_call", "call_id": "c1", "action": {"commands": ["ls"]}}],
+        [{"type": "shell_call", "call_id": "c1", "action": {"commands": ["ls"]}, "environment": CONTAINER},
+         {"type": "shell_call_output", "call_id": "c1", "output": [PRINTED]}],
+    ],
+    ids=lambda items: "+".join(item["type"] for item in items),
+)  # fmt: skip
+@pytest.mark.parametrize("model", ["gpt-5", "gpt-6-sol"])
+def test_items_of_a_reply_are_in_the_next_request_as_they_came(items: list[JsonObject], model: str) -> None:
+    given = [{"id": f"i_{place}", "status": "completed", **item} for place, item in enumerate(items)]
+    reasoned: JsonObject = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "abc"}
+    said = {**_told("assistant", "Yes."), "id": "msg_1", "status": "completed"}
+    for output in (given, [reasoned, *given], [reasoned, *given, said], [said, *given]):
+        reply: JsonObject = {"id": "resp_1", "model": model, "status": "completed", "output": output}
+        thread = Thread(closed_later(open_store(":memory:")), "t")
+        thread.user("Go.")
+        asked = thread.request(f"openai:{model}")
+        thread.record(reply, asked)
+        reader = providers.stream(f"openai:{model}")
+        done = [{"type": "response.output_item.done", "output_index": n, "item": each} for n, each in enumerate(output)]
+        for event in (*done, {"type": "response.completed", "response": reply}):
+            reader.feed(event)
+        assert reader.reply() == providers.parse_reply(f"openai:{model}", reply)
+        calls = [entry for entry in reader.reply().entries if entry.kind == "call"]
+        thread.append(*(values.result(entry.call_id, content="ok") for entry in calls), values.user("More."))
+        assert thread.request(f"openai:{model}").body["input"][1 : 1 + len(output)] == output
 
 
 def request_for(entries: list[Entry], target: str) -> Request:

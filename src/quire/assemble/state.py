@@ -195,9 +195,14 @@ class Assembly:
     def _feed_tools(self, entry: Entry) -> None:
         known = self.carried.tools
         self.carried.tools = merge_tools(known, entry)
-        if self.carried.tools == known:
+        if self._stands(entry):
+            # An item of its own, which goes back as it came.
+            self.pending.late.append(
+                Message("tools", (ToolSet(tuple(entry.tools), entry.wire),), (entry.seq,))
+            )
+        elif self.carried.tools == known:
             return
-        if not self.requests and not (self.policy.late_tools and self._stands(entry)):
+        elif not self.requests:
             self.epoch.tools = ordered(self.carried.tools)
         elif self.policy.late_tools and set(known) <= set(self.carried.tools):
             new = tuple(tool for tool in entry.tools if known.get(tool["name"]) != tool)

@@ -151,7 +151,7 @@ def parts_of(entry: Entry, names: dict[str, str]) -> tuple[Part, ...]:
                 Result(entry.call_id, names.get(entry.call_id, ""), result_text(entry), failed, entry.wire),
             )
         case "tools":
-            return (ToolSet(tuple(entry.tools)),)
+            return (ToolSet(tuple(entry.tools), entry.wire),)
     return (Text(entry.text, entry.wire),)
 
 

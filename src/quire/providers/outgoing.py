@@ -19,7 +19,7 @@ from quire.providers.rendering import Draft, Writer
 from quire.providers.rules.check import Check, errors, turn_at
 from quire.providers.spelling import in_parts
 from quire.providers.wires import format_of, wire_of
-from quire.values import Call, Entry, Json, JsonObject, Message, Part, Prompt, Result, Text, Think
+from quire.values import Call, Entry, Json, JsonObject, Message, Part, Prompt, Result, Text, Think, ToolSet
 
 
 class Exported(msgspec.Struct, frozen=True):
@@ -96,6 +96,9 @@ def giving_back(write: Callable[[Draft, Message], None]) -> Callable[[Draft, Mes
     def put(sheet: Draft, message: Message) -> None:
         before, left, last, half = len(sheet.messages), len(sheet.left_out), sheet.last, sheet.half
         sheet.half = None
+        if message.role == "tools" and not sheet.faithful and (listed := _as_they_came(sheet, message)):
+            sheet.messages += listed
+            return
         write(sheet, message)
         if sheet.faithful:
             return
@@ -215,11 +218,17 @@ def _says_the_same(part: Part, told: Part) -> bool:
         same = isinstance(told, type(part)) and normal(part.text) == normal(told.text)
         if not isinstance(part, Result) or not isinstance(told, Result):
             return same
-        # Where no id is said, the name of the function stands for it.
-        return same and part.error == told.error and told.call_id in (part.call_id, part.name)
+        # Where no id is said, the name of the function stands for it, or its place.
+        return same and part.error == told.error and told.call_id in (part.call_id, part.name, "")
     if isinstance(part, Call) and isinstance(told, Call):
         return (part.call_id, part.name, part.args) == (told.call_id, told.name, told.args)
+    if isinstance(part, ToolSet) and isinstance(told, ToolSet):
+        return [_defined(tool) for tool in part.tools] == [_defined(tool) for tool in told.tools]
     return part == told
+
+
+def _defined(tool: JsonObject) -> list[Json]:
+    return [tool.get(name) for name in ("name", "description", "parameters")]
 
 
 def _is_refused(message: JsonObject, sheet: Draft) -> bool:

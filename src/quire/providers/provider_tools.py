@@ -13,9 +13,9 @@ import msgspec
 from quire.providers.incoming import objects
 from quire.providers.models import ModelInfo
 from quire.providers.prefix import unmarked
-from quire.providers.rules.grammar import fits, grammar_of
+from quire.providers.rules.grammar import fits, grammar_of, obj, objects_at
 from quire.providers.spelling import Spelling
-from quire.values import Entry, JsonObject, tools
+from quire.values import Entry, Json, JsonObject, tools
 
 # Nothing without another field of the request.
 _BOUND = {"mcp_toolset": "mcp_servers"}
@@ -92,9 +92,9 @@ def _besides(given: JsonObject, anew: JsonObject) -> JsonObject:
         if key in _INNER and isinstance(value, dict) and isinstance(anew.get(key), dict):
             if inner := _besides(value, anew[key]):
                 out[key] = inner
-        elif anew.get(key) != value and not (key in ("name", "description") or value == "custom"):
+        elif anew.get(key) != value and not (key == "name" or value == "custom"):
             out[key] = value
-    gone = [key for key in anew if key not in given and key not in ("type", "description")]
+    gone = [key for key in anew if key not in given and key != "type"]
     return {**out, **dict.fromkeys(gone)}
 
 
@@ -213,7 +213,7 @@ def functions_of(tools: Iterable[JsonObject], others: Iterable[str] = ()) -> lis
         elif own.get("type") == "custom":
             out.append(_any_text(tool))
         elif own.get("type") == "namespace":
-            for member in filter(None, map(_member, own.get("tools") or ())):
+            for member in _members(own.get("tools")):
                 name = member["name"]
                 name = f"{tool['name']}__{name}" if name in taken else name
                 taken.add(name)
@@ -221,13 +221,27 @@ def functions_of(tools: Iterable[JsonObject], others: Iterable[str] = ()) -> lis
     return out
 
 
+def found_functions(block: Json) -> list[JsonObject]:
+    """The functions that a search for tools brought, for models that do not know the search."""
+    return _members(obj(block).get("tools")) if obj(block).get("type") == "tool_search_output" else []
+
+
+def _members(tools: Json) -> list[JsonObject]:
+    """The functions of a list, and of the namespaces in it."""
+    out: list[JsonObject] = []
+    for _, tool in objects_at(tools, ""):
+        member = _member(tool)
+        out += [member] if member else _members(tool.get("tools"))
+    return out
+
+
 def _any_text(tool: JsonObject) -> JsonObject:
     return {"name": tool["name"], "description": tool.get("description") or "", "parameters": _ANY_TEXT}
 
 
-def _member(tool: object) -> JsonObject | None:
+def _member(tool: JsonObject) -> JsonObject | None:
     """A function of a namespace, or a custom tool there."""
-    if not isinstance(tool, dict) or not isinstance(tool.get("name"), str):
+    if not isinstance(tool.get("name"), str):
         return None
     if tool.get("type") == "custom":
         return _any_text(tool)

@@ -15,7 +15,14 @@ import msgspec
 from quire.entry import INTERRUPTED
 from quire.providers.models import ModelInfo, same_model
 from quire.providers.prefix import PrefixLines, Walk, written
-from quire.providers.provider_tools import Native, functions_of, is_offered, own_definition, with_more
+from quire.providers.provider_tools import (
+    Native,
+    found_functions,
+    functions_of,
+    is_offered,
+    own_definition,
+    with_more,
+)
 from quire.providers.spelling import Spelling
 from quire.providers.wires import Wire
 from quire.values import Call, JsonObject, Message, Part, Prompt, Request, Result, Text
@@ -59,7 +66,7 @@ class CallPairer:
         for part in message.parts:
             if isinstance(part, Call):
                 spellings = self.ids.candidates(part.call_id or "call")
-                issued = [part.call_id] if self._issued(part) else []
+                issued = [part.call_id] if part.call_id and self.is_own(part) else []
                 free = (each for each in chain(issued, spellings) if each not in self.used)
                 wire_id = issued[0] if issued and again else next(free)
                 self.used.add(wire_id)
@@ -68,11 +75,11 @@ class CallPairer:
             parts.append(part)
         return msgspec.structs.replace(message, parts=tuple(parts)) if self.open else message
 
-    def _issued(self, call: Call | Result) -> bool:
-        """Whether a call is of the model that is asked, by its own name or by the one it was asked by."""
-        named = [str(call.wire.get(field) or "") for field in ("model", "asked")]
+    def is_own(self, part: Call | Result | Text) -> bool:
+        """Whether a part is of the model that is asked, by its own name or by the one it was asked by."""
+        named = [str(part.wire.get(field) or "") for field in ("model", "asked")]
         mine = bool(self.model) and any(name and same_model(name, self.model) for name in named)
-        return bool(call.call_id and mine and call.wire.get("format") in self.native.formats)
+        return mine and part.wire.get("format") in self.native.formats
 
     def _answered(self, message: Message) -> Message:
         """The results of one group in their own order, then the missing ones."""
@@ -92,7 +99,7 @@ class CallPairer:
 
     def _is_held(self, result: Result) -> bool:
         """Whether the provider itself holds the call that a result answers."""
-        return bool(result.wire.get("stored")) and self._issued(result)
+        return bool(result.wire.get("stored")) and self.is_own(result)
 
     def _called(self, result: Result) -> int | None:
         """Which open call a result answers: same id, and among those the same name first."""
@@ -315,11 +322,19 @@ class Rendering:
             self.sheet.stale = prompt.epoch > 1 and place < prompt.fold
             for settled in self.settler.take(message):
                 self.writer.write(self.sheet, settled)
+                self._offer_found(settled)
         self.taken = prompt.messages
         if before:
             # What stands behind a rebase as it stood is the very same message: whoever looks at it knows it already.
             standing = {written(message): message for message in before}
             self.sheet.messages = [standing.get(written(each), each) for each in self.sheet.messages]
+
+    def _offer_found(self, message: Message) -> None:
+        """Tools that another provider's search brought are functions that this model has not been told of."""
+        for part in message.parts:
+            if isinstance(part, Text | Result) and not self.settler.is_own(part):
+                block = part.wire.get("block") or part.wire.get("message")
+                self.sheet.late_tools += self.sheet.offered(found_functions(block))
 
     def _seal(self, taken: int) -> None:
         """A request ended here: what it put behind the messages stands where it stood."""

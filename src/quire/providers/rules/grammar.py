@@ -136,8 +136,11 @@ def _object(value: JsonObject, spec: JsonObject, path: str, grammar: Grammar) ->
 def _tagged(value: JsonObject, spec: JsonObject, path: str, grammar: Grammar) -> Iterator[Finding]:
     """An object that says itself what it is."""
     field = spec["$by"]
-    tag = value.get(field, spec.get("$untyped"))
-    tag = spec.get("$untyped") if tag is None else tag
+    tag = value.get(field)
+    if tag is None:
+        others = [name for name in value if name != field]
+        tag = spec.get(f"$alone_{others[0]}") if len(others) == 1 else None
+        tag = tag or spec.get("$untyped")
     if not isinstance(tag, str):
         yield shape(f"{path}.{field}", "Field required", "Say which type it is.")
     elif tag not in spec or tag.startswith("$"):

@@ -70,9 +70,11 @@ def _parts(item: JsonObject, path: str) -> Iterator[Finding]:
 
 
 def kind_of(item: JsonObject) -> str:
-    """An item's type; a message may leave it out."""
+    """An item's type; a message may leave it out, as may one that only names another by its id."""
     kind = item.get("type")
-    return kind if isinstance(kind, str) else ("message" if "role" in item else "")
+    if isinstance(kind, str):
+        return kind
+    return "message" if "role" in item else "item_reference" if item.keys() - {"type"} == {"id"} else ""
 
 
 class CallsAndOutputs(Sequel):
@@ -82,6 +84,7 @@ class CallsAndOutputs(Sequel):
         # The paths of the calls that wait for their outputs, by id; all ids that were called; outputs without a call.
         self._waiting: dict[str, deque[str]] = {}
         self._asked: set[str] = set()
+        self._names: dict[str, str] = {}
         self._orphans: list[tuple[str, str]] = []
         # Calls of free text that the model's words follow: elsewhere than at OpenAI the server may have carried them out.
         self._free, self._served = set[str](), set[str]()
@@ -102,18 +105,27 @@ class CallsAndOutputs(Sequel):
         if kind in _CALLS:
             self._free |= {id} if kind == "custom_tool_call" else set()
             self._waiting.setdefault(id, deque()).append(turn.path)
-        elif kind in _OUTPUTS and id in self._waiting:
+            self._names[id] = text(turn.raw.get("name"))
+            return
+        if kind in _OUTPUTS and not id:
+            id = self._meant(turn.raw)
+        if kind in _OUTPUTS and id in self._waiting:
             self._waiting[id].popleft()
             if not self._waiting[id]:
                 del self._waiting[id]
         elif kind in _OUTPUTS:
             self._orphans.append((turn.path, id))
 
+    def _meant(self, output: JsonObject) -> str:
+        """The call that an output without an id answers: the first that waits, of its name where it says one."""
+        name = text(output.get("name"))
+        return next((id for id in self._waiting if not name or self._names[id] == name), "")
+
     def end(self, check: Check) -> Iterator[Finding]:
         for path, id in () if self._elsewhere or _has_state(check.body) else self._orphans:
-            missing = [found("B2.25b", path, id=id)]
-            # An output too many is not refused by everybody, nor is one that stands before its call.
-            yield from missing if id not in self._asked and is_openais(check) else advice(missing)
+            missing = [found("B2.25b", path, id=id or "(none given)")]
+            # An output too many is not refused by everybody, nor is one that stands before its call, or names none.
+            yield from missing if id and id not in self._asked and is_openais(check) else advice(missing)
         for id, paths in self._waiting.items():
             missing = [found("B2.25", path, id=id) for path in paths]
             lenient = id in self._served and not (check.info.features.strict and is_openais(check))
@@ -204,7 +216,9 @@ def _follower(
 
 def _is_spoken(item: JsonObject) -> bool:
     kind = kind_of(item)
-    return item.get("role") == "assistant" if kind == "message" else kind not in _NOT_SPOKEN
+    # Tools with an id are those that the model's own search added.
+    added = kind == "additional_tools" and bool(item.get("id"))
+    return item.get("role") == "assistant" if kind == "message" else added or kind not in _NOT_SPOKEN
 
 
 class Trigger(Sequel):

@@ -184,7 +184,7 @@ def _responses_items(data: JsonObject) -> list[Entry]:
     if not any(block.get("type") == "reasoning" and "summary" in block for block in blocks):
         return []
     out = []
-    for entry in entries_of([_item(block) for block in blocks]):
+    for entry in entries_of([_item(block) for block in blocks], "openai-responses"):
         kept = {key: entry.wire[key] for key in ("after", "arguments") if key in entry.wire}
         own = {"format": RESPONSES, "model": _model(data), "block": entry.wire.get("block")}
         out.append(msgspec.structs.replace(entry, body={**entry.body, "wire": {**kept, "from": own}}))

@@ -7,7 +7,6 @@ from functools import partial
 from itertools import count, takewhile
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from quire.errors import FormatError
@@ -47,7 +46,7 @@ from quire.providers.prefix import (
     with_control,
 )
 from quire.providers.provider_tools import offered, tools_in, typed
-from quire.providers.rules.openai_responses import RESPONSES_RULES
+from quire.providers.rules.openai_responses import RESPONSES_RULES, kind_of
 from quire.providers.usage import responses_usage, usage
 from quire.providers.wires import Format, ModelCall, Wire
 from quire.providers.wires.openai_responses.write import (
@@ -81,15 +80,17 @@ def import_messages(value: Any, model: str = "", format: str = FORMAT) -> list[E
         value = [{"role": "user", "content": value}] if isinstance(value, str) else value
     if not isinstance(value, list):
         raise FormatError("no list of items", hint='Give a list, or {"input": [...]}.')
-    named = any(isinstance(item, dict) and item.get("type") == "item_reference" for item in value)
+    named = any(isinstance(item, dict) and kind_of(item) == "item_reference" for item in value)
     begun = begun or (stored and named)
     after, speaking, served = "", False, carried_out(value)
+    waiting: dict[str, str] = {}
     for place, item in enumerate(value):
         entry, after = _entry(item, after, f"input[{place}]", place in served)
+        entry = _answering(entry, item, waiting)
         if entry.kind == "tools" and all(each.kind in ("system", "tools") for each in out):
             instructions = sum(bool(each.text.strip()) for each in out)
             entry = with_wire(entry, {"front": [instructions, place]})
-        if (stored and is_named(item)) or (entry.kind == "result" and begun):
+        if (stored and is_named(item)) or (entry.kind == "result" and (begun or not entry.call_id)):
             entry = with_wire(entry, {"stored": True})
         if entry.wire.get("block") is item and entry.kind in SPOKEN:
             # The items of one answer are one message of the model; each is its own entry's block.
@@ -101,10 +102,23 @@ def import_messages(value: Any, model: str = "", format: str = FORMAT) -> list[E
     return out
 
 
+def _answering(entry: Entry, item: JsonObject, waiting: dict[str, str]) -> Entry:
+    """An output without an id answers the first call that waits, of its name where it says one."""
+    if entry.kind == "call":
+        waiting[entry.call_id] = entry.name
+    if entry.kind != "result":
+        return entry
+    named = [id for id, name in waiting.items() if item.get("name") in (None, name)]
+    if not entry.call_id and named:
+        entry = replace(entry, body={**entry.body, "call_id": named[0]})
+    waiting.pop(entry.call_id, None)
+    return entry
+
+
 def _without_block(entry: Entry) -> Entry:
     """An item that is kept whole as the entry's message is not kept twice."""
     wire = {key: value for key, value in entry.wire.items() if key != "block"}
-    return msgspec.structs.replace(entry, body={**entry.body, "wire": wire})
+    return replace(entry, body={**entry.body, "wire": wire})
 
 
 def export_messages(entries: Iterable[Entry], format: str = FORMAT) -> Json:
@@ -138,7 +152,13 @@ def parse_reply(value: Any, provider: str = FORMAT, model: str = "", names: Iter
     asked, model = model, str(reply.get("model") or model)
     return Reply(
         entries=tuple(
-            said(identified(entries_of(reply["output"])), FORMAT, model, read_back(names, NAMES), asked=asked)
+            said(
+                identified(entries_of(reply["output"], provider)),
+                FORMAT,
+                model,
+                read_back(names, NAMES),
+                asked=asked,
+            )
         ),
         usage=usage(provider, reply),
         stop=stop_of(reply),
@@ -147,8 +167,12 @@ def parse_reply(value: Any, provider: str = FORMAT, model: str = "", names: Iter
     )
 
 
-def carried_out(items: list[Any]) -> set[int]:
-    """The places of calls that the provider carried out itself: no output follows, but words of the same answer."""
+def carried_out(items: list[Any], provider: str | None = None) -> set[int]:
+    """The places of calls that the provider carried out itself: no output follows, but words of the same answer.
+
+    In a reply of `provider` its own output follows. A call of free text OpenAI leaves to the caller.
+    """
+    hosts = provider is None or not model_info(f"{provider}:").features.strict
     kinds = [str(item.get("type") or "message") if isinstance(item, dict) else "" for item in items]
     ids = [str(item.get("call_id")) if isinstance(item, dict) else "" for item in items]
     called = {id for id, kind in zip(ids, kinds, strict=True) if kind.endswith("_call")}
@@ -156,9 +180,11 @@ def carried_out(items: list[Any]) -> set[int]:
     waiting, out = set[int](), set[int]()
     for place, (item, kind) in enumerate(zip(items, kinds, strict=True)):
         if kind == "custom_tool_call" and ids[place] not in answered:
-            waiting.add(place)
-        elif (kind == "tool_search_call" and ids[place] not in answered) or (
-            kind == "tool_search_output" and ids[place] not in called
+            waiting |= {place} if hosts else set()
+        elif (
+            (provider is not None and kind in _HOSTED and ids[place] in answered)
+            or (kind == "tool_search_call" and ids[place] not in answered)
+            or (kind == "tool_search_output" and ids[place] not in called)
         ):
             out.add(place)
         elif kind == "message":
@@ -167,9 +193,13 @@ def carried_out(items: list[Any]) -> set[int]:
     return out
 
 
-def entries_of(items: list[Any]) -> list[Entry]:
+# Calls that a caller carries out, or the provider in a container of its own.
+_HOSTED = ("custom_tool_call", "shell_call", "apply_patch_call", "computer_call", "local_shell_call")
+
+
+def entries_of(items: list[Any], provider: str) -> list[Entry]:
     """What a response's items say."""
-    out, after, served = [], "", carried_out(items)
+    out, after, served = [], "", carried_out(items, provider)
     for place, item in enumerate(items):
         entry, after = entry_of(item, after, place in served)
         out.append(entry)
@@ -209,7 +239,7 @@ def _entry(item: Json, after: str, where: str, served: bool) -> tuple[Entry, str
         raise FormatError(
             f"{where} is {type(item).__name__}, not an item", hint="Items are objects with a type."
         )
-    kind, role = item.get("type") or "message", item.get("role")
+    kind, role = kind_of(item) or item.get("type") or "message", item.get("role")
     if not isinstance(kind, str):
         raise FormatError(f"{where}: a type that is {kind!r}", hint="Items are objects with a type.")
     if kind == "message":
@@ -326,8 +356,8 @@ class ResponsesStream:
         ready: list[Entry] = []
         while self.shown in self.done:
             behind = [self.done[place] for place in takewhile(self.done.__contains__, count(self.shown))]
-            served = 0 in carried_out(behind)
-            if behind[0].get("type") == "custom_tool_call" and not served and not self.stop:
+            served = 0 in carried_out(behind, self.provider)
+            if behind[0].get("type") in _HOSTED and not served and not self.stop:
                 break  # what follows tells whether the provider carried it out itself
             entry, self.after = entry_of(behind[0], self.after, served)
             ready.append(entry)
@@ -361,7 +391,7 @@ class ResponsesStream:
 
     @property
     def usage(self) -> Usage:
-        return usage(self.provider, self.reported) if self.reported.get("usage") else Usage()
+        return usage(self.provider, self.reported) if self.reported else Usage()
 
     def partial(self) -> Partial:
         """Everything received so far."""

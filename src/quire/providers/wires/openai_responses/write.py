@@ -15,12 +15,14 @@ from quire.providers.convert import (
     own_block,
     shown_images,
     to_url,
+    was_sent,
 )
 from quire.providers.incoming import joined_text, objects
 from quire.providers.models import ModelInfo
-from quire.providers.outgoing import giving_back, told_in_front
+from quire.providers.outgoing import as_sent, giving_back, told_in_front
 from quire.providers.provider_tools import Native
 from quire.providers.rendering import GO_ON, Draft, Writer, texts, user_text, wanted_effort
+from quire.providers.rules.openai_responses import kind_of
 from quire.providers.spelling import Spelling, compact, dialect_of, in_parts, parsed_arguments
 from quire.values import (
     Call,
@@ -58,7 +60,7 @@ def spoken(item: Json, after: str = "", served: bool = False) -> Entry:
     if not isinstance(item, dict):
         raise FormatError(f"an item that is {type(item).__name__}", hint="Items are objects with a type.")
     wire: JsonObject = {"block": item, "after": after} if after else {"block": item}
-    kind = str(item.get("type") or "message")
+    kind = kind_of(item) or "message"
     if kind == "message":
         return respond(text_of(item.get("content")), wire=wire)
     if kind == "reasoning":
@@ -158,7 +160,7 @@ def written(part: Text | Think | Call, message: Message, sheet: Draft) -> JsonOb
 
 def _message(part: Text, message: Message, sheet: Draft) -> JsonObject | None:
     own = own_block(part, sheet)
-    if own and own.get("type") == "item_reference":
+    if own and kind_of(own) == "item_reference":
         return _reference(own, part, message, sheet)
     # OpenAI itself carries out no call of free text: it would miss the output.
     missed = {"custom_tool_call"} if sheet.info.features.strict else set()
@@ -179,7 +181,7 @@ def _reference(own: JsonObject, part: Text, message: Message, sheet: Draft) -> J
 def is_named(item: JsonObject) -> bool:
     """Whether an item only names what the provider holds: by its id, without what it says."""
     told = item.get("encrypted_content") or item.get("content")
-    return item.get("type") == "item_reference" or (item.get("type") == "reasoning" and not told)
+    return kind_of(item) == "item_reference" or (item.get("type") == "reasoning" and not told)
 
 
 def _is_stored(part: Text | Think, sheet: Draft) -> bool:
@@ -313,7 +315,7 @@ def _tools(sheet: Draft, message: Message) -> None:
         sheet.add_tools_in_front(message, tools)
         return
     if listed := sheet.defined(sheet.offered(tools, message), tool_definition):
-        sheet.messages.append(_additional(listed))
+        sheet.messages.append(_additional(listed, {}, sheet))
 
 
 def tool_definition(tool: JsonObject) -> JsonObject:
@@ -334,7 +336,11 @@ def _end(sheet: Draft) -> None:
 def _body(sheet: Draft, prompt: Prompt) -> JsonObject:
     info, ask = sheet.info, sheet.ask
     tools = sheet.tools(prompt)
-    listed = [tool for tool in tools if "front" in tool] if info.features.late_tools else []
+    listed = [
+        tool
+        for tool in tools
+        if "front" in tool and (info.features.late_tools or was_sent(tool["item"], sheet))
+    ]
     head = _front(sheet, prompt, listed)
     asked = [*head, *sheet.messages]
     if not sheet.messages and not prompt.front:
@@ -359,12 +365,18 @@ def _front(sheet: Draft, prompt: Prompt, tools: list[JsonObject]) -> list[JsonOb
     in_order = sorted(tools, key=lambda tool: tool["front"])
     items = [(place, list(each)) for place, each in groupby(in_order, lambda tool: tool["front"][:2])]
     for (before, _), listed in reversed(items):
-        head.insert(before, _additional(sheet.defined(listed, tool_definition)))
+        head.insert(before, _additional(sheet.defined(listed, tool_definition), listed[0]["item"], sheet))
     return head
 
 
-def _additional(tools: list[JsonObject]) -> JsonObject:
-    return {"type": "additional_tools", "role": "developer", "tools": tools}
+def _additional(tools: list[JsonObject], item: JsonObject, sheet: Draft) -> JsonObject:
+    """An item of tools: as it came where the same model was sent it, else a new one."""
+    around = (
+        as_sent(item["message"], sheet)
+        if was_sent(item, sheet)
+        else {"type": "additional_tools", "role": "developer"}
+    )
+    return {**around, "tools": tools}
 
 
 def _key(sheet: Draft) -> JsonObject:
