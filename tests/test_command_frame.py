@@ -180,7 +180,7 @@ def test_help_loads_no_engine() -> None:
     heavy = ("quire.thread", "quire.assemble.fit", "quire.send.cycle", "quire.archive.sessions", "asyncio")
     code = (
         "import sys, importlib\nfrom quire.cli.main import COMMANDS\n"
-        "for module, _, _ in COMMANDS.values(): importlib.import_module(module)\n"
+        "for module, _ in COMMANDS.values(): importlib.import_module('quire.cli.' + module)\n"
         f"print([name for name in {heavy} if name in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"

@@ -43,13 +43,9 @@ BY_NAME = {
     "archive/agent_clients.py": "files of other programs: what a file holds tells its format",
     "archive/stored_conversations.py": "files of other programs: what a file holds tells its format",
     "assemble/messages.py": "whose thinking it was stands in the entry, by name",
-    "cli/chat_commands.py": "`local` is the model that Quire starts itself",
-    "cli/runner.py": "`local` is the model that Quire starts itself",
-    "fitting.py": "Cohere speaks Chat with words of its own: the target tells them apart",
+    "fitting.py": "whose objects messages are stands in the name of their package",
     "providers/__init__.py": "what a tool looks like tells its format",
     "server/mend_rules.py": "a repair is made in the way of each format",
-    "server/turns.py": "`local` is the model that Quire starts itself",
-    "send/text_protocol.py": "tools in words are for Chat's messages alone",
 }
 
 

@@ -137,7 +137,7 @@ def recognise(value: Json, target: str = "") -> str:
     if found is None:
         raise _no_messages()
     form = wire_of(found).name
-    return usual if form == "openai-chat" and usual == "cohere" else form
+    return usual if wire_of(usual).looks_like == form else form
 
 
 def _no_messages() -> FormatError:

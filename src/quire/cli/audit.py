@@ -120,11 +120,26 @@ def audit(
     run = _runner(parts, jobs, ray)
     report = _threads_report(db) if own else _report(parts, run, {*paths})
     if not report.total.requests:
-        raise CallError(
-            f"there is no request in {', '.join(map(str, places[:3])) or 'the threads'}{' …' * (len(places) > 3)}, and no usage of one",
-            hint="A session without usage cannot be audited; `quire audit --help` names what is read.",
-        )
-    outcomes = _simulated(parts, run, budget) if what_if else []
+        raise _no_request(places)
+    _tell(report, _simulated(parts, run, budget) if what_if else [], top, html, as_json)
+    if step == "apply":
+        audit_settings.apply(report)
+    if fail_under is not None and 100 * report.total.reuse < fail_under:
+        raise click.exceptions.Exit(1)
+
+
+def _no_request(places: Sequence[Path]) -> CallError:
+    named = f"{', '.join(map(str, places[:3])) or 'the threads'}{' …' * (len(places) > 3)}"
+    return CallError(
+        f"there is no request in {named}, and no usage of one",
+        hint="A session without usage cannot be audited; `quire audit --help` names what is read.",
+    )
+
+
+def _tell(
+    report: AuditReport, outcomes: Sequence[PolicyOutcome], top: int, html: Path | None, as_json: bool
+) -> None:
+    """The report on the screen, and as a page where one is wanted."""
     found = report.as_json()
     if outcomes:
         found["what_if"] = [{**msgspec.structs.asdict(each), "reuse": round(each.reuse, 4), "grounding": round(each.grounding, 4), "simulated": True} for each in outcomes]  # fmt: skip
@@ -134,10 +149,6 @@ def audit(
         html.write_text(page({"audit": found}, "Cache audit"), encoding="utf-8")
         echo(f"wrote {html}", err=True)
     print_json(found) if as_json else _show(report, top, outcomes)
-    if step == "apply":
-        audit_settings.apply(report)
-    if fail_under is not None and 100 * report.total.reuse < fail_under:
-        raise click.exceptions.Exit(1)
 
 
 def _parts(place: Path) -> list[FilePart]:

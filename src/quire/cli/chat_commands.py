@@ -13,7 +13,6 @@ import msgspec
 from quire.cli.assemble import LAYERS
 from quire.cli.attachments import Attached, attached_items
 from quire.cli.output import counted, shortened
-from quire.cli.runner import is_embedded
 from quire.errors import CallError, NotFound, nearest
 from quire.values import Entry, Usage
 
@@ -138,6 +137,7 @@ def totals(entries: Iterable[Entry]) -> Totals:
 
 
 def _asked(entry: Entry) -> AnsweredRequest:
+    from quire.providers.models import is_embedded
     from quire.providers.usage import cost
 
     target = f"{entry.body['provider']}:{entry.body['model']}"
@@ -366,11 +366,12 @@ def _recall(session: Session, rest: str) -> None:
 
 
 def _model(session: Session, rest: str) -> None:
+    from quire.providers.models import is_embedded
     from quire.send.connect import has_explicit_cache
 
     if rest:
         target, _, url = rest.partition(" ")
-        if target == "local":
+        if ":" not in target and is_embedded(target):
             target, session.base_url = "local:smollm2", None
         elif url or target.partition(":")[0] != session.target.partition(":")[0]:
             # An address belongs to the server it was given for.

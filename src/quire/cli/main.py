@@ -20,89 +20,48 @@ from quire.errors import CallError, QuireError
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-# name -> (module, attribute, help line). Modules load when used, so `quire --help` stays fast.
-COMMANDS: dict[str, tuple[str, str, str]] = {
-    "log": (
-        "quire.cli.log",
-        "log",
-        "Keep threads: new, append, show, list, fork, verify, export, import, delete.",
-    ),
-    "window": (
-        "quire.cli.window",
-        "window",
-        "The items that join every turn: show, add, remove, pin, clear.",
-    ),
-    "format": (
-        "quire.cli.render",
-        "format_",
-        "Turn items or entries into markdown, xml, json, clean or replay, and back.",
-    ),
-    "tokens": ("quire.cli.render", "tokens", "Count tokens for a model."),
-    "schema": ("quire.cli.render", "schema", "Print the JSON schema of an item, a window or an entry."),
-    "assemble": (
-        "quire.cli.assemble",
-        "assemble",
-        "Show each request's layers, tokens, reuse and what was left out.",
-    ),
-    "plan": (
-        "quire.cli.plan",
-        "plan",
-        "What a thread cost, what each policy would have cost, and the optimum.",
-    ),
-    "usage": ("quire.cli.plan", "usage", "What requests used and cost, by model: of a thread, or of all."),
-    "show": ("quire.cli.assemble", "show", "Print the original of an entry or a handle."),
-    "diff": ("quire.cli.assemble", "diff", "Find the first byte that differs between two turns' requests."),
-    "where": (
-        "quire.cli.assemble",
-        "where",
-        "Where a string went: the requests it stood in, and what it was cut into.",
-    ),
-    "report": ("quire.cli.assemble", "report", "Write a thread as one page that can be sent to somebody."),
-    "open": ("quire.cli.serve", "open_", "Open the inspector in the browser; served where it is not yet."),
-    "render": ("quire.cli.render", "render", "Render a thread as a provider's request."),
-    "import": ("quire.cli.convert", "import_", "Read a conversation from another format into a thread."),
-    "export": ("quire.cli.convert", "export", "Write a thread in another format."),
-    "lint": ("quire.cli.requests", "lint", "Check any request against its provider's rules."),
-    "simulate": (
-        "quire.cli.requests",
-        "simulate",
-        "Predict cache reads, writes and money for a list of requests.",
-    ),
-    "models": (
-        "quire.cli.models",
-        "models",
-        "What is known of each model: window, vocabulary, prices, minimum.",
-    ),
-    "audit": (
-        "quire.cli.audit",
-        "audit",
-        "What recorded requests lost of the provider's cache, why, and what it cost.",
-    ),
-    "lock": ("quire.cli.lock", "lock", "Write down the prefix hashes of an application's requests."),
-    "check": ("quire.cli.lock", "check", "Fail where those prefixes moved without a reason; for CI."),
+# name -> (module of quire.cli, help line). Modules load when used, so `quire --help` stays fast.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "log": ("log", "Keep threads: new, append, show, list, fork, verify, export, import, delete."),
+    "window": ("window", "The items that join every turn: show, add, remove, pin, clear."),
+    "format": ("render", "Turn items or entries into markdown, xml, json, clean or replay, and back."),
+    "tokens": ("render", "Count tokens for a model."),
+    "schema": ("render", "Print the JSON schema of an item, a window or an entry."),
+    "assemble": ("assemble", "Show each request's layers, tokens, reuse and what was left out."),
+    "plan": ("plan", "What a thread cost, what each policy would have cost, and the optimum."),
+    "usage": ("plan", "What requests used and cost, by model: of a thread, or of all."),
+    "show": ("assemble", "Print the original of an entry or a handle."),
+    "diff": ("assemble", "Find the first byte that differs between two turns' requests."),
+    "where": ("assemble", "Where a string went: the requests it stood in, and what it was cut into."),
+    "report": ("assemble", "Write a thread as one page that can be sent to somebody."),
+    "open": ("serve", "Open the inspector in the browser; served where it is not yet."),
+    "render": ("render", "Render a thread as a provider's request."),
+    "import": ("convert", "Read a conversation from another format into a thread."),
+    "export": ("convert", "Write a thread in another format."),
+    "lint": ("requests", "Check any request against its provider's rules."),
+    "simulate": ("requests", "Predict cache reads, writes and money for a list of requests."),
+    "models": ("models", "What is known of each model: window, vocabulary, prices, minimum."),
+    "audit": ("audit", "What recorded requests lost of the provider's cache, why, and what it cost."),
+    "lock": ("lock", "Write down the prefix hashes of an application's requests."),
+    "check": ("lock", "Fail where those prefixes moved without a reason; for CI."),
     "proxy": (
-        "quire.cli.proxy",
         "proxy",
         "Pass an application's requests on unchanged, and explain every cache loss as it happens.",
     ),
-    "serve": (
-        "quire.cli.serve",
-        "serve",
-        "Serve threads, requests and turns over HTTP, with the proxy and the inspector.",
-    ),
-    "wrap": ("quire.cli.proxy", "wrap", "Start a known client (pi, codex, llm, …) behind the proxy."),
-    "unwrap": ("quire.cli.proxy", "unwrap", "Put back what `quire wrap` changed in clients' files."),
-    "doctor": ("quire.cli.proxy", "doctor", "What of the proxy is installed, set, reachable and recorded."),
-    "mcp": ("quire.cli.serve", "mcp", "Serve threads and records to programs that speak MCP."),
-    "emulate": ("quire.cli.models", "emulate", "Run a strict local stand-in for a provider."),
-    "recall": ("quire.cli.recall", "recall", "Find older entries by meaning and by words."),
-    "index": ("quire.cli.recall", "index", "Bring the search index up to date."),
-    "record": ("quire.cli.record", "record", "Create, read, search and update records."),
-    "build": ("quire.cli.record", "build", "Build the context of a consumer from records."),
-    "local": ("quire.cli.models", "local", "Install and serve the embedded local model."),
-    "chat": ("quire.cli.chat", "chat", "Talk to a model in the terminal."),
-    "run": ("quire.cli.run", "run", "Carry out one turn with a runner: chat, qa, planned, agent, project."),
-    "resume": ("quire.cli.run", "resume", "Continue a cycle that was interrupted."),
+    "serve": ("serve", "Serve threads, requests and turns over HTTP, with the proxy and the inspector."),
+    "wrap": ("proxy", "Start a known client (pi, codex, llm, …) behind the proxy."),
+    "unwrap": ("proxy", "Put back what `quire wrap` changed in clients' files."),
+    "doctor": ("proxy", "What of the proxy is installed, set, reachable and recorded."),
+    "mcp": ("serve", "Serve threads and records to programs that speak MCP."),
+    "emulate": ("models", "Run a strict local stand-in for a provider."),
+    "recall": ("recall", "Find older entries by meaning and by words."),
+    "index": ("recall", "Bring the search index up to date."),
+    "record": ("record", "Create, read, search and update records."),
+    "build": ("record", "Build the context of a consumer from records."),
+    "local": ("models", "Install and serve the embedded local model."),
+    "chat": ("chat", "Talk to a model in the terminal."),
+    "run": ("run", "Carry out one turn with a runner: chat, qa, planned, agent, project."),
+    "resume": ("run", "Continue a cycle that was interrupted."),
 }
 
 # Names that commands had before.
@@ -141,18 +100,19 @@ class LazyGroup(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        found = COMMANDS.get(RENAMED.get(cmd_name, cmd_name))
-        if found is None:
+        name = RENAMED.get(cmd_name, cmd_name)
+        if name not in COMMANDS:
             return None
-        module, attribute, _ = found
-        command: click.Command = getattr(importlib.import_module(module), attribute)
+        module = importlib.import_module(f"quire.cli.{COMMANDS[name][0]}")
+        # `import` and the like are words of Python: the function is `import_`.
+        command: click.Command = getattr(module, f"{name}_", None) or getattr(module, name)
         if "_QUIRE_COMPLETE" in os.environ:
             complete(command)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, _, line) in COMMANDS.items()])
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
 
 
 def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:

@@ -69,7 +69,7 @@ def reach(
     model: str | None, base_url: str | None = None, explicit_cache: bool = False, last: str = ""
 ) -> Connection:
     """The model that was named, else the one of the environment, else the thread's last, else the local one."""
-    from quire.providers.models import named_target
+    from quire.providers.models import is_embedded, named_target
     from quire.send.connect import check_explicit_cache, transport_for
     from quire.send.transport import address_for, key_for
 
@@ -84,14 +84,6 @@ def reach(
         target, url, key_for(target, os.environ), proxies=not url, explicit_cache=explicit_cache, say=_say
     )
     return Connection(target, transport, {}, window=_window(target, url))
-
-
-def is_embedded(target: str) -> bool:
-    """Whether a target means the model that Quire starts itself."""
-    from quire.providers.models import resolve, split_target
-
-    provider, model = split_target(target)
-    return provider == "local" or (resolve(provider)[0] == "llamacpp" and model == "smollm2")
 
 
 def _local() -> Connection:

@@ -30,6 +30,7 @@ from quire.values import JsonObject
 if TYPE_CHECKING:
     from quire.log.store import Store
     from quire.server.proxy import Passing
+    from quire.server.service import Service, ServiceLimits
 
 _HELP = {"help_option_names": ["-h", "--help"]}
 
@@ -112,11 +113,9 @@ def serve(
     context.obj = db or default_db()
     if context.invoked_subcommand is not None:
         return
-    from quire.server.access import Redactor
     from quire.server.app import Running
-    from quire.server.service import Service, ServiceLimits
+    from quire.server.service import ServiceLimits
 
-    make_folder(context.obj)
     model, base_url = (
         model or os.environ.get("QUIRE_MODEL", ""),
         base_url or os.environ.get("QUIRE_BASE_URL", ""),
@@ -124,21 +123,9 @@ def serve(
     if local:
         model, base_url = _local()
         to = to or base_url
-    service = Service(
-        context.obj,
-        limits=ServiceLimits(body_bytes=max_body, per_s=rate, grace_s=grace),
-        redactor=Redactor(redact, off=no_redact),
-        model=model,
-        base_url=base_url,
-    )
-    if not _is_loopback(host) and not service.needs_keys:
-        service.close()
-        raise CallError(
-            f"listening on {host} demands keys, and there are none",
-            hint="`quire serve keys add NAME` makes one; without --host only this machine is served.",
-        )
-    proxies = _proxies(to, passing)
-    running = Running(service, host=host, port=port, proxies=proxies)
+    limits = ServiceLimits(body_bytes=max_body, per_s=rate, grace_s=grace)
+    service = _service(context.obj, host, limits, redact, no_redact, model, base_url)
+    running = Running(service, host=host, port=port, proxies=_proxies(to, passing))
     if demo and not service.tenant().store.threads():
         _begin_demo(service.tenant().store)
     serve_promptly()
@@ -150,6 +137,31 @@ def serve(
     for watcher in service.watchers.values():
         show_total(watcher)
     echo("stopped; what was acknowledged is stored", err=True)
+
+
+def _service(
+    place: Place,
+    host: str,
+    limits: ServiceLimits,
+    redact: tuple[str, ...],
+    no_redact: bool,
+    model: str,
+    base_url: str,
+) -> Service:
+    """The service of a database; one that other machines reach has keys."""
+    from quire.server.access import Redactor
+    from quire.server.service import Service
+
+    make_folder(place)
+    redactor = Redactor(redact, off=no_redact)
+    service = Service(place, limits=limits, redactor=redactor, model=model, base_url=base_url)
+    if not _is_loopback(host) and not service.needs_keys:
+        service.close()
+        raise CallError(
+            f"listening on {host} demands keys, and there are none",
+            hint="`quire serve keys add NAME` makes one; without --host only this machine is served.",
+        )
+    return service
 
 
 def _local() -> tuple[str, str]:

@@ -74,6 +74,13 @@ def _meant(name: str) -> str:
     return f"Did you mean {near}?" if near else f"Known: {', '.join(providers())}."
 
 
+def is_embedded(target: str) -> bool:
+    """Whether a target means the model that Quire starts itself."""
+    provider, model = split_target(target)
+    own: dict[str, str] = provider_facts(resolve(provider)[0]).get("embedded", {})
+    return provider == own.get("name") or model == own.get("model")
+
+
 def split_target(target: str) -> tuple[str, str]:
     """Split at the first colon: "bedrock:amazon.nova-lite-v1:0" -> ("bedrock", "amazon.nova-lite-v1:0")."""
     provider, colon, model = target.partition(":")

@@ -18,10 +18,11 @@ from quire.formats import protocol_stream as protocol
 from quire.formats.replay import Delimiter, Respond, call_json, marks, render_event
 from quire.items.cut import at_lines
 from quire.providers.incoming import BlockDelta, Partial, recordable, refused
-from quire.providers.models import resolve, split_target
+from quire.providers.models import split_target
 from quire.providers.prefix import hashed, lined
 from quire.providers.provider_tools import functions_of
 from quire.providers.usage import usage
+from quire.providers.wires import wire_of
 from quire.send.protocol import MESSAGES, TurnThread
 from quire.send.turn_state import without_cut
 from quire.tokens import counter
@@ -240,7 +241,7 @@ class TextTools(msgspec.Struct, frozen=True, kw_only=True):
 
     def request(self, thread: TurnThread, target: str, options: JsonObject) -> Request:
         """The thread's next request, its calls and results written out."""
-        if resolve(split_target(target)[0])[1] != "openai-chat":
+        if not wire_of(target).tools_in_words:
             raise CallError(
                 f"{target} takes tools itself", hint="Tools in words are for OpenAI-compatible chat servers."
             )

@@ -10,6 +10,7 @@ import signal
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 from urllib.parse import unquote
 
@@ -57,7 +58,7 @@ def make_app(
         raise MissingPart("the service is not installed", hint="pip install 'quire[serve]'") from error
     table = all_routes() if routes is None else routes
     service.passes_on = proxies is not None
-    page = msgspec.json.encode(openapi(table))
+    page, connections = msgspec.json.encode(openapi(table)), contextlib.AsyncExitStack()
 
     async def described(request: Request) -> Response:
         return Response(page, media_type="application/json")
@@ -65,51 +66,54 @@ def make_app(
     async def alive(request: Request) -> Response:
         return Response(b'{"status":"ok"}', media_type="application/json")
 
-    async def ready(request: Request) -> Response:
-        if service.draining:
-            return problem_response(HttpRefusal(503, "the service is ending"), service)
-        try:
-            await off_loop(service.check)
-        except Exception as error:  # a database that cannot be written is why nobody should be sent here
-            return problem_response(error, service)
-        return Response(b'{"status":"ready"}', media_type="application/json")
-
-    async def refused(request: Request, error: Exception) -> Response:
-        status = error.status_code if isinstance(error, HTTPException) else 500
-        headers = error.headers if isinstance(error, HTTPException) else None
-        said = {
-            404: f"there is no route {request.url.path[:200]!r}",
-            405: f"{request.method} is not taken here",
-        }
-        return problem_response(
-            HttpRefusal(status, said.get(status, "internal error"), headers=headers), service
-        )
-
-    @contextlib.asynccontextmanager
-    async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        async with connections:
-            yield
-            await service.drain()
-        for watcher in service.watchers.values():
-            await off_loop(watcher.close)
-        await off_loop(service.close)
-
     mounted: list[Any] = [
         *endpoints(table, service),
         Mounted("/api/openapi.json", described),
         Mounted("/healthz", alive),
-        Mounted("/readyz", ready),
+        Mounted("/readyz", partial(_ready, service)),
         Mount("/api", app=_NoRoute(table)),
+        Mounted("/", _index),
     ]
-    mounted.append(Mounted("/", _index))
-    connections = contextlib.AsyncExitStack()
     if proxies is not None:
         mounted.append(Mount("/", app=_Admitted(service, proxies, connections)))
-    return SlashNames(
-        Starlette(
-            routes=mounted, lifespan=lifespan, exception_handlers={HTTPException: refused, Exception: refused}
-        )
-    )
+    handlers = dict.fromkeys((HTTPException, Exception), partial(_refused, service))
+    lifespan = partial(_lifespan, service, connections)
+    return SlashNames(Starlette(routes=mounted, lifespan=lifespan, exception_handlers=handlers))
+
+
+async def _ready(service: Service, request: Request) -> Response:
+    """Whether requests may be sent here: not at its end, nor where the database cannot be written."""
+    from starlette.responses import Response
+
+    if service.draining:
+        return problem_response(HttpRefusal(503, "the service is ending"), service)
+    try:
+        await off_loop(service.check)
+    except Exception as error:  # a database that cannot be written is why nobody should be sent here
+        return problem_response(error, service)
+    return Response(b'{"status":"ready"}', media_type="application/json")
+
+
+async def _refused(service: Service, request: Request, error: Exception) -> Response:
+    """What Starlette itself refuses, and what nobody foresaw, as a problem."""
+    from starlette.exceptions import HTTPException
+
+    status, headers = (error.status_code, error.headers) if isinstance(error, HTTPException) else (500, None)
+    said = {404: f"there is no route {request.url.path[:200]!r}", 405: f"{request.method} is not taken here"}
+    return problem_response(HttpRefusal(status, said.get(status, "internal error"), headers=headers), service)
+
+
+@contextlib.asynccontextmanager
+async def _lifespan(
+    service: Service, connections: contextlib.AsyncExitStack, app: Starlette
+) -> AsyncIterator[None]:
+    """The service while it runs; at the end turns are finished, and every store is closed."""
+    async with connections:
+        yield
+        await service.drain()
+    for watcher in service.watchers.values():
+        await off_loop(watcher.close)
+    await off_loop(service.close)
 
 
 class _NoRoute:

@@ -14,7 +14,7 @@ from quire import values
 from quire.entry import chain
 from quire.errors import CallError, ConflictError
 from quire.log import off_loop
-from quire.providers.models import named_target, split_target
+from quire.providers.models import is_embedded, named_target, split_target
 from quire.providers.wires import wire_of
 from quire.send.connect import Via, transport_for
 from quire.send.cycle import GO_ON, Cycle, Decision, interrupted_result, last_target
@@ -135,9 +135,9 @@ class RunningTurn:
 
 def _options(target: str) -> JsonObject:
     """What requests to the embedded model need besides; others need nothing."""
-    from quire.send.local import OPTIONS, TARGET
+    from quire.send.local import OPTIONS
 
-    return OPTIONS if target == TARGET or split_target(target)[0] == "local" else {}
+    return OPTIONS if is_embedded(target) else {}
 
 
 class Turns:
@@ -260,7 +260,7 @@ class Turns:
         """The way to a model: the service's own keys and addresses, never the caller's."""
         provider = split_target(target)[0]
         url, key = self._url(target) or None, key_for(target, os.environ)
-        if url is None and provider == "local":
+        if url is None and is_embedded(target):
             from quire.send.local import local_target
 
             url = local_target().base_url

@@ -117,6 +117,10 @@ class Wire(Format, frozen=True, kw_only=True):
     diagnosed: Callable[[JsonObject, str | None], JsonObject] = lambda body, previous_id: body
     # Whether a reply that read nothing from the cache says so; without, its silence means that nothing was cached.
     reports_no_cache: bool = True
+    # Whether tools may be told in words, for engines that take none.
+    tools_in_words: bool = False
+    # The format whose messages look the same: a target tells which of the two they are.
+    looks_like: str = ""
     # Whether the model's thinking goes back to it.
     thinking: Callable[[ModelInfo], bool] = lambda info: True
 

@@ -317,4 +317,5 @@ WIRE = Wire(
         version_in_url=True,
         key_prefix="Bearer ",
     ),
+    looks_like="openai-chat",
 )

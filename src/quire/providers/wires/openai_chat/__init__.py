@@ -457,4 +457,5 @@ WIRE = Wire(
     rules=CHAT_RULES,
     call=_CALL,
     other=_other,
+    tools_in_words=True,
 )
