@@ -99,7 +99,7 @@ def open(path: str | Path, thread: str, policy: Policy | None = None) -> Thread:
 
 def connect(url: str, thread: str, policy: Policy | None = None, *, key: str = "") -> Thread:
     """A thread of the service at `url` (`quire serve`): the same vocabulary as of one in a file; `with` closes it."""
-    from quire.server.client import HttpStore
+    from quire.server.remote_store import HttpStore
     from quire.thread import Thread
 
     opened = Thread(HttpStore(url, key), thread, policy)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from quire.providers.prefix import Unit
 from quire.providers.simulate import Block, Simulator, blocks
 from quire.providers.simulate.blocks import Reader, said
-from quire.tokens.counting import IMAGE_TOKENS
+from quire.tokens import IMAGE_TOKENS
 from quire.values import JsonObject
 
 scalars = st.one_of(

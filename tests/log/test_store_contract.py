@@ -29,7 +29,7 @@ from quire.send.protocol import Runner
 from quire.send.tools import Toolbox, tool
 from quire.send.transport import close
 from quire.server.app import Running
-from quire.server.client import HttpStore
+from quire.server.remote_store import HttpStore
 from quire.server.service import Service
 from quire.testing import MemoryStore, emulator
 from quire.thread import Thread, open_store

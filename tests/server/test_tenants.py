@@ -15,9 +15,9 @@ from quire.log.store import is_server
 from quire.server.access import Keys
 from quire.server.app import all_routes
 from quire.server.proxy import CacheWatcher, Passing, ProxyOptions
+from quire.server.remote_store import CALLS
 from quire.server.routes import Route
 from quire.server.service import open_own
-from quire.server.store_calls import CALLS
 from quire.testing import emulator
 from quire.thread import open_store
 

@@ -1,7 +1,13 @@
-"""Every store of another program that is read here, and which one a file is of: the most particular first."""
+"""Every store of another program that is read here, and which one a file is of: the most particular first.
+
+Agents and request logs have files of their own; what libraries and smaller agents keep is read here: llm, aider,
+mini-swe-agent, SWE-agent, OpenAI Agents, strands, LangChain, pydantic-ai.
+"""
 
 from __future__ import annotations
 
+import json
+import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -10,12 +16,311 @@ from typing import TypeVar
 import msgspec
 
 from quire.archive.agent_clients import CLIENTS
-from quire.archive.libraries import LIBRARIES
 from quire.archive.request_logs import LOGS
-from quire.archive.source_file import LinesOf, SourceFile, files_under, source_file
-from quire.archive.stored_conversations import SentCall, SessionStore, StoredConversation
+from quire.archive.source_file import LinesOf, SourceFile, files_under, milliseconds, source_file, text_in
+from quire.archive.stored_conversations import (
+    SentCall,
+    SessionStore,
+    StoredBlock,
+    StoredConversation,
+    StoredTurn,
+    holding,
+    known_provider,
+    turns_in_format,
+    with_tables,
+)
 from quire.errors import FormatError
 from quire.log.shapes import short
+from quire.providers.usage import usage
+from quire.values import JsonObject, Usage
+
+
+def _calls(
+    file: SourceFile, session: str, replies: Iterable[tuple[str, str, Usage, int | None, str]]
+) -> tuple[SentCall, ...]:
+    """The requests of a session by their replies: (provider, model, usage, time, the reply's own id where it is kept).
+
+    Files of equal names in two folders are two sessions; a reply without an id is known again by its time.
+    """
+    return tuple(
+        SentCall(
+            source=f"{file.path}:{number}",
+            provider=known_provider(provider),
+            model=model,
+            usage=used if used.input_total else None,
+            at_ms=at,
+            session=session,
+            id=id or (f"{at} {number}" if at else ""),
+        )
+        for number, (provider, model, used, at, id) in enumerate(replies, 1)
+    )
+
+
+# llm: a tree of messages by hash, tips of threads; before that, prompts and responses.
+
+
+def _llm(file: SourceFile) -> Iterator[StoredConversation]:
+    if "turns" not in file.tables:
+        yield from _llm_responses(file)
+        return
+    messages = {
+        hash: (parent, role)
+        for hash, parent, role in file.rows("SELECT hash, parent_hash, role FROM messages")
+    }
+    blocks: dict[str, list[StoredBlock]] = {}
+    for hash, *part in file.rows("SELECT message_hash, type, text, payload FROM parts ORDER BY position, id"):
+        blocks.setdefault(hash, []).append(_llm_part(*part))
+    for thread, tip in file.rows("SELECT id, tip_message_hash FROM threads ORDER BY datetime_utc, id"):
+        turns: list[StoredTurn] = []
+        while tip in messages and len(turns) <= len(messages):
+            turns.insert(0, StoredTurn(messages[tip][1], tuple(blocks.get(tip, ()))))
+            tip = messages[tip][0]
+        models = file.rows("SELECT model FROM turns WHERE thread_id = ? ORDER BY id DESC", thread)
+        tools = file.rows("SELECT DISTINCT name, description, input_schema FROM tools JOIN turn_tools ON tools.id = tool_id JOIN turns ON turns.id = turn_id WHERE thread_id = ? ORDER BY tools.id", thread)  # fmt: skip
+        told = "\n".join(block.text for turn in turns if turn.role == "system" for block in turn.blocks)
+        head = {"system": told, "tools": [{"name": n, "description": d or "", "parameters": json.loads(s or "{}")} for n, d, s in tools]}  # fmt: skip
+        model = str(models[0][0]) if models else ""
+        kept = [turn for turn in turns if turn.role != "system"]
+        made = turns_in_format(thread, model, kept, model.rpartition("/")[2], head)
+        told_of = file.rows("SELECT id, model, input_tokens, output_tokens, token_details, datetime_utc FROM turns WHERE thread_id = ? ORDER BY id", thread)  # fmt: skip
+        replies = [(name.rpartition("/")[0], name.rpartition("/")[2], _llm_usage(*counts), milliseconds(at), id) for id, name, *counts, at in told_of]  # fmt: skip
+        yield msgspec.structs.replace(made, calls=_calls(file, thread, replies))
+
+
+def _llm_usage(given: int | None, output: int | None, details: str | None) -> Usage:
+    """llm keeps what the provider counts beside the cache, and the rest as details."""
+    more: JsonObject = json.loads(details or "{}")
+    if "cache_read_input_tokens" in more or "cache_creation_input_tokens" in more:
+        return usage("anthropic", {"input_tokens": given, "output_tokens": output, **more})
+    return usage("openai", {"input_tokens": given or 0, "output_tokens": output or 0, "input_tokens_details": more.get("input_tokens_details") or more.get("prompt_tokens_details") or {}})  # fmt: skip
+
+
+def _llm_part(kind: str, text: str | None, payload: str | None) -> StoredBlock:
+    held: JsonObject = json.loads(payload or "{}")
+    meta: JsonObject = next(iter((held.get("provider_metadata") or {}).values()), {})
+    if kind == "reasoning":
+        return StoredBlock(text or "", thinking=True, signature=str(meta.get("signature") or ""))
+    if kind == "tool_call":
+        return StoredBlock(
+            call_id=str(held.get("tool_call_id")), name=str(held.get("name")), args=held.get("arguments")
+        )
+    if kind == "tool_result":
+        return StoredBlock(text_in(held.get("output")), call_id=str(held.get("tool_call_id")), name=str(held.get("name")), is_result=True)  # fmt: skip
+    return StoredBlock(text or "")
+
+
+def _llm_responses(file: SourceFile) -> Iterator[StoredConversation]:
+    query = (
+        "SELECT conversation_id, model, system, prompt, response FROM responses ORDER BY conversation_id, id"
+    )
+    told: dict[str, list[tuple[str, ...]]] = {}
+    for name, *rest in file.rows(query):
+        told.setdefault(str(name), []).append(tuple(str(each or "") for each in rest))
+    for name, rows in told.items():
+        messages: list[JsonObject] = [{"role": "system", "content": rows[0][1]}] if rows[0][1] else []
+        for _, _, prompt, response in rows:
+            messages += [{"role": "user", "content": prompt}, {"role": "assistant", "content": response}]
+        yield StoredConversation(name, "openai-chat", messages, rows[-1][0])
+
+
+# aider: markdown; > is the program, #### the user, the rest the model.
+
+
+def _aider(file: SourceFile) -> Iterator[StoredConversation]:
+    chats = re.split(r"^# aider chat started at .*$", file.text, flags=re.M)[1:]
+    found: list[list[JsonObject]] = []
+    model = ""
+    for chat in chats:
+        model = next(iter(re.findall(r"^> Model: (\S+)", chat, re.M)), model)
+        if not found or "> Restored previous conversation history." not in chat:
+            found.append([])
+        for line in chat.split("\n"):
+            role = "user" if line.startswith("#### ") else "" if line.startswith(">") else "assistant"
+            text = line.removeprefix("#### ").rstrip()
+            if role and found[-1] and found[-1][-1]["role"] == role:
+                found[-1][-1]["content"] += f"\n{text}"
+            elif role and text:
+                found[-1].append({"role": role, "content": text})
+    for number, messages in enumerate(found, 1):
+        cleaned = [{**message, "content": message["content"].strip()} for message in messages]
+        if cleaned:
+            yield StoredConversation(f"aider-{number}", "openai-chat", cleaned, model.rpartition("/")[2])
+
+
+# Agents whose trajectories are messages of a wire format, with facts of their own beside them.
+
+
+def _mini_swe_agent(file: SourceFile) -> Iterator[StoredConversation]:
+    told = [{key: value for key, value in each.items() if key != "extra"} for each in file.value["messages"]]
+    told = [each for each in told if each.get("role") != "exit"]
+    config = file.value.get("info", {}).get("config", {}).get("model", {})
+    provider, _, model = str(config.get("model_name") or "").rpartition("/")
+    # Of the Responses API the message itself is the reply.
+    held = [(each.get("extra") or {}, each) for each in file.value["messages"]]
+    replies = [
+        (extra, extra.get("response") or each)
+        for extra, each in held
+        if "response" in extra or "usage" in each
+    ]
+    calls = _calls(file, str(file.path), ((provider, model, usage(known_provider(provider), reply), milliseconds(extra.get("timestamp")), str(reply.get("id") or "")) for extra, reply in replies))  # fmt: skip
+    if any("output" in each for each in told):
+        items = [
+            item
+            for each in told
+            for item in (each["output"] if isinstance(each.get("output"), list) else [each])
+        ]
+        yield StoredConversation(file.name, "openai-responses", {"input": items}, model, calls=calls)
+    else:
+        yield StoredConversation(file.name, "openai-chat", told, model, calls=calls)
+
+
+def _swe_agent(file: SourceFile) -> Iterator[StoredConversation]:
+    messages: list[JsonObject] = []
+    for each in file.value.get("history") or ():
+        ids = each.get("tool_call_ids") or []
+        kept = {
+            key: each[key] for key in ("role", "content", "tool_calls", "name") if each.get(key) is not None
+        }
+        messages.append({**kept, **({"tool_call_id": ids[0]} if each.get("role") == "tool" and ids else {})})
+    if not messages:
+        for step in file.value.get("trajectory") or ():
+            messages += [{"role": "assistant", "content": str(step.get("response") or step.get("action") or "")}, {"role": "user", "content": str(step.get("observation") or "")}]  # fmt: skip
+    yield StoredConversation(file.name, "openai-chat", messages)
+
+
+def _openai_agents(file: SourceFile) -> Iterator[StoredConversation]:
+    for (session,) in file.rows("SELECT session_id FROM agent_sessions ORDER BY created_at, session_id"):
+        rows = file.rows(
+            "SELECT message_data, created_at FROM agent_messages WHERE session_id = ? ORDER BY id", session
+        )
+        items = [json.loads(data) for data, _ in rows]
+        times = tuple(milliseconds(f"{at}Z".replace(" ", "T")) for _, at in rows)
+        yield StoredConversation(session, "openai-agents", items, times=times)
+
+
+def _strands(file: SourceFile) -> Iterator[StoredConversation]:
+    for agent in sorted(file.path.glob("agents/agent_*")):
+        stored = sorted(
+            agent.glob("messages/message_*.json"), key=lambda each: int(each.stem.rpartition("_")[2])
+        )
+        held = [json.loads(each.read_text("utf-8")) for each in stored]
+        messages = [
+            {
+                "role": each["message"]["role"],
+                "content": [_converse(block) for block in each["message"]["content"]],
+            }
+            for each in held
+        ]
+        name = f"{file.path.name}-{agent.name}".removesuffix("-agent_default")
+        times = tuple(milliseconds(each.get("created_at")) for each in held)
+        used = [(usage("bedrock", facts["usage"]), at) for each, at in zip(held, times, strict=True) if (facts := each["message"].get("metadata") or {}).get("usage")]  # fmt: skip
+        # Neither the provider nor the model is kept.
+        calls = _calls(file, str(agent), (("", "", counts, at, "") for counts, at in used))
+        yield StoredConversation(name, "bedrock", messages, times=times, calls=calls)
+
+
+def _converse(block: JsonObject) -> JsonObject:
+    """A block without what strands adds to it for other providers than Bedrock."""
+    call = block.get("toolUse")
+    if not isinstance(call, dict) or "reasoningSignature" not in call:
+        return block
+    return {"toolUse": {key: value for key, value in call.items() if key != "reasoningSignature"}}
+
+
+def _langchain(file: SourceFile) -> Iterator[StoredConversation]:
+    held = [each.get("data") or each.get("kwargs") or {} for each in file.objects()]
+    facts = [each.get("response_metadata") or {} for each in held]
+    model = next((str(fact["model_name"]) for fact in reversed(facts) if fact.get("model_name")), "")
+    replies = [
+        (str(fact.get("model_provider") or ""), str(fact.get("model_name") or model), _langchain_usage(each["usage_metadata"]), None, str(each.get("id") or ""))
+        for each, fact in zip(held, facts, strict=True) if isinstance(each.get("usage_metadata"), dict)
+    ]  # fmt: skip
+    calls = _calls(file, str(file.path), replies)
+    yield StoredConversation(file.name, "langchain", file.value, model, calls=calls)
+
+
+def _langchain_usage(told: JsonObject) -> Usage:
+    """LangChain counts what was cached among the input tokens."""
+    details, written = told.get("input_token_details") or {}, told.get("output_token_details") or {}
+    long = int(details.get("ephemeral_1h_input_tokens") or 0)
+    short = int(details.get("ephemeral_5m_input_tokens") or 0) + int(details.get("cache_creation") or 0)
+    return Usage(
+        int(told.get("input_tokens") or 0),
+        int(details.get("cache_read") or 0),
+        short,
+        long,
+        int(told.get("output_tokens") or 0),
+        int(written.get("reasoning") or 0),
+    )
+
+
+# pydantic-ai: requests and responses in parts.
+
+
+def _pydantic_ai(file: SourceFile) -> Iterator[StoredConversation]:
+    turns: list[StoredTurn] = []
+    replies: list[tuple[str, str, Usage, int | None, str]] = []
+    provider = model = told = ""
+    for each in file.objects():
+        told = str(each.get("instructions") or told)
+        provider, model = str(each.get("provider_name") or provider), str(each.get("model_name") or model)
+        said = [
+            _pydantic_part(part)
+            for part in each.get("parts") or ()
+            if part.get("part_kind") != "system-prompt"
+        ]
+        told = told or "\n".join(str(part.get("content")) for part in each.get("parts") or () if part.get("part_kind") == "system-prompt")  # fmt: skip
+        role = "assistant" if each.get("kind") == "response" else "user"
+        turns.append(StoredTurn(role, tuple(said), milliseconds(each.get("timestamp"))))
+        if isinstance(each.get("usage"), dict) and role == "assistant":
+            id = str(each.get("provider_response_id") or "")
+            replies.append((provider, model, _pydantic_usage(each["usage"]), turns[-1].at, id))
+    made = turns_in_format(file.name, provider, turns, model, {"system": told})
+    yield msgspec.structs.replace(made, calls=_calls(file, str(file.path), replies))
+
+
+def _pydantic_usage(told: JsonObject) -> Usage:
+    """Cached tokens are among the input tokens, those that were written for an hour among all that were written."""
+    long = int(told.get("cache_write_1h_tokens") or 0)
+    return Usage(
+        int(told.get("input_tokens") or 0),
+        int(told.get("cache_read_tokens") or 0),
+        int(told.get("cache_write_tokens") or 0) - long,
+        long,
+        int(told.get("output_tokens") or 0),
+        int(told.get("output_reasoning_tokens") or (told.get("details") or {}).get("reasoning_tokens") or 0),
+    )
+
+
+def _pydantic_part(part: JsonObject) -> StoredBlock:
+    kind, content = part.get("part_kind"), part.get("content")
+    details = part.get("provider_details") or {}
+    signature = str(part.get("signature") or details.get("thought_signature") or "")
+    if kind == "thinking":
+        return StoredBlock(
+            str(content or ""), thinking=True, signature=signature, id=str(part.get("id") or "")
+        )
+    if kind in ("tool-call", "builtin-tool-call"):
+        given = part.get("args")
+        args = json.loads(given) if isinstance(given, str) and given.startswith("{") else given
+        return StoredBlock(call_id=str(part.get("tool_call_id")), name=str(part.get("tool_name")), args=args, signature=signature, id=str(part.get("id") or ""))  # fmt: skip
+    if kind in ("tool-return", "builtin-tool-return") or (kind == "retry-prompt" and part.get("tool_name")):
+        failed = kind == "retry-prompt" or part.get("outcome") in ("failed", "denied", "error")
+        return StoredBlock(text_in(content) if isinstance(content, str | list) else json.dumps(content, ensure_ascii=False), call_id=str(part.get("tool_call_id")), name=str(part.get("tool_name")), is_result=True, error=failed)  # fmt: skip
+    return StoredBlock(text_in(content), id=str(part.get("id") or ""))
+
+
+LIBRARIES: tuple[SessionStore, ...] = (
+    SessionStore("llm", lambda file: {"threads", "turns", "parts"} <= file.tables or {"conversations", "responses"} <= file.tables, _llm),
+    SessionStore("openai-agents", with_tables("agent_sessions", "agent_messages"), _openai_agents),
+    SessionStore("aider", lambda file: bool(re.search(r"^# aider chat started at ", file.text[:10_000], re.M)), _aider, ("files in the chat",)),
+    SessionStore("mini-swe-agent", holding(lambda each: str(each.get("trajectory_format") or "").startswith("mini-swe-agent")), _mini_swe_agent),
+    SessionStore("swe-agent", holding(lambda each: isinstance(each.get("trajectory"), list) and ("history" in each or "info" in each)), _swe_agent),
+    SessionStore("strands", lambda file: (file.path / "session.json").is_file() and (file.path / "agents").is_dir(), _strands),
+    SessionStore("langchain", lambda file: isinstance(file.value, list) and holding(lambda each: each.get("lc") == 1 or (each.get("type") in ("human", "ai", "system", "tool") and isinstance(each.get("data"), dict)))(file), _langchain),
+    SessionStore("pydantic-ai", lambda file: isinstance(file.value, list) and holding(lambda each: each.get("kind") in ("request", "response") and isinstance(each.get("parts"), list))(file), _pydantic_ai),
+)  # fmt: skip
+
 
 __all__ = [
     "STORES",

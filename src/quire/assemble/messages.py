@@ -14,8 +14,17 @@ from quire.assemble.telling import likeliest, telling
 from quire.assemble.user_message import ItemBlock, Library, UserMessage, UserTurn, call_text, say
 from quire.entry import INTERRUPTED, result_text
 from quire.providers.convert import holds_blocks, own_blocks, pairs, takes_words, was_sent
-from quire.tokens import IMAGE_TOKENS, MESSAGE_TOKENS, counter, message_tokens, text_tokens, tools_tokens
-from quire.tokens.counting import block_tokens, part_tokens, said
+from quire.tokens import (
+    IMAGE_TOKENS,
+    MESSAGE_TOKENS,
+    block_tokens,
+    counter,
+    message_tokens,
+    part_tokens,
+    said,
+    text_tokens,
+    tools_tokens,
+)
 from quire.values import Call, Entry, Image, JsonObject, Message, Part, Prompt, Result, Text, Think, ToolSet
 
 # A result up to this many tokens is shorter than the handle that would replace it is useful.

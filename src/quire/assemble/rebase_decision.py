@@ -21,8 +21,7 @@ from quire.assemble.user_message import ItemBlock
 from quire.entry import result_text
 from quire.errors import BudgetError
 from quire.providers.convert import holds_blocks, own_blocks, pairs, takes_words
-from quire.tokens import counter, text_tokens, tools_tokens
-from quire.tokens.counting import block_tokens, said
+from quire.tokens import block_tokens, counter, said, text_tokens, tools_tokens
 from quire.tokens.vocabularies import far_off
 from quire.values import Result, Text
 

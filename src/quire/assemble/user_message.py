@@ -16,8 +16,7 @@ from quire.formats import markdown
 from quire.items import identity
 from quire.log.entries import encode
 from quire.providers.convert import own_blocks, project
-from quire.tokens import counter
-from quire.tokens.counting import said
+from quire.tokens import counter, said
 from quire.values import Entry, Image, Item, Json, JsonObject, Message, Part, Text
 
 # An item as the text a model reads: its identity, its block, and how an update to it is written.

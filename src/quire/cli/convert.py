@@ -234,7 +234,7 @@ def _in_format(path: str, format: str, model: str, chats: ChatFiles) -> list[Imp
 def _warn(found: list[Imported]) -> None:
     """Say what was kept although nobody knows it, and what the source did not hold."""
     from quire.providers.convert import strange_kinds
-    from quire.tokens.counting import entry_texts
+    from quire.tokens import entry_texts
 
     entries = (entry for each in found for entry in each.entries)
     # Words, calls and results are written anew, without what is strange in their blocks.

@@ -19,8 +19,7 @@ import msgspec
 from quire.providers.models import ModelInfo
 from quire.providers.prefix import GrowingValues, Path, Unit, Walk, changed_body, size_of
 from quire.providers.wires import wire_of
-from quire.tokens import counter
-from quire.tokens.counting import said
+from quire.tokens import counter, said
 from quire.values import Call, Json, JsonObject, Message, Part, Prompt, Request, Text
 
 # Which life to buy for stored prefixes: the short one, or the longer and dearer one, judged by past pauses.

@@ -15,7 +15,7 @@ from quire.providers.provider_tools import Native
 from quire.providers.rendering import Draft
 from quire.providers.rules.grammar import fits, grammar_of, obj
 from quire.providers.wires import FORMATS, Wire, format_of, wire_of
-from quire.tokens.counting import is_image, is_text
+from quire.tokens import is_image, is_text
 from quire.values import (
     SPOKEN,
     Call,

@@ -19,6 +19,7 @@ from quire.providers.wires import wire_of
 from quire.records import Record, Records
 from quire.records.record import number
 from quire.server.costs import SentRow, Spending, kept_entries, sent_row, spending
+from quire.server.remote_store import in_held_turn
 from quire.server.routes import (
     Count,
     EntryJson,
@@ -31,7 +32,6 @@ from quire.server.routes import (
     whole_numbers,
 )
 from quire.server.service import exists
-from quire.server.store_calls import in_held_turn
 from quire.values import Entry, Item, ItemType, JsonObject, Request, RequestOptions
 
 

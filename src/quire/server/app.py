@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     Proxies: TypeAlias = Callable[[str], Passing]
 
 # The modules whose ROUTES are served; one that needs a part which is not installed has none.
-MODULES = ("quire.server.api", "quire.server.turns", "quire.server.store_calls", "quire.server.inspector")
+MODULES = ("quire.server.api", "quire.server.turns", "quire.server.remote_store", "quire.server.inspector")
 _SEND_BYTES = 64 * 1024
 
 

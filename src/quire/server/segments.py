@@ -12,8 +12,7 @@ from quire.assemble.fit import enclose, layer_tokens
 from quire.assemble.rebase import SUMMARY_HEADING
 from quire.entry import sha256_hex
 from quire.observe import LayerHashes
-from quire.tokens import counter, text_tokens, tools_tokens
-from quire.tokens.counting import arguments_text, compact
+from quire.tokens import arguments_text, compact, counter, text_tokens, tools_tokens
 from quire.values import Call, Image, Json, JsonObject, Message, ToolSet
 
 # Longer texts are cut in a list, and asked for when they are opened.

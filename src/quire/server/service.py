@@ -31,7 +31,7 @@ from quire.values import Entry, Json, JsonObject
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection
 
-    from quire.server.store_calls import HeldTurn
+    from quire.server.remote_store import HeldTurn
     from quire.server.watch import CacheWatcher
 
 # The service's own records: keys, and which writes were carried out.
@@ -85,7 +85,7 @@ class Tenant:
         self.name = name
         self.follower = Follower(store, ending)
         self.store = cast(Store, TenantStore(store, redactor, self.follower.wrote))
-        # Turns that callers hold; see `quire.server.store_calls`.
+        # Turns that callers hold; see `quire.server.remote_store`.
         self.held: dict[str, HeldTurn] = {}
         self._threads: OrderedDict[str, Thread] = OrderedDict()
         self._lock = threading.Lock()

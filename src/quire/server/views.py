@@ -43,7 +43,7 @@ from quire.server.segments import (
     user_segments,
 )
 from quire.thread_state import AssemblyPerPolicy, is_request, policies
-from quire.tokens.counting import entry_texts
+from quire.tokens import entry_texts
 from quire.values import SPOKEN, Entry, JsonObject
 
 # The bands of a request in the order of the wire: the current user's message stands between older and newer history.

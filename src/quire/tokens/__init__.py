@@ -1,14 +1,20 @@
-"""Token counts: a counter per vocabulary, the budget's count, incremental ledgers, calibration."""
+"""Token counts: a counter per vocabulary, incremental ledgers, calibration; and the budget's own count.
 
-from quire.tokens.counting import (
-    IMAGE_TOKENS,
-    MESSAGE_TOKENS,
-    Ledger,
-    entry_tokens,
-    message_tokens,
-    text_tokens,
-    tools_tokens,
-)
+The budget's count of a prompt's parts is for when no provider has counted them: always o200k, never scaled.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import zlib
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from quire.entry import canonical
+from quire.errors import CallError
 from quire.tokens.vocabularies import (
     Calibration,
     Calibrations,
@@ -19,21 +25,394 @@ from quire.tokens.vocabularies import (
     uncalibrated,
     vocabulary_for,
 )
+from quire.values import (
+    SPOKEN,
+    Call,
+    Entry,
+    Image,
+    Json,
+    JsonObject,
+    Message,
+    Part,
+    Result,
+    Text,
+    Think,
+    ToolSet,
+)
 
 __all__ = [
-    "IMAGE_TOKENS",
-    "MESSAGE_TOKENS",
-    "Calibration",
-    "Calibrations",
-    "Counter",
-    "Ledger",
-    "VocabularyCounter",
-    "count",
-    "counter",
-    "entry_tokens",
-    "message_tokens",
-    "text_tokens",
-    "tools_tokens",
-    "uncalibrated",
-    "vocabulary_for",
-]
+    "Calibration", "Calibrations", "Counter", "Ledger", "VocabularyCounter", "count", "counter", "entry_tokens",
+    "message_tokens", "text_tokens", "tools_tokens", "uncalibrated", "vocabulary_for",
+]  # fmt: skip
+
+# What a provider's framing of one message costs, whatever is in it.
+MESSAGE_TOKENS = 4
+# Providers count an image by its size and the model; this is about the middle of what they charge.
+IMAGE_TOKENS = 1500
+
+
+def text_tokens(text: str, with_: Counter | None = None) -> int:
+    """The tokens of one message's text, its framing included (a system message, say)."""
+    return MESSAGE_TOKENS + (with_ or counter()).count(text)
+
+
+def message_tokens(message: Message, with_: Counter | None = None, image_tokens: int = 0) -> int:
+    """A message's text, call names and arguments, and 4 for each message it becomes on the wire."""
+    chosen = with_ or counter()
+    # Each result of a group of parallel calls is a wire message of its own.
+    results = sum(isinstance(part, Result) for part in message.parts)
+    framing = MESSAGE_TOKENS * max(1, results if message.role == "tool" else 1)
+    texts = [part.text for part in message.parts if isinstance(part, Text) and part.text]
+    others = [part for part in message.parts if not isinstance(part, Text)]
+    # Several texts of one message are one text on the wire, a blank line between them.
+    words = chosen.count("\n\n".join(texts)) if texts else 0
+    return framing + words + sum(part_tokens(part, chosen, image_tokens) for part in others)
+
+
+def part_tokens(part: Part, with_: Counter, image_tokens: int = 0) -> int:
+    """The tokens of one part, without framing."""
+    match part:
+        case Text(text=text) | Think(text=text) | Result(text=text):
+            return with_.count(text)
+        case Call(name=name):
+            return with_.count(name) + with_.count(arguments_text(part))
+        case ToolSet(tools=tools):
+            return tools_tokens(tools, with_)
+        case Image():
+            return image_tokens
+
+
+def arguments_text(call: Call) -> str:
+    """A call's arguments as they go over the wire: the model's own string, else compact JSON."""
+    return call.arguments or compact(call.args)
+
+
+def compact(value: Json) -> str:
+    """JSON without spaces, keys in the order given, no ASCII escapes."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def tools_tokens(tools: Iterable[JsonObject], with_: Counter | None = None) -> int:
+    """The tokens of the tools' canonical JSON; no tools cost nothing."""
+    listed = list(tools)
+    return (with_ or counter()).count(canonical(listed).decode()) if listed else 0
+
+
+# What a provider's block counts for until the provider has counted it: its texts, its media, what is encrypted in it.
+
+# Encrypted reasoning is base64: four characters hold three bytes, about four of which made a token.
+OPAQUE_CHARACTERS_PER_TOKEN = 5
+# What a search found comes encrypted: of Claude's reported tokens, 0.32 to 0.48 for each of its characters.
+_FOUND_TOKENS_PER_CHARACTER = 0.35
+
+# Blocks that name their kind by their only key (Bedrock, Gemini).
+_KEYED = {
+    "toolUse": "tool_use",
+    "toolResult": "tool_result",
+    "reasoningContent": "thinking",
+    "functionCall": "tool_use",
+    "functionResponse": "tool_result",
+    "image": "image",
+    "document": "document",
+    "video": "video",
+    "audio": "audio",
+    "inlineData": "image",
+    "fileData": "image",
+    "cachePoint": "cachePoint",
+    "toolSpec": "tool",
+}
+
+
+def kind_of(part: JsonObject) -> str:
+    """What a block is: its `type`, or the key that says it."""
+    if isinstance(part.get("type"), str):
+        return str(part["type"])
+    return next((kind for key, kind in _KEYED.items() if key in part), "text")
+
+
+def said(part: JsonObject) -> tuple[str, int]:
+    """What of a block is counted: its text, and the tokens that no text stands for."""
+    found = _Found(_opaque(part))
+    found.look(part)
+    return "\n".join(filter(None, found.texts)), found.tokens
+
+
+def block_tokens(block: JsonObject, with_: Counter | None = None) -> int:
+    """The tokens of a block that goes out as it came."""
+    text, beside = said(block)
+    return (with_ or counter()).count(text) + beside
+
+
+def is_text(block: JsonObject) -> bool:
+    """Whether a block holds words alone, which its entry holds too."""
+    return any(isinstance(block.get(field), str) for field in ("text", "refusal")) or "json" in block
+
+
+def is_image(block: JsonObject) -> bool:
+    """Whether a block is an image that an entry lists."""
+    media = _media(block)
+    return media is not None and media.type.startswith("image/")
+
+
+# Fields that say what a block is or belongs to, and are no text of their own.
+_SILENT = frozenset(
+    {"type", "id", "tool_use_id", "toolUseId", "tool_call_id", "call_id", "signature", "thoughtSignature", "data",
+     "encrypted_content", "encrypted_index", "redactedContent", "status", "role", "index", "phase", "annotations",
+     "is_error", "strict"}
+)  # fmt: skip
+# Fields that hold JSON of the model's or the tool's own, counted as JSON.
+_JSON = frozenset({"input", "args", "response", "json", "toolSpec", "definition", "tools"})
+
+
+class _Found:
+    """The texts of a block: names, arguments, contents; and what has none, in tokens."""
+
+    def __init__(self, tokens: int) -> None:
+        self.texts: list[str] = []
+        self.tokens = tokens
+
+    def look(self, value: Json) -> None:
+        if isinstance(value, str):
+            self._text(value)
+        elif isinstance(value, list):
+            for each in value:
+                self.look(each)
+        elif isinstance(value, dict) and (media := _media(value)) is not None:
+            self.texts.append(media.text)
+            self.tokens += media.tokens()
+            for beside in ("title", "context"):
+                self.look(value.get(beside))
+            self.look(media.blocks)
+        elif isinstance(value, dict):
+            for key, inner in value.items():
+                self._field(value, key, inner)
+
+    def _text(self, value: str) -> None:
+        if data := _DATA_URL.match(value):
+            self.tokens += Media(data[1], value[data.end() :]).tokens()
+        else:
+            self.texts.append(value)
+
+    def _field(self, block: JsonObject, key: str, inner: Json) -> None:
+        if key == "encrypted_content" and block.get("type") == "web_search_result" and isinstance(inner, str):
+            self.tokens += int(len(inner) * _FOUND_TOKENS_PER_CHARACTER)
+        elif key == "result" and block.get("type") == "image_generation_call":
+            self.tokens += IMAGE_TOKENS
+        elif key in _JSON and not isinstance(inner, str):
+            self.texts.append(compact(inner))
+        elif key not in _SILENT:
+            self.look(inner)
+
+
+def _opaque(part: JsonObject) -> int:
+    """The tokens of reasoning that is only there encrypted."""
+    inner = _inner(part.get("reasoningContent") or part)
+    thinking = _inner(inner.get("reasoningText") or inner)
+    if thinking.get("thinking") or (thinking.get("text") and "reasoningContent" in part):
+        return 0
+    hidden = part.get("encrypted_content") or inner.get("redactedContent")
+    if part.get("type") in ("thinking", "redacted_thinking"):
+        hidden = part.get("signature") or part.get("data")
+    return len(hidden) // OPAQUE_CHARACTERS_PER_TOKEN if isinstance(hidden, str | bytes) else 0
+
+
+# Media: what a provider charges for a page, a second or an image, as it documents it.
+
+_DATA_URL = re.compile(r"data:([\w.+/-]*);base64,")
+_TEXT_TYPES = re.compile(r"text/|(application/)?(.*\+)?(json|xml|csv|md|markdown|html|txt|plain|yaml)$")
+# A page is read as text and as an image; Gemini charges 258 for it, OpenAI its words and a small image.
+_PAGE = {"anthropic": 3000, "bedrock": 3000, "openai": 1000, "gemini": 258}
+# A second of sound, and of moving images.
+_SOUND = {"openai": 10}
+_SOUND_TOKENS, _VIDEO_TOKENS = 32, 300
+# How many bytes make a second, or a page, where the file does not say it itself.
+_SOUND_BYTES, _VIDEO_BYTES, _PAGE_BYTES = 16_000, 250_000, 50_000
+
+
+class Media(msgspec.Struct, frozen=True):
+    """A file in a block: its type, its bytes as base64 or its text, and whose form the block has."""
+
+    type: str
+    data: str = ""
+    form: str = "openai"
+    words: str = ""
+    # The blocks that a document is made of, where it is no file.
+    blocks: tuple[JsonObject, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """What can be read of it as it is."""
+        if self.words or not self.data or not _TEXT_TYPES.match(self.type):
+            return self.words
+        return _decoded(self.data).decode(errors="replace")
+
+    def tokens(self) -> int:
+        """What its bytes count for, beside the text."""
+        if self.blocks or self.text:
+            return 0
+        if self.type.startswith("image/") or not self.data:
+            return IMAGE_TOKENS
+        data = _decoded(self.data)
+        if self.type.startswith("audio/"):
+            return int(_SOUND.get(self.form, _SOUND_TOKENS) * _seconds(data)) + 1
+        if self.type.startswith("video/"):
+            return _VIDEO_TOKENS * (1 + len(data) // _VIDEO_BYTES)
+        if data.startswith(b"%PDF"):
+            return _PAGE[self.form] * _pages(data)
+        return max(IMAGE_TOKENS, len(data) // 4)
+
+
+def _media(block: JsonObject) -> Media | None:
+    """The file that a block encloses; None for any other block."""
+    kind = block.get("type")
+    if kind in ("image", "document") and "source" in block:
+        return _of_source(_inner(block["source"]), f"{kind}/" if kind == "image" else "", "anthropic")
+    if kind in ("input_file", "file"):
+        file = _inner(block.get("file")) or block
+        return _of_data_url(str(file.get("file_data") or file.get("data") or ""))
+    if kind == "input_audio":
+        given = block.get("input_audio")
+        sound = {"data": given} if isinstance(given, str) else _inner(given)
+        return Media(f"audio/{sound.get('format') or ''}", str(sound.get("data") or ""))
+    if isinstance(kind, str):
+        return (
+            Media("image/")
+            if kind in ("input_image", "image_url", "image_file", "computer_screenshot")
+            else None
+        )
+    for key in ("inlineData", "inline_data", "fileData", "file_data"):
+        if isinstance(blob := block.get(key), dict):
+            type = str(blob.get("mimeType") or blob.get("mime_type") or "")
+            return Media(type, str(blob.get("data") or ""), "gemini")
+    for key in ("image", "document", "video", "audio"):
+        if isinstance(given := block.get(key), dict):
+            return _of_source(
+                {**_inner(given.get("source")), "format": given.get("format")}, f"{key}/", "bedrock"
+            )
+    return None
+
+
+def _of_source(source: JsonObject, prefix: str, form: str) -> Media:
+    """A source in Anthropic's or Bedrock's words: base64, text, or blocks of text."""
+    type = str(source.get("media_type") or prefix.replace("document/", "") + str(source.get("format") or ""))
+    content, text = source.get("content"), source.get("text")
+    if isinstance(content, list):
+        return Media(type, form=form, blocks=tuple(block for block in content if isinstance(block, dict)))
+    if source.get("type") in ("text", "content") or isinstance(text, str):
+        return Media("text/plain", form=form, words=str(source.get("data") or text or content or ""))
+    return Media(type, str(source.get("data") or source.get("bytes") or ""), form)
+
+
+def _of_data_url(url: str) -> Media:
+    found = _DATA_URL.match(url)
+    return Media(found[1], url[found.end() :]) if found else Media("", url)
+
+
+def _decoded(data: str) -> bytes:
+    try:
+        return base64.b64decode(
+            data + "=" * (-len(data) % 4), altchars=b"-_" if "-" in data or "_" in data else None
+        )
+    except ValueError:
+        return b""
+
+
+def _seconds(sound: bytes) -> float:
+    """How long it lasts: a WAV file says how many bytes a second has."""
+    rate = int.from_bytes(sound[28:32], "little") if sound.startswith(b"RIFF") else 0
+    return len(sound) / (rate or _SOUND_BYTES)
+
+
+_PAGE_MARK = re.compile(rb"/Type\s*/Page(?![A-Za-z])")
+_PACKED = re.compile(rb"/ObjStm\b.*?stream\r?\n", re.DOTALL)
+
+
+def _pages(pdf: bytes) -> int:
+    """The pages of a PDF: marked in plain, or in packed objects; else about as many as its size makes likely."""
+    found = len(_PAGE_MARK.findall(pdf))
+    for packed in () if found else _PACKED.finditer(pdf):
+        try:
+            found += len(_PAGE_MARK.findall(zlib.decompressobj().decompress(pdf[packed.end() :], 1 << 22)))
+        except zlib.error:
+            continue
+    return found or 1 + len(pdf) // _PAGE_BYTES
+
+
+def _inner(value: Json) -> JsonObject:
+    return value if isinstance(value, dict) else {}
+
+
+# A thread's running count: what was counted once is never counted again.
+
+# Entries that say something about the thread, not to the model.
+SILENT = frozenset({"sent", "rebase"})
+
+
+class Ledger:
+    """Tokens of an append-only list of entries, as sums up to each entry; growing it costs the new text only."""
+
+    def __init__(self, with_: Counter | None = None) -> None:
+        self._with = with_ or counter()
+        self._sums = [0]
+        self._last: Entry | None = None
+
+    def __len__(self) -> int:
+        return len(self._sums) - 1
+
+    @property
+    def total(self) -> int:
+        return self._sums[-1]
+
+    def extend(self, entries: Iterable[Entry]) -> int:
+        """Count entries behind those already here; returns what they add."""
+        before = self.total
+        for entry in entries:
+            self._sums.append(self.total + entry_tokens(entry, self._with, self._last))
+            self._last = entry
+        return self.total - before
+
+    def follow(self, thread: Sequence[Entry]) -> int:
+        """The total of a whole thread of which the part already here is not looked at again."""
+        if len(thread) < len(self):
+            raise CallError(
+                f"{len(self)} entries were counted but the thread has {len(thread)}",
+                hint="A thread only grows; start a new ledger for a fork.",
+            )
+        self.extend(thread[len(self) :])
+        return self.total
+
+    def between(self, start: int, stop: int) -> int:
+        """Tokens of entries start..stop-1, counted from 0."""
+        return self._sums[stop] - self._sums[start]
+
+
+def entry_tokens(entry: Entry, with_: Counter | None = None, before: Entry | None = None) -> int:
+    """An entry's tokens, and its message's framing where it begins one (a model's entries in a row are one)."""
+    if entry.kind in SILENT:
+        return 0
+    chosen = with_ or counter()
+    if entry.kind == "tools":
+        return tools_tokens(entry.tools, chosen)
+    joins = entry.kind in SPOKEN and before is not None and before.kind in SPOKEN
+    own = sum(block_tokens(block, chosen) for block in _entry_blocks(entry))
+    return sum(map(chosen.count, entry_texts(entry))) + own + (0 if joins else MESSAGE_TOKENS)
+
+
+def _entry_blocks(entry: Entry) -> list[JsonObject]:
+    """The blocks that an entry came with and its text does not show: a search of the provider's own, documents."""
+    if "encloses" in entry.wire:
+        message = _inner(entry.wire.get("message"))
+        content = entry.wire.get("content") or message.get("content") or message.get("parts")
+        blocks = [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
+        return [block for block in blocks if not is_text(block) and not is_image(block)]
+    block = entry.wire.get("block")
+    return [block] if isinstance(block, dict) and not entry_texts(entry) else []
+
+
+def entry_texts(entry: Entry) -> list[str]:
+    """Every text of an entry that a model would read."""
+    body = entry.body
+    texts = [str(body[key]) for key in ("text", "name", "outcome", "content") if body.get(key)]
+    if entry.kind == "call":
+        texts.append(compact(entry.args))
+    return texts + [str(item.get("content", "")) for item in entry.attached]

@@ -27,8 +27,7 @@ from quire.providers.prefix import (
     unmarked,
 )
 from quire.providers.wires import wire_of
-from quire.tokens import MESSAGE_TOKENS, counter
-from quire.tokens.counting import kind_of, said
+from quire.tokens import MESSAGE_TOKENS, counter, kind_of, said
 from quire.tokens.vocabularies import BASE, DEFAULT
 from quire.values import Json, JsonObject
 
