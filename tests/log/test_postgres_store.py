@@ -19,7 +19,7 @@ from quire.entry import chain
 from quire.errors import CallError, ConflictError, NotFound, VersionError
 from quire.log import postgres_tables
 from quire.log.entries import encode_body
-from quire.log.postgres import PostgresStore, _Tip
+from quire.log.postgres import PostgresStore
 from quire.log.postgres_connection import TenantSession
 from quire.log.postgres_index import nearest_query
 from quire.log.store import Store
@@ -182,15 +182,38 @@ def test_a_turn_that_was_taken_over_writes_nothing_more(pg_url: str) -> None:
             first.append("t", users("too late"))
         holder.communicate("\n", timeout=20)
         with pytest.raises(ConflictError, match="was taken over"):
-            first.append("t", users("still too late"))
+            first.append("t", users("still", "too late"))
         assert [entry.text for entry in first.read("t")] == ["mine", "still mine: nobody took it", "theirs"]
 
 
-def test_threads_that_begin_alike_share_a_commit(pg_url: str) -> None:
+def append_together(store: PostgresStore, url: str, *appends: tuple[str, list[Entry]]) -> None:
+    """Append in an OS thread each while the tenant's row is held: all but one have to wait, and then share a commit."""
+    with psycopg.connect(url) as root, ThreadPoolExecutor(len(appends)) as pool:
+        root.execute("select 1 from quire.tenants where tenant = %s for update", (store.tenant,))
+        asked = [pool.submit(store.append, *each) for each in appends]
+        while len(store._commits._waiting) < len(appends) - 1:
+            time.sleep(0.01)
+        root.rollback()
+        for each in asked:
+            each.result(60)
+
+
+def test_appends_that_share_a_commit_are_numbered_without_a_gap(pg_url: str) -> None:
     with PostgresStore(pg_url, new_tenant()) as store:
-        alike = [store._asked(name, _Tip(), users("Hello"), token) for token, name in enumerate("abc", 1)]
-        assert [stored for stored, _ in store._commit(alike)] == [True] * 3
-        assert {store.read(name)[0].id for name in "abc"} == {alike[0].entries[0].id}
+        store.append("p", users("p1"))
+        store.append("q", users("q1"))
+        # Threads that begin alike, one that is there with several entries, and one that two append to.
+        two = [("q", users("q2")), ("q", users("q2"))]
+        append_together(store, pg_url, *[(name, users("Hello")) for name in "abc"], ("p", users("p2", "p3")), *two)
+        assert len({store.read(name)[0].id for name in "abc"}) == 1
+        assert [entry.text for entry in store.read("p")] == ["p1", "p2", "p3"]
+        assert [entry.text for entry in store.read("q")] == ["q1", "q2", "q2"]
+        assert [change.n for change in store.changes()] == list(range(1, 10))
+        assert (store.verify().entries, store.last_change()) == (9, 9)
+        with store._session.transaction() as conn:
+            commits = conn.execute("select count(distinct xmin::text) from quire.entries").fetchone()
+        assert commits is not None
+        assert commits[0] < 9
         assert [hit.thread for hit in Recall(store).search("hello", thread="b")] == ["b"]
 
 
@@ -271,8 +294,7 @@ def test_a_database_of_an_older_version_ends_as_a_new_one_does(pg_url: str) -> N
         old = "select quire.append('default', %s::json, %s::json, '[]')"
         conn.execute(old, (json.dumps(appends), json.dumps(rows)))
         with PostgresStore(url) as store:
-            alike = [store._asked(name, _Tip(), users("Hello"), token) for token, name in enumerate("ab", 1)]
-            assert [stored for stored, _ in store._commit(alike)] == [True] * 2
+            append_together(store, url, ("a", users("Hello")), ("b", users("Hello")))
             store.append("t", users("from now"))
             assert [entry.text for entry in store.read("t")] == ["from before", "from now"]
             assert (store.verify().entries, store.last_change()) == (4, 4)
@@ -324,14 +346,14 @@ def test_a_restart_of_the_server_loses_nothing_and_doubles_nothing() -> None:
 
         with ThreadPoolExecutor(2) as pool:
             running = [pool.submit(write, writer) for writer in (0, 1)]
-            for _ in range(2):
-                time.sleep(0.3)
+            for restarts in (1, 2):
+                while min(map(len, written)) < 6 * restarts and not any(each.done() for each in running):
+                    time.sleep(0.01)
                 server.stop()
                 server.start()
-                time.sleep(0.3)
             ended.set()
             for each in running:
-                each.result(30)
+                each.result(60)
         kept = [entry.text for entry in store.read("t")]
         for writer in (0, 1):
             assert [text for text in kept if text.startswith(f"{writer} ")] == written[writer]

@@ -13,9 +13,9 @@ import secrets
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeAlias
 
 import msgspec
 import psycopg
@@ -26,13 +26,17 @@ from quire.log import verify
 from quire.log.branches import Row, bad_entry, entries_of
 from quire.log.entries import check_entry, encode_body, encode_row
 from quire.log.postgres_connection import (
+    BYTEA,
     LOOK_S,
     RECONNECT_S,
+    TEXT,
     Connection,
     LostConnection,
     TenantSession,
-    append_rows,
+    bytes_array,
+    call,
     holder_name,
+    number_array,
     translate,
 )
 from quire.log.postgres_index import PIECES, PostgresIndex, digest, holder, written_id
@@ -75,6 +79,9 @@ from (values (1)) as one (row) left join (
     ) e order by e.seq limit %(limit)s
 ) e on true order by e.seq
 """
+_APPEND_ONE = b"select quire.append_one($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
+_APPEND_SEVERAL = b"select quire.append_several($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"
+_APPEND_ANY = b"select * from quire.append($1, $2::json, $3::json)"
 # Whoever appends, forks or deletes holds its tenant's row.
 _HOLD = "select change, branch from quire.tenants for update"
 _NEW_BRANCH = """
@@ -82,10 +89,10 @@ with made as (update quire.tenants set branch = branch + 1 returning tenant, bra
 insert into quire.branches (tenant, branch, parent, at_seq, seq, tip)
 select tenant, branch, %s::bigint, %s::bigint, %s::bigint, %s::bytea from made returning branch
 """
-# So many appends share a commit at most. Those whose last ones shared one come back together: whoever commits waits so
-# long for them, which is less than the commit that it spares.
+# So many appends share a commit at most. Where commits are slower than this, whoever commits waits a quarter of that time
+# for those that shared the last one.
 _TOGETHER: Final = 64
-_GATHER_S: Final = 0.002
+_SLOW_S: Final = 0.004
 _TRIES: Final = 1000
 _dice = random.Random(secrets.randbits(128))
 _PAGE: Final = 2000
@@ -99,26 +106,40 @@ class _Tip(NamedTuple):
     id: bytes = b""
 
 
-class _Append(NamedTuple):
-    """What one append asks for: the entries, made to stand behind `tip`."""
+class _Append:
+    """What one append asks for: entries behind `tip`, and their bodies as rows tell them.
 
-    thread: str
-    tip: _Tip
-    entries: Sequence[Entry]
-    fence: int
-    token: int
+    If it names no place itself it stands behind whatever this process knows to be the thread's end when it is sent.
+    """
 
-    @property
-    def end(self) -> tuple[int, bytes]:
+    def __init__(
+        self, thread: str, given: Sequence[Entry], bodies: Sequence[bytes], tip: _Tip, fence: int, fixed: bool
+    ) -> None:
+        self.thread, self.bodies, self.fence, self.fixed = thread, bodies, fence, fixed
+        self.token = _dice.getrandbits(62)
+        self._given = given
+        self.stand_behind(tip)
+
+    def stand_behind(self, tip: _Tip) -> None:
+        self.tip = tip
+        self.entries = list(chain(self._given, parent=written_id(tip.id), seq=tip.seq))
         last = self.entries[-1] if self.entries else None
-        return (last.seq, digest(last.id)) if last is not None else (self.tip.seq, self.tip.id)
+        self.end = _Tip(tip.branch, last.seq, digest(last.id)) if last is not None else tip
+
+
+# Whether an append was stored (None: its turn is another's), and where its thread ends now, if that is known.
+_Answer: TypeAlias = tuple[bool | None, _Tip | None]
+# A row of what quire.append answers with: the place of an append, and that with its parts.
+_Told: TypeAlias = tuple[int, bool | None, int, int, bytes]
+# A commit that is under way, to be gone on with when its answers are wanted.
+_Commit: TypeAlias = Generator[None, None, list[_Answer]]
 
 
 class PostgresStore:
     """A `Store` of one tenant in the database at `url`; the words of entries are made by whoever searches them first."""
 
     def __init__(self, url: str, tenant: str = "default") -> None:
-        self.tenant = tenant
+        self.tenant, self._whose = tenant, tenant.encode()
         self._session = TenantSession(url, tenant)
         # Where it is, as turns are held by.
         self.path, self.place = self._session.database.name, self._session.place
@@ -151,35 +172,36 @@ class PostgresStore:
 
     def append(self, thread: str, entries: Iterable[Entry], expected_seq: int | None = None) -> list[Entry]:
         """Append all or nothing, durably; a thread that does not exist yet is made."""
-        checked = [check_entry(entry) for entry in entries]
         check_name(thread)
-        token, until = _dice.getrandbits(62), time.monotonic() + RECONNECT_S
+        checked = [check_entry(entry) for entry in entries]
+        bodies = [encode_row(entry.body).encode() for entry in checked]
+        until = time.monotonic() + RECONNECT_S
         tip, unheard = self._tips.get(thread), list[_Append]()
         for _ in range(_TRIES):
             if tip is None or expected_seq not in (None, tip.seq):
                 tip = self._look(thread)
                 check_expected(thread, expected_seq, tip.seq, written_id(tip.id))
-            asked = self._asked(thread, tip, checked, token)
+            # One that was not heard may yet be written, as long as the thread ends where it was to stand: so does this one.
+            fixed = expected_seq is not None or bool(unheard)
+            asked = _Append(thread, checked, bodies, tip, own_fence(self.place, thread), fixed)
             try:
                 stored, tip = self._commits.ask(asked)
             except LostConnection:
-                # It may have been written all the same; what comes of the next try tells.
                 unheard.append(asked)
                 if time.monotonic() > until:
                     raise
-                tip, stored = None, False
-            if not stored and (heard := self._heard(unheard)):
-                asked, tip, stored = heard, None, True
+                stored = False
+            if unheard and not stored:
+                tip = self._look(thread)
+                if heard := self._heard(unheard):
+                    asked, stored = heard, True
+                    self._note(thread, None)
+                unheard = [one for one in unheard if one.tip == tip]
             if stored is None:
                 raise taken_over(thread)
             if stored:
-                self._note(thread, tip)
-                return list(asked.entries)
+                return asked.entries
         raise ConflictError(f"thread {thread!r} is being appended to by others without a pause")
-
-    def _asked(self, thread: str, tip: _Tip, entries: Sequence[Entry], token: int) -> _Append:
-        chained = list(chain(entries, parent=written_id(tip.id), seq=tip.seq))
-        return _Append(thread, tip, chained, own_fence(self.place, thread), token)
 
     def _heard(self, unheard: Sequence[_Append]) -> _Append | None:
         """The one of these that was written although its connection was lost."""
@@ -205,38 +227,90 @@ class PostgresStore:
         found = self._session.rows(_TIP, (thread,))
         return _Tip(*found[0]) if found else _Tip()
 
-    def _commit(self, asked: Sequence[_Append]) -> list[tuple[bool | None, _Tip]]:
-        """Write several appends in one transaction, and tell whoever listens; of each, whether it was stored."""
+    def _commit(self, asked: Sequence[_Append]) -> _Commit:
+        """Send several appends, and when gone on with, tell of each whether it was stored, and whoever listens."""
+        for one in asked:
+            if not one.fixed and (tip := self._tips.get(one.thread, one.tip)) != one.tip:
+                one.stand_behind(tip)
+        answers: list[_Answer] = [(True, one.end) for one in asked]
+        with self._session.database.appending() as conn:
+            if all(one.tip.branch and one.entries for one in asked):
+                one_only = len(asked) == 1 and len(asked[0].entries) == 1
+                write = self._append_one if one_only else self._append_several
+                newest, *refused = yield from write(conn, asked)
+                for owner in refused:
+                    answers[abs(owner) - 1] = False if owner > 0 else None, None
+            else:
+                told = yield from self._append_any(conn, asked)
+                newest = told.pop()[3]
+                for owner, stored, branch, seq, id in told:
+                    answers[owner - 1] = stored, _Tip(branch, seq, id)
+        for one, (_, end) in zip(asked, answers, strict=True):
+            self._note(one.thread, end)
+        if newest:
+            self._session.database.news.announce(self.tenant, newest)
+        return answers
+
+    def _append_one(self, conn: Connection, asked: Sequence[_Append]) -> Generator[None, None, list[int]]:
+        """Append one entry to a thread that is there; answers as _append_several."""
+        one, body = asked[0], asked[0].bodies[0]
+        tip, id = b"\\x" + one.tip.id.hex().encode(), b"\\x" + one.entries[0].id[7:].encode()
+        numbers = one.tip.branch, one.tip.seq, one.fence, one.token, zlib.crc32(body)
+        branch, seq, fence, token, crc = [b"%d" % number for number in numbers]
+        given = self._whose, one.thread.encode(), branch, seq, tip, fence, token, id, body, crc
+        [[answer]] = yield from call(conn, _APPEND_ONE, given)
+        newest = int(answer or 0)
+        return [newest] if newest > 0 else [0, newest or 1]
+
+    def _append_several(self, conn: Connection, asked: Sequence[_Append]) -> Generator[None, None, list[int]]:
+        """Append to threads that are there: the newest change, and which were refused, from 1 (from -1: for their turn)."""
+        entries = [(owner, entry) for owner, one in enumerate(asked, 1) for entry in one.entries]
+        bodies = [body for one in asked for body in one.bodies]
+        given = (
+            self._whose,
+            bytes_array([one.thread.encode() for one in asked], TEXT),
+            number_array([one.tip.branch for one in asked]),
+            number_array([one.tip.seq for one in asked]),
+            bytes_array([one.tip.id for one in asked], BYTEA),
+            number_array([one.fence for one in asked]),
+            number_array([one.token for one in asked]),
+            number_array([one.end.seq for one in asked]),
+            bytes_array([one.end.id for one in asked], BYTEA),
+            number_array([owner for owner, _ in entries]),
+            number_array([entry.seq for _, entry in entries]),
+            bytes_array([digest(entry.id) for _, entry in entries], BYTEA),
+            bytes_array(bodies, TEXT),
+            number_array(list(map(zlib.crc32, bodies))),
+        )
+        [[answer]] = yield from call(conn, _APPEND_SEVERAL, given, binary=True)
+        return [int(number) for number in (answer or b"{0}")[1:-1].split(b",")]
+
+    def _append_any(self, conn: Connection, asked: Sequence[_Append]) -> Generator[None, None, list[_Told]]:
+        """Append to threads some of which are not there: which were made or refused, and last the newest change."""
         appends, entries = list[Json](), list[Json]()
         for owner, one in enumerate(asked, 1):
-            end, end_tip = one.end
             place = {
                 "thread": one.thread,
                 "branch": one.tip.branch,
                 "seq": one.tip.seq,
                 "tip": one.tip.id.hex(),
             }
-            appends.append({**place, "end": end, "end_tip": end_tip.hex(), "fence": one.fence})
-            for entry in one.entries:
-                body = encode_row(entry.body)
-                row = {"owner": owner, "seq": entry.seq, "id": entry.id[7:], "body": body, "token": one.token}
-                entries.append({**row, "crc": zlib.crc32(body.encode())})
-        *told, newest = self._call(appends, entries)
-        self._session.database.news.announce(self.tenant, newest[3])
-        answers: list[tuple[bool | None, _Tip]] = [(True, _Tip(one.tip.branch, *one.end)) for one in asked]
-        for owner, stored, branch, seq, tip in told:
-            answers[owner - 1] = stored, _Tip(branch, seq, tip)
-        return answers
-
-    def _call(self, *given: list[Json]) -> list[Any]:
-        database = self._session.database
-        conn = database.again(lambda found: found, keep=True)
-        try:
-            return append_rows(conn, self.tenant.encode(), *map(msgspec.json.encode, given))
-        except psycopg.Error as error:
-            raise translate(error, database.name) from error
-        finally:
-            database.pool.putconn(conn)
+            appends.append({**place, "end": one.end.seq, "end_tip": one.end.id.hex(), "fence": one.fence})
+            for entry, body in zip(one.entries, one.bodies, strict=True):
+                row = {"owner": owner, "seq": entry.seq, "id": entry.id[7:], "token": one.token}
+                entries.append({**row, "body": body.decode(), "crc": zlib.crc32(body)})
+        given = [self._whose, msgspec.json.encode(appends), msgspec.json.encode(entries)]
+        rows = yield from call(conn, _APPEND_ANY, given)
+        return [
+            (
+                int(owner or 0),
+                {b"t": True, b"f": False}.get(stored or b""),
+                int(branch or 0),
+                int(seq or 0),
+                bytes.fromhex((tip or b"").decode()),
+            )
+            for owner, stored, branch, seq, tip in rows
+        ]
 
     # Reading
 
@@ -542,23 +616,42 @@ class _Asker:
         # Held until there is an answer, or this one is to lead.
         self.ready = threading.Lock()
         self.ready.acquire()
-        self.answer: tuple[bool | None, _Tip] | None = None
+        self.answer: _Answer | None = None
         self.error: Exception | None = None
+        # What was sent for this one and others, for it to wait for; whether it was interrupted meanwhile.
+        self.sent: _Sent | None = None
+        self.left = False
+
+
+class _Sent(NamedTuple):
+    """A commit that is under way, and who shares it."""
+
+    together: Sequence[_Asker]
+    commit: Generator[None, None, None]
+
+    def tell(self) -> None:
+        for asker in self.together:
+            if asker.ready.locked():
+                asker.ready.release()
 
 
 class _SharedCommits:
-    """Appends that come while another is being committed are committed together, by the first of them."""
+    """Appends that come while another is being committed are committed together, by the first of them.
 
-    def __init__(self, commit: Callable[[Sequence[_Append]], list[tuple[bool | None, _Tip]]]) -> None:
+    Where commits are quick they are sent before the former ones' callers go on, so that the server does not wait for
+    those; where they are slow all come together again first.
+    """
+
+    def __init__(self, commit: Callable[[Sequence[_Append]], _Commit]) -> None:
         self._commit = commit
         self._lock = threading.Lock()
         self._waiting: list[_Asker] = []
         self._busy = False
-        # How many shared the last commit, and whether as many wait again.
-        self._shared = 1
+        # How many shared the last commit, how long it was waited for, and whether as many ask again.
+        self._shared, self._took_s = 1, 0.0
         self._as_many = threading.Event()
 
-    def ask(self, asked: _Append) -> tuple[bool | None, _Tip]:
+    def ask(self, asked: _Append) -> _Answer:
         """Whether it was stored (None: its turn is another's), and where the thread ends now."""
         asker = _Asker(asked)
         with self._lock:
@@ -570,7 +663,7 @@ class _SharedCommits:
             if not leads:
                 asker.ready.acquire()
             if asker.answer is None and asker.error is None:
-                self._lead()
+                self._lead(asker)
         except BaseException:
             self._leave(asker, leads)
             raise
@@ -579,50 +672,89 @@ class _SharedCommits:
         assert asker.answer is not None
         return asker.answer
 
-    def _lead(self) -> None:
-        """Commit for all that wait, and hand over to whoever came meanwhile."""
-        if len(self._waiting) < self._shared:
-            self._as_many.wait(_GATHER_S)
-        with self._lock:
-            together, self._waiting = self._waiting[:_TOGETHER], self._waiting[_TOGETHER:]
-            self._shared = len(together)
-            self._as_many.clear()
+    def _lead(self, asker: _Asker) -> None:
+        """Commit for all that wait, or wait for what was sent for them, and hand over to whoever came meanwhile."""
+        sent, asker.sent = asker.sent, None
+        if sent is None:
+            if self._took_s > _SLOW_S and len(self._waiting) < self._shared:
+                self._as_many.wait(self._took_s / 4)
+            with self._lock:
+                sent = self._next()
+        began = time.monotonic()
         try:
-            self._answer(together)
+            for _ in sent.commit:
+                pass
         finally:
-            for asker in together:
-                if asker.answer is None and asker.error is None:
-                    asker.error = LostConnection("the process was interrupted while appending")
-                asker.ready.release()
+            self._took_s = time.monotonic() - began
+            sent.tell()
             self._hand_over()
 
-    def _answer(self, together: Sequence[_Asker]) -> None:
+    def _next(self) -> _Sent:
+        """The commit of those that wait, one a thread: whoever is second stands behind the first. Not begun yet."""
+        first: dict[str, _Asker] = {}
+        for asker in self._waiting[:_TOGETHER]:
+            first.setdefault(asker.asked.thread, asker)
+        together = list(first.values())
+        self._waiting = [asker for asker in self._waiting if first.get(asker.asked.thread) is not asker]
+        self._shared = len(together)
+        self._as_many.clear()
+        return _Sent(together, self._answer(together))
+
+    def _answer(self, together: Sequence[_Asker]) -> Generator[None, None, None]:
         try:
-            answers = self._commit([asker.asked for asker in together])
+            answers = yield from self._commit([asker.asked for asker in together])
             for asker, answer in zip(together, answers, strict=True):
                 asker.answer = answer
         except Exception as error:
             if len(together) > 1 and not isinstance(error, LostConnection):
                 for asker in together:  # one of them is at fault, and it alone is told
-                    self._answer([asker])
-                return
+                    yield from self._answer([asker])
+            else:
+                for asker in together:
+                    asker.error = error
+        finally:
             for asker in together:
-                asker.error = error
+                if asker.answer is None and asker.error is None:
+                    asker.error = LostConnection("the process was interrupted while appending")
 
     def _hand_over(self) -> None:
         with self._lock:
-            if self._waiting:
-                self._waiting[0].ready.release()
-            else:
+            if not self._waiting:
                 self._busy = False
+                return
+            if self._took_s > _SLOW_S:
+                self._waiting[0].ready.release()
+                return
+            sent = self._next()
+        try:
+            next(sent.commit, None)
+        finally:
+            with self._lock:
+                heir = next((asker for asker in sent.together if not asker.left), None)
+                if heir is not None:
+                    heir.sent = sent
+            if heir is not None:
+                heir.ready.release()
+            else:
+                self._give_up(sent)
 
     def _leave(self, asker: _Asker, leads: bool) -> None:
         """Whoever was interrupted while waiting waits no more; if it was to lead, the next does."""
         with self._lock:
+            asker.left = True
             waited = asker in self._waiting
             if waited:
                 self._waiting.remove(asker)
-        if waited and (leads or not asker.ready.locked()):
+        if asker.sent is not None:
+            self._give_up(asker.sent)
+        elif waited and (leads or not asker.ready.locked()):
+            self._hand_over()
+
+    def _give_up(self, sent: _Sent) -> None:
+        try:
+            sent.commit.close()
+        finally:
+            sent.tell()
             self._hand_over()
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import struct
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
@@ -47,9 +48,11 @@ select set_config('lock_timeout', '{LOCK_S}s', false),
     -- What is acknowledged is on the disk, whatever the server is set to.
     case when current_setting('synchronous_commit') = 'off' then set_config('synchronous_commit', 'on', false) end
 """
-_APPEND = b"quire_append"
 _NOT_PREPARED = b"26000"
-_APPEND_QUERY = b"select * from quire.append($1, $2::json, $3::json)"
+# Types by their numbers on the server.
+_BIGINT: Final = 20
+BYTEA: Final = 17
+TEXT: Final = 25
 # What goes by itself when the server is there again.
 _PASSING = (
     errors.AdminShutdown,
@@ -126,6 +129,8 @@ class Database:
             open=True,
         )
         self.news = News(self)
+        # The connection of the last append: to take it from the pool would take longer than to send the next one.
+        self._kept: list[Connection] = []
         self._users = 0
         self._turns: Connection | None = None
         self._turns_lock = threading.Lock()
@@ -164,6 +169,8 @@ class Database:
         with self._turns_lock:
             if self._turns is not None:
                 self._turns.close()
+        while self._kept:
+            self.pool.putconn(self._kept.pop())
         self.pool.close()
 
     @contextmanager
@@ -176,6 +183,23 @@ class Database:
                 )
                 _configure(self._turns)
             yield self._turns
+
+    @contextmanager
+    def appending(self) -> Iterator[Connection]:
+        """A connection to append by; errors of the server are told as such."""
+        try:
+            conn = self._kept.pop()
+        except IndexError:
+            conn = self.again(lambda found: found, keep=True)
+        try:
+            yield conn
+        except psycopg.Error as error:
+            raise translate(error, self.name) from error
+        finally:
+            if self._kept or conn.pgconn.transaction_status != pq.TransactionStatus.IDLE:
+                self.pool.putconn(conn)
+            else:
+                self._kept.append(conn)
 
     def again(self, work: Callable[[Connection], _Made], keep: bool = False) -> _Made:
         """Do work that may be done twice; a connection that the server ended is replaced.
@@ -213,31 +237,42 @@ def _configure(conn: Connection) -> None:
     conn.execute(_SETTINGS)
 
 
-def append_rows(conn: Connection, *given: bytes) -> list[tuple[int, bool | None, int, int, bytes]]:
-    """What `quire.append` answers to a tenant, its appends and their entries.
+def call(
+    conn: Connection, query: bytes, given: Sequence[bytes], binary: bool = False
+) -> Generator[None, None, list[list[bytes | None]]]:
+    """Send a prepared statement, and when gone on with, wait for its rows' cells; `given` and they are as sent.
 
     A cursor would take three times as long for it, more than the server needs to write an entry.
     """
-    result = _appended(conn, given)
+    name, formats = query[:60], [pq.Format.BINARY] * len(given) if binary else None
+    conn.pgconn.send_query_prepared(name, given, formats)
+    yield
+    result = conn.wait(generators.execute(conn.pgconn))[-1]
     if result.error_field(pq.DiagnosticField.SQLSTATE) == _NOT_PREPARED:
         # Not prepared yet, or let go of with all others behind a rollback.
-        conn.pgconn.prepare(_APPEND, _APPEND_QUERY)
-        result = _appended(conn, given)
+        conn.pgconn.prepare(name, query)
+        conn.pgconn.send_query_prepared(name, given, formats)
+        result = conn.wait(generators.execute(conn.pgconn))[-1]
     if result.status != pq.ExecStatus.TUPLES_OK:
         if conn.pgconn.status == pq.ConnStatus.BAD:
             raise psycopg.OperationalError(result.get_error_message() or "the connection ended")
         raise errors.error_from_result(result)
-    cell = result.get_value
-    return [
-        (
-            int(cell(row, 0) or 0),
-            {b"t": True, b"f": False}.get(cell(row, 1) or b""),
-            int(cell(row, 2) or 0),
-            int(cell(row, 3) or 0),
-            bytes.fromhex((cell(row, 4) or b"").decode()),
-        )
-        for row in range(result.ntuples)
-    ]
+    columns = range(result.nfields)
+    return [[result.get_value(row, column) for column in columns] for row in range(result.ntuples)]
+
+
+def number_array(numbers: Sequence[int]) -> bytes:
+    """Numbers as a bigint[] is sent."""
+    cells = [part for number in numbers for part in (8, number)]
+    return struct.pack(">iiiii" + len(numbers) * "iq", 1, 0, _BIGINT, len(numbers), 1, *cells)
+
+
+def bytes_array(cells: Sequence[bytes], of: int) -> bytes:
+    """Cells as an array of TEXT or BYTEA is sent."""
+    parts = [struct.pack(">iiiii", 1, 0, of, len(cells), 1)]
+    for cell in cells:
+        parts += len(cell).to_bytes(4), cell
+    return b"".join(parts)
 
 
 def _is_starting(error: psycopg.Error) -> bool:
@@ -250,11 +285,6 @@ def _unreachable(error: psycopg.Error, name: str) -> QuireError:
     return CallError(
         f"cannot open {name}: {said}", hint="Check the address, the login, and that the server is running."
     )
-
-
-def _appended(conn: Connection, given: Sequence[bytes]) -> Any:
-    conn.pgconn.send_query_prepared(_APPEND, given)
-    return conn.wait(generators.execute(conn.pgconn))[-1]
 
 
 class TenantSession:

@@ -264,7 +264,7 @@ alter function quire.append owner to quire_tenant;
 revoke create on schema quire from quire_tenant;
 """
 
-# Several appends in one transaction: those whose thread ends where its writer believes (branch, seq and tip; branch 0
+# Any appends in one transaction: those whose thread ends where its writer believes (branch, seq and tip; branch 0
 # for a thread that is yet to be made) and whose turn is still theirs. Works with the rights of `quire_tenant`, so one
 # statement is all that goes to the server. Told of are those that were refused (`stored` false, or null where the turn
 # is another's) and the threads that were made, by their place in the list; a last row tells the newest change.
@@ -342,6 +342,96 @@ revoke create on schema quire from quire_tenant;
 revoke execute on function quire.append from public;
 """
 
+# What most appends are, in fewer steps: one entry behind the end of a thread that is there. Answers with the newest change;
+# with 0 where the thread ends elsewhere, with -1 where the turn is another's.
+_APPEND_ONE = """
+create function quire.append_one(
+    whose text, thread text, branch bigint, seq bigint, tip bytea, fence bigint, token bigint, id bytea, body text,
+    crc bigint)
+returns bigint language plpgsql security definer set search_path = pg_catalog
+set plan_cache_mode = force_generic_plan as $$
+#variable_conflict use_column
+declare
+    me text := set_config('quire.tenant', whose, true);
+    newest bigint;
+begin
+    -- The row is held from here on; what is refused below gives its number back before anybody sees it.
+    update quire.tenants t set change = t.change + 1 returning t.change into newest;
+    if fence <> 0 then
+        if not exists (select from quire.turns t where t.thread = append_one.thread and t.fence = append_one.fence) then
+            update quire.tenants t set change = t.change - 1;
+            return -1;
+        end if;
+    end if;
+    update quire.branches b set seq = b.seq + 1, tip = append_one.id from quire.threads t
+    where t.name = append_one.thread and t.branch = append_one.branch
+        and b.branch = append_one.branch and b.seq = append_one.seq and b.tip = append_one.tip;
+    if not found then
+        update quire.tenants t set change = t.change - 1;
+        return 0;
+    end if;
+    insert into quire.entries values (me, append_one.branch, append_one.seq + 1, newest, append_one.id, append_one.body,
+        append_one.crc, append_one.token);
+    return newest;
+end
+$$;
+"""
+
+# Several appends to threads that are there, by columns: a list has a place for each append, or one for each entry.
+# Answers with the newest change and the places of those that were refused, below 0 where the turn is another's.
+_APPEND_SEVERAL = """
+create function quire.append_several(
+    whose text, threads text[], branches bigint[], seqs bigint[], tips bytea[], fences bigint[], tokens bigint[],
+    ends bigint[], end_tips bytea[], owners bigint[], places bigint[], ids bytea[], bodies text[], crcs bigint[])
+returns bigint[] language plpgsql security definer set search_path = pg_catalog
+set plan_cache_mode = force_generic_plan as $$
+#variable_conflict use_column
+declare
+    me text := set_config('quire.tenant', whose, true);
+    asked bigint := cardinality(ids);
+    newest bigint;
+    accepted bigint[];
+    lost bigint[];
+    written bigint;
+begin
+    update quire.tenants t set change = change + asked returning change into newest;
+    lost := array(
+        select owner from unnest(threads, fences) with ordinality as given (thread, fence, owner)
+        where fence <> 0 and not exists (
+            select from quire.turns t where t.thread = given.thread and t.fence = given.fence));
+    with moved as (
+        update quire.branches b set seq = given."end", tip = given.end_tip
+        from unnest(threads, branches, seqs, tips, ends, end_tips) with ordinality
+            as given (thread, branch, seq, tip, "end", end_tip, owner), quire.threads t
+        where t.name = given.thread and t.branch = given.branch and given.owner <> all (lost)
+            and b.branch = given.branch and b.seq = given.seq and b.tip = given.tip
+        returning given.owner
+    )
+    select array_agg(owner) into accepted from moved;
+    insert into quire.entries
+    select me, branches[e.owner], e.seq, newest - asked + row_number() over (order by e.place), e.id, e.body, e.crc,
+        tokens[e.owner]
+    from unnest(owners, places, ids, bodies, crcs) with ordinality as e (owner, seq, id, body, crc, place)
+    where e.owner = any (accepted);
+    get diagnostics written = row_count;
+    if written <> asked then
+        newest := newest - asked + written;
+        update quire.tenants t set change = newest;
+    end if;
+    return newest || array(
+        select case when owner = any (lost) then -owner else owner end
+        from generate_series(1, cardinality(threads)) as owner where owner = any (accepted) is not true);
+end
+$$;
+"""
+
+
+def _for_tenants(*functions: str) -> str:
+    """Have functions work with the rights of the role, for whoever is a member of it."""
+    each = "alter function quire.{0} owner to quire_tenant; revoke execute on function quire.{0} from public;"
+    owned = "\n".join(each.format(name) for name in functions)
+    return f"grant create on schema quire to quire_tenant;\n{owned}\nrevoke create on schema quire from quire_tenant;\n"
+
 
 def _parts() -> str:
     """The parts of the large tables: by tenant, and of the entries also by thread."""
@@ -392,7 +482,11 @@ revoke execute on function quire.append from public;
 """
 
 # A released migration never changes; the next one is appended.
-MIGRATIONS: tuple[str, ...] = (f"{_FIRST}{_parts()}{_near()}{_APPEND}{_OWNED}", _APPEND_ENTRIES)
+MIGRATIONS: tuple[str, ...] = (
+    f"{_FIRST}{_parts()}{_near()}{_APPEND}{_OWNED}",
+    _APPEND_ENTRIES,
+    f"{_APPEND_ONE}{_APPEND_SEVERAL}{_for_tenants('append_one', 'append_several')}",
+)
 
 # Roles belong to the whole server: another database of it may have made this one, now or long ago.
 _MAKE_ROLE = f"""
