@@ -4,9 +4,8 @@ import gzip
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from quire.telemetry import Telemetry, watched
 from quire.testing import emulator
 from quire.thread import open_store
 from quire.values import Reply
+from toolbox import QuietHandler, in_background
 
 MODEL = "anthropic:claude-opus-4-6"
 
@@ -60,25 +60,15 @@ def attributes(holder: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["content-length"]))
+            body = self.received()
             taken.take(self.path, gzip.decompress(body) if self.headers.get("content-encoding") == "gzip" else body)
-            self.send_response(200)
-            self.send_header("content-length", "0")
-            self.end_headers()
+            self.answer(b"")
 
-        def log_message(self, *args: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    taken = Receiver(f"http://127.0.0.1:{server.server_port}")
-    serving = threading.Thread(target=server.serve_forever)
-    serving.start()
-    yield taken
-    server.shutdown()
-    serving.join()
-    server.server_close()
+    with in_background(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as url:
+        taken = Receiver(url)
+        yield taken
 
 
 def test_each_answered_request_is_a_span_with_its_tokens_money_and_epoch(receiver: Receiver) -> None:

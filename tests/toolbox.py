@@ -6,8 +6,11 @@ import os
 import pty
 import subprocess
 import sys
+import threading
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +71,35 @@ def on_terminal(folder: Path, *words: str, typed: str = "", program: Sequence[st
     os.close(ours)
     process.wait(30)
     return received
+
+
+class QuietHandler(BaseHTTPRequestHandler):
+    """Answers requests and says nothing about them."""
+
+    def answer(self, body: bytes, kind: str = "application/json", status: int = 200) -> None:
+        self.send_response(status)
+        self.send_header("content-type", kind)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def received(self) -> bytes:
+        return self.rfile.read(int(self.headers["content-length"]))
+
+    def log_message(self, format: str, *args: object) -> None: ...
+
+
+@contextmanager
+def in_background(server: HTTPServer) -> Iterator[str]:
+    """The address of a server that serves while the block runs."""
+    with server:
+        running = threading.Thread(target=server.serve_forever, args=(0.01,))
+        running.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            running.join()
 
 
 _OPENED: list[SqliteStore] = []

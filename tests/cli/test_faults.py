@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import HTTPServer
 from pathlib import Path
 
 import pytest
@@ -26,7 +26,7 @@ from quire.send.transport import unreachable
 from quire.testing import Refuse, emulator
 from quire.thread import open_store
 from quire.values import Entry
-from toolbox import QUIRE
+from toolbox import QUIRE, QuietHandler, in_background
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -131,20 +131,14 @@ def test_a_thread_of_a_long_name_is_saved() -> None:
         assert run(*words)[2] is None, "no file can have this name, and a thread has it"
 
 
-class Page(BaseHTTPRequestHandler):
+class Page(QuietHandler):
     """A web server that is no API."""
 
     said = b""
 
     def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["content-length"]))
-        self.send_response(200)
-        self.send_header("content-length", str(len(self.said)))
-        self.end_headers()
-        self.wfile.write(self.said)
-
-    def log_message(self, format: str, *args: object) -> None:
-        return
+        self.received()
+        self.answer(self.said)
 
 
 @pytest.mark.parametrize("model", ["vllm:m", "openai-chat:gpt-5", "openai:gpt-5.6", "anthropic:claude-opus-5-5"])
@@ -156,11 +150,8 @@ def test_what_came_instead_of_an_api_is_shown(
     monkeypatch: pytest.MonkeyPatch, model: str, said: bytes, told: str
 ) -> None:
     monkeypatch.setattr(Page, "said", said)
-    with HTTPServer(("127.0.0.1", 0), Page) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        where = f"http://127.0.0.1:{server.server_port}/v1"
-        failed = run("run", "t", "Hi", "--model", model, "--base-url", where)[2]
-        server.shutdown()
+    with in_background(HTTPServer(("127.0.0.1", 0), Page)) as url:
+        failed = run("run", "t", "Hi", "--model", model, "--base-url", f"{url}/v1")[2]
     assert isinstance(failed, ProviderError)
     assert str(failed).startswith(f"{model.partition(':')[0]} sent no stream but {told}")
 

@@ -3,11 +3,10 @@
 import base64
 import json
 import os
-import threading
 import time
 from collections.abc import Iterator
 from datetime import date, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from quire.errors import QuireError
 from quire.recall.meaning import find_weights
 from quire.testing import emulator
 from quire.values import JsonObject
-from toolbox import invoke
+from toolbox import QuietHandler, in_background, invoke
 
 TARGET = "vllm:some-model"
 PNG = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==")  # fmt: skip
@@ -140,7 +139,7 @@ def test_pdf_and_word_files_are_attached_as_text(home: Path, monkeypatch: pytest
         assert failed.value.hint == "pip install 'quire[documents]'"
 
 
-class Pages(BaseHTTPRequestHandler):
+class Pages(QuietHandler):
     """A few pages, and some that behave badly."""
 
     def do_GET(self) -> None:
@@ -160,17 +159,12 @@ class Pages(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, format: str, *args: object) -> None: ...
-
 
 @pytest.fixture
 def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setattr(attachments, "_MAX_PAGE", 10_000)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Pages)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+    with in_background(ThreadingHTTPServer(("127.0.0.1", 0), Pages)) as url:
+        yield url
 
 
 def test_web_pages_are_attached_under_their_address(home: Path, web: str) -> None:

@@ -1,11 +1,10 @@
 """What servers of one's own tell of their windows, and what a thread makes of it."""
 
 import json
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from quire.send.http import told_window
 from quire.thread import Thread, open_store
 from quire.thread_state import policy_for
 from quire.values import Json
-from toolbox import invoke
+from toolbox import QuietHandler, in_background, invoke
 
 # As each server answers: llama.cpp, vLLM, Ollama, LM Studio, LM Studio before 0.4.
 LOADED = [{"id": "m", "config": {"context_length": 5000, "parallel": 4}}]
@@ -41,45 +40,29 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self, told: dict[str, Json], wait_s: float = 0.0) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
-        self.told, self.wait_s, self.asked = told, wait_s, list[str]()
-        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+        self.told, self.wait_s, self.asked, self.url = told, wait_s, list[str](), ""
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(QuietHandler):
     server: Server
 
     def do_GET(self) -> None:
         self.server.asked.append(self.path)
         time.sleep(self.server.wait_s)
         said = self.server.told.get(self.path)
-        self._answer(404 if said is None else 200, "application/json", json.dumps(said or {"error": "no"}))
+        self.answer(json.dumps(said or {"error": "no"}).encode(), status=404 if said is None else 200)
 
     def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["content-length"]))
+        self.received()
         chunk = {"id": "x", "choices": [{"index": 0, "delta": {"content": "Yes."}, "finish_reason": "stop"}]}
-        self._answer(200, "text/event-stream", f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n")
-
-    def _answer(self, status: int, kind: str, text: str) -> None:
-        self.send_response(status)
-        self.send_header("content-type", kind)
-        self.send_header("content-length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text.encode())
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
+        self.answer(f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n".encode(), "text/event-stream")
 
 
 @contextmanager
 def serving(told: dict[str, Json], wait_s: float = 0.0) -> Iterator[Server]:
-    with Server(told, wait_s) as server:
-        running = threading.Thread(target=server.serve_forever)
-        running.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            running.join()
+    server = Server(told, wait_s)
+    with in_background(server) as server.url:
+        yield server
 
 
 @pytest.mark.parametrize("path", TOLD)
