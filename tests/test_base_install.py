@@ -4,30 +4,34 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-# Every package that only an extra brings; as None in sys.modules it is as good as not installed.
+from warm_quire import warm_quire
+
+# Every package that only an extra brings.
 NAMES = """numpy Stemmer onnxruntime onnx tokenizers safetensors jsonpath jq openai anthropic google.genai
 boto3 botocore xllamacpp gguf mcp httpx regex prompt_toolkit yaml watchfiles starlette uvicorn splintr tree_sitter psycopg psycopg_pool"""
 EXTRAS = NAMES.split()
-RUN = f"import sys; sys.modules.update(dict.fromkeys({EXTRAS})); from quire.cli.main import main; main()"
 
 
 def base(folder: Path, *args: str, text: str = "") -> subprocess.CompletedProcess[str]:
     environ = {**os.environ, "QUIRE_DB": str(folder / "base.db")}
-    command = [sys.executable, "-c", RUN, *args]
-    return subprocess.run(command, input=text, env=environ, cwd=folder, capture_output=True, text=True)
+    return subprocess.run(
+        [folder / "quire", *args], input=text, env=environ, cwd=folder, capture_output=True, text=True
+    )
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     made = tmp_path_factory.mktemp("base")
-    assert base(made, "log", "new", "demo").returncode == 0
-    said = base(made, "log", "append", "demo", "--user", "What is a quire?", "--respond", "Leaves.")
-    assert said.returncode == 0
-    return made
+    with warm_quire(made, *EXTRAS):
+        assert base(made, "log", "new", "demo").returncode == 0
+        said = base(made, "log", "append", "demo", "--user", "What is a quire?", "--respond", "Leaves.")
+        assert said.returncode == 0
+        yield made
 
 
 @pytest.mark.parametrize(

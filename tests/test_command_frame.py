@@ -15,9 +15,9 @@ from quire.thread import open_store
 from toolbox import QUIRE, invoke, on_terminal, run
 
 
-def shell(tmp_path: Path, command: str, **env: str) -> tuple[int, str, str]:
-    """Run `quire …` in a shell, so that it can redirect."""
-    quire = " ".join(QUIRE)
+def shell(tmp_path: Path, command: str, program: Path | None = None, **env: str) -> tuple[int, str, str]:
+    """Run `quire …` in a shell, so that it can redirect; a process of its own where no program is given."""
+    quire = str(program or " ".join(QUIRE))
     variables = {**os.environ, "QUIRE_DB": str(tmp_path / "q.db"), **env}
     line = f'quire() {{ {quire} "$@"; }}; {command}'
     done = subprocess.run(["bash", "-c", line], env=variables, capture_output=True, stdin=subprocess.DEVNULL)
@@ -37,8 +37,8 @@ def shell(tmp_path: Path, command: str, **env: str) -> tuple[int, str, str]:
         ("quire tokens x --modle y", "error: No such option '--modle'. Did you mean '--model'?"),
     ],
 )
-def test_a_wrong_call_is_one_line_and_a_hint(tmp_path: Path, command: str, error: str) -> None:
-    code, out, err = shell(tmp_path, command)
+def test_a_wrong_call_is_one_line_and_a_hint(tmp_path: Path, warm: Path, command: str, error: str) -> None:
+    code, out, err = shell(tmp_path, command, warm)
     assert (code, out) == (2, "")
     lines = err.splitlines()
     assert lines[0].startswith(error)
@@ -92,9 +92,9 @@ def test_what_a_narrow_encoding_cannot_say_is_escaped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("args", [("log", "list"), ("log", "show", "nope"), ("nonsense",)])
-def test_no_color_means_no_escapes_at_all(demo: Path, args: tuple[str, ...]) -> None:
-    assert b"\x1b" in on_terminal(demo, *args, NO_COLOR="")
-    assert b"\x1b" not in on_terminal(demo, *args, NO_COLOR="1")
+def test_no_color_means_no_escapes_at_all(demo: Path, warm: Path, args: tuple[str, ...]) -> None:
+    assert b"\x1b" in on_terminal(demo, *args, program=[str(warm)], NO_COLOR="")
+    assert b"\x1b" not in on_terminal(demo, *args, program=[str(warm)], NO_COLOR="1")
 
 
 @pytest.mark.parametrize(
@@ -124,29 +124,28 @@ def test_a_byte_order_mark_in_front_of_a_file_is_not_read(tmp_path: Path, comman
 
 def test_a_text_that_begins_with_a_byte_order_mark_of_its_own_is_parsed_whole(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("\ufeffhello", encoding="utf-8")
-    _, out, _ = shell(tmp_path, f"quire format markdown --parse {tmp_path / 'text'}")
-    assert "\ufeffhello" in out
+    assert "\ufeffhello" in run("format", "markdown", "--parse", tmp_path / "text")
 
 
-def test_brackets_and_colons_in_names_are_printed_as_they_are(tmp_path: Path) -> None:
+def test_brackets_and_colons_in_names_are_printed_as_they_are(tmp_path: Path, warm: Path) -> None:
     name = "[/bold]:warning:[red]x"
     with open_store(tmp_path / "q.db") as store:
         store.append(name, [values.user(name)])
     line = f"quire log list; quire log show '{name}'; quire render '{name}' -p openai-chat -m '{name}'"
-    code, out, err = shell(tmp_path, line)
+    code, out, err = shell(tmp_path, line, warm)
     assert (code, err) == (0, "")
     assert out.count(name) >= 3
 
 
 @pytest.mark.parametrize("command", ["recall", "record list --tag", "log append t --user", "recall x --thread"])
-def test_an_argument_that_is_not_utf_8_is_one_line_and_a_hint(demo: Path, command: str) -> None:
-    code, _, err = shell(demo, f"quire {command} $'a\\xff'")
+def test_an_argument_that_is_not_utf_8_is_one_line_and_a_hint(demo: Path, warm: Path, command: str) -> None:
+    code, _, err = shell(demo, f"quire {command} $'a\\xff'", warm)
     assert (code, err) == (2, "error: an argument is not UTF-8: 'a\\udcff'\nhint: Give it in UTF-8.\n")
 
 
-def test_a_file_may_be_called_as_it_likes(tmp_path: Path) -> None:
+def test_a_file_may_be_called_as_it_likes(tmp_path: Path, warm: Path) -> None:
     file = f"{tmp_path}/$'a\\xff'"
-    assert shell(tmp_path, f"printf hi > {file}; quire tokens {file}") == (0, "1 tokens (o200k_base)\n", "")
+    assert shell(tmp_path, f"printf hi > {file}; quire tokens {file}", warm) == (0, "1 tokens (o200k_base)\n", "")
 
 
 @pytest.mark.moves_prefix(reason="the log holds a rebase")
@@ -202,7 +201,7 @@ def test_import_names_every_format_and_program() -> None:
         ("assemble --db {vault}/absent.db al", []),
     ],
 )
-def test_the_shell_completes_threads_models_and_notes(typed: str, offered: list[str], home: Path) -> None:
+def test_the_shell_completes_threads_models_and_notes(typed: str, offered: list[str], home: Path, warm: Path) -> None:
     (home / "vault").mkdir()
     (home / "vault" / "tea.md").write_text("green")
     with open_store(os.environ["QUIRE_DB"]) as store:
@@ -210,17 +209,15 @@ def test_the_shell_completes_threads_models_and_notes(typed: str, offered: list[
         store.append("alpine", [])
     words = f"quire {typed}".format(vault=home / "vault")
     told = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" ")), "_QUIRE_COMPLETE": "bash_complete"}
-    done = subprocess.run(QUIRE, env={**os.environ, **told}, capture_output=True, text=True)
+    done = subprocess.run(warm, env={**os.environ, **told}, capture_output=True, text=True)
     assert [line.removeprefix("plain,") for line in done.stdout.split()] == offered, done.stderr
 
 
-def test_bash_completes_what_stands_behind_a_colon(tmp_path: Path) -> None:
+def test_bash_completes_what_stands_behind_a_colon(warm: Path) -> None:
     """It breaks words at colons, and puts in what follows the last one."""
-    (tmp_path / "quire").write_text(f'#!/bin/sh\nexec {" ".join(QUIRE)} "$@"\n')
-    (tmp_path / "quire").chmod(0o755)
     typed = "quire chat --model anthropic:claude-opus-5-"
     script = f"""eval "$(_QUIRE_COMPLETE=bash_source quire)"
         COMP_LINE='{typed}' COMP_POINT={len(typed)}; _quire_completion quire; echo "${{COMPREPLY[@]}}" """
-    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    environment = {**os.environ, "PATH": f"{warm.parent}:{os.environ['PATH']}"}
     done = subprocess.run(["bash", "--norc", "-c", script], env=environment, capture_output=True, text=True)
     assert done.stdout == "claude-opus-5-5\n", done.stderr

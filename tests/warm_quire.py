@@ -34,31 +34,34 @@ sys.exit(int(code or 70))
 
 
 @contextmanager
-def warm_quire(folder: Path) -> Iterator[Path]:
-    """The program, in a folder that can be put on the PATH."""
+def warm_quire(folder: Path, *without: str) -> Iterator[Path]:
+    """The program, in a folder that can be put on the PATH; packages that it is `without` are as good as not installed."""
     program, call = folder / "quire", folder / "call.py"
     program.write_text(f'#!/bin/sh\nexec {quote(sys.executable)} -IS {quote(str(call))} "$@"\n')
     program.chmod(0o755)
     # A socket's path has to be short.
     with TemporaryDirectory() as short:
         call.write_text(_CALL.format(address=f"{short}/s"))
-        with subprocess.Popen([sys.executable, __file__, f"{short}/s"], stdout=subprocess.PIPE) as server:
+        with subprocess.Popen([sys.executable, __file__, f"{short}/s", *without], stdout=subprocess.PIPE) as server:
             assert server.stdout is not None
             assert server.stdout.readline() == b"ready\n"
             yield program
             server.terminate()
 
 
-def serve(address: str) -> None:
+def serve(address: str, *without: str) -> None:
     """Fork for each that connects, until this process is ended."""
+    sys.modules.update(dict.fromkeys(without))  # type: ignore[arg-type]
     import quire
     from quire.cli.main import main
+    from quire.errors import QuireError
     from quire.tokens import counter
 
     # What commands load when they need it; frameworks' adapters and what tests need are no part of them.
-    ours = [each.name for each in walk_packages(quire.__path__, "quire.") if "adapters" not in each.name]
+    found = walk_packages(quire.__path__, "quire.", onerror=lambda name: None)
+    ours = [each.name for each in found if "adapters" not in each.name]
     for module in (*ours, "anthropic", "anyio._backends._asyncio", "httpcore2", "h11", "Stemmer"):
-        with suppress(ImportError):
+        with suppress(ImportError, QuireError):
             import_module(module)
     counter().count("warm")
     gc.freeze()
@@ -128,4 +131,4 @@ def _ended(main: object) -> int:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    serve(*sys.argv[1:])

@@ -125,7 +125,7 @@ def kill_until(kills: int, provider: str, how: str, nursery: Nursery, folder: Pa
 
 @pytest.mark.parametrize(
     ("provider", "how", "kills"),
-    [("anthropic", "by-key", 40), ("openai-chat", "by-key", 20), ("openai-chat", "records", 40)],
+    [("anthropic", "by-key", 20), ("openai-chat", "by-key", 20), ("openai-chat", "records", 40)],
 )
 def test_a_killed_cycle_goes_on_as_if_nothing_had_happened(
     provider: str, how: str, kills: int, nursery: Nursery, tmp_path: Path
