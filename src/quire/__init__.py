@@ -55,37 +55,10 @@ _HOMES = {
 _LAZY = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "Assembly",
-    "AsyncThread",
-    "Entry",
-    "Fitter",
-    "Item",
-    "Policy",
-    "QuireError",
-    "Reply",
-    "Request",
-    "Thread",
-    "Usage",
-    "Window",
-    "__version__",
-    "attach",
-    "call",
-    "connect",
-    "count",
-    "fit",
-    "note",
-    "open",
-    "open_store",
-    "render",
-    "requests",
-    "respond",
-    "result",
-    "system",
-    "think",
-    "tools",
-    "user",
-    "validate",
-]
+    "Assembly", "AsyncThread", "Entry", "Fitter", "Item", "Policy", "QuireError", "Reply", "Request",
+    "Thread", "Usage", "Window", "__version__", "attach", "call", "connect", "count", "fit", "note", "open",
+    "open_store", "render", "requests", "respond", "result", "system", "think", "tools", "user", "validate",
+]  # fmt: skip
 
 
 def open(path: str | Path, thread: str, policy: Policy | None = None) -> Thread:

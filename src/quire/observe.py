@@ -158,7 +158,7 @@ class CacheWatch:
             self._predict(target)
         self._newest = sending
         if before is not None and before.request.provider == sending.request.provider:
-            moved = _moved(before.built, sending.built, sending.since)
+            moved = _moved_layer(before.built, sending.built, sending.since)
             if moved is not None:
                 self._warn(moved)
 
@@ -189,7 +189,7 @@ class CacheWatch:
             self._watches[target].sent(sending.at_ms, sending.request.body)
 
 
-def _moved(before: Built, now: Built, since: Iterable[Entry]) -> MovedLayer | None:
+def _moved_layer(before: Built, now: Built, since: Iterable[Entry]) -> MovedLayer | None:
     if before.prompt.l1 == now.prompt.l1 and before.blocks == now.blocks:
         return None
     return watch(enclose(before, ()), enclose(now, ()), since)

@@ -27,21 +27,9 @@ from quire.log.sqlite import SqliteStore
 from quire.request_recording import RecordedRequests, assert_extends, assert_valid, record_requests
 
 __all__ = [
-    "Cut",
-    "Emulator",
-    "MemoryStore",
-    "PostgresServer",
-    "RecordedRequests",
-    "Refuse",
-    "Replies",
-    "Reply",
-    "Slow",
-    "assert_extends",
-    "assert_valid",
-    "emulator",
-    "postgres_server",
-    "record_requests",
-]
+    "Cut", "Emulator", "MemoryStore", "PostgresServer", "RecordedRequests", "Refuse", "Replies", "Reply",
+    "Slow", "assert_extends", "assert_valid", "emulator", "postgres_server", "record_requests",
+]  # fmt: skip
 
 
 # A provider's strict stand-in while the block runs: `.url` to send to, `.requests` received (GETs apart).

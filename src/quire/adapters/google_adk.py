@@ -38,7 +38,7 @@ class QuirePlugin(BasePlugin):
 
     @property
     def fitter(self) -> Fitter:
-        """What was done last: `fitter.built.epoch`, `fitter.left_out`, `fitter.original(handle)`."""
+        """The fitter of the newest request: `fitter.built.epoch`, `fitter.left_out`, `fitter.original(handle)`."""
         return self._fitters.newest
 
     async def before_model_callback(self, *, callback_context: Any, llm_request: Any) -> None:

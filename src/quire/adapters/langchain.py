@@ -47,7 +47,7 @@ class QuireMiddleware(AgentMiddleware[AgentState[Any], Any]):
 
     @property
     def fitter(self) -> Fitter:
-        """What was done last: `fitter.built.epoch`, `fitter.left_out`, `fitter.original(handle)`."""
+        """The fitter of the newest request: `fitter.built.epoch`, `fitter.left_out`, `fitter.original(handle)`."""
         return self._fitters.newest
 
     def wrap_model_call(
@@ -122,7 +122,9 @@ def _target(model: BaseChatModel) -> str:
 
 
 def _marked_at(messages: Sequence[AnyMessage], marks: Sequence[int]) -> list[AnyMessage]:
-    """The messages with marks; all in blocks, so that none is written otherwise once its mark has moved on."""
+    """The messages with cache marks at these places. Each content is a list of blocks, so that a message is written the
+    same once its mark has moved on.
+    """
     return [
         message if isinstance(message, AIMessage) else cast(AnyMessage, _in_blocks(message, place in marks))
         for place, message in enumerate(messages)

@@ -57,7 +57,7 @@ class QuireLogger(CustomLogger):
 
     @property
     def fitter(self) -> Fitter:
-        """What was done last: `fitter.built.epoch`, `fitter.left_out`, `fitter.original(handle)`."""
+        """The fitter of the newest request: `fitter.built.epoch`, `fitter.left_out`, `fitter.original(handle)`."""
         return self._fitters.newest
 
     async def async_pre_call_deployment_hook(self, kwargs: JsonObject, call_type: Any) -> JsonObject:

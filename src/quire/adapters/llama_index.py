@@ -74,14 +74,14 @@ class QuireMemory(BaseMemory):
 
     @property
     def fitter(self) -> Fitter:
-        """What was done last: `fitter.built.epoch`, `fitter.left_out`, `fitter.original(handle)`."""
+        """The fitter of the newest request: `fitter.built.epoch`, `fitter.left_out`, `fitter.original(handle)`."""
         return self._fitters.newest
 
     def get(self, input: str | None = None, **kwargs: Any) -> list[ChatMessage]:
         """What fits: messages that stand whole are those that were put, others say what is left of them."""
         if not any(message.role == MessageRole.USER for message in self.chat_history):
             return list(self.chat_history)
-        written = [_written(message, place) for place, message in enumerate(self.chat_history)]
+        written = [_message_json(message, place) for place, message in enumerate(self.chat_history)]
         fitted = self._fitters.fit({"messages": written, **self._aside}, "", "").given["messages"]
         return [self._message(each["data"]) for each in fitted]
 
@@ -112,7 +112,7 @@ def _call_block(call: JsonObject) -> ToolCallBlock:
     return ToolCallBlock(tool_call_id=call["id"], tool_name=call["name"], tool_kwargs=call["args"])
 
 
-def _written(message: ChatMessage, place: int) -> JsonObject:
+def _message_json(message: ChatMessage, place: int) -> JsonObject:
     """A message as JSON in LangChain's words; its place is its id, by which it is found again."""
     kind = _KINDS.get(message.role, "ai")
     data: JsonObject = {"type": kind, "id": str(place), "content": _content(message)}

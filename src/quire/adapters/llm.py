@@ -42,7 +42,7 @@ def commands(context: click.Context, db: Path | None) -> None:
 def record_command(db: Path | None) -> None:
     """Record what is new in llm's own log, a thread a conversation."""
     folder: Path = llm.user_dir()  # type: ignore[no-untyped-call]
-    for name, new, held in _told(record, folder / "logs.db", db):
+    for name, new, held in _with_llm_errors(record, folder / "logs.db", db):
         click.echo(f"{name}: {new} new entries, {held} held already")
 
 
@@ -51,7 +51,7 @@ def record_command(db: Path | None) -> None:
 @click.pass_obj
 def show_command(db: Path | None, thread: str) -> None:
     """Show the threads, or what was said in one (an id, or its beginning)."""
-    for line in _told(show, thread, db):
+    for line in _with_llm_errors(show, thread, db):
         click.echo(line)
 
 
@@ -91,7 +91,7 @@ def show(thread: str = "", db: Path | None = None) -> list[str]:
         return [line if len(line) < 400 else f"{line[:400]}…" for line in lines]
 
 
-def _told(what: Callable[..., list[Any]], *given: Any) -> list[Any]:
+def _with_llm_errors(what: Callable[..., list[Any]], *given: Any) -> list[Any]:
     """What a function gives; Quire's errors as llm shows errors."""
     try:
         return what(*given)

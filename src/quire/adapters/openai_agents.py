@@ -34,7 +34,7 @@ class QuireInputFilter:
 
     @property
     def fitter(self) -> Fitter:
-        """What was done last: `fitter.built.epoch`, `fitter.left_out`, `fitter.original(handle)`."""
+        """The fitter of the newest request: `fitter.built.epoch`, `fitter.left_out`, `fitter.original(handle)`."""
         return self._fitters.newest
 
     def __call__(self, data: CallModelData[Any]) -> ModelInputData:

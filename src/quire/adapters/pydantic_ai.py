@@ -39,7 +39,7 @@ class QuireHistory(AbstractCapability[Any]):
 
     @property
     def fitter(self) -> Fitter:
-        """What was done last: `fitter.built.epoch`, `fitter.left_out`, `fitter.original(handle)`."""
+        """The fitter of the newest request: `fitter.built.epoch`, `fitter.left_out`, `fitter.original(handle)`."""
         return self._fitters.newest
 
     def get_model_settings(self) -> ModelSettings:

@@ -37,7 +37,7 @@ class QuireConversationManager(ConversationManager):
 
     @property
     def fitter(self) -> Fitter:
-        """What was done last: `fitter.built.epoch`, `fitter.left_out`, `fitter.original(handle)`."""
+        """The fitter of the newest request: `fitter.built.epoch`, `fitter.left_out`, `fitter.original(handle)`."""
         return self._fitters.newest
 
     def register_hooks(self, registry: HookRegistry, **kwargs: Any) -> None:

@@ -18,22 +18,7 @@ from quire.archive.load import (
 )
 
 __all__ = [
-    "AttachedNames",
-    "Chat",
-    "ChatMessage",
-    "Fork",
-    "Loaded",
-    "Notes",
-    "Saved",
-    "attached_texts",
-    "autosave",
-    "edited_file",
-    "export_markdown",
-    "file_name",
-    "load",
-    "parse",
-    "project",
-    "read_back",
-    "render",
+    "AttachedNames", "Chat", "ChatMessage", "Fork", "Loaded", "Notes", "Saved", "attached_texts", "autosave",
+    "edited_file", "export_markdown", "file_name", "load", "parse", "project", "read_back", "render",
     "set_aside",
-]
+]  # fmt: skip

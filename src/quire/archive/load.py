@@ -78,10 +78,10 @@ def export_markdown(
 
 def project_messages(entries: Iterable[Entry]) -> list[ChatMessage]:
     """One message for each user entry and each answer that says something; what broke off and came again, once."""
-    return [message for message, _ in _told(entries)]
+    return [message for message, _ in _messages_with_entries(entries)]
 
 
-def _told(entries: Iterable[Entry]) -> list[tuple[ChatMessage, Entry]]:
+def _messages_with_entries(entries: Iterable[Entry]) -> list[tuple[ChatMessage, Entry]]:
     """Each message with the entry that says it."""
     from quire.send.turn_state import without_cut
 
@@ -297,7 +297,7 @@ def _fork(
     same = next((n for n, each in enumerate(as_said) if now[n : n + 1] != [each]), len(before))
     if same == len(before):
         return None
-    said = [entry for _, entry in _told(old)]
+    said = [entry for _, entry in _messages_with_entries(old)]
     cut = next(n for n, entry in enumerate(old) if entry is said[same])
     # A reply begins with its request and its thoughts, which are those of other words.
     while before[same].role == "ai" and cut and _begins_reply(old[cut - 1]):
@@ -437,7 +437,7 @@ class Fresh:
             yield values.respond(message.text, **at)
             return
         items = [*self._items(message.context, self._held), *self._unnamed.get(number, ())]
-        named = {key: list(value) for key, value in _shown(message.context).items() if value}
+        named = {key: list(value) for key, value in _tags_and_folders(message.context).items() if value}
         yield values.user(message.text, items, **at, **({"meta": {"context": named}} if named else {}))
 
     def _items(self, context: AttachedNames, held: Mapping[str, Item]) -> Iterator[Item]:
@@ -496,7 +496,7 @@ def system_texts(value: Json) -> Iterator[str]:
             yield from system_texts(each)
 
 
-def _shown(context: AttachedNames) -> dict[str, tuple[str, ...]]:
+def _tags_and_folders(context: AttachedNames) -> dict[str, tuple[str, ...]]:
     return {"tags": context.tags, "folders": context.folders}
 
 

@@ -323,15 +323,8 @@ LIBRARIES: tuple[SessionStore, ...] = (
 
 
 __all__ = [
-    "STORES",
-    "FilePart",
-    "conversations",
-    "files_under",
-    "parts",
-    "recognised",
-    "sent_calls",
-    "source_file",
-]
+    "STORES", "FilePart", "conversations", "files_under", "parts", "recognised", "sent_calls", "source_file",
+]  # fmt: skip
 
 STORES = (*CLIENTS, *LIBRARIES, *LOGS)
 Value = TypeVar("Value")

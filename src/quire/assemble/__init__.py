@@ -9,17 +9,9 @@ if TYPE_CHECKING:
     from quire.assemble.state import Assembly, Selection
 
 __all__ = [
-    "DROP_ONLY",
-    "Assembly",
-    "Built",
-    "Policy",
-    "Refused",
-    "Selection",
-    "ask",
-    "requests",
-    "reused_tokens",
+    "DROP_ONLY", "Assembly", "Built", "Policy", "Refused", "Selection", "ask", "requests", "reused_tokens",
     "unsent",
-]
+]  # fmt: skip
 
 # Where each name stands; loaded when it is first used, so that whoever only needs a policy does not wait for all.
 _HOMES = {

@@ -242,7 +242,7 @@ def _cut(thread: Trail, place: int, runs: list[Run]) -> Run | None:
 def _cut_from(thread: Trail, place: int, run: Run) -> Run | None:
     """A run that has gone on from another with a cut here; None where nothing can be cut, or not enough."""
     assembly = run.assembly.copy()
-    found = (place, *_found(assembly))
+    found = (place, *_cut_inputs(assembly))
     if found not in thread.made:
         thread.made[found] = _due(assembly.copy())
     rebase = thread.made[found]
@@ -254,7 +254,7 @@ def _cut_from(thread: Trail, place: int, run: Run) -> Run | None:
     return made
 
 
-def _found(assembly: Assembly) -> tuple[object, ...]:
+def _cut_inputs(assembly: Assembly) -> tuple[object, ...]:
     """What a cut depends on: the messages that stand, with their sizes, and the summary of those that do not."""
     summary = assembly.rebases[-1].summary if assembly.rebases else ""
     epoch = assembly.epoch

@@ -104,7 +104,7 @@ class Rebase(msgspec.Struct, frozen=True):
             "reason": self.reason,
             "before_seq": self.before_seq,
             "library": [{"id": version.id, "sha256": version.sha256} for version in self.versions],
-            "edits": [_written(edit) for edit in self.edits],
+            "edits": [_edit_json(edit) for edit in self.edits],
             "freed": self.freed,
         }
         if self.summary:
@@ -120,7 +120,7 @@ class Rebase(msgspec.Struct, frozen=True):
         return written
 
 
-def _written(edit: Edit) -> JsonObject:
+def _edit_json(edit: Edit) -> JsonObject:
     return {key: value for key, value in msgspec.structs.asdict(edit).items() if value is not None}
 
 
@@ -240,7 +240,7 @@ def _carry(
     if message.role in ("note", "tools"):
         _carry_late(after, placed, edited, state)
     elif placed.user is not None:
-        if not _gone(placed.user.entry.seq, edited):
+        if not _is_dropped(placed.user.entry.seq, edited):
             _carry_user(after, placed, edited, policy, state)
     else:
         kept = [_edited(p, s, edited) for p, s in zip(message.parts, message.seqs, strict=True)]
@@ -316,7 +316,7 @@ def _current(user: UserTurn, library: tuple[ItemBlock, ...]) -> UserTurn:
     return msgspec.structs.replace(user, blocks=blocks)
 
 
-def _gone(seq: int, edited: dict[int, Edit]) -> bool:
+def _is_dropped(seq: int, edited: dict[int, Edit]) -> bool:
     return seq in edited and edited[seq].drops
 
 

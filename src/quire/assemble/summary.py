@@ -269,7 +269,7 @@ _NEWEST, _PART = 3, 6
 def extract(gone: Leaving) -> str:
     """Requests and decisions in their order, then what was changed and named, as much as the limit holds."""
     told = earlier(gone.before)
-    said = [*_said(told.lines, gone.entries)]
+    said = [*_summary_lines(told.lines, gone.entries)]
     most = max(gone.limit, min(gone.most, _demanded(said, _SHORT_FACT)))
     prose = _fitted(told.prose, gone.limit // 2)
     limit = most - _count(prose)
@@ -295,7 +295,7 @@ def _demanded(lines: Sequence[Line], facts: int) -> int:
 def forgotten(gone: Leaving, text: str) -> str:
     """What a summary by another leaves out of the demands and of what was named, as lines to stand behind it."""
     told = earlier(gone.before)
-    said = [*_said(told.lines, gone.entries)]
+    said = [*_summary_lines(told.lines, gone.entries)]
     room = {facts: max(gone.limit // 2, gone.most if facts <= _SHORT_FACT else 0) for facts in _FACTS}
     facts = next((facts for facts in _FACTS if _demanded(said, facts) <= room[facts]), 0)
     asked = [demand for line in said if line.who == "User" for demand in demands(line.text, facts)]
@@ -345,7 +345,7 @@ def _within(draft: _Draft, limit: int) -> str:
     return str(draft) if draft.fits(limit) else ""
 
 
-def _said(before: Sequence[Line], entries: Sequence[Entry]) -> Iterator[Line]:
+def _summary_lines(before: Sequence[Line], entries: Sequence[Entry]) -> Iterator[Line]:
     """Earlier lines, then what the user asked, what the model settled or left open, and the newest failures.
 
     What failed and then worked with the same tool on the same thing is no failure any more.
@@ -427,7 +427,7 @@ def _listed(lines: Sequence[Line], missing: Untold, limit: int, facts: int) -> t
 
 
 def _newest_within(lines: Sequence[Line], room: float) -> Sequence[Line]:
-    """As many of the newest as so many tokens tell in words that can be read."""
+    """The newest lines that fit into `room` tokens, each shortened to its first words."""
     start = len(lines)
     while start and (room := room - _count(first_words(lines[start - 1].text, _READABLE)) - 1) >= 0:
         start -= 1
@@ -464,11 +464,14 @@ def _cut(lines: Sequence[Line], length: int, facts: int) -> list[str]:
     newest = range(asked - min(_NEWEST, asked // _PART), asked)
     lengths = (length * (2 if place in newest else 1) for place in range(len(lines)))
     return written(
-        [Line(line.who, _shown(line, most, facts)) for line, most in zip(lines, lengths, strict=True)]
+        [
+            Line(line.who, _first_words_and_demands(line, most, facts))
+            for line, most in zip(lines, lengths, strict=True)
+        ]
     )
 
 
-def _shown(line: Line, length: int, facts: int) -> str:
+def _first_words_and_demands(line: Line, length: int, facts: int) -> str:
     """A line by its first words; of a request the demands behind them are told whole."""
     if line.who != "User":
         return first_words(line.text, max(length, _READABLE))

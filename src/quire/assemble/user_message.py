@@ -318,11 +318,11 @@ def _tool_wrapped(call: Entry, output: str) -> str:
     # A retrieval tool writes its own wrapper, with its guidance inside; it is not wrapped twice.
     if re.match(rf"<{re.escape(call.name)}[ >]", output) and output.endswith(f"</{call.name}>"):
         return output
-    attributes = "".join(f' {name}="{value}"' for name, value in _shown(call))
+    attributes = "".join(f' {name}="{value}"' for name, value in _shown_arguments(call))
     return f"<{call.name}{attributes}>\n{escaped(output, call.name)}\n</{call.name}>"
 
 
-def _shown(call: Entry) -> list[tuple[str, str]]:
+def _shown_arguments(call: Entry) -> list[tuple[str, str]]:
     """The scalar arguments that the tool marks as shown, escaped for an attribute."""
     marked = call.meta.get("shown") or ()
     args = call.args if isinstance(call.args, dict) else {}

@@ -13,17 +13,6 @@ from quire.audit.conversations import (
 from quire.audit.what_if import POLICIES, PolicyOutcome, what_if
 
 __all__ = [
-    "POLICIES",
-    "AuditReport",
-    "Grouping",
-    "PolicyOutcome",
-    "SentCall",
-    "Verdict",
-    "WatchedConversation",
-    "audit",
-    "call_of",
-    "file_parts",
-    "is_body",
-    "read_calls",
-    "what_if",
-]
+    "POLICIES", "AuditReport", "Grouping", "PolicyOutcome", "SentCall", "Verdict", "WatchedConversation",
+    "audit", "call_of", "file_parts", "is_body", "read_calls", "what_if",
+]  # fmt: skip

@@ -170,11 +170,11 @@ class _Texts:
     def _of(self, message: Message) -> str:
         found = self._known.get(id(message))
         if found is None:
-            found = self._known[id(message)] = (message, "\n".join(_said(message)))
+            found = self._known[id(message)] = (message, "\n".join(_message_texts(message)))
         return found[1]
 
 
-def _said(message: Message) -> Iterator[str]:
+def _message_texts(message: Message) -> Iterator[str]:
     for part in message.parts:
         if isinstance(part, Call):
             yield from _strings(part.args)

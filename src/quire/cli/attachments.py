@@ -154,10 +154,10 @@ def _from_files(name: str, vault: Vault | None) -> Attached:
     if match := _LINES.match(name):
         file, start, end = match[1], int(match[2]), int(match[3])
         region = from_region(Path(file).expanduser(), start, end, name=file)
-        return Attached(_known(region, f"{file}#L{start}-L{end}"), name)
+        return Attached(_named_item(region, f"{file}#L{start}-L{end}"), name)
     file, colons, symbol = name.partition("::")
     if colons:
-        return Attached(_known(from_symbol(Path(file).expanduser(), symbol, name=file), name), name)
+        return Attached(_named_item(from_symbol(Path(file).expanduser(), symbol, name=file), name), name)
     if vault is None and name.startswith("[["):
         raise CallError(f"{name} is a note of no vault", hint="Name the folder of notes with --vault.")
     raise NotFound(f"there is no file {name!r}", hint=_near(path))
@@ -387,6 +387,6 @@ def _near(path: Path) -> str:
     return f"Did you mean {' or '.join(near)}?" if near else "Check the path."
 
 
-def _known(item: Item, id: str) -> JsonObject:
+def _named_item(item: Item, id: str) -> JsonObject:
     """An item under a name of its own, so that it is recognised when it is attached again."""
     return {**item_json(item), "id": id}

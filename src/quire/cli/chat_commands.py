@@ -129,14 +129,16 @@ class Totals(msgspec.Struct, frozen=True):
 
 def totals(entries: Iterable[Entry]) -> Totals:
     """The requests of a thread with what they used; money is known only when every price is."""
-    asked = tuple(_asked(entry) for entry in entries if entry.kind == "sent" and "usage" in entry.body)
+    asked = tuple(
+        _answered_request(entry) for entry in entries if entry.kind == "sent" and "usage" in entry.body
+    )
     amounts = [each.usd for each in asked if each.reported]
     usd = sum(amount for amount in amounts if amount is not None) if None not in amounts else None
     own = [each for each in asked if not each.purpose and each.reported] or list(asked)
     return Totals(asked, own[-1].usage if own else Usage(), usd)
 
 
-def _asked(entry: Entry) -> AnsweredRequest:
+def _answered_request(entry: Entry) -> AnsweredRequest:
     from quire.providers.models import is_embedded
     from quire.providers.usage import cost
 
@@ -213,14 +215,14 @@ def _context(session: Session, rest: str) -> None:
     if session.entries() and _has_user(session):
         built = session.thread.build(session.target)
         listed += [["library (L2)", each.id, counter().count(each.text)] for each in built.blocks]
-        listed += [["said above", name, size] for name, size in _given(session).items()]
+        listed += [["said above", name, size] for name, size in _attached_tokens(session).items()]
     if not listed:
         session.screen.note("nothing is attached")
         return
     session.screen.table(["where", "item", "tokens"], listed)
 
 
-def _given(session: Session) -> dict[str, int]:
+def _attached_tokens(session: Session) -> dict[str, int]:
     """Items that came with the turns since the last cut, which the model has: their name and tokens."""
     from quire.assemble.user_message import block
     from quire.tokens import counter

@@ -208,11 +208,11 @@ def _called_wrongly(error: click.ClickException) -> QuireError:
     called = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "quire"
     message = " ".join(error.format_message().split())
     if match := _NO_COMMAND.match(message):
-        message += _meant(match[1], error)
+        message += _did_you_mean(match[1], error)
     return CallError(message, hint=f"`{called} --help` shows how.")
 
 
-def _meant(name: str, error: click.ClickException) -> str:
+def _did_you_mean(name: str, error: click.ClickException) -> str:
     """click knows only commands that are loaded; ours are loaded when used."""
     from quire.errors import nearest
 

@@ -292,10 +292,10 @@ def emulate(
         try:
             server.wait()
         except KeyboardInterrupt:
-            echo(_said(len(server.requests)), err=True)
+            echo(_stop_line(len(server.requests)), err=True)
 
 
-def _said(count: int) -> str:
+def _stop_line(count: int) -> str:
     return f"stopped after {count} request{'s' * (count != 1)}"
 
 

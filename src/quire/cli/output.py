@@ -337,7 +337,7 @@ def line_of(entry: Entry) -> str:
         case "call":
             return f"→ {entry.name}({_arguments(entry)})"
         case "result":
-            return f"← {shortened(_told(entry))}"
+            return f"← {shortened(_result_preview(entry))}"
         case "rebase":
             return _rebase(entry.body["reason"], entry.body["freed"])
     return ""
@@ -354,7 +354,7 @@ def _arguments(call: Entry) -> str:
     return ", ".join(f"{name}={shortened(repr(value), 60)}" for name, value in args.items())
 
 
-def _told(result: Entry) -> str:
+def _result_preview(result: Entry) -> str:
     from quire.entry import result_text
 
     said = result.body.get("outcome") or result_text(result)

@@ -115,7 +115,7 @@ def _short_epochs(entries: list[Entry], policy: Policy) -> str:
 
     told: list[object] = []
     watch = EpochWatch(told.append)
-    for built in _made(entries, policy)[0]:
+    for built in _thread_requests(entries, policy)[0]:
         if isinstance(built, Built):
             watch.passed(built, built.rebase["reason"] if built.rebase else "")
     return str(told[0]) if told else ""
@@ -152,7 +152,7 @@ def measure(name: str, entries: list[Entry], policy: Policy) -> JsonObject:
     """Tokens, reuse, cost and cuts of one policy over a thread."""
     from quire.assemble import Built, reused_tokens
 
-    made, cold = _made(entries, policy)
+    made, cold = _thread_requests(entries, policy)
     sent = [(each, stale) for each, stale in zip(made, cold, strict=True) if isinstance(each, Built)]
     if not made:
         return {}
@@ -173,7 +173,7 @@ def measure(name: str, entries: list[Entry], policy: Policy) -> JsonObject:
     }
 
 
-def _made(entries: list[Entry], policy: Policy) -> tuple[list[Built | Refused], list[bool]]:
+def _thread_requests(entries: list[Entry], policy: Policy) -> tuple[list[Built | Refused], list[bool]]:
     """The requests of a thread, and for each whether the provider's cache was cold."""
     from quire.assemble import Assembly, ask
     from quire.assemble.hindsight import numbered

@@ -376,7 +376,7 @@ def _merge(file: Path, value: JsonObject) -> None:
     after = json.dumps(_merged(held, value), indent=2) + "\n"
     kept = _state("wrapped.json")
     kept.parent.mkdir(parents=True, exist_ok=True)
-    kept.write_text(json.dumps({**_written(), str(file): {"before": before, "after": after}}), "utf-8")
+    kept.write_text(json.dumps({**_wrapped_files(), str(file): {"before": before, "after": after}}), "utf-8")
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(after, "utf-8")
 
@@ -386,7 +386,7 @@ def _merged(held: JsonObject, value: JsonObject) -> JsonObject:
     return {**held, **value, **{name: _merged(held[name], value[name]) for name in both}}
 
 
-def _written() -> JsonObject:
+def _wrapped_files() -> JsonObject:
     kept = _state("wrapped.json")
     value: JsonObject = json.loads(kept.read_text("utf-8")) if kept.exists() else {}
     return value
@@ -394,7 +394,7 @@ def _written() -> JsonObject:
 
 def restore(file: Path) -> bool:
     """Put back what stood in a file; one that somebody else has changed since is left, and what stood there put beside it."""
-    held = _written()
+    held = _wrapped_files()
     row = held.pop(str(file), None)
     if row is None:
         return False
@@ -414,7 +414,7 @@ def restore(file: Path) -> bool:
 @click.command()
 def unwrap() -> None:
     """Put back the clients' files that `quire wrap` changed and could not put back itself."""
-    files = [Path(name) for name in _written()]
+    files = [Path(name) for name in _wrapped_files()]
     for file in files:
         restore(file)
         echo(f"put back {file}")
@@ -441,7 +441,7 @@ def doctor(as_json: bool) -> None:
         "set": {
             name: {"url": url, "reachable": not missing and _answers(url)} for name, url in set_now.items()
         },
-        "changed": list(_written()),
+        "changed": list(_wrapped_files()),
         "log": str(log),
         "recorded": sum(1 for _ in log.open("rb")) if log.exists() else 0,
     }

@@ -137,10 +137,10 @@ def _requests(entries: list[Entry], provider: str, model: str, budget: int | Non
     def there(sent: JsonObject) -> Policy:
         return policy_of({**sent, "provider": provider, "model": model})
 
-    return _asked(kept, policies(kept, usual, there))
+    return _all_requests(kept, policies(kept, usual, there))
 
 
-def _asked(entries: list[Entry], under: list[Policy]) -> Iterator[RequestAt]:
+def _all_requests(entries: list[Entry], under: list[Policy]) -> Iterator[RequestAt]:
     """Every request the thread made, and the one that it would make now."""
     from quire.assemble import ask
     from quire.thread_state import AssemblyPerPolicy

@@ -68,15 +68,15 @@ class EmulatedCaches:
             at_ms,
             at_ms + int(ttl_s * 1000),
         )
-        return EmulatedReply(200, _shown(self._stored[name]))
+        return EmulatedReply(200, _cache_json(self._stored[name]))
 
     def get(self, received: EmulatedRequest, name: str) -> EmulatedReply:
         stored = self._alive(received, name)
-        return EmulatedReply(200, _shown(stored)) if stored else self._missing(received, name)
+        return EmulatedReply(200, _cache_json(stored)) if stored else self._missing(received, name)
 
     def list(self, received: EmulatedRequest) -> EmulatedReply:
         alive = [value for value in self._stored.values() if received.at_ms < value.expires_ms]
-        return EmulatedReply(200, {"cachedContents": [_shown(each) for each in alive]})
+        return EmulatedReply(200, {"cachedContents": [_cache_json(each) for each in alive]})
 
     def update(self, received: EmulatedRequest, name: str) -> EmulatedReply:
         """Only the life of a cache can be changed."""
@@ -86,7 +86,7 @@ class EmulatedCaches:
         ttl_s = seconds(received.body.get("ttl"), _DEFAULT_TTL_S)
         stored.updated_ms, stored.expires_ms = received.at_ms, received.at_ms + int(ttl_s * 1000)
         self._engine(stored).extend(name, received.at_ms, ttl_s)
-        return EmulatedReply(200, _shown(stored))
+        return EmulatedReply(200, _cache_json(stored))
 
     def delete(self, received: EmulatedRequest, name: str) -> EmulatedReply:
         stored = self._alive(received, name)
@@ -97,7 +97,7 @@ class EmulatedCaches:
         return EmulatedReply(200, {})
 
     def refuses(self, received: EmulatedRequest) -> EmulatedReply | None:
-        """The error of a request that names a cache which is not there."""
+        """The refusal of a request that names a cache which does not exist or has expired; None for any other."""
         body = received.body if isinstance(received.body, dict) else {}
         name = body.get("cachedContent")
         if not name or self._alive(received, str(name)):
@@ -118,7 +118,7 @@ class EmulatedCaches:
         return engine
 
 
-def _shown(stored: CachedContent) -> JsonObject:
+def _cache_json(stored: CachedContent) -> JsonObject:
     return {
         "name": stored.name,
         "model": f"models/{stored.model}",

@@ -278,7 +278,7 @@ class Emulated:
     def _exchange(
         self, received: EmulatedRequest, wire: str, model: str, body: JsonObject, scripted: ScriptedAnswer
     ) -> Answering:
-        """Put a request through the cache, and together with what is answered to it."""
+        """Step the simulated cache with a request, and pair it with its scripted answer."""
         shown = anthropic.drop_mismatched(body, self._seen)
         began_ms = received.at_ms + int(scripted.delay_s * 1000)
         predicted = self.simulator(wire, model).step(received.at_ms, shown.body, began_ms)

@@ -14,8 +14,7 @@ from quire.entry import INTERRUPTED, NOT_UTF8_HINT
 from quire.errors import FormatError
 from quire.values import Entry, Json
 
-# What every text format holds to: `
-# ` is the only line break, no lone surrogates, the backslash rule.
+# What every text format holds to: "\n" is the only line break, no lone surrogates, the backslash rule.
 #
 # A format's `parse` reads exactly what its `render` writes; `exact` is how it keeps that promise.
 

@@ -94,7 +94,7 @@ _INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,999})")
 def parse(text: str) -> Context:
     """The value of a rendered text, or of the same elements in another layout."""
     root = _root(well_formed(text))
-    _known(root, "context", set(LIMITS))
+    _check_element(root, "context", set(LIMITS))
     _no_loose_text(root.text)
     window: JsonObject = {name: _int(name, root.attrib[name]) for name in LIMITS if name in root.attrib}
     window["items"], window["pinned"] = [], []
@@ -103,7 +103,7 @@ def parse(text: str) -> Context:
         if "request" in window:
             raise FormatError(f"<{element.tag}> stands behind <request>", hint="The request is last.")
         if element.tag == "request":
-            _known(element, "request", {"encoding"})
+            _check_element(element, "request", {"encoding"})
             window["request"] = _content(element)
         else:
             _add(window, element)
@@ -123,7 +123,7 @@ def _root(text: str) -> Element:
         raise FormatError(f"not XML: {error}", line=line, column=column + 1, hint=hint) from error
 
 
-def _known(element: Element, name: str, attributes: set[str]) -> None:
+def _check_element(element: Element, name: str, attributes: set[str]) -> None:
     """Refuse an element or attribute that would be lost."""
     if element.tag != name:
         raise FormatError(f"unexpected <{element.tag}>", hint=f"<{name}> belongs here.")
@@ -140,7 +140,7 @@ def _no_loose_text(text: str | None) -> None:
 
 
 def _add(window: JsonObject, element: Element) -> None:
-    _known(element, "item", _ITEM)
+    _check_element(element, "item", _ITEM)
     given = element.attrib
     item: JsonObject = {name: given[name] for name in ("id", "type") if name in given}
     item["content"] = _content(element)

@@ -16,17 +16,6 @@ from quire.items.symbols import from_symbol, read_again
 from quire.items.window import Window
 
 __all__ = [
-    "Window",
-    "from_error",
-    "from_file",
-    "from_image",
-    "from_region",
-    "from_repl",
-    "from_symbol",
-    "from_text",
-    "from_url",
-    "identity",
-    "item",
-    "kept_id",
-    "read_again",
-]
+    "Window", "from_error", "from_file", "from_image", "from_region", "from_repl", "from_symbol", "from_text",
+    "from_url", "identity", "item", "kept_id", "read_again",
+]  # fmt: skip

@@ -167,7 +167,7 @@ def _is_named(conn: sqlite3.Connection, branch: int) -> bool:
 
 
 def _cut(conn: sqlite3.Connection, branch: int, keep: int) -> None:
-    """Delete the entries of a branch behind seq `keep`; the trigger lets pass only what is declared."""
+    """Delete the entries of a branch behind seq `keep`; a trigger refuses every deletion that was not announced."""
     named = {"branch": branch, "keep": keep}
     conn.execute("UPDATE numbers SET last = ?", (last_number(conn),))
     conn.execute("INSERT INTO deleting VALUES (:branch, :keep)", named)

@@ -64,7 +64,9 @@ def new_fence() -> int:
 def check_turn(place: str, thread: str, file: bool) -> None:
     """Refuse whoever took a thread's turn and lost it; asked by an append inside its transaction."""
     fence = own_fence(place, thread)
-    if fence and fence != (_written(_lock_file(place, thread))[1] if file else _held.get((place, thread))):
+    if fence and fence != (
+        _read_lock_file(_lock_file(place, thread))[1] if file else _held.get((place, thread))
+    ):
         raise taken_over(thread)
 
 
@@ -103,7 +105,7 @@ def _lock(file: Path, thread: str, fence: int) -> int:
                 os.write(handle, f"{os.getpid()} {fence}".encode())
                 return handle
         except BlockingIOError:
-            holder, _ = _written(file)
+            holder, _ = _read_lock_file(file)
             os.close(handle)
             raise busy(thread, f"by process {holder}" if holder else "elsewhere") from None
         except BaseException:
@@ -112,7 +114,7 @@ def _lock(file: Path, thread: str, fence: int) -> int:
         os.close(handle)  # whoever held it before has just taken the file away
 
 
-def _written(file: Path) -> tuple[int, int]:
+def _read_lock_file(file: Path) -> tuple[int, int]:
     """The process and the fence that a lock file names; zeros where something else stands, or nothing."""
     try:
         process, fence = file.read_bytes().split()

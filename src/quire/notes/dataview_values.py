@@ -155,9 +155,9 @@ _ARITHMETIC: dict[tuple[str, str, str], Callable[[Any, Any], Value]] = {
     ("number", "%", "number"): lambda a, b: math.fmod(a, b) if b else None,
     ("string", "*", "number"): lambda a, b: (a * max(0, min(int(b), MOST)))[:MOST],
     ("date", "-", "date"): lambda a, b: _between(a, b),
-    ("date", "-", "duration"): lambda a, b: _moved(a, b.scaled(-1)),
-    ("date", "+", "duration"): lambda a, b: _moved(a, b),
-    ("duration", "+", "date"): lambda a, b: _moved(b, a),
+    ("date", "-", "duration"): lambda a, b: _add_span(a, b.scaled(-1)),
+    ("date", "+", "duration"): lambda a, b: _add_span(a, b),
+    ("duration", "+", "date"): lambda a, b: _add_span(b, a),
     ("duration", "+", "duration"): lambda a, b: a.plus(b),
     ("duration", "-", "duration"): lambda a, b: a.plus(b, -1),
     ("duration", "*", "number"): lambda a, b: a.scaled(b),
@@ -183,7 +183,7 @@ def _whole(number: float) -> float:
     return int(number) if math.isfinite(number) and number == int(number) else number
 
 
-def _moved(day: datetime, span: Duration) -> datetime | None:
+def _add_span(day: datetime, span: Duration) -> datetime | None:
     months = day.month - 1 + int(span.months)
     year, month = day.year + months // 12, months % 12 + 1
     try:
@@ -198,10 +198,10 @@ def _between(late: datetime, early: datetime) -> Duration:
     if late < early:
         return _between(early, late).scaled(-1)
     months = (late.year - early.year) * 12 + late.month - early.month
-    begin = _moved(early, Duration(months))
+    begin = _add_span(early, Duration(months))
     if begin is None or begin > late:
         months -= 1
-        begin = _moved(early, Duration(months)) or early
+        begin = _add_span(early, Duration(months)) or early
     return Duration(months, (late - begin).total_seconds())
 
 

@@ -23,30 +23,10 @@ if TYPE_CHECKING:
     from quire.providers.cache_marks import Marker
 
 __all__ = [
-    "FORMATS",
-    "ModelInfo",
-    "Options",
-    "Partial",
-    "Rendering",
-    "ask",
-    "export",
-    "http_body",
-    "import_",
-    "marked",
-    "marker",
-    "model_info",
-    "parse_reply",
-    "prefix_bytes",
-    "prefix_parts",
-    "render",
-    "rendering",
-    "request_options",
-    "sdk_kwargs",
-    "split_target",
-    "stream",
-    "tool_entries",
-    "wanted",
-]
+    "FORMATS", "ModelInfo", "Options", "Partial", "Rendering", "ask", "export", "http_body", "import_",
+    "marked", "marker", "model_info", "parse_reply", "prefix_bytes", "prefix_parts", "render", "rendering",
+    "request_options", "sdk_kwargs", "split_target", "stream", "tool_entries", "wanted",
+]  # fmt: skip
 
 
 def render(

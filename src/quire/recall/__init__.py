@@ -39,22 +39,9 @@ _WHERE = {
 }
 
 __all__ = [
-    "RECALL_TOOL",
-    "Collection",
-    "Document",
-    "Embedder",
-    "Found",
-    "Hit",
-    "Indexer",
-    "Placed",
-    "Query",
-    "Recall",
-    "minilm",
-    "place",
-    "query_for",
-    "recall_tool",
-    "relevant",
-]
+    "RECALL_TOOL", "Collection", "Document", "Embedder", "Found", "Hit", "Indexer", "Placed", "Query",
+    "Recall", "minilm", "place", "query_for", "recall_tool", "relevant",
+]  # fmt: skip
 
 
 # The most entries that one call of the tool finds.

@@ -228,10 +228,10 @@ def meant_dates(text: str, at: int | None) -> list[str]:
     if not date_words(at):
         return []
     said = datetime.fromtimestamp((at or 0) / 1000, UTC)
-    return list(dict.fromkeys(_meant(said, *match.groups()) for match in _RELATIVE.finditer(text)))
+    return list(dict.fromkeys(_relative_date(said, *match.groups()) for match in _RELATIVE.finditer(text)))
 
 
-def _meant(
+def _relative_date(
     said: datetime, day: str | None, way: str | None, span: str | None, count: str | None, unit: str | None
 ) -> str:
     """One relative date; what is told in weeks or months is known to the month, in years to the year."""

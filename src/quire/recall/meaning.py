@@ -369,7 +369,7 @@ class Meaning:
         return self._best(query, self._places(wanted))[rows]
 
     def _places(self, rows: Bools) -> Ints:
-        """Where the vectors of rows stand."""
+        """The places of the vectors that belong to these rows."""
         return np.flatnonzero(np.append(rows, False)[self._owner.all])
 
     def _best(self, query: Floats, places: Ints) -> Floats:

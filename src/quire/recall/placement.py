@@ -227,17 +227,17 @@ def _in_order(hits: Iterable[Hit]) -> list[Hit]:
 def _line(hit: Hit, share_tokens: int, query: str | Query) -> str:
     """What is shown of a hit: all of it, or the part that the query asks for."""
     limit = share_tokens * _CHARACTERS_A_TOKEN // _ONE
-    shown = passage(_said(hit.entry), limit, query.text if isinstance(query, Query) else query)
+    shown = passage(_entry_words(hit.entry), limit, query.text if isinstance(query, Query) else query)
     return shown or ("No output" if hit.entry.kind == "result" else "")
 
 
 def _name(hit: Hit) -> str:
     """How a line above is referred to: by who said it and its first words."""
     who = hit.tool if hit.entry.kind == "result" else _ROLE[hit.entry.kind].capitalize()
-    return f"{who}: {first_words(_said(hit.entry), _NAME) or 'No output'}"
+    return f"{who}: {first_words(_entry_words(hit.entry), _NAME) or 'No output'}"
 
 
-def _said(entry: Entry) -> str:
+def _entry_words(entry: Entry) -> str:
     if entry.kind != "result":
         return entry.text
     said = (entry.body.get("outcome"), entry.body.get("content"))

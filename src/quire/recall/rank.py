@@ -131,7 +131,7 @@ class SpeakerPriors:
         self._names.extend([each.names for each in said])
 
     def state(self) -> dict[str, bytes]:
-        """Everything, to be kept."""
+        """All columns as bytes, to be stored; `restore` reads them."""
         kept = {name: getattr(self, name).packed for name in _MANNER_PARTS}
         return {**kept, "speaker_names": msgspec.msgpack.encode(list(self._numbers))}
 

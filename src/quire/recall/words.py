@@ -264,7 +264,7 @@ def merged(runs: Sequence[PostingRun]) -> PostingRun:
 
 
 class Postings:
-    """Rows and counts by the key of a word; each run is larger than all behind it."""
+    """In which rows a word stands and how often, by its key: sorted runs, each larger than all behind it together."""
 
     def __init__(self) -> None:
         self.runs: list[PostingRun] = []

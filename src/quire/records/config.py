@@ -219,7 +219,7 @@ def config(value: Json) -> Config:
         raise CallError(f"a configuration is a JSON object, not {as_text(value)[:40]!r}", hint=_HINT)
     if not isinstance(value.get("consumer_id"), str) or not value["consumer_id"]:
         raise CallError("a configuration needs a consumer_id", hint=_HINT)
-    _known(value, "the configuration", (*Config.__struct_fields__, "consumer_type", "metadata"))
+    _check_keys(value, "the configuration", (*Config.__struct_fields__, "consumer_type", "metadata"))
     try:
         return Config(
             consumer_id=value["consumer_id"],
@@ -280,12 +280,12 @@ def _source(value: JsonObject, number: int) -> RecordSource:
 
 
 def _output(value: JsonObject) -> JsonObject:
-    _known(value, "output", ("schema_name", "tags", "ttl_s", "ttl_seconds"))
+    _check_keys(value, "output", ("schema_name", "tags", "ttl_s", "ttl_seconds"))
     return {("ttl_s" if key == "ttl_seconds" else key): item for key, item in value.items()}
 
 
 def _formatting(value: JsonObject) -> JsonObject:
-    _known(value, "formatting", (*Formatting.__struct_fields__, "include_metadata"))
+    _check_keys(value, "formatting", (*Formatting.__struct_fields__, "include_metadata"))
     tokens, threshold = value.get("max_tokens", 1), value.get("deduplication_threshold", 1)
     if isinstance(tokens, int) and tokens < 1:
         raise CallError(f"max_tokens is at least 1, not {tokens}")
@@ -294,7 +294,7 @@ def _formatting(value: JsonObject) -> JsonObject:
     return value
 
 
-def _known(value: JsonObject, where: str, keys: tuple[str, ...]) -> None:
+def _check_keys(value: JsonObject, where: str, keys: tuple[str, ...]) -> None:
     unknown = [key for key in value if key not in keys and key != "comment"]
     if unknown:
         raise CallError(f"{where} has no {unknown[0]!r}", hint=f"Use {', '.join(keys)}.")

@@ -184,7 +184,7 @@ def words_of(text: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=8192)
 def terms_of(text: str) -> frozenset[str]:
-    """The same with forms and endings joined: 'The API keys' -> {'api', 'key'}."""
+    """The words of a text without their endings: 'The API keys' -> {'api', 'key'}."""
     try:
         from quire.recall.languages import WHOLE, terms
     except ImportError as error:
@@ -199,7 +199,7 @@ def _missing() -> MissingPart:
 def by_words(query: str, texts: Sequence[str], corpus: Corpus | None = None) -> list[float]:
     """The share of the query's words in each text, weighed by how few texts hold them."""
     wanted, held = sorted(terms_of(query)), [terms_of(text) for text in texts]
-    size, holding = _counted(held, wanted) if corpus is None else _given(corpus)
+    size, holding = _counted(held, wanted) if corpus is None else _corpus_counts(corpus)
     weight = {word: _weight(min(holding.get(word, 0), size), size) for word in wanted}
     whole = sum(weight.values()) or 1.0
     return [sum(weight[word] for word in wanted if word in words) / whole for words in held]
@@ -209,7 +209,7 @@ def _counted(held: Sequence[frozenset[str]], wanted: Sequence[str]) -> tuple[int
     return len(held), dict(Counter(word for words in held for word in wanted if word in words))
 
 
-def _given(corpus: Corpus) -> tuple[int, dict[str, int]]:
+def _corpus_counts(corpus: Corpus) -> tuple[int, dict[str, int]]:
     joined = {term: number for word, number in corpus.holding.items() for term in terms_of(word)}
     return corpus.size, joined
 
@@ -318,7 +318,7 @@ def select(
     for body in table.select(_filter(selector, now), newest_first=newest is not None):
         if len(found) == newest:
             break
-        found += _kept([body], selector, keep)
+        found += _matching_records([body], selector, keep)
     return found if newest is None else sorted(found, key=lambda record: number(record.id))
 
 
@@ -337,7 +337,7 @@ def near(
         corpus, found = None, select(table, selector, keep=keep, now=now)
     else:
         corpus = Corpus(total, table.frequencies(asked))
-        found = _kept(table.matching(asked, wanted, MOST), selector, keep)
+        found = _matching_records(table.matching(asked, wanted, MOST), selector, keep)
     texts = table.texts([number(record.id) for record in found])
     vectors = meaning.vectors(table, found, texts) if meaning else None
     return ranked(q, found, texts, meaning=meaning, vectors=vectors, corpus=corpus)
@@ -348,7 +348,9 @@ def _filter(selector: Selector, now: int | None) -> RecordFilter:
     return RecordFilter(selector.schemas, selector.all_tags, now)
 
 
-def _kept(bodies: Iterable[str], selector: Selector, keep: Callable[[Record], bool]) -> list[Record]:
+def _matching_records(
+    bodies: Iterable[str], selector: Selector, keep: Callable[[Record], bool]
+) -> list[Record]:
     return [body for body in map(decode, bodies) if selector.matches(body) and keep(body)]
 
 

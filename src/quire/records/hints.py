@@ -351,11 +351,11 @@ def _view(context: Json, hints: Json, meter: Meter) -> Json:
         shown = drop(shown, hints["exclude"])
     if not hints.get("transform"):
         return shown
-    made = {key: _made(key, rule, shown, meter) for key, rule in hints["transform"].items()}
+    made = {key: _apply_named_rule(key, rule, shown, meter) for key, rule in hints["transform"].items()}
     return {**shown, **made} if hints.get("mode") == "merge" and isinstance(shown, dict) else made
 
 
-def _made(key: str, rule: Json, context: Json, meter: Meter) -> Json:
+def _apply_named_rule(key: str, rule: Json, context: Json, meter: Meter) -> Json:
     meter.step()
     try:
         return apply_rule(rule, context, meter)

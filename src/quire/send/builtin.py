@@ -262,11 +262,11 @@ def record_tools(kept: Records, *, clock: Callable[[], int] = now_ms) -> list[To
 
 
 def _find(kept: Records, *wanted: Any) -> JsonObject:
-    found = _found(kept, *wanted)
-    return {"count": len(found), "records": [_shown(each) for each in found]}
+    found = _find_records(kept, *wanted)
+    return {"count": len(found), "records": [_record_json(each) for each in found]}
 
 
-def _found(
+def _find_records(
     kept: Records, query: str, id: str, schema_name: str, tag: str, k: int, now: int
 ) -> Sequence[Record]:
     if id:
@@ -278,7 +278,7 @@ def _found(
     return kept.select(wanted, newest=k, keep=lambda each: not built_by(each), now=now)
 
 
-def _shown(record: Record) -> JsonObject:
+def _record_json(record: Record) -> JsonObject:
     """A record as the model sees it: its head, and what its hints show."""
     head = {"id": record.id, "version": record.version, "schema_name": record.schema_name}
     tags = [tag for tag in record.tags if not tag.startswith(_ENTRY)]
@@ -308,7 +308,7 @@ def _change(
             return {"done": f"there is no record {id} any more"}
         return {"done": f"{id} is deleted"}
     react(kept, made, now=now)
-    return {"done": f"{made.id} is {_DONE[action]}", "record": _shown(made)}
+    return {"done": f"{made.id} is {_DONE[action]}", "record": _record_json(made)}
 
 
 def _create(kept: Records, call: Entry, schema_name: str, given: JsonObject, now: int) -> Record:

@@ -61,13 +61,13 @@ class CachedConversation:
         return request.prefix.startswith(self.prefix) or self._says_again(request)
 
     def _says_again(self, request: Request) -> bool:
-        said = _said(request.body)[1:]
+        said = _content_hashes(request.body)[1:]
         return 2 * sum(each in self.said for each in said) >= max(1, len(said))
 
     def ask(self, request: Request, at_ms: int) -> list[CacheCall]:
         """Take the next request; the calls to make before it."""
         self.prefix = prefix_bytes(lasting(request.body), "gemini")
-        self.said, self.asked_ms = frozenset(_said(request.body)), at_ms
+        self.said, self.asked_ms = frozenset(_content_hashes(request.body)), at_ms
         return [] if self.busy or self.refused else self.keeper.due(request.body, at_ms)
 
 
@@ -195,7 +195,7 @@ def _answered(at: CachedConversation, reply: JsonObject) -> None:
         at.keeper.answered(usage("gemini", reply))
 
 
-def _said(body: JsonObject) -> list[str]:
+def _content_hashes(body: JsonObject) -> list[str]:
     return [sha256_hex(line(content)) for content in body.get("contents") or ()]
 
 

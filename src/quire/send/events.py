@@ -90,7 +90,7 @@ class Growing:
         return out
 
     def _shown(self) -> list[int]:
-        return _seen([block.shown for block in self.blocks])
+        return _without_empty_end([block.shown for block in self.blocks])
 
     def texts(self) -> list[dict[str, str]]:
         return [{"kind": block.kind, "text": "".join(block.pieces)} for block in self.blocks]
@@ -169,12 +169,12 @@ def _unfinished(store: ThreadReader, thread: str, tip: Entry, shown: list[int]) 
         rest = block["text"][places[part] :]
         places[part] += len(rest)
         if rest:
-            out.append(Event(event_id(tip.seq, _seen(places)), block["kind"], rest, part=part))
+            out.append(Event(event_id(tip.seq, _without_empty_end(places)), block["kind"], rest, part=part))
     return out
 
 
-def _seen(places: list[int]) -> list[int]:
-    """Without the blocks at the end of which nothing was shown."""
+def _without_empty_end(places: list[int]) -> list[int]:
+    """The places without zeros at the end: [4, 0, 0] -> [4]."""
     while places and not places[-1]:
         places = places[:-1]
     return places

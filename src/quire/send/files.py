@@ -209,7 +209,7 @@ def _read(root: Root, limit: int) -> Tool:
         if column > 1 and column > len(text.split("\n", start)[start - 1]):
             raise CallError(f"line {start} of {path} ends before character {column}")
         found = piece(text, path, start, min(end or count, count), limit, column)
-        return Output(_told(found, count, end), _lines(path, found.start, found.end, count))
+        return Output(_text_and_rest(found, count, end), _lines(path, found.start, found.end, count))
 
     return read
 
@@ -225,7 +225,7 @@ def _lines(path: str, start: int, end: int, count: int) -> str:
     return f"{path}, lines {start}-{end} of {count}" if count else f"{path}, empty"
 
 
-def _told(found: FileLines, count: int, wanted: int | None) -> str:
+def _text_and_rest(found: FileLines, count: int, wanted: int | None) -> str:
     """The text, and where to go on when there is more."""
     until = min(wanted or count, count)
     if found.rest:

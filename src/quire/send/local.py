@@ -289,7 +289,7 @@ def _serve(options: dict[str, Any]) -> Any:  # xllamacpp ships no types
 
 
 def _die_with_parent() -> None:
-    """Closing our stdin is how the parent says stop, and what happens when it is killed."""
+    """End when standard input closes: the parent closes it to stop us, and the system does when the parent is killed."""
     while os.read(0, 4096):
         pass
     os._exit(0)
@@ -309,7 +309,7 @@ _OWN = ("transfer-encoding", "connection", "content-length", "keep-alive", "serv
 
 def demanding(body: JsonObject, path: str) -> JsonObject:
     """The engine lets a model talk before a call it demands, and takes no tool by name: so the answer is begun for it."""
-    wanted = _wanted(body.get("tool_choice"))
+    wanted = _demanded_tool(body.get("tool_choice"))
     tools = body.get("tools")
     if wanted is None or not isinstance(tools, list):
         return body
@@ -327,7 +327,7 @@ def demanding(body: JsonObject, path: str) -> JsonObject:
     return {**body, "tools": kept, "tool_choice": choice, field: [*said, begun]}
 
 
-def _wanted(choice: Json) -> str | None:
+def _demanded_tool(choice: Json) -> str | None:
     """The tool a request demands by name, "" for any of them, None where it demands none."""
     if choice == "required":
         return ""

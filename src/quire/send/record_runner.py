@@ -96,7 +96,7 @@ def records(
     """
     given = record_tools(kept, clock=clock) if tools is None else tools
     box = Toolbox(*given, offered=False)
-    build = partial(_context, kept, consumer, [_told(each.definition()) for each in box], clock)
+    build = partial(_context, kept, consumer, [_catalog_entry(each.definition()) for each in box], clock)
 
     async def prepare(turn: Turn) -> Sequence[Entry]:
         return await off_loop(build, turn)
@@ -117,7 +117,7 @@ def records(
     )
 
 
-def _told(definition: JsonObject) -> JsonObject:
+def _catalog_entry(definition: JsonObject) -> JsonObject:
     """A tool as the catalog lists it: its description says what it takes, for a catalog shows no schemas."""
     schema = definition.get("parameters") or {}
     needed = schema.get("required") or ()
@@ -175,7 +175,7 @@ def keep_records(kept: Records, store: Store, thread: str, now: int | None = Non
     # That a reply was cut off may be told by nothing but the next request, which has not ended itself.
     said = [entry for entry in without_cut(new) if entries and entry.seq <= entries[-1].seq]
     made = [made for entry in said if (made := _draft(entry, calls, thread, now))]
-    created = kept.create_all(each for each in made if not _kept(kept, each.tags, now))
+    created = kept.create_all(each for each in made if not _newest_record(kept, each.tags, now))
     if entries:
         store.set_state(thread, STATE, {"seq": entries[-1].seq})
     react(kept, *created, now=now)
@@ -208,12 +208,12 @@ def _tags(thread: str, entry: Entry) -> tuple[str, str]:
     return f"session:{thread}", entry_tag(entry)
 
 
-def _kept(kept: Records, tags: Sequence[str], now: int | None) -> list[Record]:
+def _newest_record(kept: Records, tags: Sequence[str], now: int | None) -> list[Record]:
     return kept.select(Selector(all_tags=tuple(tags[-2:])), newest=1, now=now)
 
 
 def _record_of(kept: Records, thread: str, entry: Entry, now: int) -> Record | None:
-    return next(iter(_kept(kept, _tags(thread, entry), now)), None)
+    return next(iter(_newest_record(kept, _tags(thread, entry), now)), None)
 
 
 Speaker: TypeAlias = Literal["user", "assistant"]

@@ -264,7 +264,7 @@ def told_messages(messages: Sequence[JsonObject], delimiter: Delimiter = "$") ->
     """Calls as lines of the assistant's message, the results of one group as the user's next message."""
     out: list[JsonObject] = []
     for message in messages:
-        told = _told(message, delimiter)
+        told = _message_in_words(message, delimiter)
         if out and out[-1]["role"] == told["role"] == "user" and message["role"] == "tool":
             out[-1] = {"role": "user", "content": f"{out[-1]['content']}\n\n{told['content']}"}
         else:
@@ -272,7 +272,7 @@ def told_messages(messages: Sequence[JsonObject], delimiter: Delimiter = "$") ->
     return out
 
 
-def _told(message: JsonObject, delimiter: Delimiter) -> JsonObject:
+def _message_in_words(message: JsonObject, delimiter: Delimiter) -> JsonObject:
     if message["role"] == "tool":
         text = marks(delimiter).guard(_text(message.get("content")))
         return {"role": "user", "content": f"{delimiter}result: {text}"}

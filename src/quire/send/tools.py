@@ -107,11 +107,11 @@ def tool(
 def tool(function: Callable[..., Any] | None = None, /, *, name: str = "", **settings: Any) -> Any:
     """A tool from a function with types and a docstring: `@tool` or `@tool(idempotent=True, timeout_s=5)`."""
     if function is None:
-        return lambda given: _made(given, name, settings)
-    return _made(function, name, settings)
+        return lambda given: _make_tool(given, name, settings)
+    return _make_tool(function, name, settings)
 
 
-def _made(function: Callable[..., Any], name: str, settings: dict[str, Any]) -> Tool:
+def _make_tool(function: Callable[..., Any], name: str, settings: dict[str, Any]) -> Tool:
     found = signature(function)
     name = name or getattr(function, "__name__", "")
     description = settings.pop("description", "") or found.description
@@ -273,18 +273,20 @@ async def _output(found: Tool, call: Entry) -> Output:
         return _failure(f"{error} ({error.hint})" if error.hint else str(error))
     except TimeoutError as error:
         return _failure(
-            f"{found.name} did not end within {found.timeout_s:g} s" if limit.expired() else _said(error)
+            f"{found.name} did not end within {found.timeout_s:g} s"
+            if limit.expired()
+            else _error_line(error)
         )
     # A tool is foreign code and may raise anything; the model is told, without the traceback.
     except (Exception, SystemExit) as error:
-        return _failure(_said(error))
+        return _failure(_error_line(error))
 
 
 def _failure(text: str) -> Output:
     return Output(outcome=text, error=True)
 
 
-def _said(error: BaseException) -> str:
+def _error_line(error: BaseException) -> str:
     """An exception in one line: its kind and its words."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}"[:2000] if text else type(error).__name__

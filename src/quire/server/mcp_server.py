@@ -45,21 +45,27 @@ def make_server(store: Store, redactor: Redactor | None = None) -> MCPServer:
     server = MCPServer("quire", version=quire.__version__, instructions=INSTRUCTIONS)
     reader = _Reader(store, redactor or Redactor())
     for tool in (reader.threads, reader.assemble, reader.recall, reader.show, reader.records, reader.audit):
-        server.tool(annotations=ToolAnnotations(read_only_hint=True))(_told(ToolError, tool))
+        server.tool(annotations=ToolAnnotations(read_only_hint=True))(_with_plain_errors(ToolError, tool))
     json, text = "application/json", "text/plain"
-    server.resource("quire://threads", mime_type=json)(_told(ResourceError, reader.thread_list))
+    server.resource("quire://threads", mime_type=json)(_with_plain_errors(ResourceError, reader.thread_list))
     server.resource("quire://threads/{thread}", mime_type="application/x-ndjson")(
-        _told(ResourceError, reader.log)
+        _with_plain_errors(ResourceError, reader.log)
     )
     server.resource("quire://threads/{thread}/requests/{model}", mime_type=json)(
-        _told(ResourceError, reader.request)
+        _with_plain_errors(ResourceError, reader.request)
     )
-    server.resource("quire://entries/{entry}", mime_type=text)(_told(ResourceError, reader.original))
-    server.resource("quire://records/{record}", mime_type=json)(_told(ResourceError, reader.record))
+    server.resource("quire://entries/{entry}", mime_type=text)(
+        _with_plain_errors(ResourceError, reader.original)
+    )
+    server.resource("quire://records/{record}", mime_type=json)(
+        _with_plain_errors(ResourceError, reader.record)
+    )
     return server
 
 
-def _told(kind: type[MCPServerError], method: Callable[_Given, _Made]) -> Callable[_Given, _Made]:
+def _with_plain_errors(
+    kind: type[MCPServerError], method: Callable[_Given, _Made]
+) -> Callable[_Given, _Made]:
     """The method with its errors in one line: what happened, and the next step."""
 
     @functools.wraps(method)

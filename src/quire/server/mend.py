@@ -438,7 +438,7 @@ class Budget:
         wire, info = wire_of(target, body), model_info(target)
         # Thinking that is bound to what stood before it would not outlive an exchange that the application never saw.
         if info.features.thinking_bound == "no" and "recall" not in _tool_names(body):
-            offered = _written(target, wire, tools=(RECALL_TOOL,)).get("tools") or ()
+            offered = _render_messages(target, wire, tools=(RECALL_TOOL,)).get("tools") or ()
             fitted = {**fitted, "tools": [*(fitted.get("tools") or ()), *offered]}
         draft = BodyDraft(_unmarked_head(fitted), HeadState(body, body), wire, info)
         return draft.body if RULES["marks"][0](draft) else fitted
@@ -462,11 +462,13 @@ class Budget:
         spoken = assistant(said, Policy(model=target, thinking=True)), results(found)
         field = wire.layout.field
         # A conversation begins with the user: what he says here is not taken over.
-        behind = wire.layout.messages(_written(target, wire, *spoken))[1:]
+        behind = wire.layout.messages(_render_messages(target, wire, *spoken))[1:]
         return {**body, field: [*body[field], *behind]}
 
 
-def _written(target: str, wire: Wire, *messages: Message, tools: tuple[JsonObject, ...] = ()) -> JsonObject:
+def _render_messages(
+    target: str, wire: Wire, *messages: Message, tools: tuple[JsonObject, ...] = ()
+) -> JsonObject:
     """A user's word and what is said behind it, in the words of a format."""
     provider, _, model = target.partition(":")
     speaker = provider if wire_of(provider) is wire else wire.name

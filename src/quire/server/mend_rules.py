@@ -300,7 +300,7 @@ def retrieved(draft: BodyDraft) -> bool:
 
 
 def _changed_head(draft: BodyDraft, kind: str, tag: str) -> bool:
-    """Keep what the head said first, and say behind the conversation what it says now."""
+    """Send the head as it was first sent, and tell behind the conversation what has changed in it."""
     first = dict(head_texts(draft.state.first, draft.wire))
     now = dict(head_texts(draft.body, draft.wire))
     changed = [path for path in now if first.get(path) != now[path]]

@@ -378,7 +378,7 @@ def _operation(route: Route, known: Mapping[int, JsonObject], parts: Mapping[str
         "operationId": route.operation,
         "summary": lines.partition("\n")[0],
         "parameters": parameters,
-        "responses": {**_given(route, known), **_problems(route)},
+        "responses": {**_success_response(route, known), **_problems(route)},
     }
     if route.body is not None:
         content = {"application/json": {"schema": known[id(route.body)]}}
@@ -392,7 +392,7 @@ def _query_parameters(schema: JsonObject, parts: Mapping[str, JsonObject]) -> It
         yield {"name": name, "in": "query", "required": name in fields.get("required", ()), "schema": each}
 
 
-def _given(route: Route, known: Mapping[int, JsonObject]) -> JsonObject:
+def _success_response(route: Route, known: Mapping[int, JsonObject]) -> JsonObject:
     if route.gives is None:
         return {"204": {"description": "done"}}
     schema = known[id(route.gives)] if route.media == "application/json" else {"type": "string"}

@@ -256,7 +256,9 @@ class SeenThread:
         )
         if ahead:
             columns = (*columns[:-1], msgspec.structs.replace(columns[-1], ahead=True, reported=False))
-        return ThreadPicture(self.name, len(self.entries), tuple(columns), policy=_told(self.policy))
+        return ThreadPicture(
+            self.name, len(self.entries), tuple(columns), policy=_policy_settings(self.policy)
+        )
 
     @property
     def policy(self) -> Policy:
@@ -312,14 +314,14 @@ class SeenThread:
         made, column = self._at(n)
         built, last = made.built, len(self._made) + (self._ahead() is not None)
         if isinstance(built, Refused):
-            return RequestDetail(column, last, _told(made.policy), (), (), ())
+            return RequestDetail(column, last, _policy_settings(made.policy), (), (), ())
         since = self._since(n, len(made.pieces))
         shown = [self._dated(each, place, since[place], n) for place, each in self._segments(n)]
         summary = built.rebase.get("summary") or "" if built.rebase is not None else ""
         return RequestDetail(
             column,
             last,
-            _told(made.policy),
+            _policy_settings(made.policy),
             layer_views(built),
             tuple(map(preview, shown)),
             left_out_by_reason((each.entry, each.reason) for each in built.left_out),
@@ -510,8 +512,8 @@ def _note(record: JsonObject, entries: Sequence[Entry]) -> RebaseNote:
     )
 
 
-def _told(policy: Policy) -> JsonObject:
-    """The policy as people set it, without what is as always."""
+def _policy_settings(policy: Policy) -> JsonObject:
+    """The settings of a policy that people choose, with the prices that hold for it."""
     fields: JsonObject = msgspec.to_builtins(policy)
     names = (
         "budget",

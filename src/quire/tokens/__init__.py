@@ -144,7 +144,7 @@ def block_tokens(block: JsonObject, with_: Counter | None = None) -> int:
 
 
 def is_text(block: JsonObject) -> bool:
-    """Whether a block holds words alone, which its entry holds too."""
+    """Whether a block holds nothing but text, which stands in its entry's text too."""
     return any(isinstance(block.get(field), str) for field in ("text", "refusal")) or "json" in block
 
 
@@ -328,7 +328,7 @@ _PACKED = re.compile(rb"/ObjStm\b.*?stream\r?\n", re.DOTALL)
 
 
 def _pages(pdf: bytes) -> int:
-    """The pages of a PDF: marked in plain, or in packed objects; else about as many as its size makes likely."""
+    """How many pages a PDF has: counted in its plain or compressed objects, else guessed from its size."""
     found = len(_PAGE_MARK.findall(pdf))
     for packed in () if found else _PACKED.finditer(pdf):
         try:

@@ -134,7 +134,7 @@ def vocabulary(model: str | None) -> Vocabulary:
         return Vocabulary(DEFAULT)
     if model in RELATIVE:
         return Vocabulary(model)
-    return next((found for name in _readings(model) if (found := _known(name))), UNKNOWN)
+    return next((found for name in _readings(model) if (found := _vocabulary(name))), UNKNOWN)
 
 
 def vocabulary_for(model: str | None) -> tuple[str, bool]:
@@ -152,7 +152,7 @@ def _readings(model: str) -> Iterator[str]:
         yield _VENDOR.sub("", name[start:]).replace("_", "-")
 
 
-def _known(name: str) -> Vocabulary | None:
+def _vocabulary(name: str) -> Vocabulary | None:
     if _CLAUDE.search(name):
         return _claude(name)
     for pattern, choice in _OPENAI:

@@ -44,18 +44,9 @@ from quire.providers.wires import Wire, detect, wire_of
 from quire.values import Json, JsonObject, Request
 
 __all__ = [
-    "Finding",
-    "GrowingCheck",
-    "ServerMemory",
-    "Unchecked",
-    "errors",
-    "issue",
-    "malformed",
-    "observe",
-    "require",
-    "unchecked",
-    "validate",
-]
+    "Finding", "GrowingCheck", "ServerMemory", "Unchecked", "errors", "issue", "malformed", "observe",
+    "require", "unchecked", "validate",
+]  # fmt: skip
 
 
 def issue(seen: ServerMemory, body: JsonObject, provider: str, reply: Json) -> None:
