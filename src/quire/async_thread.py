@@ -8,11 +8,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from quire.log import off_loop
+from quire.providers.wires import events_in, feed
 from quire.thread import Thread
 
 if TYPE_CHECKING:
+    from quire.providers.gemini_cache import Served
     from quire.send.cycle import Outcome
     from quire.send.transport import Transport
+    from quire.values import Entry, Request
 
 _Given = ParamSpec("_Given")
 _Made = TypeVar("_Made")
@@ -46,7 +49,6 @@ class AsyncThread:
     room = _awaited(Thread.room)
     so_far = _awaited(Thread.so_far)
     envelope = _awaited(Thread.envelope)
-    record = _awaited(Thread.record)
     results = _awaited(Thread.results)
     tools = _awaited(Thread.tools)
     reported = _awaited(Thread.reported)
@@ -59,6 +61,22 @@ class AsyncThread:
     learn_window = _awaited(Thread.learn_window)
     told_window = _awaited(Thread.told_window)
     close = _awaited(Thread.close)
+
+    async def record(
+        self,
+        reply: Any,
+        request: Request | None = None,
+        served: Served | None = None,
+        *,
+        on_text: Callable[[str], object] | None = None,
+    ) -> list[Entry]:
+        """A reply into the log; a stream, sync or async, is read to its end and `on_text` called with what it says."""
+        if hasattr(events := events_in(reply), "__aiter__"):
+            reader = self.thread._reader(request)
+            async for event in events:
+                feed(reader, event, on_text)
+            reply = reader.reply()
+        return await off_loop(self.thread.record, reply, request, served, on_text=on_text)
 
     async def run(self, target: str, transport: Transport, **how: Any) -> Outcome:
         """Carry out the newest turn; `runner`, `decide` and `on_event` are as in quire.send."""

@@ -40,7 +40,7 @@ from quire.providers.explain import diagnosis_of
 from quire.providers.gemini_cache import Served
 from quire.providers.models import named_target
 from quire.providers.rules import GrowingCheck, require
-from quire.providers.wires import parse_reply
+from quire.providers.wires import StreamReader, events_in, feed, parse_reply
 from quire.thread_state import CHECKPOINT_EVERY_READ, ThreadState, changed_policy, changes, policy_for, within
 from quire.values import (
     Entry,
@@ -387,14 +387,43 @@ class Thread:
 
     # Back into it: record
 
-    @_one_at_a_time
-    def record(self, reply: Any, request: Request | None = None, served: Served | None = None) -> list[Entry]:
-        """A reply, as the SDK gave it or as JSON, into the log with what was sent for it and what it used."""
-        sent = request or self._newest
-        if sent is None:
+    def record(
+        self,
+        reply: Any,
+        request: Request | None = None,
+        served: Served | None = None,
+        *,
+        on_text: Callable[[str], object] | None = None,
+    ) -> list[Entry]:
+        """A reply, as the SDK gave it or as JSON, into the log with what was sent for it and what it used.
+
+        A stream is read to its end, and `on_text` called with what it says as it comes.
+        """
+        if (events := events_in(reply)) is not None:
+            if hasattr(events, "__aiter__"):
+                raise CallError("the stream is asynchronous", hint="await AsyncThread(thread).record(…)")
+            reader = self._reader(request)
+            for event in events:
+                feed(reader, event, on_text)
+            reply = reader.reply()
+        return self._record(reply, request, served)
+
+    def _reader(self, request: Request | None = None) -> StreamReader:
+        """A reader for the events of the reply to a request, the newest one where none is given."""
+        return providers.stream(self._asked(request).target, self._tool_names())
+
+    def _asked(self, request: Request | None) -> Request:
+        if (sent := request or self._newest) is None:
             raise CallError("there is no request to record a reply for", hint="Call thread.request() first.")
-        names = list(self._fold.assembly.carried.tools) if self._fold.assembly is not None else []
-        parsed = reply if isinstance(reply, Reply) else parse_reply(sent.target, reply, names)
+        return sent
+
+    def _tool_names(self) -> list[str]:
+        return list(self._fold.assembly.carried.tools) if self._fold.assembly is not None else []
+
+    @_one_at_a_time
+    def _record(self, reply: Any, request: Request | None, served: Served | None) -> list[Entry]:
+        sent = self._asked(request)
+        parsed = reply if isinstance(reply, Reply) else parse_reply(sent.target, reply, self._tool_names())
         kept = self.append(self.sent_entry(sent, parsed), *parsed.entries)
         self.reported(sent, parsed, _diagnosis(reply), served)
         return kept
@@ -402,7 +431,7 @@ class Thread:
     def results(self, reply: Any, run: Any) -> list[Entry]:
         """Carry out the calls of a recorded reply, and record their results; empty where it called nothing.
 
-        `run` are functions, in a list or by the names that the model calls, a `Toolbox`, or one function of a call's
+        `reply` is what was recorded, or what `record` returned of it. `run` are functions, in a list or by the names that the model calls, a `Toolbox`, or one function of a call's
         name and arguments. Whatever a function raises is a result, too. A call that has its result is not run again.
         """
         from quire.send.tools import toolbox_of
@@ -411,9 +440,10 @@ class Thread:
         toolbox = toolbox_of(run)
         newest = self.store.read(self.name, after=self._fold.catch_up() and self._fold.sent_seq)
         answered = {entry.call_id for entry in newest if entry.kind == "result"}
-        target = self._newest.target if self._newest is not None else self._last_target()
-        parsed = reply if isinstance(reply, Reply) else parse_reply(target, reply)
-        asked = {entry.call_id for entry in parsed.entries if entry.kind == "call"}
+        if not isinstance(reply, list):
+            target = self._newest.target if self._newest is not None else self._last_target()
+            reply = (reply if isinstance(reply, Reply) else parse_reply(target, reply)).entries
+        asked = {entry.call_id for entry in reply if entry.kind == "call"}
         calls = [entry for entry in newest if entry.kind == "call" and entry.call_id in asked]
         if asked and not calls:
             raise CallError("the reply is not in the log", hint="Call thread.record(reply) first.")

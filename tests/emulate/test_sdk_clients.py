@@ -6,17 +6,21 @@ cache counts are the provider's.
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import quire
 from quire import assemble, values
 from quire.emulate import Emulator
 from quire.entry import chain
+from quire.errors import CallError
 from quire.providers import marked, parse_reply, render, sdk_kwargs, stream
 from quire.providers.simulate import Simulator
 from quire.testing import Cut, Refuse, emulator
 from quire.values import Call, Entry, JsonObject, Reply, Text, Think
+from toolbox import closed_later
 
 pytestmark = [pytest.mark.xdist_group("sdk"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -168,6 +172,52 @@ def test_a_thread_goes_through_the_official_client_and_comes_back(
     reads = [reply.usage.cache_read for reply in replies]
     if provider != "gemini":
         assert 0 == reads[0] < reads[1] < reads[2]
+
+
+def look_up(id: str) -> str:
+    """finds a record"""
+    return f"record {id}"
+
+
+def opened(folder: Path) -> quire.Thread:
+    thread = closed_later(quire.open(folder / "t.db", "t"))
+    thread.append(values.system(LONG), TOOLS)
+    thread.user("Look up 7 and 8.")
+    return thread
+
+
+@pytest.mark.parametrize(("provider", "target", "wire", "make"), CLIENTS)
+def test_a_stream_is_recorded_while_it_is_shown(
+    provider: str, target: str, wire: str, make: Callable[[str], Any], tmp_path: Path
+) -> None:
+    thread, shown = opened(tmp_path), list[str]()
+    with emulator(provider, replies=list(SCRIPT), chunk_bytes=13) as server, closing(make(server.url)) as client:
+        for _ in range(2):
+            kept = thread.record(
+                events_of(wire, client, thread.request(target, max_tokens=5000).kwargs), on_text=shown.append
+            )
+            thread.results(kept, [look_up])
+    assert [received.error for received in server.requests] == ["", ""]
+    assert "".join(shown) == "One moment.Both are there."
+    assert len(shown) > 2
+    results = [entry.body["content"] for entry in thread if entry.kind == "result"]
+    assert results == ["record 7", "record 8", "record 8"]
+    assert all(entry.body["usage"]["input_total"] for entry in thread if entry.kind == "sent")
+    assert thread.entries[-1].text == "Both are there."
+
+
+async def test_an_asynchronous_stream_is_recorded_while_it_is_shown(tmp_path: Path) -> None:
+    anthropic = pytest.importorskip("anthropic")
+    thread, shown = quire.AsyncThread(opened(tmp_path)), list[str]()
+    with emulator("anthropic", replies=list(SCRIPT), chunk_bytes=13) as server:
+        async with anthropic.AsyncAnthropic(base_url=server.url, api_key="key") as client:
+            for _ in range(2):
+                request = await thread.request("anthropic:claude-opus-5-5", max_tokens=5000)
+                events = await client.messages.create(**request.kwargs, stream=True)
+                await thread.results(await thread.record(events, on_text=shown.append), [look_up])
+            with pytest.raises(CallError, match="asynchronous"):
+                thread.thread.record(events)
+    assert "".join(shown) == "One moment.Both are there."
 
 
 @pytest.mark.parametrize(("provider", "target", "wire", "make"), CLIENTS)

@@ -135,7 +135,8 @@ def tool_entries(definitions: Iterable[JsonObject]) -> list[Entry]:
     out: list[Entry] = []
     for form, tools in by_form.items():
         if not form:
-            out.append(define_tools(tools))
+            usual = {"description": "", "parameters": {"type": "object", "properties": {}}}
+            out.append(define_tools([{**usual, **tool} for tool in tools]))
             continue
         body: JsonObject = {wire_of(form).layout.field: [], "tools": tools}
         body = body if form != "bedrock" else {"messages": [], "toolConfig": {"tools": tools}}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -160,6 +160,21 @@ def _wire(name: str) -> Wire:
     wire = format_of(name)
     assert isinstance(wire, Wire), name
     return wire
+
+
+def events_in(reply: Any) -> Any:
+    """The events of a reply that is a stream, sync or async (boto3 has them in a field); None of a whole one."""
+    events = reply.get("stream") if isinstance(reply, Mapping) else reply
+    whole = isinstance(events, str | bytes | Mapping) or hasattr(events, "model_dump")
+    return events if not whole and (hasattr(events, "__iter__") or hasattr(events, "__aiter__")) else None
+
+
+def feed(reader: StreamReader, event: Any, on_text: Callable[[str], object] | None) -> None:
+    """One more event of a stream; `on_text` gets what it says to the user."""
+    reader.feed(event)
+    for piece in reader.live():
+        if on_text is not None and piece.kind == "respond":
+            on_text(piece.text)
 
 
 def parse_reply(target: str, reply: Any, names: Iterable[str] = ()) -> Reply:
