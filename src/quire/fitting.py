@@ -20,6 +20,7 @@ from quire.assemble.user_message import normal
 from quire.entry import canonical, chain, result_text
 from quire.errors import CallError, FormatError, NotFound
 from quire.providers.incoming import plain
+from quire.providers.models import named_target
 from quire.providers.prefix import written
 from quire.providers.wires import FORMATS, Wire, as_body, detect, format_of, wire_of
 from quire.thread_state import policy_for
@@ -49,7 +50,7 @@ class Fitter:
     """
 
     def __init__(self, budget: int = 0, target: str = "", *, form: str = "", **policy: Any) -> None:
-        self._target, self._form = target, form
+        self._target, self._form = named_target(target) if target else "", form
         if unknown := policy.keys() - {*Policy.__struct_fields__}:
             raise CallError(
                 f"there is no {', '.join(sorted(unknown))} to choose",

@@ -237,7 +237,7 @@ def test_a_radix_tree_matches_what_the_longest_common_prefix_of_all_would(
 TARGETS = (
     "anthropic:claude-opus-5-5", "bedrock:anthropic.claude-opus-5-5", OLD, NEW, "openai:gpt-5.6",
     "gemini:gemini-2.5-flash", "deepseek:deepseek-v4-flash", "vllm:m", "sglang:m", "llamacpp:m", "xai:grok-4",
-    "azure:gpt-5.6", "groq:m", "mistral:mistral-large", "ollama:m", "openrouter:anthropic/claude-opus-5.5",
+    "azure:gpt-5.6", "groq:m", "mistral:mistral-large", "ollama:m", "compatible:m", "openrouter:anthropic/claude-opus-5.5",
 )  # fmt: skip
 
 ROLES = st.sampled_from(["user", "assistant"])
@@ -290,7 +290,7 @@ def test_the_shares_of_any_request_add_up_and_never_go_below_nothing(
         seen.add(str(turns))
 
 
-@pytest.mark.proves("azure bedrock groq mistral ollama openrouter xai", "cache simulation")
+@pytest.mark.proves("azure bedrock groq mistral ollama compatible openrouter xai", "cache simulation")
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_growing_thread_reads_more_each_time_at_every_provider(target: str) -> None:
     cache = simulator(target)

@@ -22,7 +22,7 @@ from quire.values import JsonObject
 TARGETS = (
     "anthropic:claude-opus-5-5", "anthropic:claude-opus-4-1", "bedrock:anthropic.claude-opus-4-8", "openai-chat:gpt-5",
     "openai-chat:gpt-5.6", "openai-responses:gpt-5", "openai-responses:gpt-5.6", "gemini:gemini-3.8-flash",
-    "deepseek:deepseek-chat", "vllm:m", "sglang:m", "llamacpp:m", "ollama:m",
+    "deepseek:deepseek-chat", "vllm:m", "sglang:m", "llamacpp:m", "ollama:m", "compatible:m",
 )  # fmt: skip
 
 

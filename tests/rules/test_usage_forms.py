@@ -69,11 +69,13 @@ FORMS = [
     ("llamacpp", {"prompt_tokens": 91, "completion_tokens": 4, "prompt_tokens_details": {"cached_tokens": 90}}, Usage(91, 90, 0, 0, 4)),
     ("llamacpp-anthropic", {"usage": {"cache_read_input_tokens": 90, "input_tokens": 1, "output_tokens": 4}}, Usage(91, 90, 0, 0, 4)),
     ("ollama", {"prompt_tokens": 9, "completion_tokens": 4}, Usage(9, 0, 0, 0, 4)),
+    ("compatible", {"prompt_tokens": 9, "completion_tokens": 4}, Usage(9, 0, 0, 0, 4)),
 ]  # fmt: skip
 
 
 @pytest.mark.proves(
-    "anthropic openai azure gemini bedrock deepseek xai groq mistral openrouter vllm sglang llamacpp ollama", "usage"
+    "anthropic openai azure gemini bedrock deepseek xai groq mistral openrouter vllm sglang llamacpp ollama compatible",
+    "usage",
 )
 @pytest.mark.parametrize(("provider", "reported", "normal"), FORMS)
 def test_usage_comes_out_in_one_form(provider: str, reported: Any, normal: Usage) -> None:

@@ -89,8 +89,10 @@ def test_other_chat_apis_take_notes_as_system_messages(target: str) -> None:
     assert (last["role"], last["content"] in ("be kind", [_text("be kind")])) == ("system", True)
 
 
-@pytest.mark.proves("vllm sglang llamacpp ollama mistral", "late notes")
-@pytest.mark.parametrize("target", ["vllm:m", "sglang:m", "llamacpp:m", "ollama:m", "mistral:mistral-large-latest"])
+@pytest.mark.proves("vllm sglang llamacpp ollama compatible mistral", "late notes")
+@pytest.mark.parametrize(
+    "target", ["vllm:m", "sglang:m", "llamacpp:m", "ollama:m", "compatible:m", "mistral:mistral-large-latest"]
+)
 def test_where_a_template_decides_notes_join_the_message_before_them(target: str) -> None:
     body = _request(target, Q, NOTE, CALL, RESULT, NOTE).body
     assert body["messages"][1]["content"] == "q\n\n[Note]: be kind"

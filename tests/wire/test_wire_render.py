@@ -16,7 +16,8 @@ from toolbox import fewer
 
 
 @pytest.mark.proves(
-    "anthropic openai azure gemini bedrock deepseek xai groq mistral openrouter vllm sglang llamacpp ollama", "render"
+    "anthropic openai azure gemini bedrock deepseek xai groq mistral openrouter vllm sglang llamacpp ollama compatible",
+    "render",
 )
 @given(prompts=growing())
 @fewer(5)
@@ -31,7 +32,7 @@ def test_a_rendered_request_breaks_no_rule(prompts: list[Prompt]) -> None:
 
 
 @pytest.mark.proves(
-    "anthropic openai azure gemini bedrock deepseek xai groq mistral openrouter vllm sglang llamacpp ollama",
+    "anthropic openai azure gemini bedrock deepseek xai groq mistral openrouter vllm sglang llamacpp ollama compatible",
     "prefix kept",
 )
 @given(prompts=growing())

@@ -79,7 +79,9 @@ TYPED: dict[str, tuple[Any, str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.proves("openai azure anthropic deepseek xai groq mistral openrouter vllm sglang llamacpp ollama", "sdk")
+@pytest.mark.proves(
+    "openai azure anthropic deepseek xai groq mistral openrouter vllm sglang llamacpp ollama compatible", "sdk"
+)
 @pytest.mark.parametrize("target", [target for wire in TYPED for target in _of_wire(wire)])
 @given(prompts=growing())
 @fewer(20)

@@ -11,7 +11,7 @@ TARGETS = (
     "bedrock:us.anthropic.claude-opus-5-5-v1:0 bedrock:amazon.nova-lite-v1:0 "
     "cohere:command-a-reasoning-08-2025 deepseek:deepseek-v4-flash xai:grok-4.20 groq:openai/gpt-oss-120b "
     "mistral:mistral-large-latest openrouter:anthropic/claude-opus-5.5 vllm:Qwen/Qwen3.5-35B-A3B "
-    "sglang:some-model llamacpp:smollm2 ollama:gemma3 azure:gpt-6-sol llamacpp-anthropic:smollm2 "
+    "sglang:some-model llamacpp:smollm2 ollama:gemma3 compatible:kimi azure:gpt-6-sol llamacpp-anthropic:smollm2 "
     "xai-responses:grok-4.20"
 ).split()
 

@@ -71,7 +71,8 @@ def resolve(name: str) -> tuple[str, str]:
 def _meant(name: str) -> str:
     """The nearest name, where one is near; else the providers, without their other names."""
     near = nearest(name.strip().lower(), _names())
-    return f"Did you mean {near}?" if near else f"Known: {', '.join(providers())}."
+    known = f"Known: {', '.join(providers())}; any other server that speaks OpenAI's Chat format is compatible:MODEL."
+    return f"Did you mean {near}?" if near else known
 
 
 def is_embedded(target: str) -> bool:
