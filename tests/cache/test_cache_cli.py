@@ -53,6 +53,15 @@ def test_simulate_prints_json_whose_parts_add_up(requests: Path) -> None:
     assert rows[1]["read"] == rows[0]["tokens"]
 
 
+def test_a_prompt_under_the_minimum_is_said_to_be_that_and_not_to_have_moved(tmp_path: Path) -> None:
+    said = [user(text(20, "a")), assistant(text(20, "b")), user(text(20, "c"))]
+    lines = [{"at": turn * MINUTE, "request": claude(*said[: 2 * turn + 1])} for turn in range(2)]
+    (tmp_path / "short.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    out = run("simulate", tmp_path / "short.jsonl", "-p", "anthropic", "--mark", "--json")
+    assert [row["cause"] for row in json.loads(out)["requests"]] == ["first", "minimum"]
+    assert "minimum: no mark stands behind" in run("simulate", tmp_path / "short.jsonl", "-p", "anthropic", "--mark")
+
+
 def test_without_marks_nothing_is_read_and_the_reason_is_given(requests: Path) -> None:
     out = run("simulate", requests, "-p", "anthropic")
     assert "0.0% read" in out

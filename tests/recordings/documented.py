@@ -153,6 +153,9 @@ GEMINI: list[tuple[str, list[Object], list[Object], Object]] = [
     (FLASH, _model({"functionCall": {"name": "w", "args": {}, "id": "1"}}),
      [{"role": "user", "parts": [{"functionResponse": {"name": "w", "id": "1", "response": {"url": "u"}, "parts": [
          {"inlineData": {"mimeType": "image/png", "data": PNG}}]}}]}], {}),
+    ("gemini:gemini-3-flash-preview", [*_model({"functionCall": {"name": "w", "args": {}}}),
+                                       {"role": "user", "parts": [{"functionResponse": {"name": "w", "response": {"a": 1}}}]},
+                                       *_model({"text": "Yes."})], [], {}),
     ("gemini:gemini-3-flash-preview", _model(
         {"toolCall": {"toolType": "GOOGLE_SEARCH_WEB", "args": {}, "id": "x"}, "thoughtSignature": "c2ln"},
         {"toolResponse": {"toolType": "GOOGLE_SEARCH_WEB", "response": {}, "id": "x"}}, {"text": "Yes."}), [], {}),

@@ -95,10 +95,8 @@ def giving_back(write: Callable[[Draft, Message], None]) -> Callable[[Draft, Mes
 
     def put(sheet: Draft, message: Message) -> None:
         before, left, last, half = len(sheet.messages), len(sheet.left_out), sheet.last, sheet.half
+        tools, effort = len(sheet.late_tools), sheet.effort
         sheet.half = None
-        if message.role == "tools" and not sheet.faithful and (listed := _as_they_came(sheet, message)):
-            sheet.messages += listed
-            return
         write(sheet, message)
         if sheet.faithful:
             return
@@ -119,7 +117,8 @@ def giving_back(write: Callable[[Draft, Message], None]) -> Callable[[Draft, Mes
         if _follows(sheet, message, before) and not parted:
             bridges = []
         sheet.messages[max(0, before - 1) :] = [*([last] if before else []), *bridges, *came]
-        del sheet.left_out[left:]
+        del sheet.left_out[left:], sheet.late_tools[tools:]
+        sheet.effort = effort
         sheet.given_back, sheet.given_seq = len(sheet.messages), max(message.seqs, default=0)
 
     return put

@@ -28,6 +28,7 @@ from quire.providers.incoming import (
     text_in,
     told_text,
     whole_message,
+    with_wire,
 )
 from quire.providers.models import model_info
 from quire.providers.outgoing import exported
@@ -69,12 +70,34 @@ def import_messages(value: Any, model: str = "") -> list[Entry]:
     if not isinstance(value, list):
         raise FormatError("no list of contents", hint='Give a list, or {"contents": [...]}.')
     waiting: list[Entry] = []
+    signs = bool(model) and model_info(f"{FORMAT}:{model}").features.signatures
+    newest = max((place for place, content in enumerate(value) if signs and _asks(content)), default=0)
     for place, content in enumerate(value):
         entries = _entries(content, f"contents[{place}]", waiting)
+        if place < newest:
+            # Calls of turns that are over need no signature.
+            entries = [with_wire(each, {"over": True}) if _is_unsigned(each) else each for each in entries]
         out += tagged(entries, FORMAT, content, model)
         if calls := [entry for entry in entries if entry.kind == "call"]:
             waiting = calls
     return out
+
+
+def _is_unsigned(entry: Entry) -> bool:
+    return entry.kind == "call" and "thoughtSignature" not in entry.wire.get("block", {})
+
+
+def _asks(content: Json) -> bool:
+    """Whether the user speaks in a content, and no function answers."""
+    return isinstance(content, dict) and content.get("role", "user") == "user" and not _responds(content)
+
+
+def _responds(content: JsonObject) -> bool:
+    parts = content.get("parts")
+    fields = {"functionResponse", "function_response"}
+    return any(
+        isinstance(part, dict) and part.keys() & fields for part in (parts if isinstance(parts, list) else ())
+    )
 
 
 def _head_entries(request: JsonObject) -> list[Entry]:

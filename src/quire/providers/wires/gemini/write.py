@@ -336,7 +336,10 @@ def _function_call(part: Call, message: Message, sheet: Draft, signed: bool) -> 
         out = {"functionCall": fields}
     if "thoughtSignature" in out or signed or not sheet.info.features.signatures:
         return out
-    if "thoughtSignature" in obj(part.wire.get("block")) and not is_from(part.wire, (FORMAT,), sheet):
+    mine = is_from(part.wire, (FORMAT,), sheet)
+    if mine and part.wire.get("over"):
+        return out
+    if "thoughtSignature" in obj(part.wire.get("block")) and not mine:
         sheet.leave_out(message, f"thought signature of {part.wire.get('model')} means nothing here", part)
     return {**out, "thoughtSignature": FOREIGN}
 
