@@ -467,6 +467,7 @@ def _whole_chat(events: tuple[Object, ...]) -> Object:
 def _grow_call(called: Object, piece: Object) -> None:
     function = called.setdefault("function", {"name": "", "arguments": ""})
     called["id"] = called.get("id") or piece.get("id")
+    called |= {key: value for key, value in piece.items() if key not in ("index", "id", "function")}
     called["type"] = "function"
     given = piece.get("function") or {}
     function["name"] = function["name"] or given.get("name") or ""

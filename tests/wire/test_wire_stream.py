@@ -410,3 +410,36 @@ def test_a_call_that_the_server_carried_out_is_no_call_of_ours() -> None:
         assert [entry.kind for entry in reading.reply().entries] == kinds
         whole = parse_reply("xai-responses:grok-4", {"output": output, "status": "completed"})
         assert [entry.kind for entry in whole.entries] == kinds
+
+
+SIGNED = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}, "extra_content": {"google": 1}}
+CHAT_FIELDS: list[dict[str, Any]] = [
+    {"content": "x", "images": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}]},
+    {"content": "x", "executed_tools": [{"index": 0}, {"index": 1}], "annotations": [{"a": 1}]},
+    {"content": "x", "reasoning": "r", "reasoning_details": [{"text": "r"}, {"signature": "s"}]},
+    {"tool_calls": [SIGNED]},
+]
+
+
+@pytest.mark.parametrize("message", CHAT_FIELDS, ids=lambda message: "+".join(message))
+def test_whatever_a_streamed_chat_message_holds_is_what_the_whole_one_holds(message: dict[str, Any]) -> None:
+    target = "openrouter:google/gemini-3-flash"
+    deltas = [{name: value} for name, value in message.items() if not isinstance(value, list)]
+    deltas += [{name: [each]} for name, value in message.items() if isinstance(value, list) for each in value]
+    reading = stream(target)
+    for delta in deltas:
+        reading.feed({"choices": [{"delta": delta}]})
+    reading.feed({"choices": [{"delta": {}, "finish_reason": "stop"}], "usage": {"prompt_tokens": 1}})
+    choices = [{"message": message, "finish_reason": "stop"}]
+    assert reading.reply() == parse_reply(target, {"choices": choices, "usage": {"prompt_tokens": 1}})
+    lists = [value for value in message.values() if isinstance(value, list)]
+    assert all(str(value)[1:-1] in str(reading.reply()) for value in lists)
+
+
+def test_a_picture_of_converse_comes_in_pieces() -> None:
+    reading = stream("bedrock:amazon.nova-lite-v1:0")
+    reading.feed({"contentBlockStart": {"contentBlockIndex": 0, "start": {"image": {"format": "png"}}}})
+    reading.feed({"contentBlockDelta": {"contentBlockIndex": 0, "delta": {"image": {"source": {"bytes": "aGk="}}}}})
+    (entry,) = reading.feed({"contentBlockStop": {"contentBlockIndex": 0}})
+    assert entry.wire["block"] == {"image": {"format": "png", "source": {"bytes": "aGk="}}}
+    assert reading.partial().unknown == 0

@@ -15,7 +15,7 @@ from quire.entry import whole_characters
 from quire.errors import FormatError, ProviderError
 from quire.log.shapes import MAX_DEPTH
 from quire.providers.spelling import Spelling
-from quire.values import Entry, Json, JsonObject, Usage
+from quire.values import Entry, Json, JsonObject, Reply, Usage
 
 # No reply of any model comes near these; a stream that does is not one.
 LIMIT_BYTES = 64 * 1024 * 1024
@@ -176,6 +176,68 @@ class StreamGuard:
                 hint="stream.partial() holds what came before.",
             )
         return text
+
+
+class ReplyStream:
+    """A reply that comes in pieces: what every wire's reader keeps of it, and how it tells what came."""
+
+    format = ""
+    # What a whole stream ends with.
+    ending = ""
+
+    def __init__(
+        self, provider: str, model: str, names: Iterable[str], spelling: Spelling | None = None
+    ) -> None:
+        self.provider, self.names = provider, tuple(names)
+        self.spelled = read_back(self.names, spelling) if spelling else {}
+        self.tally = StreamGuard()
+        # A model may be asked by one name and answer by another.
+        self.id, self.asked, self.model, self.stop = "", model, model, ""
+        self.reported: JsonObject = {}
+        self.entries: list[Entry] = []
+
+    def live(self) -> list[BlockDelta]:
+        """The text that came since this was asked last, of blocks that are no entries yet."""
+        return self.tally.live()
+
+    def _add(self, entries: Iterable[Entry]) -> list[Entry]:
+        added = said(
+            identified(entries, len(self.entries)),
+            self.format,
+            self.model,
+            self.spelled,
+            begun=bool(self.entries),
+            asked=self.asked,
+        )
+        self.entries += added
+        return added
+
+    @property
+    def usage(self) -> Usage:
+        """What was reported so far."""
+        return Usage()
+
+    def unfinished(self) -> Iterable[JsonObject]:
+        """The pieces that are no entries yet."""
+        return ()
+
+    def partial(self) -> Partial:
+        """Everything received so far."""
+        return Partial(
+            tuple(self.entries),
+            tuple(self.unfinished()),
+            self.usage,
+            self.stop,
+            self.id,
+            self.model,
+            self.tally.unknown,
+        )
+
+    def reply(self) -> Reply:
+        """The whole reply, once its end has come."""
+        if not self.stop:
+            raise cut(self.ending)
+        return Reply(tuple(self.entries), self.usage, self.stop, self.id, self.model)
 
 
 def cut(missing: str) -> ProviderError:

@@ -11,9 +11,7 @@ from msgspec.structs import replace
 from quire.errors import FormatError
 from quire.providers.convert import image_json
 from quire.providers.incoming import (
-    BlockDelta,
-    Partial,
-    StreamGuard,
+    ReplyStream,
     cut,
     identified,
     listed,
@@ -185,18 +183,16 @@ _DELTAS = {
 }
 
 
-class MessagesStream:
+class MessagesStream(ReplyStream):
     """Gathers events. A thinking block without its signature, or half a tool_use, is never an entry."""
 
+    format = FORMAT
+    ending = "message_stop"
+
     def __init__(self, provider: str = FORMAT, model: str = "", names: Iterable[str] = ()) -> None:
-        self.provider = provider
-        self.spelled = read_back(names, NAMES)
-        self.tally = StreamGuard()
-        self.id, self.asked, self.model, self.stop = "", model, model, ""
+        super().__init__(provider, model, names, NAMES)
         self.open: dict[int, JsonObject] = {}
         self.pieces: dict[int, dict[str, list[str]]] = {}
-        self.reported: JsonObject = {}
-        self.entries: list[Entry] = []
         self.stopped = False
 
     def feed(self, event: Any) -> list[Entry]:
@@ -223,10 +219,6 @@ class MessagesStream:
             case _:
                 self.tally.unknown += 1
         return []
-
-    def live(self) -> list[BlockDelta]:
-        """The text that came since this was asked last, of blocks that are no entries yet."""
-        return self.tally.live()
 
     def _start(self, message: JsonObject) -> list[Entry]:
         """A message that goes on behind a call of running code may begin with blocks, and even be whole."""
@@ -286,18 +278,6 @@ class MessagesStream:
                 return None
         return block
 
-    def _add(self, entries: list[Entry]) -> list[Entry]:
-        added = said(
-            identified(entries, len(self.entries)),
-            FORMAT,
-            self.model,
-            self.spelled,
-            begun=bool(self.entries),
-            asked=self.asked,
-        )
-        self.entries += added
-        return added
-
     def _nothing_said(self) -> list[Entry]:
         return [] if self.entries or self.open else self._add([respond("")])
 
@@ -306,25 +286,13 @@ class MessagesStream:
         whole = {"usage": self.reported, "model": self.model}
         return usage(self.provider, whole) if self.reported else Usage()
 
-    def partial(self) -> Partial:
-        """Everything received so far."""
-        return Partial(
-            entries=tuple(self.entries),
-            unfinished=tuple(
-                _unfinished(self.open[index], self.pieces[index]) for index in sorted(self.open)
-            ),
-            usage=self.usage,
-            stop=self.stop,
-            id=self.id,
-            model=self.model,
-            unknown=self.tally.unknown,
-        )
+    def unfinished(self) -> Iterator[JsonObject]:
+        return (_unfinished(self.open[index], self.pieces[index]) for index in sorted(self.open))
 
     def reply(self) -> Reply:
-        """The whole reply, once message_stop has come."""
         if not self.stopped:
-            raise cut("message_stop")
-        return Reply(tuple(self.entries), self.usage, self.stop, self.id, self.model)
+            raise cut(self.ending)
+        return super().reply()
 
 
 def _unfinished(block: JsonObject, pieces: dict[str, list[str]]) -> JsonObject:

@@ -10,11 +10,8 @@ from typing import Any
 from quire.errors import FormatError
 from quire.providers.convert import image_json
 from quire.providers.incoming import (
-    BlockDelta,
-    Partial,
-    StreamGuard,
+    ReplyStream,
     bytes_of,
-    cut,
     identified,
     number_in,
     object_in,
@@ -191,17 +188,15 @@ class _Block:
         return {"kind": "respond", "text": "".join(self.text)}
 
 
-class ConverseStream:
+class ConverseStream(ReplyStream):
     """Gathers events; the usage comes last, and not at all when the stream is cut."""
 
+    format = FORMAT
+    ending = "messageStop"
+
     def __init__(self, provider: str = FORMAT, model: str = "", names: Iterable[str] = ()) -> None:
-        self.provider = provider
-        self.spelled = read_back(names, NAMES)
-        self.tally = StreamGuard()
-        self.id, self.model, self.stop = "", model, ""
+        super().__init__(provider, model, names, NAMES)
         self.open: dict[int, _Block] = {}
-        self.reported: JsonObject = {}
-        self.entries: list[Entry] = []
 
     def feed(self, event: Any) -> list[Entry]:
         """Take one event; the entries that it finished."""
@@ -223,7 +218,7 @@ class ConverseStream:
                 return self._close(number_in(given, "contentBlockIndex"))
             case "messageStop":
                 self.stop = text_in(given, "stopReason")
-                return [] if self.entries or self.open else self._add(respond(""))
+                return [] if self.entries or self.open else self._add([respond("")])
             case "metadata":
                 self.reported = given if sub(given, "usage") else {}
             case _ if kind.endswith("Exception"):
@@ -231,10 +226,6 @@ class ConverseStream:
             case _:
                 self.tally.unknown += 1
         return []
-
-    def live(self) -> list[BlockDelta]:
-        """The text that came since this was asked last, of blocks that are no entries yet."""
-        return self.tally.live()
 
     def _delta(self, place: int, block: _Block, delta: JsonObject) -> None:
         thought = sub(delta, "reasoningContent")
@@ -252,7 +243,9 @@ class ConverseStream:
         if "citation" in delta:
             block.citations.append(delta["citation"])
         block.results += objects(delta, "toolResult")
-        if not {"text", "toolUse", "toolResult", "reasoningContent", "citation"} & set(delta):
+        if picture := sub(delta, "image"):
+            block.start = {"image": {**sub(block.start, "image"), **picture}}
+        if not {"text", "toolUse", "toolResult", "reasoningContent", "citation", "image"} & set(delta):
             self.tally.unknown += 1
 
     def _close(self, index: int) -> list[Entry]:
@@ -264,31 +257,14 @@ class ConverseStream:
         if block is None:
             return []  # ended in the middle of its input: the reply's length ran out
         del self.open[index]
-        return self._add(spoken(block))
-
-    def _add(self, entry: Entry) -> list[Entry]:
-        added = said(
-            identified([entry], len(self.entries)), FORMAT, self.model, self.spelled, begun=bool(self.entries)
-        )
-        self.entries += added
-        return added
+        return self._add([spoken(block)])
 
     @property
     def usage(self) -> Usage:
         return usage(self.provider, self.reported) if self.reported else Usage()
 
-    def partial(self) -> Partial:
-        """Everything received so far."""
-        unfinished = tuple(self.open[index].unfinished() for index in sorted(self.open))
-        return Partial(
-            tuple(self.entries), unfinished, self.usage, self.stop, self.id, self.model, self.tally.unknown
-        )
-
-    def reply(self) -> Reply:
-        """The whole reply, once messageStop has come."""
-        if not self.stop:
-            raise cut("messageStop")
-        return Reply(tuple(self.entries), self.usage, self.stop, self.id, self.model)
+    def unfinished(self) -> Iterator[JsonObject]:
+        return (self.open[index].unfinished() for index in sorted(self.open))
 
 
 def other_format(body: JsonObject) -> str:

@@ -8,10 +8,7 @@ from typing import Any
 from quire.errors import FormatError
 from quire.providers.convert import from_url, image_json
 from quire.providers.incoming import (
-    BlockDelta,
-    Partial,
-    StreamGuard,
-    cut,
+    ReplyStream,
     identified,
     number_in,
     object_in,
@@ -150,18 +147,17 @@ def _assistant(message: JsonObject) -> list[Entry]:
     return out or [respond("")]
 
 
-class CohereStream:
+class CohereStream(ReplyStream):
     """Gathers events; the message is whole when `message-end` has come."""
 
+    format = FORMAT
+    ending = "its message-end"
+
     def __init__(self, provider: str = FORMAT, model: str = "", names: Iterable[str] = ()) -> None:
-        self.names = tuple(names)
-        self.tally = StreamGuard()
-        self.id, self.model, self.stop = "", model, ""
+        super().__init__(provider, model, names)
         self.content: dict[int, JsonObject] = {}
         self.plan = ""
         self.calls: dict[int, JsonObject] = {}
-        self.usage = Usage()
-        self.entries: list[Entry] = []
 
     def feed(self, event: Any) -> list[Entry]:
         """Take one event; the entries that it finished."""
@@ -185,10 +181,6 @@ class CohereStream:
                 self.tally.unknown += 1
         return []
 
-    def live(self) -> list[BlockDelta]:
-        """The text that came since this was asked last, of blocks that are no entries yet."""
-        return self.tally.live()
-
     def _content(self, index: int, piece: JsonObject) -> None:
         field = "thinking" if "thinking" in piece else "text"
         part = self.content.setdefault(index, {"type": text_in(piece, "type") or field})
@@ -205,7 +197,7 @@ class CohereStream:
     def _finish(self, delta: JsonObject) -> list[Entry]:
         if text_in(delta, "error"):
             raise refused({"message": delta["error"]})
-        self.usage = usage_of(sub(delta, "usage"))
+        self.reported = sub(delta, "usage")
         self.stop = text_in(delta, "finish_reason") or "COMPLETE"
         message: JsonObject = {"content": [self.content[index] for index in sorted(self.content)]}
         message["tool_plan"] = self.plan
@@ -216,37 +208,20 @@ class CohereStream:
         self.entries = _said(message, self.model, self.names)
         return self.entries
 
-    def partial(self) -> Partial:
-        """Everything received so far."""
-        unfinished: list[JsonObject] = []
-        if not self.stop:
-            unfinished = [
-                {
-                    "kind": "think" if "thinking" in part else "respond",
-                    "text": part.get("thinking") or part.get("text", ""),
-                }
-                for _, part in sorted(self.content.items())
-            ]
-            unfinished += [{"kind": "think", "text": self.plan}] if self.plan else []
-            unfinished += [
-                {"kind": "call", "name": value["name"], "text": value["arguments"]}
-                for value in self.calls.values()
-            ]
-        return Partial(
-            tuple(self.entries),
-            tuple(unfinished),
-            self.usage,
-            self.stop,
-            self.id,
-            self.model,
-            self.tally.unknown,
-        )
+    @property
+    def usage(self) -> Usage:
+        return usage_of(self.reported)
 
-    def reply(self) -> Reply:
-        """The whole reply, once `message-end` has come."""
-        if not self.stop:
-            raise cut("its message-end")
-        return Reply(tuple(self.entries), self.usage, self.stop, self.id, self.model)
+    def unfinished(self) -> Iterator[JsonObject]:
+        if self.stop:
+            return
+        for _, part in sorted(self.content.items()):
+            kind = "think" if "thinking" in part else "respond"
+            yield {"kind": kind, "text": part.get("thinking") or part.get("text", "")}
+        if self.plan:
+            yield {"kind": "think", "text": self.plan}
+        for value in self.calls.values():
+            yield {"kind": "call", "name": value["name"], "text": value["arguments"]}
 
 
 def _head(body: JsonObject) -> Iterator[Unit]:

@@ -13,10 +13,7 @@ from quire.errors import FormatError, ProviderError
 from quire.providers.convert import image_json
 from quire.providers.incoming import (
     LIMIT_BLOCKS,
-    BlockDelta,
-    Partial,
-    StreamGuard,
-    cut,
+    ReplyStream,
     listed,
     object_in,
     objects,
@@ -227,22 +224,20 @@ def _results(parts: list[JsonObject], waiting: list[Entry]) -> list[Entry]:
 # A streamed generateContent response: text grows until something else comes, calls come whole.
 
 
-class GeminiStream:
+class GeminiStream(ReplyStream):
     """Gathers chunks. A part with a signature is never joined with another: the signature is of that part."""
 
+    format = FORMAT
+    ending = "its finishReason"
+
     def __init__(self, provider: str = FORMAT, model: str = "", names: Iterable[str] = ()) -> None:
-        self.provider = provider
-        self.spelled = read_back(names, NAMES)
-        self.tally = StreamGuard()
-        self.id, self.asked, self.model, self.stop = "", model, model, ""
+        super().__init__(provider, model, names, NAMES)
         self.growing: JsonObject = {}
         self.pieces: list[str] = []
         self.parts = 0
         # A call whose arguments come in pieces, and the paths of those that go on.
         self.call: JsonObject = {}
         self.paths: set[str] = set()
-        self.reported: JsonObject = {}
-        self.entries: list[Entry] = []
 
     def feed(self, event: Any) -> list[Entry]:
         """Take one chunk; the entries that it finished."""
@@ -262,12 +257,10 @@ class GeminiStream:
         finished = [entry for part in parts_in(candidate) for entry in self._part(part)]
         if stop := text_in(candidate, "finishReason") or text_in(candidate, "finish_reason"):
             self.stop = stop
-            finished += [*self._called(), *self._grown()] or ([] if self.entries else self._add(respond("")))
+            finished += [*self._called(), *self._grown()] or (
+                [] if self.entries else self._add([respond("")])
+            )
         return finished
-
-    def live(self) -> list[BlockDelta]:
-        """The text that came since this was asked last, of blocks that are no entries yet."""
-        return self.tally.live()
 
     def _part(self, part: JsonObject) -> list[Entry]:
         if "functionCall" in part and (self.call or _goes_on(part["functionCall"])):
@@ -318,35 +311,18 @@ class GeminiStream:
 
     def _whole(self, part: JsonObject) -> list[Entry]:
         self.parts += 1
-        return self._add(spoken(part, self.parts - 1))
-
-    def _add(self, entry: Entry) -> list[Entry]:
-        added = said([entry], FORMAT, self.model, self.spelled, begun=bool(self.entries), asked=self.asked)
-        self.entries += added
-        return added
+        return self._add([spoken(part, self.parts - 1)])
 
     @property
     def usage(self) -> Usage:
         return usage(self.provider, self.reported) if self.reported else Usage()
 
-    def partial(self) -> Partial:
-        """Everything received so far."""
-        kind = "think" if self.growing.get("thought") else "respond"
-        unfinished: tuple[JsonObject, ...] = ()
+    def unfinished(self) -> Iterator[JsonObject]:
         if self.growing:
-            unfinished = ({"kind": kind, "text": "".join(self.pieces)},)
+            kind = "think" if self.growing.get("thought") else "respond"
+            yield {"kind": kind, "text": "".join(self.pieces)}
         if called := sub(self.call, "functionCall"):
-            told = {"name": called.get("name", ""), "text": compact(called["args"])}
-            unfinished = (*unfinished, {"kind": "call", **told})
-        return Partial(
-            tuple(self.entries), unfinished, self.usage, self.stop, self.id, self.model, self.tally.unknown
-        )
-
-    def reply(self) -> Reply:
-        """The whole reply, once its finishReason has come."""
-        if not self.stop:
-            raise cut("its finishReason")
-        return Reply(tuple(self.entries), self.usage, self.stop, self.id, self.model)
+            yield {"kind": "call", "name": called.get("name", ""), "text": compact(called["args"])}
 
 
 # Arguments that come in pieces, each with a JSON path (RFC 9535) to where it belongs.

@@ -8,10 +8,7 @@ from typing import Any
 from quire.errors import FormatError
 from quire.providers.convert import from_url, image_json
 from quire.providers.incoming import (
-    BlockDelta,
-    Partial,
-    StreamGuard,
-    cut,
+    ReplyStream,
     identified,
     listed,
     number_in,
@@ -185,7 +182,7 @@ def _assistant(message: JsonObject) -> list[Entry]:
         out.append(think(str(thought), wire=came or None))
     audio = sub(message, "audio")
     text = text_of(message.get("content")) or message.get("refusal") or audio.get("transcript")
-    if text or audio:
+    if text or audio or message.get("images"):
         out.append(respond(str(text or ""), wire=_besides(message)))
     out += [_call(each) for each in objects(message, "tool_calls") if _is_called(each)]
     function = sub(message, "function_call")
@@ -201,8 +198,9 @@ def _is_called(given: JsonObject) -> bool:
 
 
 def _besides(message: JsonObject) -> JsonObject | None:
-    """What comes with a text and cannot be sent back: annotations, and the audio it is the transcript of."""
-    kept = {field: message[field] for field in ("annotations", "audio") if message.get(field)}
+    """What comes with a text: annotations, the audio it is the transcript of, pictures."""
+    fields = ("annotations", "audio", "images", "executed_tools")
+    kept = {field: message[field] for field in fields if message.get(field)}
     return {"block": kept} if kept else None
 
 
@@ -232,36 +230,38 @@ def _call(given: JsonObject) -> Entry:
 DONE = {"object": "[DONE]"}
 
 
+# Fields of a delta that are put together by kinds of their own; all others are kept as they come.
+_GATHERED = ("role", *_THOUGHTS, "thinking", "content", "refusal", "audio", "tool_calls", "function_call")
+
+
 class _Call:
     def __init__(self) -> None:
         self.id = self.name = ""
         self.arguments: list[str] = []
         self.custom = False
+        # Whatever else is said of it: Gemini's signature in `extra_content`.
+        self.others: JsonObject = {}
 
     def json(self) -> JsonObject:
-        if self.custom:
-            custom = {"name": self.name, "input": "".join(self.arguments)}
-            return {"id": self.id, "type": "custom", "custom": custom}
-        function = {"name": self.name, "arguments": "".join(self.arguments)}
-        return {"id": self.id, "type": "function", "function": function}
+        kind, text = ("custom", "input") if self.custom else ("function", "arguments")
+        called = {"name": self.name, text: "".join(self.arguments)}
+        return {"id": self.id, "type": kind, kind: called, **self.others}
 
 
-class ChatStream:
+class ChatStream(ReplyStream):
     """Gathers chunks; nothing of a chat message is whole before its finish_reason has come."""
 
+    format = FORMAT
+    ending = "its finish_reason"
+
     def __init__(self, provider: str = FORMAT, model: str = "", names: Iterable[str] = ()) -> None:
-        self.provider = provider
-        self.names = tuple(names)
-        self.tally = StreamGuard()
-        self.id, self.asked, self.model, self.stop = "", model, model, ""
+        super().__init__(provider, model, names)
         self.text: dict[str, list[str]] = {}
-        self.details: list[JsonObject] = []
-        self.annotations: list[JsonObject] = []
+        # Whatever else the message holds: annotations, images, reasoning_details.
+        self.others: JsonObject = {}
         self.audio: JsonObject = {}
         self.calls: dict[int, _Call] = {}
-        self.reported: JsonObject = {}
         self.tier: JsonObject = {}
-        self.entries: list[Entry] = []
 
     def feed(self, event: Any) -> list[Entry]:
         """Take one chunk; the entries that it finished."""
@@ -281,10 +281,6 @@ class ChatStream:
             self.tier = {"service_tier": chunk["service_tier"]}
         self._usage(chunk)
         return self._choices(objects(chunk, "choices"))
-
-    def live(self) -> list[BlockDelta]:
-        """The text that came since this was asked last, of blocks that are no entries yet."""
-        return self.tally.live()
 
     def _usage(self, chunk: JsonObject) -> None:
         if chunk.get("usage") or chunk.get("x_groq") or chunk.get("timings"):
@@ -312,8 +308,10 @@ class ChatStream:
                 # Where a server says the same under two names, the first becomes the entry and is shown.
                 kept = self.tally.show(place, kind, text) if number == 0 else self.tally.add(text)
                 self.text.setdefault(field, []).append(kept)
-        self.details += objects(delta, "reasoning_details")
-        self.annotations += objects(delta, "annotations")
+        for field, value in delta.items():
+            if field not in _GATHERED and value is not None:
+                grows = isinstance(value, list)
+                self.others[field] = [*listed(self.others, field), *value] if grows else value
         self._audio(sub(delta, "audio"))
         for piece in objects(delta, "tool_calls"):
             self._call(piece)
@@ -335,6 +333,8 @@ class ChatStream:
         call = self.calls.setdefault(index, _Call())
         function, custom = sub(piece, "function"), sub(piece, "custom")
         call.custom = call.custom or bool(custom)
+        apart = ("index", "id", "type", "function", "custom")
+        call.others |= {field: value for field, value in piece.items() if field not in apart and value}
         call.id = call.id or text_in(piece, "id")
         name = text_in(function, "name") or text_in(custom, "name")
         # Some servers say the name in each chunk.
@@ -351,46 +351,26 @@ class ChatStream:
 
     def _message(self) -> JsonObject:
         out: JsonObject = {field: "".join(pieces) for field, pieces in self.text.items()}
-        gathered = {"reasoning_details": self.details, "annotations": self.annotations, "audio": self.audio}
-        out |= {field: value for field, value in gathered.items() if value}
+        out |= self.others | ({"audio": self.audio} if self.audio else {})
         if self.calls:
             out["tool_calls"] = [self.calls[index].json() for index in sorted(self.calls)]
         return out
 
     @property
     def usage(self) -> Usage:
-        return usage(self.provider, {**self.reported, **self.tier}) if self.reported else Usage()
+        whole = {**self.reported, **self.tier, "choices": [{"message": self.others}]}
+        return usage(self.provider, whole) if self.reported else Usage()
 
-    def partial(self) -> Partial:
-        """Everything received so far."""
-        unfinished: list[JsonObject] = []
-        if not self.stop:
-            kinds = {"content": "respond", "refusal": "respond"}
-            unfinished = [
-                {"kind": kinds.get(field, "think"), "text": "".join(pieces)}
-                for field, pieces in self.text.items()
-            ]
-            if spoken := self.audio.get("transcript"):
-                unfinished.append({"kind": "respond", "text": spoken})
-            unfinished += [
-                {"kind": "call", "name": call.name, "text": "".join(call.arguments)}
-                for call in self.calls.values()
-            ]
-        return Partial(
-            tuple(self.entries),
-            tuple(unfinished),
-            self.usage,
-            self.stop,
-            self.id,
-            self.model,
-            self.tally.unknown,
-        )
-
-    def reply(self) -> Reply:
-        """The whole reply, once its finish_reason has come."""
-        if not self.stop:
-            raise cut("its finish_reason")
-        return Reply(tuple(self.entries), self.usage, self.stop, self.id, self.model)
+    def unfinished(self) -> Iterator[JsonObject]:
+        if self.stop:
+            return
+        for field, pieces in self.text.items():
+            kind = "respond" if field in ("content", "refusal") else "think"
+            yield {"kind": kind, "text": "".join(pieces)}
+        if spoken := self.audio.get("transcript"):
+            yield {"kind": "respond", "text": spoken}
+        for each in self.calls.values():
+            yield {"kind": "call", "name": each.name, "text": "".join(each.arguments)}
 
 
 def _other(body: JsonObject) -> str:

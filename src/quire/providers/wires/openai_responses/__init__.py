@@ -11,11 +11,8 @@ from msgspec.structs import replace
 
 from quire.errors import FormatError
 from quire.providers.incoming import (
-    BlockDelta,
-    Partial,
-    StreamGuard,
+    ReplyStream,
     check_content,
-    cut,
     identified,
     listed,
     number_in,
@@ -292,22 +289,20 @@ _SHOWN = {
 }
 
 
-class ResponsesStream:
+class ResponsesStream(ReplyStream):
     """Gathers events; a reasoning item's encrypted content is taken from its end alone."""
 
+    format = FORMAT
+    ending = "response.completed"
+
     def __init__(self, provider: str = FORMAT, model: str = "", names: Iterable[str] = ()) -> None:
-        self.provider = provider
-        self.spelled = read_back(names, NAMES)
-        self.tally = StreamGuard()
-        self.id, self.asked, self.model, self.stop = "", model, model, ""
+        super().__init__(provider, model, names, NAMES)
         # Items by their place in the output, and how many of them are entries.
         self.done: dict[int, JsonObject] = {}
         self.shown = 0
         self.after = ""
         self.open: dict[int, JsonObject] = {}
         self.pieces: dict[int, list[str]] = {}
-        self.reported: JsonObject = {}
-        self.entries: list[Entry] = []
         # To resume a background response: GET /responses/{id}?stream=true&starting_after=N.
         self.sequence_number = -1
 
@@ -336,10 +331,6 @@ class ResponsesStream:
         elif not kind.startswith(_PASSED):
             self.tally.unknown += 1
         return []
-
-    def live(self) -> list[BlockDelta]:
-        """The text that came since this was asked last, of blocks that are no entries yet."""
-        return self.tally.live()
 
     def _begin(self, response: JsonObject) -> None:
         self.id = text_in(response, "id") or self.id
@@ -377,42 +368,13 @@ class ResponsesStream:
         self.done = {self.shown + place: item for place, item in enumerate(held)}
         return self._in_order() or ([] if self.entries else self._add([respond("")]))
 
-    def _add(self, entries: list[Entry]) -> list[Entry]:
-        added = said(
-            identified(entries, len(self.entries)),
-            FORMAT,
-            self.model,
-            self.spelled,
-            begun=bool(self.entries),
-            asked=self.asked,
-        )
-        self.entries += added
-        return added
-
     @property
     def usage(self) -> Usage:
         return usage(self.provider, self.reported) if self.reported else Usage()
 
-    def partial(self) -> Partial:
-        """Everything received so far."""
-        return Partial(
-            entries=tuple(self.entries),
-            unfinished=tuple(
-                _unfinished(self.open.get(index, {}), "".join(self.pieces.get(index, [])))
-                for index in sorted(self.open | self.pieces)
-            ),
-            usage=self.usage,
-            stop=self.stop,
-            id=self.id,
-            model=self.model,
-            unknown=self.tally.unknown,
-        )
-
-    def reply(self) -> Reply:
-        """The whole reply, once response.completed (or incomplete) has come."""
-        if not self.stop:
-            raise cut("response.completed")
-        return Reply(tuple(self.entries), self.usage, self.stop, self.id, self.model)
+    def unfinished(self) -> Iterator[JsonObject]:
+        for index in sorted(self.open | self.pieces):
+            yield _unfinished(self.open.get(index, {}), "".join(self.pieces.get(index, [])))
 
 
 def _unfinished(item: JsonObject, text: str) -> JsonObject:
