@@ -17,6 +17,7 @@ import msgspec
 from quire import providers, values
 from quire.assemble import Assembly, Built, Policy, Selection
 from quire.assemble.fit import enclose
+from quire.assemble.rebase import SHORTENING
 from quire.assemble.state import fit
 from quire.assemble.summary import Summarise, extract
 from quire.errors import CallError, MissingPart, QuireError
@@ -276,7 +277,7 @@ class Thread:
         seen = self._no_handle[1] if self._no_handle[0] is assembly else 0
         made = {edit["action"] for edit in built.rebase["edits"]} if built.rebase is not None else set()
         made |= {edit.action for rebase in assembly.rebases[seen:] for edit in rebase.edits}
-        if made.isdisjoint(("handle", "cut")):
+        if made.isdisjoint(SHORTENING):
             self._no_handle = assembly, len(assembly.rebases)
             return False
         from quire.recall import RECALL_TOOL, installed

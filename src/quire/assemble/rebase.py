@@ -32,6 +32,7 @@ PINNED_HEADING = "# Pinned"
 
 # fold: into the system prompt. handle, cut: a shorter text stands in its place. supersede: an item's older version goes.
 Action = Literal["drop", "fold", "handle", "cut", "supersede"]
+SHORTENING: tuple[Action, ...] = ("handle", "cut")
 
 
 class Edit(msgspec.Struct, frozen=True):
@@ -55,7 +56,7 @@ class Edit(msgspec.Struct, frozen=True):
     @property
     def shortens(self) -> bool:
         """Whether a shorter text stands in place of what the entry came with."""
-        return self.action in ("handle", "cut") and self.replacement is not None
+        return self.action in SHORTENING and self.replacement is not None
 
     def applied(self, part: Part) -> Part | None:
         """What is left of a part of the model's or a tool's message."""

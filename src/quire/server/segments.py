@@ -9,7 +9,7 @@ import msgspec
 
 from quire.assemble import Built, Policy, Refused
 from quire.assemble.fit import enclose, layer_tokens
-from quire.assemble.rebase import SUMMARY_HEADING
+from quire.assemble.rebase import SHORTENING, SUMMARY_HEADING
 from quire.entry import sha256_hex
 from quire.observe import LayerHashes
 from quire.tokens import arguments_text, compact, counter, text_tokens, tools_tokens
@@ -243,7 +243,7 @@ def _is_summary(message: Message, text: str) -> bool:
 
 def _shortened(message: Message, edits: dict[int, str]) -> str:
     """handle or cut, where a shorter text stands for a message's result."""
-    return next((edits[seq] for seq in message.seqs if edits.get(seq) in ("handle", "cut")), "")
+    return next((edits[seq] for seq in message.seqs if edits.get(seq) in SHORTENING), "")
 
 
 def message_segment(message: Message, size: int, edits: dict[int, str]) -> SegmentView:
