@@ -105,7 +105,7 @@ class ThreadRecall:
         ahead = assembly.ahead()
         prompt = ahead.epoch.prompt()
         shown = in_prompt(prompt, ahead.left_out, ahead.entries)
-        told = [one for seq in sorted(shown) if "recalled_ids" in (one := ahead.entries[seq]).meta]
+        told = [entry for seq in sorted(shown) if "recalled_ids" in (entry := ahead.entries[seq]).meta]
         room = int(assembly.policy.limit * share) - sum(counter().count(_recalled(each)) for each in told)
         if room < LEAST_TOKENS:
             return []

@@ -32,25 +32,27 @@ def _claude_code(file: SourceFile) -> Iterator[StoredConversation]:
     calls: dict[str, dict[str, SentCall]] = {}
     seen: set[str] = set()
     compacted = False
-    for number, one in file.numbered():
-        if not isinstance(one, dict) or not isinstance(one.get("type"), str):
-            raise misfit(file, number, one, "a line of Claude Code")
-        said = one.get("message")
-        compacted = compacted or one.get("subtype") == "compact_boundary" or bool(one.get("isCompactSummary"))
-        if one["type"] not in ("user", "assistant") or str(one.get("uuid") or number) in seen:
+    for number, line in file.numbered():
+        if not isinstance(line, dict) or not isinstance(line.get("type"), str):
+            raise misfit(file, number, line, "a line of Claude Code")
+        said = line.get("message")
+        compacted = (
+            compacted or line.get("subtype") == "compact_boundary" or bool(line.get("isCompactSummary"))
+        )
+        if line["type"] not in ("user", "assistant") or str(line.get("uuid") or number) in seen:
             continue
         if not isinstance(said, dict) or "content" not in said:
-            raise misfit(file, number, one, "a message of Claude Code")
-        seen.add(str(one.get("uuid") or number))
-        side = str(one.get("agentId") or "side") if one.get("isSidechain") else ""
-        session = str(one.get("sessionId") or file.name)
+            raise misfit(file, number, line, "a message of Claude Code")
+        seen.add(str(line.get("uuid") or number))
+        side = str(line.get("agentId") or "side") if line.get("isSidechain") else ""
+        session = str(line.get("sessionId") or file.name)
         name = f"{session}-{side}" if side else session
         chain = chains.setdefault(name, [])
-        _rewind(chain, one)
-        chain.append(one)
+        _rewind(chain, line)
+        chain.append(line)
         if isinstance(said.get("usage"), dict):
             # The lines of one reply repeat its usage, the last with all that it wrote.
-            call = _claude_call(f"{file.path}:{number}", one, session, side, compacted)
+            call = _claude_call(f"{file.path}:{number}", line, session, side, compacted)
             first = calls.setdefault(name, {}).setdefault(call.id, call)
             calls[name][call.id] = msgspec.structs.replace(first, usage=call.usage)
             compacted = False
@@ -80,10 +82,10 @@ def _claude_call(source: str, line: JsonObject, session: str, agent: str, compac
     )
 
 
-def _rewind(chain: list[JsonObject], one: JsonObject) -> None:
+def _rewind(chain: list[JsonObject], line: JsonObject) -> None:
     """A question that was asked from an earlier place leaves behind what came after it."""
-    parent = one.get("parentUuid")
-    asks = one["type"] == "user" and not _results(one)
+    parent = line.get("parentUuid")
+    asks = line["type"] == "user" and not _results(line)
     places = [n for n, before in enumerate(chain) if before.get("uuid") == parent]
     if not asks or not parent or not places:
         return
@@ -195,16 +197,16 @@ def _pi(file: SourceFile) -> Iterator[StoredConversation]:
     lines: dict[str, JsonObject] = {}
     calls: list[SentCall] = []
     newest, name, compacted = "", file.name, False
-    for number, one in file.numbered():
-        if not isinstance(one, dict) or not isinstance(one.get("type"), str):
-            raise misfit(file, number, one, "a line of pi")
-        if one["type"] == "session":
-            name = str(one.get("id") or name)
-        elif one.get("id"):
-            newest = str(one["id"])
-            lines[newest] = one
-        compacted = compacted or one["type"] == "compaction"
-        if call := _pi_call(f"{file.path}:{number}", one, name, compacted):
+    for number, line in file.numbered():
+        if not isinstance(line, dict) or not isinstance(line.get("type"), str):
+            raise misfit(file, number, line, "a line of pi")
+        if line["type"] == "session":
+            name = str(line.get("id") or name)
+        elif line.get("id"):
+            newest = str(line["id"])
+            lines[newest] = line
+        compacted = compacted or line["type"] == "compaction"
+        if call := _pi_call(f"{file.path}:{number}", line, name, compacted):
             calls.append(call)
             compacted = False
     chain: list[JsonObject] = []
@@ -315,11 +317,12 @@ def _gemini_lines(file: SourceFile) -> Iterator[JsonObject]:
         yield from [each, *((patch if isinstance(patch, dict) else each).get("messages") or ())]
 
 
-def _gemini_parts(one: JsonObject) -> list[JsonObject]:
+def _gemini_parts(message: JsonObject) -> list[JsonObject]:
     thoughts = [
-        ": ".join(filter(None, (t.get("subject"), t.get("description")))) for t in one.get("thoughts") or ()
+        ": ".join(filter(None, (t.get("subject"), t.get("description"))))
+        for t in message.get("thoughts") or ()
     ]
-    content = one.get("content")
+    content = message.get("content")
     said = [{"text": content}] if isinstance(content, str) and content else content or []
     return [*({"text": text, "thought": True} for text in thoughts), *said]
 

@@ -339,9 +339,9 @@ def read_back(store: Store, thread: str, loaded: Loaded) -> str:
     ):
         return ""
     said = [entry.body for entry in fork.entries]
-    for one in store.threads():
-        if (one.parent, one.forked_at) == (thread, fork.behind):
-            begun = store.read(one.name, after=fork.behind, limit=len(said))
+    for info in store.threads():
+        if (info.parent, info.forked_at) == (thread, fork.behind):
+            begun = store.read(info.name, after=fork.behind, limit=len(said))
             if [entry.body for entry in begun] == said:
                 return ""  # it was read back before
     name = thread if fork.behind == store.info(thread).seq else store.fork(thread, fork.behind)
@@ -470,14 +470,14 @@ _KEPT_APART = frozenset({"L1_SYSTEM", "L4_STRIP", "L5_USER"})
 def held_items(value: Json) -> Iterator[Item]:
     """Every object with an id, path or URL and a content, as an item; a block around the content is taken off."""
     if isinstance(value, list):
-        for one in value:
-            yield from held_items(one)
+        for member in value:
+            yield from held_items(member)
     if not isinstance(value, dict) or value.get("id") in _KEPT_APART:
         return
     name, content = value.get("id") or value.get("path") or value.get("url"), value.get("content")
     if not (isinstance(name, str) and name and isinstance(content, str)):
-        for one in value.values():
-            yield from held_items(one)
+        for member in value.values():
+            yield from held_items(member)
         return
     block = _BLOCK.fullmatch(content)
     is_url = re.match(r"https?://", name) is not None

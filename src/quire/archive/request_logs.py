@@ -169,22 +169,24 @@ def _lhar(file: SourceFile) -> Iterator[LoggedExchange]:
 
 def _litellm(file: SourceFile) -> Iterator[LoggedExchange]:
     for number, held in enumerate(_each_object(file), 1):
-        one = held.get("standard_logging_object") or held
-        messages = _json(one.get("messages"))
-        asked = _json(one.get("proxy_server_request")) or {}
+        logged = held.get("standard_logging_object") or held
+        messages = _json(logged.get("messages"))
+        asked = _json(logged.get("proxy_server_request")) or {}
         body: JsonObject = asked["body"] if isinstance(asked.get("body"), dict) else {"messages": messages}
         if isinstance(messages, str):
             body = {"messages": [{"role": "user", "content": messages}]}
-        tools = (one.get("model_parameters") or {}).get("tools")
+        tools = (logged.get("model_parameters") or {}).get("tools")
         body = {**({"tools": tools} if tools else {}), **body}
         if not isinstance(body.get("messages"), list):
             raise FormatError(f"log {number} of {file.path.name} holds no messages", hint="Turn on message logging.")  # fmt: skip
         about = {
-            "session": str(one.get("trace_id") or one.get("session_id") or ""),
-            "at": one.get("startTime"),
+            "session": str(logged.get("trace_id") or logged.get("session_id") or ""),
+            "at": logged.get("startTime"),
         }
         place = f"{file.path}:{number}"
-        yield LoggedExchange(body, _json(one.get("response")), place, str(one.get("model") or ""), about)
+        yield LoggedExchange(
+            body, _json(logged.get("response")), place, str(logged.get("model") or ""), about
+        )
 
 
 def _langfuse(file: SourceFile) -> Iterator[LoggedExchange]:
@@ -238,9 +240,9 @@ def _messages(file: SourceFile) -> Iterator[StoredConversation]:
     yield StoredConversation(file.name, format, body)
 
 
-def _is_message(one: JsonObject) -> bool:
-    return one.get("role") in ("system", "developer", "user", "assistant", "model", "tool") and bool(
-        {"content", "parts", "tool_calls"} & one.keys()
+def _is_message(message: JsonObject) -> bool:
+    return message.get("role") in ("system", "developer", "user", "assistant", "model", "tool") and bool(
+        {"content", "parts", "tool_calls"} & message.keys()
     )
 
 
@@ -258,8 +260,8 @@ def _otel(file: SourceFile) -> Iterator[LoggedExchange]:
         system = [{"role": "system", "content": _otel_text(told)}] if told else []
         tools = _json(facts.get("gen_ai.tool.definitions"))
         said = _json(facts.get("gen_ai.output.messages")) or []
-        output = [each for one in said for each in _otel_message(one)]
-        body = {"messages": [*system, *(each for one in given for each in _otel_message(one))]}
+        output = [each for message in said for each in _otel_message(message)]
+        body = {"messages": [*system, *(each for message in given for each in _otel_message(message))]}
         body |= {"tools": [tool if "function" in tool else {"type": "function", "function": tool} for tool in tools]} if isinstance(tools, list) else {}  # fmt: skip
         about = {
             "session": str(facts.get("gen_ai.conversation.id") or trace),
@@ -354,14 +356,14 @@ def _otel_text(parts: list[JsonObject]) -> str:
     return "\n".join(str(part.get("content") or part.get("text") or "") for part in parts)
 
 
-def _body_of(one: JsonObject) -> JsonObject:
+def _body_of(row: JsonObject) -> JsonObject:
     """The request of a line: itself, or under `request`, or under `request.body`."""
-    held: JsonObject = one["request"] if isinstance(one.get("request"), dict) else one
+    held: JsonObject = row["request"] if isinstance(row.get("request"), dict) else row
     return held["body"] if isinstance(held.get("body"), dict) else held
 
 
-def _is_request(one: JsonObject) -> bool:
-    held = _body_of(one)
+def _is_request(row: JsonObject) -> bool:
+    held = _body_of(row)
     return is_body(held) and detect(held) is not None
 
 

@@ -243,9 +243,9 @@ def with_tables(*names: str) -> Callable[[SourceFile], bool]:
     return lambda file: set(names) <= file.tables
 
 
-def misfit(file: SourceFile, number: int, one: Json, what: str) -> FormatError:
+def misfit(file: SourceFile, number: int, value: Json, what: str) -> FormatError:
     """A line that is not what its store writes."""
-    fields = f"the fields {', '.join(list(one)[:6])}" if isinstance(one, dict) else short(one)
+    fields = f"the fields {', '.join(list(value)[:6])}" if isinstance(value, dict) else short(value)
     return FormatError(f"{file.path.name} holds {fields}, which is not {what}", line=number, column=1, hint="Check the file, or force another reader with --from.")  # fmt: skip
 
 
@@ -400,10 +400,10 @@ def _responses(turn: StoredTurn) -> Iterator[JsonObject]:
 
 
 def _chat(turn: StoredTurn) -> Iterator[JsonObject]:
-    for one in turn.blocks:
-        if one.is_result:
-            failed = {"_err": True} if one.error else {}
-            yield {"role": "tool", "tool_call_id": one.call_id, "content": one.text, **failed}
+    for block in turn.blocks:
+        if block.is_result:
+            failed = {"_err": True} if block.error else {}
+            yield {"role": "tool", "tool_call_id": block.call_id, "content": block.text, **failed}
     own = [block for block in turn.blocks if not block.is_result]
     text = "".join(each.text for each in own if not (each.thinking or each.call_id or each.image[1]))
     calls = [

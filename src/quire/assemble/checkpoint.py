@@ -181,12 +181,12 @@ class _Blocks:
     def places(self, blocks: Iterable[ItemBlock]) -> list[int]:
         return [self._place(block) for block in blocks]
 
-    def _place(self, one: ItemBlock) -> int:
+    def _place(self, block: ItemBlock) -> int:
         # The table holds the object, so that its number stays its own.
-        if id(one) not in self._places:
-            self._places[id(one)] = len(self.each)
-            self.each.append(one)
-        return self._places[id(one)]
+        if id(block) not in self._places:
+            self._places[id(block)] = len(self.each)
+            self.each.append(block)
+        return self._places[id(block)]
 
 
 def _packed(assembly: Assembly) -> _Fold:
@@ -244,10 +244,10 @@ def _packed_epoch(epoch: Epoch, blocks: _Blocks) -> _Epoch:
     )
 
 
-def _packed_leaf(one: PlacedMessage, blocks: _Blocks) -> _Leaf:
-    user = _packed_user(one.user, blocks)
-    handled = one.handled, one.handled_tokens
-    return _Leaf(one.message, one.tokens, one.turn, *handled, user, one.summary_tokens, one.beside)
+def _packed_leaf(leaf: PlacedMessage, blocks: _Blocks) -> _Leaf:
+    user = _packed_user(leaf.user, blocks)
+    handled = leaf.handled, leaf.handled_tokens
+    return _Leaf(leaf.message, leaf.tokens, leaf.turn, *handled, user, leaf.summary_tokens, leaf.beside)
 
 
 def _packed_user(user: UserTurn | None, blocks: _Blocks) -> _User | None:
@@ -326,10 +326,12 @@ def _unpacked_epoch(packed: _Epoch, blocks: list[ItemBlock]) -> Epoch:
     return epoch
 
 
-def _unpacked_leaf(one: _Leaf, blocks: list[ItemBlock]) -> PlacedMessage:
-    user = _unpacked_user(one.user, blocks)
-    handled = one.handled, one.handled_tokens
-    return PlacedMessage(one.message, one.tokens, one.turn, *handled, user, one.summary_tokens, one.beside)
+def _unpacked_leaf(leaf: _Leaf, blocks: list[ItemBlock]) -> PlacedMessage:
+    user = _unpacked_user(leaf.user, blocks)
+    handled = leaf.handled, leaf.handled_tokens
+    return PlacedMessage(
+        leaf.message, leaf.tokens, leaf.turn, *handled, user, leaf.summary_tokens, leaf.beside
+    )
 
 
 def _unpacked_user(user: _User | None, blocks: list[ItemBlock]) -> UserTurn | None:

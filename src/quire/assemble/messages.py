@@ -506,9 +506,11 @@ class Epoch:
     def say(self, turn: UserTurn, number: int, policy: Policy) -> PlacedMessage:
         """Place a user turn, referring to what the model has."""
         self.said = say(turn, self.known, number, policy.promote)
-        one = leaf(self.said.message, number, user=turn, image_tokens=policy.image_tokens, model=policy.model)
-        self.strip.add(one)
-        return one
+        placed = leaf(
+            self.said.message, number, user=turn, image_tokens=policy.image_tokens, model=policy.model
+        )
+        self.strip.add(placed)
+        return placed
 
 
 def ordered(tools: dict[str, JsonObject]) -> tuple[JsonObject, ...]:

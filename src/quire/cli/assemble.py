@@ -223,21 +223,21 @@ def request_json(built: Built, before: Built | None) -> JsonObject:
     }
 
 
-def show_request(out: Console, one: RequestView) -> None:
+def show_request(out: Console, view: RequestView) -> None:
     """One request for a person: a line of totals, a bar per layer, and what happened."""
     from quire.assemble import Refused
 
-    built = one.built
+    built = view.built
     if isinstance(built, Refused):
         out.print(Text.assemble(_place(built), ("refused", "red"), f": {in_line(built.error)}"))
         return
-    out.print(_totals(built, one.row["reused_tokens"], one.policy.limit))
-    for name, size in one.row["tokens"].items():
+    out.print(_totals(built, view.row["reused_tokens"], view.policy.limit))
+    for name, size in view.row["tokens"].items():
         if size:
             out.print(_bar(name, size, built.limit))
     if built.rebase is not None:
         out.print(_rebase_line(built.rebase))
-    known = set(one.before.left_out) if one.before is not None else set()
+    known = set(view.before.left_out) if view.before is not None else set()
     new = [left for left in built.left_out if left not in known]
     for reason in dict.fromkeys(left.reason for left in new):
         seqs = [left.entry for left in new if left.reason == reason]

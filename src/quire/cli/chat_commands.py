@@ -273,9 +273,9 @@ def _cost(session: Session, rest: str) -> None:
     session.screen.note(f"{counted(len(rows), 'request')}{by}, {money(used.usd)} in all{without}")
 
 
-def _numbers(one: AnsweredRequest) -> list[object]:
-    used = one.usage
-    return [used.input_total, used.cache_read, used.output] if one.reported else ["-", "-", "-"]
+def _numbers(asked: AnsweredRequest) -> list[object]:
+    used = asked.usage
+    return [used.input_total, used.cache_read, used.output] if asked.reported else ["-", "-", "-"]
 
 
 def _compact(session: Session, rest: str) -> None:
@@ -315,12 +315,12 @@ def _like_a_name(word: str) -> bool:
     return word.startswith(("[[", "#")) or "/" in word or bool(Path(word).suffix[1:]) or os.path.exists(word)
 
 
-def _keep(session: Session, one: Attached) -> None:
+def _keep(session: Session, given: Attached) -> None:
     from quire.cli.window import keep
 
-    kept = keep(session.thread, one, session.kit.vault)
+    kept = keep(session.thread, given, session.kit.vault)
     session.thread.window.pin(kept.id)
-    session.screen.note(f"{one.name} joins every turn from now on ({kept.id})")
+    session.screen.note(f"{given.name} joins every turn from now on ({kept.id})")
 
 
 def _unpin(session: Session, rest: str) -> None:

@@ -140,8 +140,8 @@ def import_(
     if as_json:
         print_json([{"thread": each.thread, "entries": each.entries} for each in stored])
         return
-    for one in stored:
-        echo(one.told())
+    for each in stored:
+        echo(each.told())
 
 
 class ChatFiles(NamedTuple):

@@ -141,9 +141,9 @@ def called(file: str) -> str:
     return "standard input" if file == "-" else file if file.isprintable() else repr(file)
 
 
-def counted(number: int, one: str, many: str = "") -> str:
+def counted(number: int, single: str, many: str = "") -> str:
     """A number of things: 1, "entry", "entries" -> "1 entry"; 2, "note" -> "2 notes"."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
+    return f"{number:,} {single if number == 1 else many or single + 's'}"
 
 
 _BYTE_ORDER_MARK = "\ufeff"

@@ -100,8 +100,8 @@ def render(
     asked = (each for each in made if _chosen(each.built, turn, step))
     draw = providers.rendering(target, providers.Options(key=_key(source)))
     if every:
-        for one in asked:
-            print_json(_line(one, draw, marks), None)
+        for request in asked:
+            print_json(_line(request, draw, marks), None)
         return
     last = next(iter(deque(asked, maxlen=1)), None)
     if last is None:
@@ -185,14 +185,14 @@ def _rendered(built: Built | Refused, draw: providers.Rendering, marks: bool) ->
     return providers.marked(request, built.prompt) if marks else request
 
 
-def _line(one: RequestAt, draw: providers.Rendering, marks: bool) -> JsonObject:
+def _line(made: RequestAt, draw: providers.Rendering, marks: bool) -> JsonObject:
     """One request as `quire lint` and `quire simulate` read it."""
-    request = _rendered(one.built, draw, marks)
-    at = {} if one.at is None else {"at": one.at}
+    request = _rendered(made.built, draw, marks)
+    at = {} if made.at is None else {"at": made.at}
     return {
         **at,
-        "turn": one.built.turn,
-        "step": one.built.step,
+        "turn": made.built.turn,
+        "step": made.built.step,
         "provider": request.provider,
         "model": request.model,
         "headers": request.headers,
@@ -235,13 +235,13 @@ def _texts(value: Json) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, list):
-        for one in value:
-            yield from _texts(one)
+        for member in value:
+            yield from _texts(member)
     elif isinstance(value, dict):
         # A call reads as its name, then its arguments.
-        for key, one in sorted(value.items(), key=lambda field: field[0] != "name"):
+        for key, member in sorted(value.items(), key=lambda field: field[0] != "name"):
             if key not in ("type", "role", "id", "call_id", "tool_use_id", "tool_call_id", "toolUseId"):
-                yield from _texts(one)
+                yield from _texts(member)
 
 
 # `quire format`: items or entries as one of the text formats, and a text back as JSON.

@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 ACTIONS = ("show", "add", "remove", "pin", "unpin", "clear")
 
 
-def keep(thread: Thread, one: Attached, vault: Vault | None = None) -> Item:
+def keep(thread: Thread, given: Attached, vault: Vault | None = None) -> Item:
     """Put what was named into the window; a file or note of a vault is read again when it changes."""
     from quire.items import item
 
-    if one.item is None:
+    if given.item is None:
         raise CallError(
-            f"{one.name} is an image, which cannot be kept in every turn", hint="/attach it instead."
+            f"{given.name} is an image, which cannot be kept in every turn", hint="/attach it instead."
         )
-    meta = one.item.get("metadata") or {}
-    of_vault = vault is not None and one.kind != "file" and "path" in meta
+    meta = given.item.get("metadata") or {}
+    of_vault = vault is not None and given.kind != "file" and "path" in meta
     file = vault.root.path / meta["path"] if vault is not None and of_vault else None
-    return thread.keep(item(one.item["content"], one.item.get("type", "text"), meta or None), file=file)
+    return thread.keep(item(given.item["content"], given.item.get("type", "text"), meta or None), file=file)
 
 
 def named(window: Window, name: str) -> Item:

@@ -280,8 +280,8 @@ def _offered(body: JsonObject) -> dict[str, JsonObject]:
             inside = [
                 {**each, "namespace": tool.get("name")} for _, each in objects_at(tool.get("tools"), "")
             ]
-            for one in inside if tool.get("type") == "namespace" else [tool]:
-                offered.setdefault(str(one.get("name")), one)
+            for function in inside if tool.get("type") == "namespace" else [tool]:
+                offered.setdefault(str(function.get("name")), function)
     return offered
 
 

@@ -312,16 +312,16 @@ def to_entries(events: Iterable[Event]) -> list[JsonObject]:
     return out
 
 
-def _event(one: Entry | formats.CallPair) -> Event | None:
-    if isinstance(one, formats.CallPair):
-        return ReplayedCall(one.name, one.args, one.outcome, one.content)
-    match one.kind:
+def _event(entry: Entry | formats.CallPair) -> Event | None:
+    if isinstance(entry, formats.CallPair):
+        return ReplayedCall(entry.name, entry.args, entry.outcome, entry.content)
+    match entry.kind:
         case "user":
-            return User(one.text)
+            return User(entry.text)
         case "think":
-            return ReplayedThought(one.text)
+            return ReplayedThought(entry.text)
         case "respond":
-            return Respond(one.text)
+            return Respond(entry.text)
     return None
 
 

@@ -152,26 +152,26 @@ def _step(folder: int, name: str) -> int:
 def _below(folder: int | Path, depth: int, before: str = "") -> Iterator[FolderEntry]:
     with os.scandir(folder) as found:
         listed = sorted(found, key=lambda each: (not each.is_dir(follow_symlinks=False), each.name))
-    for one in listed:
-        entry = _entry(one, before)
+    for file in listed:
+        entry = _entry(file, before)
         if entry is None:
             continue
         yield entry
-        if entry.kind == "folder" and depth > 1 and one.name not in SKIPPED:
-            yield from _inside(folder, one.name, depth - 1, f"{entry.path}/")
+        if entry.kind == "folder" and depth > 1 and file.name not in SKIPPED:
+            yield from _inside(folder, file.name, depth - 1, f"{entry.path}/")
 
 
-def _entry(one: os.DirEntry[str], before: str) -> FolderEntry | None:
+def _entry(file: os.DirEntry[str], before: str) -> FolderEntry | None:
     try:
-        mode = (found := one.stat(follow_symlinks=False)).st_mode
+        mode = (found := file.stat(follow_symlinks=False)).st_mode
     except OSError:
         return None  # it went away just now
     if stat.S_ISREG(mode):
-        return FolderEntry(before + one.name, "file", found.st_size)
+        return FolderEntry(before + file.name, "file", found.st_size)
     kind: Literal["folder", "link", "other"] = (
         "folder" if stat.S_ISDIR(mode) else "link" if stat.S_ISLNK(mode) else "other"
     )
-    return FolderEntry(before + one.name, kind)
+    return FolderEntry(before + file.name, kind)
 
 
 def _inside(folder: int | Path, name: str, depth: int, before: str) -> Iterator[FolderEntry]:

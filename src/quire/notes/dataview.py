@@ -95,26 +95,26 @@ class Pages:
             row["fullyCompleted"] = row["completed"] and all(below)
         return rows
 
-    def _item(self, note: Note, one: Any) -> dict[str, Value]:
-        own = inline_fields(one.text) | {_SIGNS[sign]: day for sign, day in _SIGNED.findall(one.text)}
-        section = LinkValue(note.path, one.heading)
-        block = re.search(r"\^([\w-]+)$", one.text)
+    def _item(self, note: Note, listed: Any) -> dict[str, Value]:
+        own = inline_fields(listed.text) | {_SIGNS[sign]: day for sign, day in _SIGNED.findall(listed.text)}
+        section = LinkValue(note.path, listed.heading)
+        block = re.search(r"\^([\w-]+)$", listed.text)
         return {
             **fields_of(typed(own, lambda text: self.link(text, note.path))),
-            "text": one.text,
-            "task": one.status is not None,
-            "status": one.status,
-            "checked": (one.status or " ") != " ",
-            "completed": one.status in ("x", "X"),
-            "line": one.line,
-            "lineCount": one.text.count("\n") + 1,
-            "parent": one.parent,
+            "text": listed.text,
+            "task": listed.status is not None,
+            "status": listed.status,
+            "checked": (listed.status or " ") != " ",
+            "completed": listed.status in ("x", "X"),
+            "line": listed.line,
+            "lineCount": listed.text.count("\n") + 1,
+            "parent": listed.parent,
             "path": note.path,
             "section": section,
             "header": section,
             "link": section,
-            "tags": [f"#{tag}" for tag in tags(one.text, {})],
-            "outlinks": [LinkValue(self.path(to.target), to.heading, to.alias) for to in links(one.text)],
+            "tags": [f"#{tag}" for tag in tags(listed.text, {})],
+            "outlinks": [LinkValue(self.path(to.target), to.heading, to.alias) for to in links(listed.text)],
             "annotated": bool(own),
             "blockId": block[1] if block else None,
             "children": [],

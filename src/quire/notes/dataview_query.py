@@ -129,11 +129,11 @@ class DataviewReader:
             raise FormatError(f"{self._peek()[1]!r} stands where {text!r} was expected")
         return True
 
-    def _listed(self, end: str, one: Callable[[], Any]) -> list[Any]:
+    def _listed(self, end: str, read: Callable[[], Any]) -> list[Any]:
         """What stands between commas, up to the closing sign."""
         found = []
         while not self._takes(end):
-            found.append(one())
+            found.append(read())
             if not self._takes(","):
                 self._expect(end)
                 break

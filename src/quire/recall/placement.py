@@ -185,7 +185,9 @@ def _cut(message: Message, entries: Mapping[int, Entry]) -> Iterable[int]:
     """The results and documents of a message that stand there as handles, or end before their end."""
     if message.role == "user":
         own = [
-            seq for seq in message.seqs if (one := entries.get(seq)) is not None and "encloses" in one.wire
+            seq
+            for seq in message.seqs
+            if (entry := entries.get(seq)) is not None and "encloses" in entry.wire
         ]
         yield from () if any(map(holds_blocks, message.parts)) else own
         return

@@ -269,12 +269,12 @@ class Postings:
     def __init__(self) -> None:
         self.runs: list[PostingRun] = []
 
-    def add(self, one: PostingRun) -> None:
+    def add(self, run: PostingRun) -> None:
         """Put a run behind the others, merged with those that are not larger."""
-        some = [one]
+        some = [run]
         while self.runs and len(self.runs[-1].rows) <= sum(len(each.rows) for each in some):
             some.insert(0, self.runs.pop())
-        self.runs.append(merged(some) if len(some) > 1 else one)
+        self.runs.append(merged(some) if len(some) > 1 else run)
 
     def of(self, key: Any) -> tuple[Array, Array]:
         """The rows that hold a word, in order, and its counts there; some may be dead."""

@@ -69,9 +69,9 @@ def gather(
     """What all sources give, in the order of creation; a record that several give keeps its greatest weight."""
     picked: dict[str, Picked] = {}
     for source in sources:
-        for one in _from(records, source, ask, now):
-            if one.record.id not in picked or picked[one.record.id].weight < one.weight:
-                picked[one.record.id] = one
+        for pick in _from(records, source, ask, now):
+            if pick.record.id not in picked or picked[pick.record.id].weight < pick.weight:
+                picked[pick.record.id] = pick
     return sorted(picked.values(), key=lambda each: each.place)
 
 
@@ -108,11 +108,11 @@ def _nearest(
 def _paired(picked: list[Picked], beside: Callable[[Record, int], Record | None]) -> list[Picked]:
     """Each question with the answer directly behind it, each answer with the question directly before it."""
     out = {each.record.id: each for each in picked}
-    for one in picked:
-        speaker = role(one.record)
-        partner = beside(one.record, 1 if speaker == "user" else -1) if speaker else None
+    for pick in picked:
+        speaker = role(pick.record)
+        partner = beside(pick.record, 1 if speaker == "user" else -1) if speaker else None
         if partner and role(partner) != speaker:
-            out.setdefault(partner.id, Picked(partner, one.weight, one.group))
+            out.setdefault(partner.id, Picked(partner, pick.weight, pick.group))
     return sorted(out.values(), key=lambda each: each.place)
 
 

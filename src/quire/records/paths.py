@@ -72,7 +72,7 @@ def keep(value: Json, paths: Sequence[str]) -> Json:
     if not paths:
         return MISSING
     if isinstance(value, list):
-        kept = [one for one in (keep(each, paths) for each in value) if one is not MISSING]
+        kept = [part for part in (keep(each, paths) for each in value) if part is not MISSING]
         return kept if kept or not value else MISSING
     if not isinstance(value, dict):
         return MISSING

@@ -277,8 +277,8 @@ class SourceNumbers:
                 **self._turns.pop(turn, {}),
                 **{each["path"]: each["id"] for each in call.meta.get("sources") or ()},
             }
-            for one in found:
-                known.setdefault(one.path, max(known.values(), default=0) + 1)
+            for note in found:
+                known.setdefault(note.path, max(known.values(), default=0) + 1)
             if turn:
                 self._turns[turn] = known
             while len(self._turns) > _MOST_TURNS:
@@ -301,9 +301,13 @@ def local_search(found: Sequence[FoundNote], time_range: str = "") -> str:
     return f"<localSearch{attribute}>\n{inner}\n</localSearch>"
 
 
-def _document(one: FoundNote) -> str:
-    content = escaped(one.content, *_TAGS)
-    lines = [f"<id>{one.id}</id>", f"<title>{_field(one.title)}</title>", f"<path>{_field(one.path)}</path>"]
+def _document(note: FoundNote) -> str:
+    content = escaped(note.content, *_TAGS)
+    lines = [
+        f"<id>{note.id}</id>",
+        f"<title>{_field(note.title)}</title>",
+        f"<path>{_field(note.path)}</path>",
+    ]
     return "\n".join(["<document>", *lines, f"<content>\n{content}\n</content>", "</document>"])
 
 

@@ -351,6 +351,8 @@ def _broken(text: str) -> list[str]:
 
 def _free(id: str, taken: set[str]) -> str:
     """A call's id that the thread does not have: models like to begin again at 1."""
-    free = next(one for n in range(1, len(taken) + 2) if (one := id if n == 1 else f"{id}-{n}") not in taken)
+    free = next(
+        name for n in range(1, len(taken) + 2) if (name := id if n == 1 else f"{id}-{n}") not in taken
+    )
     taken.add(free)
     return free

@@ -192,10 +192,10 @@ class Toolbox:
         self._tools: dict[str, Tool] = {}
         self.offered = offered
         for given in tools:
-            one = given if isinstance(given, Tool) else tool(given)
-            if one.name in self._tools:
-                raise CallError(f"there are two tools called {one.name!r}", hint="Give one another name.")
-            self._tools[one.name] = one
+            made = given if isinstance(given, Tool) else tool(given)
+            if made.name in self._tools:
+                raise CallError(f"there are two tools called {made.name!r}", hint="Give one another name.")
+            self._tools[made.name] = made
 
     def __iter__(self) -> Iterator[Tool]:
         return iter(self._tools.values())
