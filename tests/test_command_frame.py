@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -213,11 +214,31 @@ def test_the_shell_completes_threads_models_and_notes(typed: str, offered: list[
     assert [line.removeprefix("plain,") for line in done.stdout.split()] == offered, done.stderr
 
 
-def test_bash_completes_what_stands_behind_a_colon(warm: Path) -> None:
-    """It breaks words at colons, and puts in what follows the last one."""
-    typed = "quire chat --model anthropic:claude-opus-5-"
-    script = f"""eval "$(_QUIRE_COMPLETE=bash_source quire)"
-        COMP_LINE='{typed}' COMP_POINT={len(typed)}; _quire_completion quire; echo "${{COMPREPLY[@]}}" """
+# What each shell makes of a line: bash puts in what follows the last colon, the others the whole word.
+SHELLS = {
+    "bash": (
+        "--norc",
+        """COMP_LINE='{0}' COMP_POINT={1}; _quire_completion quire; printf '%s\\n' "${{COMPREPLY[@]}}" """,
+    ),
+    "fish": ("--no-config", "complete -C '{0}'"),
+    "zsh": ("-f", "compadd() {{ print -rl -- $completions; }}; words=({0}); CURRENT={2}; _quire_completion"),
+}
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_shells_complete_names_with_a_colon_or_a_space(shell: str, home: Path, warm: Path) -> None:
+    if not shutil.which(shell):
+        pytest.skip(f"{shell} is not installed")
+    with open_store(os.environ["QUIRE_DB"]) as store:
+        store.append("my notes", [])
+    option, script = SHELLS[shell]
+    source = f"_QUIRE_COMPLETE={shell}_source quire"
+    source = f"{source} | source" if shell == "fish" else f'compdef() {{ :; }}; eval "$({source})"'
     environment = {**os.environ, "PATH": f"{warm.parent}:{os.environ['PATH']}"}
-    done = subprocess.run(["bash", "--norc", "-c", script], env=environment, capture_output=True, text=True)
-    assert done.stdout == "claude-opus-5-5\n", done.stderr
+    offered = []
+    for typed in ("quire chat --model anthropic:claude-opus-5-", "quire where my"):
+        line = f"{source}; {script.format(typed, len(typed), len(typed.split()))}"
+        done = subprocess.run([shell, option, "-c", line], env=environment, capture_output=True, text=True)
+        offered.append(done.stdout.strip())
+    by_bash = ["claude-opus-5-5", "my\\ notes"]
+    assert offered == (by_bash if shell == "bash" else ["anthropic:claude-opus-5-5", "my notes"]), done.stderr

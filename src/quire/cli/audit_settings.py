@@ -220,7 +220,7 @@ def verify(places: Sequence[Path]) -> None:
             echo(f"{name}: no request since; use the client, then ask again")
             continue
         was, now = (_share(report, change.cause) for report in (before, since))
-        verdict = "it helps" if now < was else "it does not help" if was else "nothing was lost before either"
+        verdict = "it helps" if now < was else "it does not help" if now else "nothing was lost before either"
         echo(
             f"{name}: {was:.2%} of the tokens lost in {counted(before.total.requests, 'request')} before, "
             f"{now:.2%} in {counted(since.total.requests, 'request')} since: {verdict}"

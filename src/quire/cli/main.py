@@ -319,7 +319,7 @@ _BASH = """\
         case $type in
             dir) compopt -o dirnames ;;
             file) compopt -o default ;;
-            plain) COMPREPLY+=("${value#"$broken"}") ;;
+            plain) printf -v value %%q "${value#"$broken"}"; COMPREPLY+=("$value") ;;
         esac
     done < <(env COMP_WORDS="$line" COMP_CWORD=$((${#words[@]} - 1)) %(complete_var)s=bash_complete "$1")
 }
@@ -328,7 +328,7 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
 
 
 def complete_in_bash() -> None:
-    """Have bash complete names that hold a colon."""
+    """Have bash complete names that hold a colon, or a space."""
     from click.shell_completion import BashComplete, add_completion_class
 
     add_completion_class(type("BashWithColons", (BashComplete,), {"source_template": _BASH}))
