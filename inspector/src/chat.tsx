@@ -1,6 +1,6 @@
 // A thread as it is talked to: a running turn streams in, can be stopped, resumed, and stepped through entry by entry.
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { type Entry, Problem, api, keyHeader } from "./data";
+import { type Entry, Problem, api, keyHeader, silence } from "./data";
 import { href, place, refine } from "./route";
 import { Card, Chip, Command, State, Trouble, count, moment, tell, useLoaded, visible } from "./ui";
 
@@ -114,17 +114,22 @@ export function ChatView({ thread }: { thread: string }) {
   const looked = useRef(0);
   const look = () => {
     const now = ++looked.current;
-    const take = (found: Standing | null) => now === looked.current && setStanding(found);
+    const take = (found: Standing | null) => {
+      if (now !== looked.current) return;
+      setStanding(found);
+      // It answers again.
+      if (found) setError((before: unknown) => (before instanceof Problem && !before.status ? undefined : before));
+    };
     return api<Standing>(`${path}/turn`).then(take, () => take(null));
   };
   useEffect(() => {
     look();
   }, [thread, followed.entries.length, busy]);
   useEffect(() => {
-    // A turn's last entry comes a moment before its end.
-    const timer = standing?.running ? setInterval(look, 1000) : 0;
+    // A turn's last entry comes a moment before its end; a service that went away may come back.
+    const timer = standing === null || standing.running ? setInterval(look, 1000) : 0;
     return () => clearInterval(timer);
-  }, [thread, standing?.running]);
+  }, [thread, standing === null, standing?.running]);
   const carry = async (route: string, body: Record<string, unknown>, tries = 5): Promise<void> => {
     setBusy(true);
     setError(undefined);
@@ -142,7 +147,7 @@ export function ChatView({ thread }: { thread: string }) {
         await new Promise((again) => setTimeout(again, 300));
         return carry(route, body, tries - 1);
       }
-      setError(problem);
+      setError(problem instanceof Problem ? problem : silence());
     } finally {
       setBusy(false);
     }

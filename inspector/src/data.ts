@@ -239,13 +239,16 @@ export interface Source {
   entry(thread: string, seq: number): Promise<string>;
 }
 
+/** What is said where nobody answers, or an answer breaks off. */
+export const silence = () => new Problem("the service does not answer", "Is `quire serve` still running?");
+
 export async function api<T>(path: string, init: RequestInit = {}): Promise<T> {
   const given: Record<string, string> = init.body === undefined ? {} : { "content-type": "application/json" };
   let reply: Response;
   try {
     reply = await fetch(`/api/${path}`, { ...init, headers: { ...given, ...keyHeader(), ...(init.headers as Record<string, string>) } });
   } catch {
-    throw new Problem("the service does not answer", "Is `quire serve` still running?");
+    throw silence();
   }
   if (reply.status === 204) return undefined as T;
   const value = await reply.json().catch(() => null);
