@@ -153,13 +153,13 @@ export function ChatView({ thread }: { thread: string }) {
     }
   };
   const shown = upTo ? followed.entries.filter((entry) => entry.seq <= upTo) : followed.entries;
+  const running = standing?.running ?? false;
   const end = useRef<HTMLDivElement>(null);
   const written = followed.pieces.reduce((sum, piece) => sum + piece.text.length, 0);
   useEffect(() => {
     end.current?.scrollIntoView({ block: "end" });
-  }, [upTo, upTo ? 0 : followed.entries.length, upTo ? 0 : Math.floor(written / 200)]);
+  }, [upTo, upTo ? 0 : followed.entries.length, upTo ? 0 : Math.floor(written / 200), standing?.next, running, busy, error]);
   if (followed.error) return <Trouble error={followed.error} />;
-  const running = standing?.running ?? false;
   const sent = followed.entries.findLast((entry) => entry.kind === "sent");
   const stopped = Boolean((sent?.meta as { stopped?: boolean } | undefined)?.stopped) && followed.entries.at(-1)?.kind !== "user";
   return (
@@ -180,13 +180,13 @@ export function ChatView({ thread }: { thread: string }) {
             </div>
           ))}
           {upTo && upTo < (followed.entries.at(-1)?.seq ?? 0) ? <p class="soft small">The thread as it stood after entry {count(upTo)}; → goes on.</p> : null}
-          <div ref={end} style={{ scrollMarginBottom: "230px" }} />
         </div>
         {error ? <Trouble error={error} /> : null}
         {standing && !running && !busy && standing.next === "run" && standing.calls.length ? <InDoubt calls={standing.calls} resume={(results) => carry("resume", { results })} /> : null}
         {standing && !running && !busy && (standing.next === "ask" || (standing.next === "done" && stopped)) && followed.entries.length ? (
           <div class="pad row" style={{ padding: "12px 16px" }}><span>{stopped ? "The answer was stopped." : "The turn was interrupted."}</span><button class="primary" onClick={() => carry("resume", {})}>Resume</button></div>
         ) : null}
+        <div ref={end} style={{ scrollMarginBottom: "230px" }} />
         <Composer
           thread={thread} running={running || busy} model={standing?.model ?? ""}
           send={(text, model, attach) => carry("turns", { text, ...(model ? { model } : {}), attach })}
