@@ -17,6 +17,13 @@ def paper(media_type: str) -> Body:
     return {"type": "document", "source": {"type": "base64", "media_type": media_type, "data": "AAAA"}}
 
 
+def gave(media_type: str) -> Body:
+    """A function's response with media in it."""
+    part = {"inlineData": {"mimeType": media_type, "data": "AAAA"}}
+    answer = {"functionResponse": {**fr()["functionResponse"], "parts": [part]}}
+    return contents(ask(), reply(fc(thoughtSignature="c2ln")), ask(answer))
+
+
 class Case(NamedTuple):
     row: str
     provider: str
@@ -254,6 +261,7 @@ GEMINI = [
          contents(ask(), reply(fc(thoughtSignature="skip_thought_signature_validator")), ask(fr()))),
     Case("B2.31", "gemini", contents(ask(), reply(fc(thoughtSignature="not a signature")), ask(fr())), "$.contents[1].parts[0]",
          contents(ask(), reply(fc(**SIGNED)), ask(fr()))),
+    Case("B.place", "gemini", gave("video/mp4"), "$.contents[2].parts[0].functionResponse.parts[0]", gave("image/png")),
     Case("B2.32", "gemini", contents(ask(), cachedContent="cachedContents/a", systemInstruction={"parts": [{"text": "S"}]}),
          "$.systemInstruction", contents(ask(), cachedContent="cachedContents/a")),
     Case("B2.32", "gemini", {"contents": "q", "config": {"cached_content": "cachedContents/a", "tools": [{}]}}, "$.config.tools",

@@ -22,6 +22,7 @@ from quire.providers.rules.check import (
     fingerprint,
     found,
     limit,
+    where,
 )
 from quire.providers.rules.grammar import grammar_of, misfits, obj, objects_at, shape, snake, text
 from quire.tokens import count
@@ -287,6 +288,15 @@ def _held(part: JsonObject) -> str:
     return ""
 
 
+def placed(check: Check, path: str, kind: str, block: JsonObject) -> Iterator[Finding]:
+    """What a function may give besides its response: pictures and documents, and only to newer models."""
+    if "functionResponse" not in path and "function_response" not in path:
+        return
+    if not check.info.features.signatures or kind not in ("image", "document"):
+        problem = f"{where(path)}: a functionResponse of {check.info.model} cannot hold {kind} parts."
+        yield found("B.place", path, problem=problem, fix="Send it in a part of its own behind the response.")
+
+
 def _head(check: Check) -> Iterator[Finding]:
     yield from cached(check)
     yield from schemas(check)
@@ -322,6 +332,7 @@ RULES = WireRules(
     end=least,
     bare_texts=True,
     media=_held,
+    placed=placed,
     issued=_issued,
     observed=_observed,
     unchecked=_unchecked,
