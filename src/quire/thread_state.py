@@ -62,6 +62,8 @@ class ThreadState:
         # The checkpoint that was read and has not been used yet, and the entry that the newest one ends at.
         self._checkpoint: Checkpoint | None = None
         self._checkpoint_seq = 0
+        # Whether there may be one to read: not where none was found and none kept since.
+        self._has_checkpoint = True
 
     def at(self, policy: Policy, summarise: Summarise) -> Assembly:
         """The thread folded under this policy; another model's fold is thrown away and made anew."""
@@ -76,7 +78,9 @@ class ThreadState:
 
     def _from_checkpoint(self, policy: Policy, summarise: Summarise) -> Assembly | None:
         """The fold that the store keeps, if it is of this policy and what it summarised would be told the same."""
-        found, self._checkpoint = self._checkpoint or self._read_checkpoint(), None
+        if self._checkpoint is None and self._has_checkpoint:
+            self._checkpoint = self._read_checkpoint()
+        found, self._checkpoint = self._checkpoint, None
         if found is None or found.policy != policy or (found.unrecorded and summarise is not extract):
             return None
         try:
@@ -90,7 +94,10 @@ class ThreadState:
 
     def _read_checkpoint(self) -> Checkpoint | None:
         """What the store keeps, if it names an entry of this very log."""
-        data = self._store.checkpoint(self._name) if self.exists() else None
+        try:
+            data = self._store.checkpoint(self._name)
+        except NotFound:
+            data = None
         found = checkpoint.decode(data) if data is not None else None
         named = self._store.read(self._name, found.seq - 1, 1) if found is not None and found.seq > 0 else []
         return found if found is not None and [entry.id for entry in named] == [found.entry_id] else None
@@ -111,7 +118,7 @@ class ThreadState:
         """Have the store keep the fold, once enough is new; a store that cannot leaves it to the log."""
         if self.assembly is None or self.seq - self._checkpoint_seq < every:
             return
-        self._checkpoint_seq = self.seq
+        self._checkpoint_seq, self._has_checkpoint = self.seq, True
         now = Checkpoint(
             seq=self.seq,
             entry_id=self._entry_id,
@@ -135,23 +142,30 @@ class ThreadState:
     def catch_up(self) -> int:
         """Take in what the log has gained; the seq it ends at."""
         self._begin()
-        if self.seq or self.exists():
-            self.feed(self._store.read(self._name, after=self.seq))
+        try:
+            fresh = self._store.read(self._name, after=self.seq)
+        except NotFound:
+            if self.seq:
+                raise
+            fresh = []
+        self.feed(fresh)
         return self.seq
 
     def _begin(self) -> None:
         """Stand where the store's checkpoint stands, before anything was read."""
         if not self.seq and self.assembly is None and self._checkpoint is None:
             self._checkpoint = self._read_checkpoint()
+            self._has_checkpoint = self._checkpoint is not None
             if self._checkpoint is not None:
                 self._go_on_from(self._checkpoint)
 
     def newest_request(self) -> JsonObject:
         """The newest `sent` entry, which names its policy; of the log only the end behind the checkpoint is read."""
-        if not self.exists():
+        try:
+            end, page = self._store.info(self._name).seq, 64
+        except NotFound:
             return {}
         self._begin()
-        end, page = self._store.info(self._name).seq, 64
         while end > self.seq:
             after = max(self.seq, end - page)
             for entry in reversed(self._store.read(self._name, after, end - after)):

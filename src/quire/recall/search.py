@@ -177,7 +177,7 @@ class Scope:
         now = {piece.branch: piece for piece in wanted}
         if any(not _extends(now.get(branch), had) for branch, had in self._have.items()):
             self._begin()
-        newest, begun = index.newest_vector(), bool(self._have)
+        newest, begun = index.newest_vector() if self.embedder is not None else 0, bool(self._have)
         self.asks_near = self._may_ask(index, sum(piece.high - piece.low for piece in wanted))
         fresh = [self._fresh(piece) for piece in wanted]
         longer = [piece for piece in fresh if piece.high > piece.low]
@@ -259,6 +259,11 @@ class Scope:
             said = SpeechSigns(bool(row.asks), row.person, row.times, row.names, row.length)
             words = f"{row.words} {call.words if call is not None else ''}"
             yield _Row(branch, seq, row.kind, DocumentTerms(row.entry, words, row.speaker, place, said), call)
+
+    @property
+    def pieces(self) -> list[Stretch]:
+        """Where its entries are, as they were last looked at."""
+        return list(self._have.values())
 
     @property
     def without_meaning(self) -> int:
@@ -429,7 +434,7 @@ class Recall:
             return allowed
         if thread is None:
             raise CallError("before and exclude by seq need a thread", hint="Pass thread=…, or entry ids.")
-        mine = _within(held, self.store.index.stretches(thread))
+        mine = _within(held, held.pieces if held.joined else self.store.index.stretches(thread))
         if before is not None:
             allowed &= ~mine | (held.seq.all < before)
         return allowed & ~(mine & np.isin(held.seq.all, seqs))
