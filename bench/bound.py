@@ -7,9 +7,10 @@ cost of those is bounded from below by a dynamic program with a price on kept to
 reaches it.
 
 A second table sweeps the size of tool results from 1 % to 40 % of a budget of 24,000: what Quire's default costs on the
-live path beside that bound over depth and moment at its own kept and floor, and the cheapest of Quire's settings that
-keeps as much as cutting to half, beside the cost of that: as it is, where requests may be invalid and results may go
-before any request has shown them, and with what is new and the user's newest words always kept.
+live path beside the cheapest depths and moments for the same kind of cut, beside that bound at its own kept and floor, and
+what its settings that only drop cost where they keep exactly as much as cutting to half, beside the cost of that: as it
+is, where requests may be invalid and results may go before any request has shown them, and with what is new and the
+user's newest words always kept. Where a thread has only 36 requests, several are taken together.
 """
 
 from __future__ import annotations
@@ -29,17 +30,21 @@ import numpy as np
 from peers import PEERS, Sizes, cut_to_half_validly, points
 from quire import Policy
 from quire.assemble import Built, reused_tokens
+from quire.assemble.hindsight import optimum, trail
 from quire.assemble.policy import When
 from quire.cli.output import print_table
-from reuse import PRICES, budgets, load, measure_peer
+from reuse import PRICES, budgets, change, load, measure_peer
 from traces import WORDS, entries, live, parser
 
 FLOOR = 0.5
 OPENINGS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.49)
 COMPARED = ("LangChain trim, exact", "LlamaIndex Memory")
 READ, WRITE = PRICES[0]
-# Settings that are set beside cutting to half.
-FLOORS = [step / 40 for step in range(2, 21)]
+# Settings that are set beside cutting to half, and depths that are set beside the default's.
+FLOORS = (0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
+DEPTHS = (0.25, 0.3, 0.4)
+# So many threads are taken together where one is short.
+SEVERAL = 4
 Array = Any
 
 
@@ -140,9 +145,9 @@ def rows(given: Any, budget: int | None) -> Iterable[dict[str, Any]]:
                 }
 
 
-def with_results(share: float, budget: int) -> list[dict[str, Any]]:
+def with_results(share: float, budget: int, seed: int) -> list[dict[str, Any]]:
     """An agent's thread whose results take about this share of the budget, by a third more or less."""
-    dice = random.Random(7)
+    dice = random.Random(seed)
 
     def prose(tokens: float) -> str:
         lines = (f"{n:4} {' '.join(dice.choice(WORDS) for _ in range(12))}" for n in count())
@@ -162,60 +167,88 @@ def with_results(share: float, budget: int) -> list[dict[str, Any]]:
     return [*out, {"role": "assistant", "content": prose(60)}]
 
 
-def kept_and_cost(made: list[Built], wholes: list[int]) -> tuple[float, float]:
-    """The mean share of the thread in a request, and what all of them cost."""
-    pairs = zip([None, *made], made, strict=False)
-    reused = sum(reused_tokens(before, now) for before, now in pairs)
-    kept = sum(min(1, sum(b.sizes) / whole) for b, whole in zip(made, wholes, strict=True)) / len(made)
-    return kept, READ * reused + WRITE * (sum(built.tokens for built in made) - reused)
+class Kept(msgspec.Struct):
+    """Of some threads together: the mean share of a thread in its requests, and what all of them cost."""
+
+    share: float
+    cost: float
 
 
-def settings(messages: list[dict[str, Any]], budget: int, wholes: list[int]) -> Iterable[tuple[float, float]]:
-    """Kept and cost of Quire's settings that only drop, from little to much."""
+def measured(threads: list[list[dict[str, Any]]], policy: Policy) -> tuple[Kept, list[list[Built]]]:
+    """What a policy keeps and costs on the live path, and its requests."""
+    found, out = Kept(0.0, 0.0), []
+    for messages in threads:
+        made = [one for one in live(entries({"messages": messages}), policy) if one is not None]
+        sums = Talk.of(messages).sums
+        wholes = [sums[end] - sums[1] for end in points(messages)]
+        reused = sum(reused_tokens(*pair) for pair in zip([None, *made], made, strict=False))
+        shares = [min(1, sum(b.sizes) / whole) for b, whole in zip(made, wholes, strict=True)]
+        found.share += sum(shares) / len(shares) / len(threads)
+        found.cost += READ * reused + WRITE * (sum(built.tokens for built in made) - reused)
+        out.append(made)
+    return found, out
+
+
+def settings(threads: list[list[dict[str, Any]]], policy: Policy) -> Iterable[Kept]:
+    """Quire's settings that only drop."""
     for floor in FLOORS:
         for when in get_args(When):
-            policy = Policy(
-                budget=budget,
-                ttl_s=None,
-                read=READ,
-                write=WRITE,
-                floor=floor,
-                handles=0,
-                summary=0,
-                when=when,
-            )
-            made = [one for one in live(entries({"messages": messages}), policy) if one is not None]
-            yield kept_and_cost(made, wholes)
+            yield measured(threads, change(policy, floor=floor, handles=0, summary=0, when=when))[0]
+
+
+def cost_at(share: float, found: list[Kept]) -> float:
+    """The least that a setting costs that keeps so much, or two of them, each for a part of the threads."""
+    pairs = [(one, other) for one in found for other in found if one.share <= share <= other.share]
+    return min(
+        (
+            one.cost + (other.cost - one.cost) * (share - one.share) / max(1e-9, other.share - one.share)
+            for one, other in pairs
+        ),
+        default=min((one.cost for one in found if one.share >= share), default=math.nan),
+    )
 
 
 def sweep(budget: int = 24_000) -> Iterable[dict[str, Any]]:
     policy = Policy(budget=budget, ttl_s=None, read=READ, write=WRITE)
     for share in (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4):
-        messages = with_results(share, budget)
-        made = [built for built in live(entries({"messages": messages}), policy) if built is not None]
-        sums = Talk.of(messages).sums
-        wholes = [sums[end] - sums[1] for end in points(messages)]
-        kept, cost = kept_and_cost(made, wholes)
-        plain = measure_peer(PEERS["cut to half"](), messages, budget)
-        half = measure_peer(cut_to_half_validly, messages, budget)
-        half_kept, half_cost = half.kept / half.requests, half.cost(READ, WRITE)
-        as_much = [one for one in settings(messages, budget, wholes) if one[0] >= half_kept - 0.005]
+        print(f"results of {share:.0%}", file=sys.stderr, flush=True)
+        threads = [with_results(share, budget, 7 + n) for n in range(SEVERAL if share >= 0.1 else 1)]
+        ours, made = measured(threads, policy)
+        best = sum(
+            min(optimum(trail(entries({"messages": one}), deep), deep).cost for deep in _depths(policy))
+            for one in threads
+        )
+        least = sum(least_cost(Talk.of(one), budget, ours.share, 0, policy.floor) for one in threads)
+        plain, half = (
+            [measure_peer(peer, one, budget) for one in threads]
+            for peer in (PEERS["cut to half"](), cut_to_half_validly)
+        )
+        plain_kept, half_kept = (
+            Kept(sum(t.kept / t.requests for t in some) / len(some), sum(t.cost(READ, WRITE) for t in some))
+            for some in (plain, half)
+        )
         yield {
             "results": share,
-            "requests": len(made),
-            "rebases": made[-1].epoch - 1,
-            "kept": kept,
-            "cost": cost,
-            "of_bound": cost / least_cost(Talk.of(messages), budget, kept, 0, policy.floor),
-            "plain_kept": plain.kept / plain.requests,
-            "plain_cost": plain.cost(READ, WRITE),
-            "plain_invalid": plain.invalid,
-            "half_kept": half_kept,
-            "half_cost": half_cost,
-            "half_breaks": half.breaks,
-            "half_invalid": half.invalid,
-            "at_its_kept": min((one[1] for one in as_much), default=math.nan) / half_cost,
+            "threads": len(threads),
+            "requests": sum(map(len, made)),
+            "rebases": sum(one[-1].epoch - 1 for one in made),
+            "kept": ours.share,
+            "cost": ours.cost,
+            "of_best": ours.cost / best,
+            "of_bound": ours.cost / least,
+            "plain_kept": plain_kept.share,
+            "plain_cost": plain_kept.cost,
+            "plain_invalid": sum(tally.invalid for tally in plain),
+            "half_kept": half_kept.share,
+            "half_cost": half_kept.cost,
+            "half_breaks": sum(tally.breaks for tally in half),
+            "at_its_kept": cost_at(half_kept.share, list(settings(threads, policy))) / half_kept.cost,
         }
+
+
+def _depths(policy: Policy) -> list[Policy]:
+    """The policy with deeper and shallower cuts that keep its floor."""
+    return [change(policy, floor=floor) for floor in DEPTHS]
 
 
 def main() -> None:
@@ -250,6 +283,7 @@ def main() -> None:
             "rebases",
             "kept",
             "cost, thousands",
+            "× best",
             "× least",
             "cut to half: kept",
             "cost",
@@ -266,6 +300,7 @@ def main() -> None:
                 row["rebases"],
                 f"{row['kept']:.0%}",
                 f"{row['cost'] / 1000:,.0f}",
+                f"{row['of_best']:.2f}",
                 f"{row['of_bound']:.2f}",
                 f"{row['plain_kept']:.0%}",
                 f"{row['plain_cost'] / 1000:,.0f}",

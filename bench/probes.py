@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
@@ -75,10 +76,14 @@ def last_request(run: Run, question: str, budget: int) -> Built:
     return last
 
 
-def answer(server: LocalServer, built: Built, begun: str) -> str:
-    """How the model goes on with an answer that was begun for it."""
+def prompt_of(server: LocalServer, built: Built, begun: str) -> str:
+    """What the model is given, with its answer begun for it."""
     body = {"messages": render(built.prompt, TARGET).body["messages"]}
-    prompt = str(server.post("/apply-template", body)["prompt"]) + begun
+    return str(server.post("/apply-template", body)["prompt"]) + begun
+
+
+def answer(server: LocalServer, prompt: str) -> str:
+    """How the model goes on."""
     plain = {"prompt": prompt, "n_predict": 6, "temperature": 0, "cache_prompt": True}
     asked = urllib.request.Request(
         f"{server.url}/completion", json.dumps(plain).encode(), {"Content-Type": "application/json"}
@@ -87,26 +92,38 @@ def answer(server: LocalServer, built: Built, begun: str) -> str:
         return str(json.load(reply)["content"])
 
 
+def asked(server: LocalServer, run: Run) -> list[dict[str, Any]]:
+    """A row for each probe of a run; none where the whole thread is longer than the window as the model counts.
+
+    All are asked of the whole thread and then all of the fitted one, so that what they share is read once.
+    """
+    rows: dict[str, dict[str, Any]] = {kind: {"trace": run.name, "probe": kind} for kind in PROBES}
+    for name, budget in (("whole", 10**6), ("fitted", BUDGET)):
+        for kind, (_, question, begun) in PROBES.items():
+            built = last_request(run, question, budget)
+            prompt = prompt_of(server, built, begun)
+            tokens = len(server.post("/tokenize", {"content": prompt})["tokens"])
+            if tokens > WINDOW - 16:
+                return []
+            rows[kind] |= {
+                f"{name}_tokens": tokens,
+                name: answer(server, prompt).startswith(run.planted[kind]),
+                "stands": run.planted[kind] in str(built.prompt),
+            }
+    return list(rows.values())
+
+
 def main() -> None:
     options = parser(__doc__)
     options.add_argument("--runs", type=int, default=6, help="how many runs (default: 6)")
     arguments = options.parse_args()
-    rows = []
+    rows: list[dict[str, Any]] = []
     with LocalServer(faster(weights(), say=lambda line: None), ctx=WINDOW) as server:
-        for run in runs(arguments.data, arguments.runs):
-            for kind, (_, question, begun) in PROBES.items():
-                whole, fitted = (last_request(run, question, budget) for budget in (10**6, BUDGET))
-                rows.append(
-                    {
-                        "trace": run.name,
-                        "probe": kind,
-                        "tokens": whole.tokens,
-                        "fitted_tokens": fitted.tokens,
-                        "stands": run.planted[kind] in str(fitted.prompt),
-                        "whole": answer(server, whole, begun).startswith(run.planted[kind]),
-                        "fitted": answer(server, fitted, begun).startswith(run.planted[kind]),
-                    }
-                )
+        for run in runs(arguments.data, 10**6):
+            if len(rows) >= arguments.runs * len(PROBES):
+                break
+            rows += asked(server, run)
+            print(f"{run.name}: {len(rows)} probes", file=sys.stderr, flush=True)
     if arguments.json:
         print(json.dumps(rows))
         return

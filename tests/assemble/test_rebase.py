@@ -10,6 +10,7 @@ from quire.assemble import DROP_ONLY, Assembly, Built, Policy, requests, reused_
 from quire.assemble.fit import enclose
 from quire.assemble.messages import handle_of
 from quire.assemble.rebase import PINNED_HEADING, SUMMARY_HEADING
+from quire.assemble.rebase_decision import Moment, Rent, reason_to_cut
 from quire.assemble.summary import Leaving
 from quire.entry import chain
 from quire.errors import BudgetError, DataError
@@ -272,6 +273,13 @@ def test_a_request_that_leaves_no_room_for_another_cuts_before_what_is_new_is_wr
         made = built(entries, tight)
         assert (made[at].rebase or {"reason": ""})["reason"] == expected
         assert all(one.tokens <= tight.limit for one in made)
+
+
+@pytest.mark.parametrize(("removed", "expected"), [(1_200, ""), (9_000, "rent")])
+def test_a_cheap_moment_is_worth_no_more_than_what_would_go(removed: int, expected: str) -> None:
+    usual = Rent(requests=8, cached=14_000, seen=40, kept=15_000)
+    moment = Moment(True, kept=15_800, removed=removed, cached=7_000, room=8_000, cold=False, rent=usual)
+    assert reason_to_cut(moment, Policy()) == expected
 
 
 def _raises(error: Exception) -> Callable[[Leaving], str]:

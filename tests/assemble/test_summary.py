@@ -120,6 +120,35 @@ def test_what_failed_and_then_worked_has_not_failed_and_a_state_is_nothing_to_do
     assert "no such file" not in later
 
 
+def planned(key: str, *states: str) -> Entry:
+    """A call that keeps a plan whose steps have these states."""
+    steps = [{"id": str(n), key: f"step {n} of the plan", "status": state} for n, state in enumerate(states)]
+    return values.call("p", "update_plan", {"explanation": "as agreed", "plan": steps})
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        planned("step", "completed", "in_progress", "pending"),
+        planned("content", "cancelled", "in_progress", "pending"),
+        values.respond("So far:\n- [x] step 0 of the plan\n- [ ] step 1 of the plan\n- [ ] step 2 of the plan"),
+    ],
+)
+def test_the_newest_plan_says_what_is_open(plan: Entry) -> None:
+    older = [values.respond("The release notes are still to be written."), planned("step", "pending", "pending")]
+    before = "Open: The mail is not yet sent."
+    text = summary([values.user("Go on."), *older, plan], 300, before)
+    assert text.split("\n")[1:3] == ["Open: step 1 of the plan", "step 2 of the plan"]
+    assert [gone for gone in ("release notes", "mail", "step 0") if gone in text] == []
+
+
+def test_a_long_plan_is_told_by_its_next_steps_and_an_order_with_states_is_no_plan() -> None:
+    text = summary([planned("step", *["pending"] * 9)], 300)
+    assert text.split("\n")[3:] == ["step 3 of the plan", "step 4 of the plan (and 4 more)"]
+    order = values.call("o", "update", {"items": [{"title": "a lamp", "status": "shipped"}, {"status": "pending"}]})
+    assert "Open" not in summary([order], 300)
+
+
 @pytest.mark.moves_prefix(reason="many rebases are made")
 def test_a_long_thread_still_tells_every_request_that_has_gone() -> None:
     entries = [one for n in range(60) for one in (*turns(n, n + 1), values.respond("word " * 200))]

@@ -144,8 +144,9 @@ def reason_to_cut(moment: Moment, policy: Policy) -> str:
     (read, write), rent = policy.prices, moment.rent
     owed, dearer, larger = read * moment.removed, 0.0, 0.0
     if rent.seen:
+        # A cheap moment is worth no more than what the cut takes away.
+        dearer = (write - read) * max(moment.cached - rent.cached, -moment.removed)
         # What stays beyond the usual is read until the next cut, in about as many requests as there were since the last.
-        dearer = (write - read) * (moment.cached - rent.cached)
         larger = read * rent.requests * (moment.kept - rent.kept)
     price = _WAIT * (write - read) * moment.cached + _DEARER * dearer + _LARGER * larger
     # Half of this request's rent has been due since the one before it.

@@ -253,7 +253,11 @@ _CHANGES = re.compile(
     r"modify|cancel|exchange|return|book|send|set|add)|(?:Edit|Write|Create|Patch)"
 )
 # So many failures are told, and so many things left open: the newest.
-_NEWEST_FEW = 3
+_FEW = {"Open": 5, "Failed": 3}
+# A plan that the model keeps: steps with their states in a call (`update_plan`, `TodoWrite`), or boxes in its words.
+_STEP = ("content", "step", "task", "title", "description", "text")
+_TO_DO, _DONE = {"pending", "in_progress", "todo", "blocked"}, {"completed", "done", "cancelled", "skipped"}
+_BOX = re.compile(r"(?m)^\s*(?:[-*+]|\d+[.)]) \[([ xX])\] (.+)")
 # What was settled is told in so many characters at least, in this share of the summary where there is much: the newest.
 _READABLE, _DECIDED = 60, 0.2
 # Requests and decisions take this share of the summary before anything is named; more of it where that leaves each
@@ -348,8 +352,10 @@ def _within(draft: _Draft, limit: int) -> str:
 def _summary_lines(before: Sequence[Line], entries: Sequence[Entry]) -> Iterator[Line]:
     """Earlier lines, then what the user asked, what the model settled or left open, and the newest failures.
 
-    What failed and then worked with the same tool on the same thing is no failure any more.
+    What failed and then worked with the same tool on the same thing is no failure any more; what was open before the
+    model's newest plan is what that plan says.
     """
+    plan = next((entry.seq for entry in reversed(entries) if _left(entry) is not None), None)
     calls = {entry.call_id: entry for entry in entries if entry.kind == "call"}
     results = [
         (entry, calls[entry.call_id])
@@ -362,8 +368,10 @@ def _summary_lines(before: Sequence[Line], entries: Sequence[Entry]) -> Iterator
         for entry, call in results
         if entry.body.get("error") and worked.get(_target(call), 0) < entry.seq
     }
-    newest = list(failed)[-_NEWEST_FEW:]
+    newest = list(failed)[-_FEW["Failed"] :]
     for line in before:
+        if line.who == "Open" and plan is not None:
+            continue
         if line.who != "Failed" or not any(
             tool in line.text and thing in line.text for tool, thing in worked
         ):
@@ -372,11 +380,39 @@ def _summary_lines(before: Sequence[Line], entries: Sequence[Entry]) -> Iterator
         if entry.kind == "user" and entry.text.strip():
             yield Line("User", _flat(entry.text))
         elif entry.kind == "respond":
-            sentences = re.split(r"(?<=[.!?])\s+|\n+", _FENCED.sub("\n", entry.text))
-            yield from (Line(kind, _flat(each)) for each in sentences if (kind := _settles(each)))
+            sentences = re.split(r"(?<=[.!?])\s+|\n+", _FENCED.sub("\n", _BOX.sub("", entry.text)))
+            told = (Line(kind, _flat(each)) for each in sentences if (kind := _settles(each)))
+            yield from (line for line in told if line.who != "Open" or plan is None or entry.seq >= plan)
         elif entry.seq in newest and (text := _flat(result_text(entry)[:_LONGEST])):
             call = failed[entry.seq]
             yield Line("Failed", f"{first_words(text, _READABLE)} ({call.name} {_flat(_text(call))})")
+        if entry.seq == plan:
+            yield from (Line("Open", _flat(step)) for step in _next_steps(_left(entry) or []))
+
+
+def _left(entry: Entry) -> list[str] | None:
+    """What the plan that an entry holds leaves to do; None where it holds none."""
+    if entry.kind == "respond":
+        boxes = _BOX.findall(_FENCED.sub("\n", entry.text))
+        return [text for mark, text in boxes if mark == " "] if boxes else None
+    listed = entry.args.values() if entry.kind == "call" and isinstance(entry.args, dict) else ()
+    for steps in listed:
+        if steps and isinstance(steps, list) and all(map(_step, steps)):
+            return [_step(step) for step in steps if step["status"] in _TO_DO]
+    return None
+
+
+def _step(given: object) -> str:
+    """The words of a step of a plan, '' where it is none."""
+    if not isinstance(given, dict) or given.get("status") not in _TO_DO | _DONE:
+        return ""
+    return next((text for key in _STEP if isinstance(text := given.get(key), str) and text.strip()), "")
+
+
+def _next_steps(left: list[str]) -> list[str]:
+    """The first of them, and how many more there are."""
+    more = len(left) - _FEW["Open"]
+    return [*left[: _FEW["Open"] - 1], f"{left[_FEW['Open'] - 1]} (and {more} more)"] if more > 0 else left
 
 
 def _target(call: Entry) -> tuple[str, str]:
@@ -410,7 +446,7 @@ def _listed(lines: Sequence[Line], missing: Untold, limit: int, facts: int) -> t
     kinds = {kind: [line for line in by_age if line.who == kind] for kind in KINDS}
     room = max(_DECIDED * limit, _SHARES[0][0] * limit - _size(kinds["User"], _SHORTEST, facts))
     few = {"Done": _newest_within(kinds["Done"], room)}
-    few |= {kind: kinds[kind][-_NEWEST_FEW:] for kind in ("Open", "Failed")}
+    few |= {kind: kinds[kind][-number:] for kind, number in _FEW.items()}
     for kind, some in few.items():
         missing = missing.and_also(kinds[kind][: len(kinds[kind]) - len(some)])
     kept = [line for kind in KINDS for line in few.get(kind, kinds[kind])]
