@@ -130,7 +130,7 @@ class CountEvent(msgspec.Struct, frozen=True):
         )
 
 
-# Requests whose replies nobody has compared yet; more than this, and the oldest are gone through.
+# So many requests wait for a reply that says what it used; of more, which nobody reports on, the oldest are forgotten.
 _WAITING = 64
 
 
@@ -155,7 +155,8 @@ class CacheWatch:
             self._unsure |= {target} if sending.resumed else set()
         self._waiting[target].append(sending)
         if len(self._waiting[target]) > _WAITING:
-            self._predict(target)
+            del self._waiting[target][0]
+            self._unsure.add(target)
         self._newest = sending
         if before is not None and before.request.provider == sending.request.provider:
             moved = _moved_layer(before.built, sending.built, sending.since)

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from quire import values
 from quire.assemble import Assembly, Built, Policy, requests
-from quire.assemble.summary import Leaving, Line, Untold, earlier, extract, first_words, unlisted, written
-from quire.assemble.telling import telling
+from quire.assemble.summary import Leaving, Line, Untold, _lines_count, earlier, extract, first_words, unlisted, written
+from quire.assemble.telling import telling, telling_behind
 from quire.entry import chain
 from quire.tokens import counter
 from quire.values import Entry, Text
@@ -26,7 +26,14 @@ limits = st.integers(16, 300)
 @given(st.text('ab1_/.@$~+-":{},\n\t\x1c A', max_size=60))
 def test_telling_words_are_the_same_whatever_else_a_text_holds(text: str) -> None:
     assert telling(text) == telling(f"{text} é")
-    assert telling('{"row_id": "a/b.py", "at": 7}') == ["a/b.py"]
+    assert telling('{"row_id": "a/b.py", "at": 7}') == ("a/b.py",)
+
+
+@given(st.lists(st.text("ab1_/.@$~+-\":{},\t Aé漢's!…", max_size=12), min_size=1, max_size=4), st.integers(0, 30))
+def test_what_is_known_of_parts_is_what_the_whole_has(lines: list[str], start: int) -> None:
+    text = "\n".join(lines)
+    assert _lines_count(lines) == counter().count(text)
+    assert telling_behind(text, start) == telling(text[start:])
 
 
 def summary(entries: list[Entry], limit: int, before: str = "") -> str:

@@ -10,7 +10,7 @@ from functools import cached_property
 import msgspec
 
 from quire.assemble.policy import Policy
-from quire.assemble.telling import likeliest, telling
+from quire.assemble.telling import likeliest, telling, telling_behind
 from quire.assemble.user_message import ItemBlock, Library, UserMessage, UserTurn, call_text, say
 from quire.entry import INTERRUPTED, result_text
 from quire.providers.convert import holds_blocks, own_blocks, pairs, takes_words, was_sent
@@ -227,7 +227,7 @@ def naming_handle(text: str, handle: str, used: Container[str], known: Container
     if mark is None:
         return handle
     room = counter().count(handle) - counter().count(f"{head}\n\n{mark[0]}")
-    named = likeliest(telling(text[len(head) :]), room, used, known)
+    named = likeliest(telling_behind(text, len(head)), room, used, known)
     return "\n".join(part for part in (head, " ".join(named), mark[0]) if part) if named else handle
 
 

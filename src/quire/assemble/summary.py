@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache, lru_cache, partial
+from functools import cache, cached_property, lru_cache, partial
 from typing import TypeAlias
 
 import msgspec
@@ -310,7 +310,7 @@ def forgotten(gone: Leaving, text: str) -> str:
     return "\n".join(part for part in (*written(lines), words) if part)
 
 
-class _Draft(msgspec.Struct, frozen=True):
+class _Draft(msgspec.Struct, frozen=True, dict=True):
     """The parts of a summary that is being fitted."""
 
     prose: str
@@ -320,12 +320,13 @@ class _Draft(msgspec.Struct, frozen=True):
     facts: int
     words: str
 
-    def __str__(self) -> str:
+    @cached_property
+    def text(self) -> str:
         parts = (self.prose, unlisted(self.missing), *_cut(self.lines, self.length, self.facts), self.words)
         return "\n".join(part for part in parts if part)
 
     def fits(self, limit: int) -> bool:
-        return _count(str(self)) <= limit
+        return _count(self.text) <= limit
 
     def without_one(self) -> _Draft:
         """The draft with the line that matters least counted instead of told."""
@@ -346,7 +347,7 @@ def _within(draft: _Draft, limit: int) -> str:
     while draft.lines and not draft.fits(limit):
         draft = draft.without_one()
     # What cannot even say how much it leaves out says nothing.
-    return str(draft) if draft.fits(limit) else ""
+    return draft.text if draft.fits(limit) else ""
 
 
 def _summary_lines(before: Sequence[Line], entries: Sequence[Entry]) -> Iterator[Line]:
@@ -491,7 +492,20 @@ def _length(size: Callable[[int], int], room: float) -> int:
 
 
 def _size(lines: Sequence[Line], length: int, facts: int) -> int:
-    return _count("\n".join(_cut(lines, length, facts))) + 1 if lines else 0
+    return _lines_count(_cut(lines, length, facts)) + 1 if lines else 0
+
+
+def _lines_count(lines: Sequence[str]) -> int:
+    """The tokens of lines in a row: no token reaches over a line's end, unless the next begins with a slash or a space."""
+    if any(line[:1].strip() in ("", "/") for line in lines[1:]):
+        return _count("\n".join(lines))
+    return sum(map(_line_count, lines[:-1])) + _count(lines[-1])
+
+
+@lru_cache(maxsize=8192)
+def _line_count(line: str) -> int:
+    """The tokens of a line and its end."""
+    return _count(f"{line}\n")
 
 
 def _cut(lines: Sequence[Line], length: int, facts: int) -> list[str]:
@@ -507,6 +521,7 @@ def _cut(lines: Sequence[Line], length: int, facts: int) -> list[str]:
     )
 
 
+@lru_cache(maxsize=8192)
 def _first_words_and_demands(line: Line, length: int, facts: int) -> str:
     """A line by its first words; of a request the demands behind them are told whole."""
     if line.who != "User":

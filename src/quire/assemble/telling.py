@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterable, Mapping
+from functools import lru_cache
 
 from quire.tokens import counter
 
@@ -45,8 +46,10 @@ LEAST = 0.03
 _MOST = 400
 
 
-def telling(text: str) -> list[str]:
-    """The telling words of a text, in order of appearance, each once: 'see /a/b.py, row 7' -> ['/a/b.py']."""
+# What stays at one cut often goes at the next: its words are looked for once.
+@lru_cache(maxsize=2048)
+def telling(text: str) -> tuple[str, ...]:
+    """The telling words of a text, in order of appearance, each once: 'see /a/b.py, row 7' -> ('/a/b.py',)."""
     found = dict[str, None]()
     for word in dict.fromkeys(_terms(text)):
         if (word.isalpha() and not word.isupper()) or len(word) < 4 or _KEY in word:
@@ -55,7 +58,15 @@ def telling(text: str) -> list[str]:
             word = _EDGE.sub("", word)
         if len(word) >= 4 and _TELLING.search(word):
             found[word] = None
-    return list(found)
+    return tuple(found)
+
+
+def telling_behind(text: str, start: int) -> tuple[str, ...]:
+    """The telling words behind the first so many characters; where it can be, from those of the whole text."""
+    front, rest = text[:start], text[start:]
+    before = telling(front)
+    parted = front.endswith('"') or not rest[:1].isspace()
+    return telling(rest) if parted or any(word in rest for word in before) else telling(text)[len(before) :]
 
 
 def _terms(text: str) -> list[str]:
@@ -65,6 +76,7 @@ def _terms(text: str) -> list[str]:
     return _KEY_ENDS.sub(_KEY + " ", text).translate(_SPACED).split()
 
 
+@lru_cache(maxsize=8192)
 def likelihood(word: str, used: bool = False) -> float:
     """How likely a later action names this word again; `used`: an action has named it before."""
     said, acted = next(((a, b) for pattern, a, b in _KINDS if pattern.search(word)), _OTHER)
@@ -81,7 +93,7 @@ def within(scored: Mapping[str, float], room: float) -> list[str]:
     """As many words as fit on a line of `room` tokens, those with the highest score for their size."""
     kept = list[str]()
     top = sorted(scored, key=lambda word: -scored[word])[:_MOST]
-    sizes = {word: counter().count(f" {word}") for word in top}
+    sizes = {word: _size(word) for word in top}
     for word in sorted(top, key=lambda word: -scored[word] / sizes[word]):
         if sizes[word] <= room:
             room -= sizes[word]
@@ -89,3 +101,9 @@ def within(scored: Mapping[str, float], room: float) -> list[str]:
         elif room < 2:
             break
     return kept
+
+
+@lru_cache(maxsize=8192)
+def _size(word: str) -> int:
+    """The tokens of a word in a line."""
+    return counter().count(f" {word}")

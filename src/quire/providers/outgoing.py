@@ -146,6 +146,8 @@ def _holds(came: Json, anew: Json) -> bool:
 
 def _as_they_came(sheet: Draft, message: Message) -> list[JsonObject] | None:
     """The messages that were imported, if each was this model's and its parts still say what it says."""
+    if not any(was_sent(getattr(part, "wire", {}), sheet) for part in message.parts):
+        return None
     out = []
     for parts in _runs(message):
         wire = getattr(parts[0], "wire", {})

@@ -1,6 +1,6 @@
 """How many tokens a model makes of a text: its vocabulary, a counter for it, and what reports say of the estimate.
 
-A counter is loaded when first used, safe to share between threads, and remembers no text.
+A counter is loaded when first used, safe to share between threads, and remembers the newest few texts.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ class VocabularyCounter(msgspec.Struct, frozen=True):
 
     def count(self, text: str) -> int:
         try:
-            found = _counting(self.vocabulary)(text)
+            found = _counted(self.vocabulary, text)
         except UnicodeEncodeError as error:
             raise FormatError(
                 f"text holds a lone surrogate ({error.object[error.start]!r})", hint=NOT_UTF8_HINT
@@ -230,6 +230,12 @@ def _note(model: str | None, wanted: Vocabulary) -> str:
     by = f" × {wanted.factor}" if wanted.factor != 1.0 else ""
     why = f"the model {model} is unknown" if wanted == UNKNOWN else f"the vocabulary of {model} is not public"
     return f"estimate: {wanted.name}{by}, for {why}"
+
+
+# A text that was made to fit is counted by whoever made it, and by those who place it.
+@functools.lru_cache(maxsize=128)
+def _counted(vocabulary: str, text: str) -> int:
+    return _counting(vocabulary)(text)
 
 
 @functools.cache
