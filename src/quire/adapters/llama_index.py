@@ -102,14 +102,16 @@ class QuireMemory(BaseMemory):
             return self.chat_history[int(data["id"])]
         calls = data.get("tool_calls") or ()
         text: list[ContentBlock] = [TextBlock(text=data["content"])] if data["content"] else []
-        blocks = [*text, *(_call_block(call) for call in calls)]
+        blocks = [
+            *text,
+            *(
+                ToolCallBlock(tool_call_id=call["id"], tool_name=call["name"], tool_kwargs=call["args"])
+                for call in calls
+            ),
+        ]
         role = _ROLES.get(data["type"], MessageRole.ASSISTANT)
         answers = {"tool_call_id": data["tool_call_id"]} if role == MessageRole.TOOL else {}
         return ChatMessage(role=role, blocks=blocks, additional_kwargs=answers)
-
-
-def _call_block(call: JsonObject) -> ToolCallBlock:
-    return ToolCallBlock(tool_call_id=call["id"], tool_name=call["name"], tool_kwargs=call["args"])
 
 
 def _message_json(message: ChatMessage, place: int) -> JsonObject:

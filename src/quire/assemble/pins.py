@@ -174,7 +174,8 @@ class LeftOutLog:
         self, old: Epoch, new: Epoch, reason: str, turn: int, promote: Promote, results: Container[int]
     ) -> None:
         """What a rebase took away, in messages and in the library; `results` do not fold into L1, as notes do."""
-        shown, held = _seqs(new), _versions(new)
+        shown = {seq for message in new.strip.messages for seq in message.seqs}
+        held = _versions(new)
         if promote == "each-turn":
             self._leave_context(old, shown, held, turn)
         for message in old.strip.messages:
@@ -205,10 +206,6 @@ class LeftOutLog:
 def holds_context(placed: PlacedMessage, turn: int) -> bool:
     """Whether an earlier turn's message still says more than its query."""
     return placed.user is not None and placed.turn < turn and placed.message != query_alone(placed.user)
-
-
-def _seqs(epoch: Epoch) -> set[int]:
-    return {seq for message in epoch.strip.messages for seq in message.seqs}
 
 
 def _versions(epoch: Epoch) -> set[Version]:

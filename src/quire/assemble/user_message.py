@@ -310,7 +310,11 @@ def image_part(image: Json) -> Image:
 
 def tool_block(context: tuple[tuple[Entry, Entry | None], ...]) -> str:
     """Outputs of the tools that ran before the model spoke, one way for all; empty ones are left out."""
-    blocks = [_tool_wrapped(call, output) for call, result in context if (output := _output(result))]
+    blocks = [
+        _tool_wrapped(call, output)
+        for call, result in context
+        if result is not None and (output := result_text(result))
+    ]
     return "\n\n".join([TOOLS_HEADING, *blocks]) if blocks else ""
 
 
@@ -333,10 +337,6 @@ def _shown_arguments(call: Entry) -> list[tuple[str, str]]:
 
 def _scalar(value: Json) -> str:
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def _output(result: Entry | None) -> str:
-    return "" if result is None else result_text(result)
 
 
 def entry_text(entry: Entry) -> str:

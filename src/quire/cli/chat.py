@@ -297,14 +297,10 @@ def _prompt(session: Session) -> Any:
         complete_while_typing=False,
         key_bindings=_keys(),
         bottom_toolbar=lambda: FormattedText(
-            [("class:bottom-toolbar", f" {session.status(_columns() - 2)} ")]
+            [("class:bottom-toolbar", f" {session.status(shutil.get_terminal_size().columns - 2)} ")]
         ),
         style=Style.from_dict({"bottom-toolbar": "noreverse fg:ansibrightblack", "": ""}),
     )
-
-
-def _columns() -> int:
-    return shutil.get_terminal_size().columns
 
 
 def _keys() -> Any:

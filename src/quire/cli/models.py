@@ -81,7 +81,7 @@ def _row(info: ModelInfo) -> tuple[object, ...]:
     writes = [price for price in (prices.write_5m, prices.write_1h) if price is not None]
     return (
         info.model + ("" if info.known else " (defaults)"),
-        _size(info.window),
+        f"{info.window // 1000:,}k",
         info.vocabulary.removesuffix("_base")
         if info.vocabulary_exact
         else f"~{info.vocabulary.removesuffix('_base')}",
@@ -91,10 +91,6 @@ def _row(info: ModelInfo) -> tuple[object, ...]:
         "/".join(map(_price, writes)) or "-",
         _price(prices.output) + more,
     )
-
-
-def _size(tokens: int) -> str:
-    return f"{tokens // 1000:,}k"
 
 
 def _price(price: float | None) -> str:

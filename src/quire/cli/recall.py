@@ -156,14 +156,16 @@ def _print_records(records: Records, hits: Sequence[Any], explain: bool, as_json
     else:
         parts = list(hits[0].parts) if explain else []
         rows = [
-            [hit.record.id, hit.record.schema_name, f"{hit.score:.2f}", *_of(hit, parts), hit.preview]
+            [
+                hit.record.id,
+                hit.record.schema_name,
+                f"{hit.score:.2f}",
+                *(f"{hit.parts[part]:.2f}" for part in parts),
+                hit.preview,
+            ]
             for hit in hits
         ]
         print_table(["id", "schema", "score", *parts, "text"], rows)
-
-
-def _of(hit: Any, parts: Sequence[str]) -> list[str]:
-    return [f"{hit.parts[part]:.2f}" for part in parts]
 
 
 def _line(entry: Entry) -> str:

@@ -315,7 +315,8 @@ def format_(name: str, file: str, profile: str, parses: bool, **options: str | N
         print_text(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
     else:
         text = read_text(file)
-        data = _entries(text) if name == "replay" and _is_lines(text) else _json(text, file)
+        lines = name == "replay" and _is_lines(text)
+        data = {"entries": [entry.body for entry in decode_lines(text)]} if lines else _json(text, file)
         print_text(chosen.render(chosen.read(_overridden(data, given))))
 
 
@@ -354,10 +355,6 @@ def _is_lines(text: str) -> bool:
     except (ValueError, RecursionError):
         return False
     return isinstance(found, dict) and "kind" in found
-
-
-def _entries(text: str) -> Json:
-    return {"entries": [entry.body for entry in decode_lines(text)]}
 
 
 def _json(text: str, file: str) -> Json:

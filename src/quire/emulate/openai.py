@@ -34,14 +34,15 @@ def chat_reply(exchange: Answering) -> JsonObject:
         "created": exchange.at_ms // 1000,
         "model": exchange.model,
         "choices": [
-            {"index": 0, "message": _message(exchange), "logprobs": None, "finish_reason": _finish(exchange)}
+            {
+                "index": 0,
+                "message": _message(exchange),
+                "logprobs": None,
+                "finish_reason": "tool_calls" if exchange.calls else "stop",
+            }
         ],
         "usage": usage(exchange),
     }
-
-
-def _finish(exchange: Answering) -> str:
-    return "tool_calls" if exchange.calls else "stop"
 
 
 def _message(exchange: Answering) -> JsonObject:

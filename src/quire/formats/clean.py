@@ -167,16 +167,13 @@ def parse(text: str) -> Clean:
     reader = _CleanReader(well_formed(text))
     tools, detail = reader.tools()
     conversation = tuple(
-        CleanMessage(_role(m[1]), _dedent(m[2], 2)) for m in reader.section(CONVERSATION, _MESSAGE)
+        CleanMessage("user" if m[1] == "User" else "assistant", _dedent(m[2], 2))
+        for m in reader.section(CONVERSATION, _MESSAGE)
     )
     results = tuple(ToolResult(_unescape(m[1]), _dedent(m[2])) for m in reader.section(RESULTS, _PAIR))
     value = Clean(tools, conversation, results, reader.request(), detail)
     exact(text, render(value))
     return value
-
-
-def _role(word: str) -> Role:
-    return "user" if word == "User" else "assistant"
 
 
 def _full_tool(found: re.Match[str]) -> CleanTool:

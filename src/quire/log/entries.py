@@ -165,17 +165,13 @@ SHAPES: dict[str, Fields] = {
 assert tuple(SHAPES) == KINDS
 
 
-def entry_schema() -> JsonObject:
-    """The JSON schema of one entry, kind by kind."""
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "Entry",
-        "description": "One line of a thread's log. id and seq are given by the log and checked when present.",
-        "oneOf": [{"title": kind, **json_schema(shape)} for kind, shape in SHAPES.items()],
-    }
-
-
-SCHEMA: JsonObject = entry_schema()
+# The JSON schema of one entry, kind by kind.
+SCHEMA: JsonObject = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "title": "Entry",
+    "description": "One line of a thread's log. id and seq are given by the log and checked when present.",
+    "oneOf": [{"title": kind, **json_schema(shape)} for kind, shape in SHAPES.items()],
+}
 _HINT = "`quire schema entry` prints what each kind may hold."
 
 

@@ -65,11 +65,6 @@ def standard_by(values: Floats, apart: Bools) -> Floats:
     return out
 
 
-def pool_size(k: int) -> int:
-    """How many of each list are candidates for k places."""
-    return max(POOL, 2 * k)
-
-
 def pool(words: Floats, near: Ints, cosines: Floats, allowed: Bools, size: int) -> Ints:
     """The rows worth ranking: all that are allowed while they are few, else the best by words and by meaning."""
     if np.count_nonzero(allowed) <= _FEW:
@@ -331,7 +326,7 @@ class Collection:
         vector = self._vector(asked)
         allowed = self._allowed(only, exclude)
         near, cosines = _NOTHING if vector is None else self.meaning.near(vector, allowed)
-        rows = pool(words, near, cosines, allowed, pool_size(k))
+        rows = pool(words, near, cosines, allowed, max(POOL, 2 * k))
         meant = self.meaning.known[rows] if vector is not None else False
         rows = rows[(words[rows] > 0) | meant]
         every = self._every_cosine(rows, vector, near, cosines, neighbours)

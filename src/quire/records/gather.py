@@ -294,12 +294,9 @@ def fit(parts: Sequence[Part], request: str, budget: int | None, detail: Detail 
     )
     value = assembled(kept, request, detail, tools)
     shown = tuple(part.id for part in parts if part in kept or (part.shape.section == "tools" and tools))
-    left_out = [{"record": part.id, "reason": _reason(budget)} for part in parts if part.id not in shown]
+    reason = f"over the budget of {budget:,} tokens"
+    left_out = [{"record": part.id, "reason": reason} for part in parts if part.id not in shown]
     return Fitted(value, shown, tokens_of(value), (*dropped, *left_out))
-
-
-def _reason(budget: int) -> str:
-    return f"over the budget of {budget:,} tokens"
 
 
 def assembled(

@@ -81,11 +81,6 @@ def model_named(name: str) -> Model:
     return MODELS[name]
 
 
-def data_folder() -> Path:
-    """Where installed weights are kept."""
-    return Path(platformdirs.user_data_dir("quire")) / "models"
-
-
 def cache_folder() -> Path:
     """Where what is made of them is kept; it can be deleted at any time."""
     return Path(platformdirs.user_cache_dir("quire"))
@@ -102,7 +97,7 @@ def find(name: str, data: Path | None = None) -> Path | None:
 
 
 def _model_folder(model: Model, data: Path | None) -> Path:
-    return (data or data_folder()) / model.name
+    return (data or Path(platformdirs.user_data_dir("quire")) / "models") / model.name
 
 
 def _packaged(model: Model) -> Iterable[Path]:

@@ -268,7 +268,11 @@ class CacheWatcher:
             self._retries[key] = self._retries.get(key, 0) + 1
         before = self._given.get(key)
         mended = exchange.mended.rules
-        given = _units(call, reading.given) if mended or before else ()
+        given = (
+            tuple(wire_of(call.provider, reading.given).layout.units(reading.given))
+            if mended or before
+            else ()
+        )
         side = lost.side if lost is not None else None
         if lost is not None and side == "client" and mended and before is not None and given:
             # What the application sent goes on with what it sent before: the bytes that moved are Quire's.
@@ -333,10 +337,6 @@ _NOTHING: JsonObject = {"type": "nothing_changed"}
 def _asked_for(sent: JsonObject) -> JsonObject:
     asked = sent.get("diagnostics")
     return _NOTHING if isinstance(asked, dict) and asked.get("previous_message_id") else {}
-
-
-def _units(call: SentCall, body: JsonObject) -> tuple[Unit, ...]:
-    return tuple(wire_of(call.provider, body).layout.units(body))
 
 
 # Reading one exchange.
