@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -66,8 +67,10 @@ def traces(name: str) -> list[Any]:
     return [json.loads(line) for line in shared_data(f"traces/{name}.jsonl").read_text().split("\n") if line]
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """What is loaded stays to the end: no need to look for garbage in it again and again."""
+    twice = [name for name, count in Counter(item.nodeid for item in session.items).items() if count > 1]
+    assert not twice, f"of tests that have one name, xdist runs one: {twice}"
     gc.collect()
     gc.freeze()
 

@@ -4,21 +4,6 @@ import json
 from typing import Any
 
 import pytest
-from anthropic.types import TextBlock, ToolUseBlock
-from google.genai import types
-from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
-from openai.types.chat import ChatCompletionMessage
-from openai.types.responses import ResponseFunctionToolCall
-from pydantic_ai.messages import (
-    ModelRequest,
-    ModelResponse,
-    SystemPromptPart,
-    TextPart,
-    ThinkingPart,
-    ToolCallPart,
-    ToolReturnPart,
-    UserPromptPart,
-)
 
 import quire
 from quire import providers
@@ -26,8 +11,18 @@ from quire.entry import canonical
 from quire.errors import CallError, FormatError, NotFound
 from quire.fitting import recognise
 from quire.values import Entry, call, respond, result, system, tools, user
+from toolbox import Later
 
-pytestmark = pytest.mark.moves_prefix(reason="small budgets, and several folds of one conversation", everywhere=True)
+pytestmark = [
+    pytest.mark.moves_prefix(reason="small budgets, and several folds of one conversation", everywhere=True),
+    pytest.mark.xdist_group("sdk"),
+]
+claude, chat, responses = Later("anthropic.types"), Later("openai.types.chat"), Later("openai.types.responses")
+genai, langchain, pydantic_ai = (
+    Later("google.genai.types"),
+    Later("langchain_core.messages"),
+    Later("pydantic_ai.messages"),
+)
 BUDGET = 1_500
 FIELDS = {"gemini": "contents", "openai-responses": "input"}
 FORMS = ["openai-chat", "anthropic", "gemini", "openai-responses", "bedrock", "cohere", "langchain", "pydantic-ai"]
@@ -111,15 +106,18 @@ def test_what_fits_is_given_back_as_it_came(form: str) -> None:
 
 
 def test_langchain_objects_come_back_as_langchain_objects() -> None:
-    talk: list[Any] = [SystemMessage("Be brief.")]
+    talk: list[Any] = [langchain.SystemMessage("Be brief.")]
     for n in range(40):
-        talk += [HumanMessage(f"Look at {n}."), AIMessage("", tool_calls=[{"id": f"c{n}", "name": "look", "args": {}}])]
-        talk += [ToolMessage("seen " * 100, tool_call_id=f"c{n}"), AIMessage(f"Seen {n}.")]
-    talk.append(HumanMessage("And now?"))
+        talk += [
+            langchain.HumanMessage(f"Look at {n}."),
+            langchain.AIMessage("", tool_calls=[{"id": f"c{n}", "name": "look", "args": {}}]),
+        ]
+        talk += [langchain.ToolMessage("seen " * 100, tool_call_id=f"c{n}"), langchain.AIMessage(f"Seen {n}.")]
+    talk.append(langchain.HumanMessage("And now?"))
     fitted = quire.fit(talk, 2_000)
-    assert isinstance(fitted[0], SystemMessage)
+    assert isinstance(fitted[0], langchain.SystemMessage)
     assert fitted[0].content == "Be brief."
-    assert isinstance(fitted[-1], HumanMessage)
+    assert isinstance(fitted[-1], langchain.HumanMessage)
     assert fitted[-1].content == "And now?"
     assert len(fitted) < len(talk)
 
@@ -127,16 +125,19 @@ def test_langchain_objects_come_back_as_langchain_objects() -> None:
 def test_pydantic_ai_objects_come_back_as_pydantic_ai_objects() -> None:
     talk: list[Any] = []
     for n in range(40):
-        asked = [SystemPromptPart("Be brief.")] * (n == 0) + [UserPromptPart(f"Look at {n}.")]
-        called = [ThinkingPart("Hm.", signature=f"s{n}"), ToolCallPart("look", {"n": n}, tool_call_id=f"c{n}")]
-        seen = [ToolReturnPart("look", {"seen": "bolts " * 100}, tool_call_id=f"c{n}")]
-        talk += [
-            ModelRequest(asked),
-            ModelResponse(called),
-            ModelRequest(seen),
-            ModelResponse([TextPart(f"Seen {n}.")]),
+        asked = [pydantic_ai.SystemPromptPart("Be brief.")] * (n == 0) + [pydantic_ai.UserPromptPart(f"Look at {n}.")]
+        called = [
+            pydantic_ai.ThinkingPart("Hm.", signature=f"s{n}"),
+            pydantic_ai.ToolCallPart("look", {"n": n}, tool_call_id=f"c{n}"),
         ]
-    talk.append(ModelRequest([UserPromptPart("And now?")]))
+        seen = [pydantic_ai.ToolReturnPart("look", {"seen": "bolts " * 100}, tool_call_id=f"c{n}")]
+        talk += [
+            pydantic_ai.ModelRequest(asked),
+            pydantic_ai.ModelResponse(called),
+            pydantic_ai.ModelRequest(seen),
+            pydantic_ai.ModelResponse([pydantic_ai.TextPart(f"Seen {n}.")]),
+        ]
+    talk.append(pydantic_ai.ModelRequest([pydantic_ai.UserPromptPart("And now?")]))
     fitter = quire.Fitter(2_000, "anthropic:claude-opus-5-5")
     fitted = fitter.fit({"messages": talk, "system": "Mind the step. " * 40, "tools": [LOOK]})["messages"]
     assert fitter.built is not None
@@ -152,24 +153,24 @@ def test_pydantic_ai_objects_come_back_as_pydantic_ai_objects() -> None:
 REPLIES = {
     "anthropic": lambda n: {
         "role": "assistant",
-        "content": [TextBlock(type="text", text="I look."), ToolUseBlock(type="tool_use", id=f"c{n}", name="look", input={})],
+        "content": [claude.TextBlock(type="text", text="I look."), claude.ToolUseBlock(type="tool_use", id=f"c{n}", name="look", input={})],
     },
-    "openai-chat": lambda n: ChatCompletionMessage.model_validate(
+    "openai-chat": lambda n: chat.ChatCompletionMessage.model_validate(
         {"role": "assistant", "tool_calls": [{"id": f"c{n}", "type": "function", "function": {"name": "look", "arguments": "{}"}}]}
     ),
-    "openai-responses": lambda n: ResponseFunctionToolCall(
+    "openai-responses": lambda n: responses.ResponseFunctionToolCall(
         type="function_call", id=f"fc_{n}", call_id=f"c{n}", name="look", arguments="{}"
     ),
-    "gemini": lambda n: types.Content(
-        role="model", parts=[types.Part(function_call=types.FunctionCall(id=f"c{n}", name="look", args={}))]
+    "gemini": lambda n: genai.Content(
+        role="model", parts=[genai.Part(function_call=genai.FunctionCall(id=f"c{n}", name="look", args={}))]
     ),
 }  # fmt: skip
 RESULTS = {
     "anthropic": lambda n, text: {"role": "user", "content": [{"type": "tool_result", "tool_use_id": f"c{n}", "content": text}]},
     "openai-chat": lambda n, text: {"role": "tool", "tool_call_id": f"c{n}", "content": text},
     "openai-responses": lambda n, text: {"type": "function_call_output", "call_id": f"c{n}", "output": text},
-    "gemini": lambda n, text: types.Content(
-        role="user", parts=[types.Part(function_response=types.FunctionResponse(id=f"c{n}", name="look", response={"seen": text}))]
+    "gemini": lambda n, text: genai.Content(
+        role="user", parts=[genai.Part(function_response=genai.FunctionResponse(id=f"c{n}", name="look", response={"seen": text}))]
     ),
 }  # fmt: skip
 

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,16 @@ def on_terminal(folder: Path, *words: str, typed: str = "", program: Sequence[st
     os.close(ours)
     process.wait(30)
     return received
+
+
+class Later:
+    """A module that is loaded when something of it is used: a package that takes long to load, in a group's tests."""
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(import_module(self._module), name)
 
 
 class QuietHandler(BaseHTTPRequestHandler):

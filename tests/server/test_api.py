@@ -1,7 +1,7 @@
 """The rest of the library over HTTP, and a search for faults in what the routes promise."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import cycle
 from operator import itemgetter
@@ -11,6 +11,7 @@ import httpx
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, settings
+from schemathesis.pytest.lazy import get_all_tests
 from serving import PLACES, new_place, served, user
 
 from quire.server.app import all_routes
@@ -92,17 +93,28 @@ def test_models_are_listed_and_recorded_requests_audited(client: httpx.Client) -
 
 
 _IN_TURN = cycle([itemgetter(kind) for kind in PLACES])
-promised = schemathesis.openapi.from_dict(openapi(all_routes())).exclude(path_regex="events|hold|turns|resume")
+SHARES = 4
 
 
-@promised.parametrize()
-@settings(
-    max_examples=200 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 5,
-    suppress_health_check=list(HealthCheck),
-    deadline=None,
-)
-def test_no_fault_is_found_in_what_the_routes_promise(case: Any, clients: dict[str, httpx.Client]) -> None:
-    """Random cases go to both stores; those that go through a schema field by field are many, and go to one in turn."""
-    through_the_schema = case.meta.phase.name == "coverage"
-    for client in [next(_IN_TURN)(clients)] if through_the_schema else clients.values():
-        case.call_and_validate(base_url=str(client.base_url))
+@pytest.fixture(scope="module")
+def promises(clients: dict[str, httpx.Client]) -> list[Callable[[], None]]:
+    """For each route a search for a case that it answers otherwise than it says."""
+
+    def ask(case: Any) -> None:
+        # Random cases go to both stores; those that go through a schema field by field are many, and go to one in turn.
+        through_the_schema = case.meta.phase.name == "coverage"
+        for client in [next(_IN_TURN)(clients)] if through_the_schema else clients.values():
+            case.call_and_validate(base_url=str(client.base_url))
+
+    many = 200 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 5
+    how = settings(max_examples=many, suppress_health_check=list(HealthCheck), deadline=None)
+    routes = schemathesis.openapi.from_dict(openapi(all_routes())).exclude(path_regex="events|hold|turns|resume")
+    # Not by `routes.parametrize()`: pytest 9.2 gives all of its tests one name, and xdist runs one test of a name.
+    return [made.ok()[1] for made in get_all_tests(schema=routes, test_func=ask, settings=how, given_kwargs={})]
+
+
+@pytest.mark.parametrize("share", range(SHARES))
+def test_no_fault_is_found_in_what_the_routes_promise(share: int, promises: list[Callable[[], None]]) -> None:
+    assert len(promises) > 30
+    for search in promises[share::SHARES]:
+        search()

@@ -14,8 +14,7 @@ from quire import Thread, values
 from quire.errors import NotFound
 from quire.log.sqlite import SqliteStore
 from quire.records import Records
-from quire.server.mcp_server import make_server
-from toolbox import invoke
+from toolbox import Later, invoke
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
 MODEL = "anthropic:claude-opus-4-6"
 LONG = "\n".join(f"line {n}: the kettle is blue" for n in range(900))
 T = TypeVar("T")
+mcp_server = Later("quire.server.mcp_server")
+pytestmark = pytest.mark.xdist_group("mcp")
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +96,7 @@ def test_each_tool_and_resource_says_what_the_store_says_and_no_secret(db: Path,
             told += [(await client.read_resource(f"quire://{uri}")).contents[0].text for uri in uris]
             return told
 
-        told = asked(make_server(store), use)
+        told = asked(mcp_server.make_server(store), use)
         assert store.last_change() == before, "nothing is written"
     assert "kitchen" in told[0]
     assert json.loads(told[1])["body"]["messages"][0]["content"][0]["text"] == "Which colour has the kettle?"
@@ -119,7 +120,7 @@ def test_each_tool_and_resource_says_what_the_store_says_and_no_secret(db: Path,
 )
 def test_what_cannot_be_had_is_an_error_that_says_why(db: Path, name: str, given: dict[str, Any], why: str) -> None:
     with SqliteStore(db) as store:
-        answer = asked(make_server(store), lambda client: client.call_tool(name, given))
+        answer = asked(mcp_server.make_server(store), lambda client: client.call_tool(name, given))
     assert answer.is_error
     assert why in answer.content[0].text
 

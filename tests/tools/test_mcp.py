@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,10 @@ from quire.errors import CallError, ProviderError
 from quire.send.mcp import McpServer
 from quire.send.tools import Toolbox
 
-pytest.importorskip("mcp")
+pytestmark = [
+    pytest.mark.xdist_group("mcp"),
+    pytest.mark.skipif(find_spec("mcp") is None, reason="mcp is not installed"),
+]
 
 SERVER = '''
 import os, sys

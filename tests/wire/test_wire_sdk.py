@@ -3,6 +3,7 @@
 import functools
 import inspect
 from collections.abc import Iterator, Mapping
+from itertools import product
 from typing import Any
 
 import pytest
@@ -14,8 +15,10 @@ from wire_replies import REPLIES
 
 from quire.providers import parse_reply, render, sdk_kwargs, stream
 from quire.providers.models import resolve
-from quire.values import Prompt, Request
+from quire.values import Prompt
 from toolbox import fewer
+
+pytestmark = pytest.mark.xdist_group("sdk")
 
 
 @functools.cache
@@ -82,13 +85,14 @@ TYPED: dict[str, tuple[Any, str, dict[str, Any]]] = {
 @pytest.mark.proves(
     "openai azure anthropic deepseek xai groq mistral openrouter vllm sglang llamacpp ollama compatible", "sdk"
 )
-@pytest.mark.parametrize("target", [target for wire in TYPED for target in _of_wire(wire)])
+@pytest.mark.parametrize("wire", TYPED)
 @given(prompts=growing())
-@fewer(20)
-def test_the_typed_sdks_take_their_requests(target: str, prompts: list[Prompt]) -> None:
-    types, field, asked = TYPED[resolve(target.partition(":")[0])[1]]
+@fewer(10)
+def test_the_typed_sdks_take_their_requests(wire: str, prompts: list[Prompt]) -> None:
+    types, field, asked = TYPED[wire]
     message, tool, create = types()
-    for request in _last(prompts, target, **asked):
+    for target, prompt in product(_of_wire(wire), prompts[-1:]):
+        request = render(prompt, target, **asked)
         create.bind(**sdk_kwargs(request))
         _walk([message.validate_python(one) for one in request.body[field]])
         _walk([tool.validate_python(one) for one in request.body.get("tools", ())])
@@ -101,17 +105,14 @@ def test_google_genai_takes_its_requests(prompts: list[Prompt]) -> None:
     pytest.importorskip("google.genai")
     from google.genai import types
 
-    for target in _of_wire("gemini"):
-        for request in _last(
-            prompts, target, max_tokens=100, effort="low", toolConfig={"functionCallingConfig": {"mode": "AUTO"}}
-        ):
-            kwargs = sdk_kwargs(request)
-            types.GenerateContentConfig.model_validate(kwargs["config"])
-            for given_content, sent in zip(request.body["contents"], kwargs["contents"], strict=True):
-                content = types.Content.model_validate(sent)
-                assert _as_rest(content.model_dump(mode="json", exclude_none=True, by_alias=True)) == _as_rest(
-                    given_content
-                )
+    for target, prompt in product(_of_wire("gemini"), prompts[-1:]):
+        mode = {"functionCallingConfig": {"mode": "AUTO"}}
+        request = render(prompt, target, max_tokens=100, effort="low", toolConfig=mode)
+        kwargs = sdk_kwargs(request)
+        types.GenerateContentConfig.model_validate(kwargs["config"])
+        for given_content, sent in zip(request.body["contents"], kwargs["contents"], strict=True):
+            content = types.Content.model_validate(sent).model_dump(mode="json", exclude_none=True, by_alias=True)
+            assert _as_rest(content) == _as_rest(given_content)
 
 
 def _as_rest(value: Any) -> Any:
@@ -132,15 +133,9 @@ def test_botocore_takes_converse_requests(prompts: list[Prompt]) -> None:
     shape = _converse()
     from botocore.validate import ParamValidator
 
-    for target in _of_wire("bedrock"):
-        for request in _last(prompts, target, max_tokens=100, effort="low"):
-            report = ParamValidator().validate(sdk_kwargs(request), shape)
-            assert not report.has_errors(), report.generate_report()
-
-
-def _last(prompts: list[Prompt], target: str, **asked: Any) -> Iterator[Request]:
-    for prompt in prompts[-1:]:
-        yield render(prompt, target, **asked)
+    for target, prompt in product(_of_wire("bedrock"), prompts[-1:]):
+        report = ParamValidator().validate(sdk_kwargs(render(prompt, target, max_tokens=100, effort="low")), shape)
+        assert not report.has_errors(), report.generate_report()
 
 
 def test_the_types_refuse_what_is_wrong() -> None:
