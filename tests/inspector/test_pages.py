@@ -15,6 +15,7 @@ import httpx
 import pytest
 from pages import HOSTILE, MODEL, chromium, hostile, recorded, session
 
+import quire
 from conftest import ROOT
 from quire.assemble import Policy
 from quire.server.app import Running
@@ -386,6 +387,13 @@ def test_nothing_there_and_what_goes_wrong_are_said(shown: SimpleNamespace) -> N
         assert "requests 1 to" in page.locator(".state.error").inner_text()
         open_.go("proxy", "text=No client has passed yet")
         open_.go(f"thread/{NOTES}/where", ".state")
+        with open_store(shown.folder / "q.db") as store:
+            store.append("cut short", [quire.user("Hello?")])
+        page.route("**/turn", lambda asked: asked.abort())
+        open_.go("thread/cut%20short/chat", "text=Hello?")
+        assert not page.get_by_role("button", name="Resume").is_visible()
+        page.unroute("**/turn")  # the service is back
+        page.get_by_role("button", name="Resume").wait_for()
         open_.errors.clear()  # the browser tells of every 404
 
 
