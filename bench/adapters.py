@@ -81,9 +81,7 @@ def python_of(framework: Framework) -> Path | None:
     return Path(sys.executable) if framework.venv == ".venv" else found if found.exists() else None
 
 
-def run(
-    name: str, who: str, messages: list[JsonObject], budget: int, folder: Path | None = None, **env: str
-) -> Seen:
+def run(name: str, who: str, messages: list[JsonObject], budget: int, folder: Path | None = None, **env: str) -> Seen:
     """One framework's agent goes through the conversation; `who` keeps to the budget: quire, or its own.
 
     `folder` is where it runs; with PAGE in the environment, a page's Python is run first.
@@ -109,9 +107,7 @@ def run(
     return seen_of(arrived, framework.wire, wanted(messages), budget, epochs)
 
 
-def seen_of(
-    arrived: list[EmulatedRequest], wire: str, words: list[list[str]], budget: int, epochs: list[int]
-) -> Seen:
+def seen_of(arrived: list[EmulatedRequest], wire: str, words: list[list[str]], budget: int, epochs: list[int]) -> Seen:
     """Look at the requests one after the other."""
     out, before, at = Seen(epochs=len(set(epochs))), b"", 0
     for one in arrived:
@@ -125,9 +121,7 @@ def seen_of(
         out.tokens += one.predicted.total
         out.read += one.predicted.read
         out.breaks += not lines.startswith(before)
-        out.moved += (
-            at > 0 and epochs[at - 1 : at] == epochs[at : at + 1] != [] and not lines.startswith(before)
-        )
+        out.moved += at > 0 and epochs[at - 1 : at] == epochs[at : at + 1] != [] and not lines.startswith(before)
         out.over += tokens > budget
         out.largest = max(out.largest, tokens)
         if needed := words[at]:
@@ -165,8 +159,7 @@ def main() -> None:
                 print(f"{name}, {who}", file=sys.stderr, flush=True)
     if arguments.json:
         told = [
-            {"framework": name, "by": who, **msgspec.structs.asdict(one), "cost": one.cost}
-            for name, who, one in rows
+            {"framework": name, "by": who, **msgspec.structs.asdict(one), "cost": one.cost} for name, who, one in rows
         ]
         print(json.dumps(told))
         return

@@ -47,11 +47,7 @@ def run(messages: list[dict[str, Any]], number: int) -> Iterator[dict[str, Any]]
             continue
         sent = [{key: value for key, value in one.items() if key[0] != "_"} for one in messages[:place]]
         size = sum(len(str(one.get("content") or "")) for one in sent) // 4 + 100
-        used = {
-            "prompt_tokens": size,
-            "prompt_tokens_details": {"cached_tokens": read},
-            "completion_tokens": 20,
-        }
+        used = {"prompt_tokens": size, "prompt_tokens_details": {"cached_tokens": read}, "completion_tokens": 20}
         body = {"model": "gpt-5.4", "messages": sent, "prompt_cache_key": f"run {number}"}
         yield {"request": body, "reply": {"usage": used}}
         read = size

@@ -64,9 +64,7 @@ class Talk(msgspec.Struct):
         return cls(np.concatenate([[0], np.cumsum(each)]), list(points(messages)), sum(each[:first]), first)
 
 
-def cheapest(
-    talk: Talk, budget: int, opening: float, kept_price: float, below_price: float, floor: float
-) -> float:
+def cheapest(talk: Talk, budget: int, opening: float, kept_price: float, below_price: float, floor: float) -> float:
     """The least of cost − price × kept + price × requests below the floor, over every series of cuts."""
     sums, room = talk.sums, budget - talk.head
     start = max(talk.first, int(np.searchsorted(sums, talk.head + opening * room, side="right")) - 1)

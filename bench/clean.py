@@ -111,16 +111,7 @@ def main() -> None:
     if options.json:
         print(json.dumps(rows, indent=2))
         return
-    columns = [
-        "source",
-        "threads",
-        "JSON",
-        "compact",
-        "clean",
-        "saved",
-        "saved (compact)",
-        "20 JSON → 6 clean",
-    ]
+    columns = ["source", "threads", "JSON", "compact", "clean", "saved", "saved (compact)", "20 JSON → 6 clean"]
     keys = ["source", "threads", "json", "compact", "clean"]
     shares = ["saved", "saved_compact", "saved_20_to_6"]
     print_table(columns, [[row[key] for key in keys] + [f"{row[key]:.1%}" for key in shares] for row in rows])

@@ -165,10 +165,7 @@ def all_pasted_again(said: Talk, answers: list[str], number: int) -> list[JsonOb
     """History as plain questions and answers; every note so far in the newest message."""
     out: list[JsonObject] = [{"role": "system", "content": SYSTEM}]
     for place in range(number):
-        out += [
-            {"role": "user", "content": said.turns[place].text},
-            {"role": "assistant", "content": answers[place]},
-        ]
+        out += [{"role": "user", "content": said.turns[place].text}, {"role": "assistant", "content": answers[place]}]
     known = dict.fromkeys(path for turn in said.turns[: number + 1] for path in turn.notes)
     newest = pasted(said, Turn(said.turns[number].text, tuple(known)))
     return [*out, {"role": "user", "content": newest}]
@@ -251,21 +248,15 @@ class Bench:
         ask = {"role": "user", "content": INSTRUCTION.format(words=60)}
         messages = [{"role": "system", "content": SYSTEM}, *exchange(said, ["It stands."] * TURNS, TURNS - 1)]
         try:
-            await self.ask(
-                Request("llamacpp", "local", {"model": "local", "messages": messages, **self.options})
-            )
+            await self.ask(Request("llamacpp", "local", {"model": "local", "messages": messages, **self.options}))
             told = [*messages, {"role": "assistant", "content": "It stands."}, ask]
-            same, _ = await self.ask(
-                Request("llamacpp", "local", {"model": "local", "messages": told, **self.options})
-            )
+            same, _ = await self.ask(Request("llamacpp", "local", {"model": "local", "messages": told, **self.options}))
             text = "\n\n".join(f"{m['role']}: {m['content']}" for m in messages[1:])
             own = [
                 {"role": "system", "content": "You summarise conversations."},
                 {"role": "user", "content": f"{text}\n\n{ask['content']}"},
             ]
-            new, _ = await self.ask(
-                Request("llamacpp", "local", {"model": "local", "messages": own, **self.options})
-            )
+            new, _ = await self.ask(Request("llamacpp", "local", {"model": "local", "messages": own, **self.options}))
         finally:
             await close(self.transport)
         return {"same request and one instruction": same, "a prompt of its own": new}

@@ -175,10 +175,7 @@ def of_quire(messages: list[dict[str, Any]], policy: Policy) -> Iterator[Sent | 
             continue
         pairs = zip(built.prompt.messages, built.sizes, strict=True)
         said = sum(size for one, size in pairs if one.seqs and one.role in ("user", "assistant"))
-        shares = [
-            min(1.0, mine / max(1, all_))
-            for mine, all_ in ((built.tokens, history.all), (said, history.said))
-        ]
+        shares = [min(1.0, mine / max(1, all_)) for mine, all_ in ((built.tokens, history.all), (said, history.said))]
         yield Sent(built_text(built), built.tokens, reused_tokens(before, built), *shares)
         before = built
 
@@ -190,8 +187,7 @@ def of_peer(messages: list[dict[str, Any]], peer: Callable[..., Any], budget: in
         same = common(before, kept)
         size, reused = (sum(map(history.sizes.of, some)) for some in (kept, kept[:same]))
         shares = [
-            min(1.0, mine / max(1, all_))
-            for mine, all_ in ((size, history.all), (history.said_in(kept), history.said))
+            min(1.0, mine / max(1, all_)) for mine, all_ in ((size, history.all), (history.said_in(kept), history.said))
         ]
         yield Sent("\n".join(map(wire_text, kept)), size, reused, *shares)
         before = kept
@@ -200,10 +196,7 @@ def of_peer(messages: list[dict[str, Any]], peer: Callable[..., Any], budget: in
 def common(one: Sequence[Any], other: Sequence[Any]) -> int:
     """How many of the first messages are the same."""
     return sum(
-        1
-        for _ in takewhile(
-            lambda pair: pair[0] is pair[1] or pair[0] == pair[1], zip(one, other, strict=False)
-        )
+        1 for _ in takewhile(lambda pair: pair[0] is pair[1] or pair[0] == pair[1], zip(one, other, strict=False))
     )
 
 
@@ -240,13 +233,7 @@ def main() -> None:
         totals.setdefault((name, budget), {}).setdefault(who, Grounding()).add(found)
     if arguments.json:
         told = [
-            {
-                "trace": name,
-                "budget": budget,
-                "strategy": who,
-                **msgspec.structs.asdict(one),
-                "cost": one.cost(),
-            }
+            {"trace": name, "budget": budget, "strategy": who, **msgspec.structs.asdict(one), "cost": one.cost()}
             for (name, budget), group in totals.items()
             for who, one in group.items()
         ]
@@ -258,16 +245,7 @@ def main() -> None:
 
 def show(title: str, group: dict[str, Grounding]) -> None:
     print_table(
-        (
-            "strategy",
-            "whole actions",
-            "words",
-            "kept",
-            "said",
-            "tokens, thousands",
-            "cost, thousands",
-            "over",
-        ),
+        ("strategy", "whole actions", "words", "kept", "said", "tokens, thousands", "cost, thousands", "over"),
         [
             (
                 who,

@@ -26,9 +26,7 @@ def cpu_ms(*arguments: str) -> float:
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--passes", type=int, default=5, help="passes of which the least counts (5)")
     options.add_argument("--json", action="store_true", help="print JSON for machines")
     arguments = options.parse_args()
@@ -38,9 +36,7 @@ def main() -> None:
         print(json.dumps(found))
         return
     dearest = sorted(found, key=lambda name: -found[name])
-    print_table(
-        ("help of", "ms"), [(name, f"{found[name]:.0f}") for name in dearest], title="CPU time of helps"
-    )
+    print_table(("help of", "ms"), [(name, f"{found[name]:.0f}") for name in dearest], title="CPU time of helps")
 
 
 if __name__ == "__main__":

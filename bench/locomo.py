@@ -131,7 +131,4 @@ def measure(conversations: Iterable[Conversation], rank: Rank) -> dict[str, list
             shares = [len(question.evidence.intersection(order[:k])) / len(question.evidence) for k in KS]
             for name in ("overall", question.category):
                 found.setdefault(name, []).append(shares)
-    return {
-        name: [100 * sum(column) / len(rows) for column in zip(*rows, strict=True)]
-        for name, rows in found.items()
-    }
+    return {name: [100 * sum(column) / len(rows) for column in zip(*rows, strict=True)] for name, rows in found.items()}

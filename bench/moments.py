@@ -129,10 +129,7 @@ class Way(msgspec.Struct):
 
 def _requests(thread: Sized, way: Way) -> Iterator[tuple[tuple[PlacedMessage, ...], bool]]:
     way.epoch.head = thread.head
-    return (
-        (leaves, cold or not at)
-        for at, (leaves, cold) in enumerate(zip(thread.steps, thread.cold, strict=True))
-    )
+    return ((leaves, cold or not at) for at, (leaves, cold) in enumerate(zip(thread.steps, thread.cold, strict=True)))
 
 
 def by_rule(thread: Sized, policy: Policy) -> float:
@@ -155,9 +152,7 @@ def least(thread: Sized, policy: Policy) -> float:
         plan = plan_cut(first.epoch, policy)
         worth = plan.removed >= max(1, LEAST_SHARE * plan.kept) or not first.fits(policy)
         cuts = [first.cut(policy, cold)] if worth else []
-        ways = sorted(
-            [*(way.pay(policy, cold) for way in ways if way.fits(policy)), *cuts], key=lambda way: way.cost
-        )
+        ways = sorted([*(way.pay(policy, cold) for way in ways if way.fits(policy)), *cuts], key=lambda way: way.cost)
         # What is neither cheaper nor smaller than another will never be.
         smallest = [*range(len(ways))]
         for at in range(1, len(ways)):
@@ -198,11 +193,7 @@ def _variants(whole: Sized) -> Iterator[Sized]:
         yield change(whole, budget=budget)
         for part in (slice(0, half), slice(half, None)):
             yield change(
-                whole,
-                group=f"{whole.group}, halves",
-                budget=budget,
-                steps=whole.steps[part],
-                cold=whole.cold[part],
+                whole, group=f"{whole.group}, halves", budget=budget, steps=whole.steps[part], cold=whole.cold[part]
             )
         for seed in range(3):
             steps, cold = _shuffled(whole, seed)

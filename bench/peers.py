@@ -164,9 +164,7 @@ def llama_index_memory() -> Peer:
                 for index in range(put, place):
                     kept = {"place": index, "tool_calls": messages[index].get("tool_calls") or []}
                     role = messages[index]["role"]
-                    await memory.aput(
-                        ChatMessage(role=role, content=text_of(messages[index]), additional_kwargs=kept)
-                    )
+                    await memory.aput(ChatMessage(role=role, content=text_of(messages[index]), additional_kwargs=kept))
                 put = place
                 got = await memory.aget()
                 made.append(head + [messages[one.additional_kwargs["place"]] for one in got])
@@ -235,10 +233,7 @@ def _model_message(message: Wire) -> Any:
     if message["role"] == "assistant":
         calls = message.get("tool_calls") or ()
         parts: list[Any] = [TextPart(text)] if text else []
-        parts += [
-            ToolCallPart(c["function"]["name"], c["function"]["arguments"], tool_call_id=c["id"])
-            for c in calls
-        ]
+        parts += [ToolCallPart(c["function"]["name"], c["function"]["arguments"], tool_call_id=c["id"]) for c in calls]
         return ModelResponse(parts=parts)
     if message["role"] == "tool":
         return ModelRequest(
@@ -255,10 +250,7 @@ def _wire(one: Any, origin: dict[int, Wire]) -> Wire:
         if part.part_kind == "tool-return":
             made = {"role": "tool", "tool_call_id": part.tool_call_id, "content": str(part.content)}
         elif part.part_kind == "tool-call":
-            function = {
-                "name": part.tool_name,
-                "arguments": part.args if isinstance(part.args, str) else "{}",
-            }
+            function = {"name": part.tool_name, "arguments": part.args if isinstance(part.args, str) else "{}"}
             call = {"id": part.tool_call_id, "type": "function", "function": function}
             made["tool_calls"] = [*made.get("tool_calls", []), call]
         else:

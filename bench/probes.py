@@ -33,17 +33,9 @@ TARGET = "llamacpp:smollm2"
 PATIENCE_S = 1_800
 # What is planted, how it is asked for, and how the answer begins; {} is each run's own.
 PROBES = {
-    "file": (
-        "My notes are in notes/trip_{}.md.",
-        "Which file are my notes in?",
-        "Your notes are in notes/trip_",
-    ),
+    "file": ("My notes are in notes/trip_{}.md.", "Which file are my notes in?", "Your notes are in notes/trip_"),
     "id": ("My membership id is MB-{}.", "Which membership id did I give?", "Your membership id is MB-"),
-    "forbidden": (
-        "Never call me at 555-{}.",
-        "Which number must you never call?",
-        "I must never call you at 555-",
-    ),
+    "forbidden": ("Never call me at 555-{}.", "Which number must you never call?", "I must never call you at 555-"),
 }
 
 

@@ -42,9 +42,7 @@ uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="off")).run(so
 @contextmanager
 def process(*words: str) -> Iterator[str]:
     """A program that says on which address it listens."""
-    running = subprocess.Popen(
-        [sys.executable, *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
+    running = subprocess.Popen([sys.executable, *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     assert running.stderr is not None
     try:
         yield running.stderr.readline().partition(" on ")[2].split()[0]
@@ -56,19 +54,11 @@ def process(*words: str) -> Iterator[str]:
 def body(turns: int, size: int, marked: bool) -> bytes:
     """A conversation of so many turns and about so many bytes."""
     words = "What was said here is long enough to matter. " * max(1, size // turns // 45)
-    messages = [
-        {"role": "assistant" if at % 2 else "user", "content": f"{at}: {words}"} for at in range(turns | 1)
-    ]
+    messages = [{"role": "assistant" if at % 2 else "user", "content": f"{at}: {words}"} for at in range(turns | 1)]
     if marked:
         mark = {"type": "text", "text": "The end.", "cache_control": {"type": "ephemeral"}}
         messages[-1]["content"] = [mark]  # type: ignore[assignment]
-    whole = {
-        "model": "claude-sonnet-4-5",
-        "max_tokens": 9,
-        "stream": True,
-        "system": "Be brief.",
-        "messages": messages,
-    }
+    whole = {"model": "claude-sonnet-4-5", "max_tokens": 9, "stream": True, "system": "Be brief.", "messages": messages}
     return json.dumps(whole).encode()
 
 
@@ -119,9 +109,7 @@ def main() -> None:
             for way, taken_ms in times.items():
                 p50, p99 = quantile(taken_ms, 0.5), quantile(taken_ms, 0.99)
                 row = {"p50 ms": p50, "p99 ms": p99, "added p50": p50 - floor[0], "added p99": p99 - floor[1]}
-                rows.append(
-                    {"body": name, "way": way, **{key: round(value, 2) for key, value in row.items()}}
-                )
+                rows.append({"body": name, "way": way, **{key: round(value, 2) for key, value in row.items()}})
     if options.json:
         print(json.dumps(rows))
         return

@@ -133,9 +133,7 @@ def fused(one: Rank, other: Rank) -> Rank:
 
 
 def as_json(found: dict[str, list[float]]) -> dict[str, Any]:
-    rows = {
-        name: dict(zip(map(str, KS), (round(x, 2) for x in row), strict=True)) for name, row in found.items()
-    }
+    rows = {name: dict(zip(map(str, KS), (round(x, 2) for x in row), strict=True)) for name, row in found.items()}
     return {"overall": rows.pop("overall"), "by_category": rows}
 
 

@@ -107,13 +107,7 @@ def main() -> None:
     }
     if args.json:
         print(
-            json.dumps(
-                {
-                    "entries": len(some),
-                    "asked": {name: len(one) for name, one in sets.items()},
-                    "found": found,
-                }
-            )
+            json.dumps({"entries": len(some), "asked": {name: len(one) for name, one in sets.items()}, "found": found})
         )
         return
     print(f"{len(some)} entries; " + ", ".join(f"{name}: {len(asked)}" for name, asked in sets.items()))

@@ -138,9 +138,7 @@ def main() -> None:
         print(json.dumps(found))
         return
     for name, rows in found.items():
-        print_table(
-            [name, *(f"R@{k}" for k in KS)], [[way, *(f"{x:.1f}" for x in row)] for way, row in rows.items()]
-        )
+        print_table([name, *(f"R@{k}" for k in KS)], [[way, *(f"{x:.1f}" for x in row)] for way, row in rows.items()])
         print()
 
 

@@ -67,18 +67,14 @@ def plain(text: str) -> list[str]:
     """Whole words, and pairs of signs where words are not parted."""
     words = re.findall(r"[^\W_]+", text.lower())
     return [
-        part
-        for word in words
-        for part in ((a + b for a, b in pairwise(word)) if ord(word[0]) > 0x3000 else (word,))
+        part for word in words for part in ((a + b for a, b in pairwise(word)) if ord(word[0]) > 0x3000 else (word,))
     ]
 
 
 def measure(some: Task, rank: Callable[[str], Sequence[int]]) -> list[float]:
     orders = [(list(rank(text)), right) for text, right in some[1]]
     return [
-        100
-        * sum(len(right.intersection(order[:k])) / min(k, len(right)) for order, right in orders)
-        / len(orders)
+        100 * sum(len(right.intersection(order[:k])) / min(k, len(right)) for order, right in orders) / len(orders)
         for k in KS
     ]
 
@@ -113,9 +109,7 @@ def main() -> None:
     if args.json:
         print(json.dumps(found))
         return
-    rows = [
-        [name, *(" / ".join(f"{x:.1f}" for x in row) for row in by.values())] for name, by in found.items()
-    ]
+    rows = [[name, *(" / ".join(f"{x:.1f}" for x in row) for row in by.values())] for name, by in found.items()]
     print_table(["R@1 / 5 / 10", *next(iter(found.values()))], rows)
 
 

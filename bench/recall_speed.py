@@ -57,13 +57,9 @@ def sentences(count: int, seed: int = 7) -> Iterator[str]:
 def fill(store: SqliteStore, size: int) -> float:
     """Append `size` entries, user and assistant in turn; seconds it took."""
     begun = time.perf_counter()
-    made = (
-        values.user(text) if at % 2 == 0 else values.respond(text) for at, text in enumerate(sentences(size))
-    )
+    made = (values.user(text) if at % 2 == 0 else values.respond(text) for at, text in enumerate(sentences(size)))
     for number in range(0, size, PER_THREAD):
-        batch: list[Entry] = [
-            entry for entry, _ in zip(made, range(min(PER_THREAD, size - number)), strict=False)
-        ]
+        batch: list[Entry] = [entry for entry, _ in zip(made, range(min(PER_THREAD, size - number)), strict=False)]
         store.append(f"t{number // PER_THREAD}", batch)
     return time.perf_counter() - begun
 
@@ -154,17 +150,10 @@ class _Fixed:
     """An embedder whose queries are known beforehand, to time everything besides embedding."""
 
     def __init__(self, embedder: Remembered, known: dict[str, Any]) -> None:
-        self.name, self.dimensions, self.known, self.embedder = (
-            embedder.name,
-            embedder.dimensions,
-            known,
-            embedder,
-        )
+        self.name, self.dimensions, self.known, self.embedder = (embedder.name, embedder.dimensions, known, embedder)
 
     def encode(self, texts: Any) -> Any:
-        return np.array(
-            [self.known[text] if text in self.known else np.ones(384, np.float32) / 20 for text in texts]
-        )
+        return np.array([self.known[text] if text in self.known else np.ones(384, np.float32) / 20 for text in texts])
 
 
 def _at(times: list[tuple[float, float]]) -> str:
@@ -198,8 +187,7 @@ def main() -> None:
         return
     names = list(rows[0])
     print_table(
-        ["", *(f"{row['entries']:,}" for row in rows)],
-        [[name, *(row[name] for row in rows)] for name in names[1:]],
+        ["", *(f"{row['entries']:,}" for row in rows)], [[name, *(row[name] for row in rows)] for name in names[1:]]
     )
 
 

@@ -90,16 +90,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         rows = dict(results(logs, wanted, model, Path(folder)))
     if args.json:
-        named = {
-            name: dict(zip(map(str, KS), (round(x, 2) for x in row), strict=True))
-            for name, row in rows.items()
-        }
+        named = {name: dict(zip(map(str, KS), (round(x, 2) for x in row), strict=True)) for name, row in rows.items()}
         print(json.dumps({"calls": len(wanted), "found": named}))
         return
     print(f"{len(logs)} runs, {len(wanted)} calls that depend on what was dropped")
-    print_table(
-        ["", *(f"R@{k}" for k in KS)], [[name, *(f"{x:.1f}" for x in row)] for name, row in rows.items()]
-    )
+    print_table(["", *(f"R@{k}" for k in KS)], [[name, *(f"{x:.1f}" for x in row)] for name, row in rows.items()])
 
 
 def results(
@@ -112,9 +107,7 @@ def results(
     yield "BM25, last turn", measure(wanted, lambda need: _by_words(logs, need))
     if embedder is not None:
         yield "MiniLM, last turn", measure(wanted, lambda need: _by_meaning(logs, need, embedder))
-    for name, with_ in (
-        (("by words", None), ("", embedder)) if embedder is not None else (("by words", None),)
-    ):
+    for name, with_ in (("by words", None), ("", embedder)) if embedder is not None else (("by words", None),):
         recall = Recall(store, with_)
 
         def find(need: Need, recall: Recall = recall, last: bool = False) -> list[str]:
@@ -122,10 +115,7 @@ def results(
             hits = recall.search(query, max(KS), thread=need.thread, before=need.cut + 1)
             return [_shown(hit.entry) for hit in hits]
 
-        yield (
-            f"Quire {name}, last turn".replace(" ,", ","),
-            measure(wanted, lambda need: find(need, last=True)),
-        )
+        yield (f"Quire {name}, last turn".replace(" ,", ","), measure(wanted, lambda need: find(need, last=True)))
         yield f"Quire {name}, last and previous".replace(" ,", ","), measure(wanted, find)
 
 
@@ -143,10 +133,7 @@ def _by_words(logs: dict[str, list[Entry]], need: Need) -> list[str]:
 
 def _by_meaning(logs: dict[str, list[Entry]], need: Need, embedder: Any) -> list[str]:
     dropped = _dropped(logs, need)
-    near = (
-        embedder.encode([document(entry).meaning for entry in dropped])
-        @ embedder.encode([need.query.text])[0]
-    )
+    near = embedder.encode([document(entry).meaning for entry in dropped]) @ embedder.encode([need.query.text])[0]
     return [_shown(dropped[at]) for at in np.argsort(-near, kind="stable")[: max(KS)]]
 
 

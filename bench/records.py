@@ -49,9 +49,7 @@ def message(speaker: str, text: str) -> Record:
     return draft(SPOKEN[0] if user else SPOKEN[1], {"content" if user else "message": text})
 
 
-def filled(
-    store: SqliteStore, talk: list[tuple[str, str]], rng: random.Random, embedder: Any = None
-) -> Records:
+def filled(store: SqliteStore, talk: list[tuple[str, str]], rng: random.Random, embedder: Any = None) -> Records:
     """The example's conversation at some place among other talk, and the catalog."""
     records = Records(store, embedder)
     keep_catalog(records, TOOLS)
@@ -66,9 +64,7 @@ def newest(records: Records, number: int) -> list[Record]:
 
 def as_text(shown: list[Record]) -> str:
     talk = [shape(one).message for one in shown]
-    return clean.render(
-        clean.Clean(clean.project(TOOLS).tools, tuple(one for one in talk if one), (), REQUEST)
-    )
+    return clean.render(clean.Clean(clean.project(TOOLS).tools, tuple(one for one in talk if one), (), REQUEST))
 
 
 def as_json(records: Records) -> str:
@@ -147,11 +143,7 @@ def speed(sizes: list[int]) -> list[dict[str, Any]]:
             times = [timed(records) for _ in range(7)]
             whole = Builder(CONFIG).build(records, request=REQUEST).text == MESSAGE_2
         rows.append(
-            {
-                "messages": size,
-                "build, CPU ms": round(statistics.median(times), 1),
-                "exact": "yes" if whole else "no",
-            }
+            {"messages": size, "build, CPU ms": round(statistics.median(times), 1), "exact": "yes" if whole else "no"}
         )
     return rows
 

@@ -67,11 +67,7 @@ class Tally(msgspec.Struct):
 
 
 def measure_quire(
-    made: Iterable[Built | Refused | None],
-    whole: list[Built],
-    budget: int,
-    share: float,
-    cold: Sequence[bool] = (),
+    made: Iterable[Built | Refused | None], whole: list[Built], budget: int, share: float, cold: Sequence[bool] = ()
 ) -> Tally:
     """Count over requests of Quire's.
 
@@ -128,9 +124,7 @@ def measure_peer(peer: Any, messages: list[dict[str, Any]], budget: int) -> Tall
         full = sum(map(sizes.of, whole))
         tally.kept += max(0, size - head) / max(1, full - head)
         tail = common(whole[::-1], kept[::-1])
-        tally.below += (
-            sum(map(sizes.of, whole[len(whole) - tail :])) < min(full - head, (budget - head) / 2) - 1
-        )
+        tally.below += sum(map(sizes.of, whole[len(whole) - tail :])) < min(full - head, (budget - head) / 2) - 1
         before = kept
     return tally
 
@@ -167,11 +161,7 @@ def _others() -> Iterable[tuple[str, float, Policy]]:
     fuller += [(floor, 0.0) for floor in (0.65, 0.75, 0.85, *_steps(0.9, 0.97, 0.01))]
     for floor, opening in fuller:
         if floor + opening <= 0.98:
-            yield (
-                f"Quire, floor {floor:.2f}, opening {opening:.2f}",
-                1.0,
-                change(base, floor=floor, opening=opening),
-            )
+            yield (f"Quire, floor {floor:.2f}, opening {opening:.2f}", 1.0, change(base, floor=floor, opening=opening))
     for share in _steps(0.5, 1.0, 0.05):
         for floor in (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5) if share > 0.75 else (0.2, 0.3, 0.4, 0.5):
             yield f"Quire, {share:.2f} of the budget, floor {floor:.2f}", share, change(base, floor=floor)
@@ -227,9 +217,7 @@ def _thread(name: str, messages: list[dict[str, Any]]) -> Iterable[Thread]:
         yield Thread(name, messages, listed, whole)
 
 
-def measured(
-    named: tuple[str, list[dict[str, Any]]], budget: int | None, peers: Sequence[str]
-) -> list[dict[str, Any]]:
+def measured(named: tuple[str, list[dict[str, Any]]], budget: int | None, peers: Sequence[str]) -> list[dict[str, Any]]:
     """The rows of one thread, in a process of its own."""
     chosen = {name: make() for name, make in PEERS.items() if name in peers}
     rows: list[dict[str, Any]] = []
@@ -301,10 +289,7 @@ def _row(
         "strategy": name,
         "read": prices[0],
         "write": prices[1],
-        **{
-            key: getattr(tally, key)
-            for key in ("requests", "tokens", "reused", "breaks", "invalid", "over", "below")
-        },
+        **{key: getattr(tally, key) for key in ("requests", "tokens", "reused", "breaks", "invalid", "over", "below")},
         "kept": tally.kept / max(1, tally.requests),
         "cost": tally.cost(*prices),
         # Infinite where a budget is so small that cuts between requests alone cannot keep to it.
@@ -366,11 +351,7 @@ def tables(rows: list[dict[str, Any]]) -> Iterable[Table]:
         yield named, HEADER, [_cells(row) for row in first]
     ours = [row for row in summed if row["strategy"] == "Quire"]
     cold = [row for row in summed if row["strategy"] == COLD]
-    yield (
-        "Quire's cost over the optimum",
-        ("", *map(_priced, PRICES), "cold turns"),
-        _over_optimum(ours, cold),
-    )
+    yield ("Quire's cost over the optimum", ("", *map(_priced, PRICES), "cold turns"), _over_optimum(ours, cold))
 
 
 HEADER = (

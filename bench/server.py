@@ -83,35 +83,18 @@ def inserts_per_s(server: PostgresServer, texts: Sequence[str], clients: int, se
     # An entry's row has its body, its id and numbers.
     body = (sha256_hex(usual) + encode_row(values.user(usual).body)).replace("'", "''")
     with tempfile.NamedTemporaryFile("w", suffix=".sql") as script:
-        script.write(
-            f"\\set n random(1, 1000)\ninsert into plain (thread, body) values ('t' || :n, '{body}');\n"
-        )
+        script.write(f"\\set n random(1, 1000)\ninsert into plain (thread, body) values ('t' || :n, '{body}');\n")
         script.flush()
-        bench = [
-            server.programs / "pgbench",
-            server.url,
-            "-n",
-            "-f",
-            script.name,
-            "-c",
-            str(clients),
-            "-j",
-            "1",
-        ]
+        bench = [server.programs / "pgbench", server.url, "-n", "-f", script.name, "-c", str(clients), "-j", "1"]
         done = subprocess.run(
-            [*bench, "-T", str(max(1, round(seconds))), "-M", "prepared"],
-            check=True,
-            capture_output=True,
-            text=True,
+            [*bench, "-T", str(max(1, round(seconds))), "-M", "prepared"], check=True, capture_output=True, text=True
         )
     found = re.search(r"tps = ([\d.]+)", done.stdout)
     assert found is not None, done.stdout
     return float(found[1])
 
 
-def appends_per_s(
-    store: Store, texts: Sequence[str], clients: int, seconds: float, entries: int = 1
-) -> float:
+def appends_per_s(store: Store, texts: Sequence[str], clients: int, seconds: float, entries: int = 1) -> float:
     """Appends by so many OS threads of one process, each to threads of its own that are there already."""
     until, done = 0.0, [0] * clients
 
@@ -137,19 +120,14 @@ def together(work: Callable[[int], None], of: Sequence[int]) -> None:
         each.join()
 
 
-def appending(
-    server: PostgresServer, folder: Path, texts: Sequence[str], seconds: float, rounds: int
-) -> list[Row]:
+def appending(server: PostgresServer, folder: Path, texts: Sequence[str], seconds: float, rounds: int) -> list[Row]:
     rows = []
     with open_store(server.url, "bench") as store, open_store(folder / "appends.db") as file:
         logging.getLogger("quire").setLevel(logging.ERROR)  # who waits for a file says so
         for clients in (1, 16, 64):
             # In turns, so that whatever else the machine does falls on both.
             found = [
-                (
-                    inserts_per_s(server, texts, clients, seconds),
-                    appends_per_s(store, texts, clients, seconds),
-                )
+                (inserts_per_s(server, texts, clients, seconds), appends_per_s(store, texts, clients, seconds))
                 for _ in range(rounds)
             ]
             plain, ours = (statistics.median(some) for some in zip(*found, strict=True))
@@ -208,9 +186,7 @@ def readers(urls: Sequence[str], threads: Sequence[str], number: int) -> Iterato
     async def all_of_them() -> None:
         limits = httpx.Limits(max_connections=None)
         async with httpx.AsyncClient(timeout=None, limits=limits) as client:
-            paths = [
-                f"{urls[n % len(urls)]}/api/threads/{threads[n % len(threads)]}/events" for n in range(number)
-            ]
+            paths = [f"{urls[n % len(urls)]}/api/threads/{threads[n % len(threads)]}/events" for n in range(number)]
             tasks = [asyncio.create_task(read(client, path)) for path in paths]
             while not stop.is_set():
                 await asyncio.sleep(0.05)
@@ -232,15 +208,11 @@ def fill(store: Store, texts: Iterator[str], threads: int, entries: int) -> list
     names = [f"t{n}" for n in range(threads)]
     for name in names:
         said = islice(texts, entries)
-        store.append(
-            name, [values.respond(text) if n % 2 else values.user(text) for n, text in enumerate(said)]
-        )
+        store.append(name, [values.respond(text) if n % 2 else values.user(text) for n, text in enumerate(said)])
     return names
 
 
-def calling(
-    place: str, replicas: int, names: Sequence[str], texts: Sequence[str], seconds: float, clients: int
-) -> Row:
+def calling(place: str, replicas: int, names: Sequence[str], texts: Sequence[str], seconds: float, clients: int) -> Row:
     """How long callers wait who append, ask for a request and search, one after the other, each in any thread."""
     took: dict[str, list[float]] = {"append": [], "request": [], "recall": []}
     with services(place, replicas) as urls, readers(urls, names[:100], 100) as told:
@@ -253,12 +225,7 @@ def calling(
                     url = f"{dice.choice(urls)}/api/threads/{dice.choice(names)}"
                     text = dice.choice(texts)
                     asked: list[tuple[str, str, str, dict[str, Any]]] = [
-                        (
-                            "append",
-                            "POST",
-                            "/entries",
-                            {"json": {"entries": [{"kind": "user", "text": text}]}},
-                        ),
+                        ("append", "POST", "/entries", {"json": {"entries": [{"kind": "user", "text": text}]}}),
                         ("request", "POST", "/requests", {"json": {"model": TARGET}}),
                         ("recall", "GET", "/recall", {"params": {"q": text[:60]}}),
                     ]

@@ -79,9 +79,7 @@ def told(entries_: Sequence[Entry], text: str) -> float:
 
 def main() -> None:
     options = parser(__doc__)
-    options.add_argument(
-        "--budget", type=int, help="tokens of a summary (default: a tenth of what it stands for)"
-    )
+    options.add_argument("--budget", type=int, help="tokens of a summary (default: a tenth of what it stands for)")
     arguments = options.parse_args()
     rows = []
     for path in files(arguments.data):

@@ -147,9 +147,7 @@ def growth() -> list[dict[str, Any]]:
         start = time.process_time()
         Ledger().follow(thread)
         anew = time.process_time() - start
-        rows.append(
-            {"entries": length, "ledger_us": round(incremental * 1e6, 1), "anew_ms": round(anew * 1e3, 2)}
-        )
+        rows.append({"entries": length, "ledger_us": round(incremental * 1e6, 1), "anew_ms": round(anew * 1e3, 2)})
     return rows
 
 
@@ -157,10 +155,7 @@ def chat_message(raw: dict[str, Any]) -> Message:
     if raw["role"] == "tool":
         return Message("tool", (Result("", "", raw["content"] or ""),))
     calls = [call["function"] for call in raw.get("tool_calls") or ()]
-    parts = (
-        Text(raw.get("content") or ""),
-        *(Call("", c["name"], None, arguments=c["arguments"]) for c in calls),
-    )
+    parts = (Text(raw.get("content") or ""), *(Call("", c["name"], None, arguments=c["arguments"]) for c in calls))
     return Message("assistant" if raw["role"] == "assistant" else "user", parts)
 
 
@@ -207,10 +202,7 @@ def main() -> None:
         return
     print_table(
         ["vocabulary", "1 MB of", "tokens", "quire ms", "tiktoken ms", "times faster", "same count"],
-        [
-            [*list(row.values())[:4], row["tiktoken_ms"] or "panic", row["ratio"] or "", _same(row)]
-            for row in speed
-        ],
+        [[*list(row.values())[:4], row["tiktoken_ms"] or "panic", row["ratio"] or "", _same(row)] for row in speed],
         title="Against tiktoken (CPU time)",
     )
     print_table(
@@ -224,15 +216,7 @@ def main() -> None:
         title="\nA grown thread",
     )
     print_table(
-        [
-            "session",
-            "predictions",
-            "scale found",
-            "stated factor: median",
-            "p90",
-            "calibrated: median",
-            "p90",
-        ],
+        ["session", "predictions", "scale found", "stated factor: median", "p90", "calibrated: median", "p90"],
         [[*list(row.values())[:3], *map(_percent, list(row.values())[3:])] for row in errors],
         title="\nError of the next prediction of total input tokens, after three reports",
     )

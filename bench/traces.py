@@ -24,9 +24,7 @@ TRACES = ROOT.parent / "shared" / "data" / "traces"
 def parser(what: str | None, data: str = "traces") -> argparse.ArgumentParser:
     """The options all benchmarks share; `data` says what their files hold."""
     made = argparse.ArgumentParser(description=what, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument(
-        "--data", nargs="+", type=Path, metavar="FILE", help=f"{data} to read instead of the default"
-    )
+    made.add_argument("--data", nargs="+", type=Path, metavar="FILE", help=f"{data} to read instead of the default")
     made.add_argument("--json", action="store_true", help="print JSON for machines")
     return made
 
@@ -63,11 +61,7 @@ def synthetic(messages: int = 2_000, seed: int = 7) -> list[dict[str, Any]]:
         out.append({"role": "user", "content": prose(dice.randint(20, 120))})
         for step in range(dice.randint(2, 8)):
             id = f"call_{len(out)}_{step}"
-            call = {
-                "id": id,
-                "type": "function",
-                "function": {"name": "read", "arguments": json.dumps({"path": id})},
-            }
+            call = {"id": id, "type": "function", "function": {"name": "read", "arguments": json.dumps({"path": id})}}
             out.append({"role": "assistant", "content": prose(20), "tool_calls": [call]})
             out.append({"role": "tool", "tool_call_id": id, "content": prose(dice.randint(200, 1_300))})
         out.append({"role": "assistant", "content": prose(dice.randint(30, 200))})

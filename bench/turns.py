@@ -201,8 +201,7 @@ def langchain_turns(
 
 def _plain(one: Any) -> dict[str, Any]:
     calls = [
-        {"function": {"name": c["name"], "arguments": json.dumps(c["args"])}}
-        for c in getattr(one, "tool_calls", ())
+        {"function": {"name": c["name"], "arguments": json.dumps(c["args"])}} for c in getattr(one, "tool_calls", ())
     ]
     return {"content": one.content, "tool_calls": calls}
 
@@ -285,14 +284,10 @@ def main() -> None:
     ours = least(passes, lambda: quire_turns(messages, budget))
     rows: list[dict[str, Any]] = [_row("Quire", ours, places, sum(c for _, c in ours), "every request")]
     stored = least(passes, lambda: thread_turns(messages, budget))
-    rows.append(
-        _row("Quire, with its log in a file", stored, places, sum(c for _, c in stored), "every request")
-    )
+    rows.append(_row("Quire, with its log in a file", stored, places, sum(c for _, c in stored), "every request"))
     list(langchain_turns(messages, True, places[:1], budget))  # loads what it loads lazily
     exact = least(passes, lambda: langchain_turns(messages, True, some, budget))
-    rows.append(
-        _row("LangChain trim, exact", exact, places, scaled(exact, places), f"{len(exact)} requests, scaled")
-    )
+    rows.append(_row("LangChain trim, exact", exact, places, scaled(exact, places), f"{len(exact)} requests, scaled"))
     approximate = least(passes, lambda: langchain_turns(messages, False, some, budget))
     rows.append(
         _row(
@@ -364,10 +359,7 @@ def show(result: dict[str, Any]) -> None:
     )
     print_table(
         ("entries", "request() ms", "whole turn ms"),
-        [
-            (f"{row['entries']:,}", f"{row['request_ms']:.2f}", f"{row['turn_ms']:.2f}")
-            for row in result["lengths"]
-        ],
+        [(f"{row['entries']:,}", f"{row['request_ms']:.2f}", f"{row['turn_ms']:.2f}") for row in result["lengths"]],
         title=f"one thread in a file, as it grows, budget {result['budget']:,}",
     )
     print_table(

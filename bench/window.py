@@ -92,9 +92,7 @@ def by_age(text: Text, adds: int, budget: int | None) -> list[dict[str, Any]]:
 
 # Where items come from, and what is known of them.
 KNOWN: dict[str, dict[str, Any]] = {
-    "code with file and lines": {
-        "metadata": {"filename": "src/agent.lisp", "start_line": 42, "end_line": 58}
-    },
+    "code with file and lines": {"metadata": {"filename": "src/agent.lisp", "start_line": 42, "end_line": 58}},
     "a whole file": {"type": "file", "metadata": {"filename": "src/agent.lisp"}},
     "an error": {"type": "error"},
 }

@@ -30,9 +30,7 @@ from quire.values import Usage
 MODEL = "anthropic:claude-opus-5-5"
 BUDGET = 16_000
 PARTS = ("keys", "sounds", "pedals", "songs", "lessons", "scores", "screens", "exports")
-TOPICS = tuple(
-    f"{part} {side}" for side in ("sizes", "latency", "colours", "tests", "costs") for part in PARTS
-)
+TOPICS = tuple(f"{part} {side}" for side in ("sizes", "latency", "colours", "tests", "costs") for part in PARTS)
 SYSTEM = "You plan software. You search before you answer."
 SPEC = "Build a piano app.\n" + "The keys light up as they are played.\n" * 120
 out = Console(highlight=False, emoji=False, soft_wrap=True)
@@ -92,10 +90,7 @@ def with_trimming(url: str) -> list[Usage]:
             messages = [message for turn in turns for message in turn]
             last = messages[-1]["content"]
             blocks = [{"type": "text", "text": last}] if isinstance(last, str) else last
-            marked = {
-                "role": "user",
-                "content": [*blocks[:-1], {**blocks[-1], "cache_control": {"type": "ephemeral"}}],
-            }
+            marked = {"role": "user", "content": [*blocks[:-1], {**blocks[-1], "cache_control": {"type": "ephemeral"}}]}
             reply = send(
                 url,
                 {
@@ -213,14 +208,8 @@ def main() -> None:
         made.replace(db)
     out.print("\n[bold]Look further[/] (source .venv/bin/activate makes it `quire`):")
     for command, what in (
-        (
-            f".venv/bin/quire assemble piano --db {db}",
-            "each request: layers, reuse, the cuts and their reasons",
-        ),
-        (
-            f".venv/bin/quire open piano --db {db}",
-            "the same in the browser: every request, what moved, what if",
-        ),
+        (f".venv/bin/quire assemble piano --db {db}", "each request: layers, reuse, the cuts and their reasons"),
+        (f".venv/bin/quire open piano --db {db}", "the same in the browser: every request, what moved, what if"),
         (f".venv/bin/quire diff piano 5 6 --db {db}", "the first byte that moved between two turns"),
         (".venv/bin/quire chat", "talk to the local model"),
         ("README.md", "twenty lines with the SDK you have"),

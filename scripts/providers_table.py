@@ -47,9 +47,7 @@ def _in_file(file: Path, root: Path) -> Iterator[Proof]:
     place = file.relative_to(root).as_posix()
     tree = ast.parse(file.read_text())
     for node in tree.body:
-        if isinstance(node, ast.Assign) and any(
-            isinstance(t, ast.Name) and t.id == "pytestmark" for t in node.targets
-        ):
+        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "pytestmark" for t in node.targets):
             yield from (Proof(*pair, place) for pair in _marks(node.value))
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -163,9 +161,7 @@ def main() -> None:
     check = "--check" in sys.argv
     old = [path for path, text in pages().items() if not path.exists() or path.read_text() != text]
     if check and old:
-        raise SystemExit(
-            f"out of date: {', '.join(path.name for path in old)}; run python {Path(__file__).name}"
-        )
+        raise SystemExit(f"out of date: {', '.join(path.name for path in old)}; run python {Path(__file__).name}")
     for path, text in pages().items():
         path.write_text(text)
 

@@ -55,9 +55,7 @@ START = 1_700_000_000_000
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data", help="holds traces/")
     parser.add_argument("--verbose", action="store_true", help="also a hash for each file, target and budget")
     asked = parser.parse_args()
@@ -124,13 +122,7 @@ def play(digest: Any, database: str, talk: list[quire.Entry], target: str, polic
             thread.append(*entries)
             continue
         made += 1
-        for part in (
-            request.body,
-            request.headers,
-            request.lines.sha256,
-            request.lines.segments,
-            dict(request.layers),
-        ):
+        for part in (request.body, request.headers, request.lines.sha256, request.lines.segments, dict(request.layers)):
             digest.update(json.dumps(part).encode())
         digest.update(request.prefix + json.dumps([list(request.left_out), request.stable]).encode())
         if made % 8 == 1:
@@ -147,16 +139,10 @@ def written(digest: Any, database: str) -> None:
     entries = [json.loads(line) for line in exported.splitlines()]
     said = [entry for entry in entries if entry["kind"] in ("user", "respond") and entry.get("text")]
     results = [
-        str(entry.get("content") or entry.get("outcome") or "")
-        for entry in entries
-        if entry["kind"] == "result"
+        str(entry.get("content") or entry.get("outcome") or "") for entry in entries if entry["kind"] == "result"
     ]
     roles = {"user": "user", "respond": "assistant"}
-    window = {
-        "items": [{"content": text} for text in results],
-        "max_items": 1_000,
-        "request": said[-1]["text"],
-    }
+    window = {"items": [{"content": text} for text in results], "max_items": 1_000, "request": said[-1]["text"]}
     clean = {
         "tools": [tool for entry in entries if entry["kind"] == "tools" for tool in entry["tools"]],
         "conversation": [{"role": roles[entry["kind"]], "content": entry["text"]} for entry in said],
@@ -185,24 +171,12 @@ def command(*words: str, given: bytes = b"") -> bytes:
 def made_up() -> list[quire.Entry]:
     """What the recordings lack: tools, items, notes, effort, pins, thinking, calls in parallel and without result."""
     tool = {"name": "read", "description": "Read a file", "parameters": {"type": "object", "properties": {}}}
-    spec = quire.Item(
-        id="spec.md", type="text", content="The keys light up.\n" * 40, metadata={"path": "spec.md"}
-    )
+    spec = quire.Item(id="spec.md", type="text", content="The keys light up.\n" * 40, metadata={"path": "spec.md"})
     pinned = quire.Item(id="law.md", type="text", content="Never delete a file.\n", metadata={"pin": True})
     talk = [quire.system("You plan software."), quire.tools([tool]), quire.attach(pinned)]
     for n in range(1, 15):
-        meta = (
-            {"pin": True}
-            if n == 2
-            else {"pin": "question 5"}
-            if n == 5
-            else {"pins": [4]}
-            if n == 9
-            else None
-        )
-        talk.append(
-            quire.user(f"On question 5 and {n}: what of it? é\u2028🎹", [spec] if n % 3 else [], meta=meta)
-        )
+        meta = {"pin": True} if n == 2 else {"pin": "question 5"} if n == 5 else {"pins": [4]} if n == 9 else None
+        talk.append(quire.user(f"On question 5 and {n}: what of it? é\u2028🎹", [spec] if n % 3 else [], meta=meta))
         talk += [quire.think(f"Thought {n}."), quire.call(f"c{n}", "read", {"path": f"{n}.txt"})]
         talk.append(quire.call(f"d{n % 4}", "read", {"path": "b.txt", "n": n}))
         talk.append(quire.result(f"c{n}", None, f"result {n}\n" + "a line of a long result\n" * (12 * n)))

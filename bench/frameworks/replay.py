@@ -102,13 +102,7 @@ def replayable(messages: list[dict[str, Any]], most: int = 200) -> list[dict[str
         if out and out[-1]["role"] == role and role != "tool" and not out[-1].get("tool_calls"):
             before = out.pop()
             text = "\n\n".join(filter(None, (before["content"], text)))
-        kept = (
-            {"tool_calls": calls}
-            if calls
-            else {"tool_call_id": one.get("tool_call_id")}
-            if role == "tool"
-            else {}
-        )
+        kept = {"tool_calls": calls} if calls else {"tool_call_id": one.get("tool_call_id")} if role == "tool" else {}
         out.append({"role": role, "content": text, **kept})
     last = next(n for n in range(min(most, len(out)) - 1, 0, -1) if out[n]["role"] == "assistant")
     return [*out[:last], {"role": "assistant", "content": out[last]["content"] or "Stopped."}]

@@ -24,9 +24,7 @@ class Recorded(BaseTool):
     """A tool that gives what it gave."""
 
     def _get_declaration(self) -> Any:
-        return types.FunctionDeclaration(
-            name=self.name, description=self.description, parameters_json_schema=SCHEMA
-        )
+        return types.FunctionDeclaration(name=self.name, description=self.description, parameters_json_schema=SCHEMA)
 
     async def run_async(self, *, args: dict[str, Any], tool_context: Any) -> Any:
         return {"output": replay.result(self.name, args)}
@@ -43,16 +41,11 @@ async def main() -> None:
     for text in replay.turns:
         said = types.Content(role="user", parts=[types.Part(text=text)])
         config = RunConfig(max_llm_calls=0)
-        async for _ in runner.run_async(
-            user_id="u", session_id=session.id, new_message=said, run_config=config
-        ):
+        async for _ in runner.run_async(user_id="u", session_id=session.id, new_message=said, run_config=config):
             pass
     if asked.by_quire:
         which = {"app_name": "replay", "user_id": "u", "session_id": "s"}
-        held, again = (
-            await sessions.get_session(**which),
-            await QuireSessionService(store).get_session(**which),
-        )
+        held, again = (await sessions.get_session(**which), await QuireSessionService(store).get_session(**which))
         assert again.events == held.events, "another service reads the same events"
 
 

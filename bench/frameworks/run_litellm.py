@@ -43,9 +43,7 @@ async def ask(messages: list[Any]) -> Any:
         data = await logger.async_pre_call_hook({}, {}, data, "acompletion") or data
         return await router.acompletion(**data)
     try:
-        return await litellm.acompletion(
-            model, trim_messages(list(messages), "gpt-4o", max_tokens=asked.budget), **how
-        )
+        return await litellm.acompletion(model, trim_messages(list(messages), "gpt-4o", max_tokens=asked.budget), **how)
     except litellm.BadRequestError:
         return await litellm.acompletion(model=model, messages=messages, **how)
 

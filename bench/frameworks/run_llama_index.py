@@ -19,9 +19,7 @@ tools = [{"type": "function", "function": function} for function in functions]
 async def turn(memory: Any, text: str) -> None:
     await memory.aput(ChatMessage(role="user", content=text))
     while True:
-        reply = await llm.achat(
-            [ChatMessage(role="system", content=SYSTEM), *await memory.aget()], tools=tools
-        )
+        reply = await llm.achat([ChatMessage(role="system", content=SYSTEM), *await memory.aget()], tools=tools)
         await memory.aput(reply.message)
         calls = llm.get_tool_calls_from_response(reply, error_on_no_tool_call=False)
         if not calls:

@@ -4,15 +4,7 @@ import asyncio
 import json
 from typing import Any
 
-from agents import (
-    Agent,
-    FunctionTool,
-    OpenAIResponsesModel,
-    RunConfig,
-    Runner,
-    SQLiteSession,
-    set_tracing_disabled,
-)
+from agents import Agent, FunctionTool, OpenAIResponsesModel, RunConfig, Runner, SQLiteSession, set_tracing_disabled
 from agents.extensions import ToolOutputTrimmer
 from openai import AsyncOpenAI
 from replay import MODELS, SCHEMA, SYSTEM, read, report

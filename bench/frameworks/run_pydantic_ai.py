@@ -27,9 +27,7 @@ async def main() -> None:
     window = SlidingWindowCompaction(max_tokens=asked.budget, keep_tokens=asked.budget // 2)
     model = AnthropicModel(MODELS["anthropic"], provider=AnthropicProvider(base_url=asked.url, api_key="key"))
     capabilities = [quire] if asked.by_quire else [Caching(), window]
-    agent = Agent(
-        model, instructions=SYSTEM, tools=[tool(name) for name in replay.tools], capabilities=capabilities
-    )
+    agent = Agent(model, instructions=SYSTEM, tools=[tool(name) for name in replay.tools], capabilities=capabilities)
     history: list[Any] = []
     for text in replay.turns:
         result = await agent.run(text, message_history=history, usage_limits=UsageLimits(request_limit=None))

@@ -89,9 +89,7 @@ CLIENTS = (
     Client("llm", ("llm", "llm-anthropic"), ("anthropic", "openai", "openai-chat")),
     Client("openai-agents", ("openai-agents",), ("openai", "openai-chat")),
     Client("pydantic-ai", ("pydantic-ai",), ALL),
-    Client(
-        "langchain", ("langchain", "langchain-openai", "langchain-anthropic", "langchain-google-genai"), ALL
-    ),
+    Client("langchain", ("langchain", "langchain-openai", "langchain-anthropic", "langchain-google-genai"), ALL),
     Client("strands", ("strands-agents[openai,anthropic,gemini]",), ALL),
     Client(
         "mini-swe-agent",
@@ -174,9 +172,7 @@ def replies(client: Client) -> Callable[[dict[str, Any]], Any]:
 def _tools(body: dict[str, Any]) -> str:
     """Everything that offers tools: the request's own list, and those that joined as items."""
     items = body.get("input")
-    late = (
-        [item for item in items if item.get("type") == "additional_tools"] if isinstance(items, list) else []
-    )
+    late = [item for item in items if item.get("type") == "additional_tools"] if isinstance(items, list) else []
     return json.dumps([body.get("tools"), late])
 
 
@@ -269,15 +265,11 @@ def _end(group: int) -> None:
         os.killpg(group, signal.SIGKILL)
 
 
-def _outcome(
-    client: Client, wire: str, version: str, server: Emulator, code: int | None, log: str
-) -> Outcome:
+def _outcome(client: Client, wire: str, version: str, server: Emulator, code: int | None, log: str) -> Outcome:
     received = list(server.requests)
     tokens = sum(one.predicted.total for one in received if one.predicted)
     counted = Counter(
-        f"{one.status} {one.method} {one.path.partition('?')[0]}: {one.error}"
-        for one in received
-        if one.status >= 400
+        f"{one.status} {one.method} {one.path.partition('?')[0]}: {one.error}" for one in received if one.status >= 400
     )
     return Outcome(
         client,
@@ -323,9 +315,7 @@ def chosen(names: list[str]) -> list[tuple[Client, str]]:
     if unknown:
         sys.exit(f"no client {unknown[0]!r}; there are {', '.join(client.name for client in CLIENTS)}")
     return [
-        (client, wire)
-        for client, wire in pairs
-        if not names or {client.name, f"{client.name}:{wire}"} & set(names)
+        (client, wire) for client, wire in pairs if not names or {client.name, f"{client.name}:{wire}"} & set(names)
     ]
 
 

@@ -21,9 +21,7 @@ async def main() -> None:
     for prompt in PROMPTS:
         said = types.Content(role="user", parts=[types.Part(text=prompt)])
         config = RunConfig(streaming_mode=StreamingMode.SSE)
-        async for event in runner.run_async(
-            user_id="user", session_id=session.id, new_message=said, run_config=config
-        ):
+        async for event in runner.run_async(user_id="user", session_id=session.id, new_message=said, run_config=config):
             if event.is_final_response() and event.content:
                 print("".join(part.text or "" for part in event.content.parts))
 

@@ -12,15 +12,11 @@ def connect(wire: str, name: str, url: str) -> Model:
         case "anthropic":
             from strands.models.anthropic import AnthropicModel
 
-            return AnthropicModel(
-                client_args={"base_url": url, "api_key": "key"}, model_id=name, max_tokens=4096
-            )
+            return AnthropicModel(client_args={"base_url": url, "api_key": "key"}, model_id=name, max_tokens=4096)
         case "gemini":
             from strands.models.gemini import GeminiModel
 
-            return GeminiModel(
-                client_args={"api_key": "key", "http_options": {"base_url": url}}, model_id=name
-            )
+            return GeminiModel(client_args={"api_key": "key", "http_options": {"base_url": url}}, model_id=name)
         case "openai":
             from strands.models.openai_responses import OpenAIResponsesModel as OpenAIModel
         case _:
@@ -29,8 +25,6 @@ def connect(wire: str, name: str, url: str) -> Model:
 
 
 session = FileSessionManager("notes", storage_dir="sessions")
-agent = Agent(
-    connect(*arguments()), tools=[tool(read_note)], system_prompt="Be brief.", session_manager=session
-)
+agent = Agent(connect(*arguments()), tools=[tool(read_note)], system_prompt="Be brief.", session_manager=session)
 for prompt in PROMPTS:
     agent(prompt)

@@ -15,9 +15,7 @@ from quire.errors import CallError, FormatError
 Json: TypeAlias = Any
 JsonObject: TypeAlias = dict[str, Any]
 
-Kind = Literal[
-    "system", "tools", "attach", "user", "think", "call", "result", "respond", "note", "rebase", "sent"
-]
+Kind = Literal["system", "tools", "attach", "user", "think", "call", "result", "respond", "note", "rebase", "sent"]
 KINDS: tuple[str, ...] = get_args(Kind)
 # The kinds that the model itself writes: a request stands before each run of them.
 SPOKEN: frozenset[str] = frozenset({"think", "call", "respond"})
@@ -143,16 +141,10 @@ def call(call_id: str, name: str, args: Json, **extra: Json) -> Entry:
 
 
 def result(
-    call_id: str,
-    outcome: str | None = None,
-    content: str | None = None,
-    error: bool | None = None,
-    **extra: Json,
+    call_id: str, outcome: str | None = None, content: str | None = None, error: bool | None = None, **extra: Json
 ) -> Entry:
     """What a tool gave: `outcome` in a line, `content` in full; `error` says that it failed."""
-    return _entry(
-        "result", {"call_id": call_id, "outcome": outcome, "content": content, "error": error, **extra}
-    )
+    return _entry("result", {"call_id": call_id, "outcome": outcome, "content": content, "error": error, **extra})
 
 
 def respond(text: str, **extra: Json) -> Entry:
@@ -244,13 +236,9 @@ def canonical(value: Json) -> bytes:
     try:
         return _writer.encode(value).encode()
     except UnicodeEncodeError as error:
-        raise FormatError(
-            f"text holds a lone surrogate ({error.object[error.start]!r})", hint=NOT_UTF8_HINT
-        ) from error
+        raise FormatError(f"text holds a lone surrogate ({error.object[error.start]!r})", hint=NOT_UTF8_HINT) from error
     except (TypeError, ValueError, RecursionError) as error:
-        raise FormatError(
-            f"not JSON: {error}", hint="Use null, numbers, strings, lists and objects."
-        ) from error
+        raise FormatError(f"not JSON: {error}", hint="Use null, numbers, strings, lists and objects.") from error
 
 
 def sha256_hex(data: str | bytes) -> str:

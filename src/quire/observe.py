@@ -80,9 +80,7 @@ class MovedLayer(msgspec.Struct, frozen=True):
         return f"{self.layer} changed at byte {self.byte} (segment {self.segment}) and no entry explains it"
 
 
-def watch(
-    before: Envelope, now: Envelope, between: Iterable[Entry], rebased: bool = False
-) -> MovedLayer | None:
+def watch(before: Envelope, now: Envelope, between: Iterable[Entry], rebased: bool = False) -> MovedLayer | None:
     """The first unexplained change of L1 or L2; entries between the two requests, or a rebase, explain one."""
     kinds = {entry.kind for entry in between} | ({"rebase"} if rebased else set())
     for id, explains in EXPLAINS.items():
@@ -396,9 +394,7 @@ def in_messages(built: Built, index: int) -> Culprit:
 
 def _parts(built: Built) -> list[bytes]:
     """The request's lines in one provider's form, with late tools where they stand and not in front."""
-    messages = tuple(
-        _late_tools(message) if message.role == "tools" else message for message in built.prompt.messages
-    )
+    messages = tuple(_late_tools(message) if message.role == "tools" else message for message in built.prompt.messages)
     prompt = msgspec.structs.replace(built.prompt, messages=messages)
     return providers.prefix_parts(providers.render(prompt, "openai-chat:").body, "openai-chat")
 
@@ -425,13 +421,7 @@ def compare(one: Built, other: Built, entries: Sequence[Entry]) -> JsonObject:
     if byte == len(joined[0]):
         return {"byte": None, "added": len(joined[1]) - byte, "extends": True, "cause": None}
     layer, found = _place(one, other, *_line_at(lines[1], byte), entries)
-    return {
-        "byte": byte,
-        "extends": False,
-        "layer": layer,
-        "segment": found.segment,
-        "entries": list(found.entries),
-    }
+    return {"byte": byte, "extends": False, "layer": layer, "segment": found.segment, "entries": list(found.entries)}
 
 
 def _line_at(lines: list[bytes], byte: int) -> tuple[int, int]:
@@ -443,9 +433,7 @@ def _line_at(lines: list[bytes], byte: int) -> tuple[int, int]:
     return index, byte - start
 
 
-def _place(
-    one: Built, other: Built, index: int, offset: int, entries: Sequence[Entry]
-) -> tuple[str, Culprit]:
+def _place(one: Built, other: Built, index: int, offset: int, entries: Sequence[Entry]) -> tuple[str, Culprit]:
     """The layer and the segment at an offset of a line of the later request."""
     prompt = other.prompt
     if index < len(prompt.tools):

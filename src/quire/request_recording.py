@@ -94,13 +94,7 @@ class HttpExchange(msgspec.Struct):
         """As a log keeps it, without keys."""
         url = urlsplit(self.url)
         kept = {name: value for name, value in self.headers.items() if "session" in name}
-        about = {
-            "at": self.at,
-            "host": url.hostname,
-            "path": url.path,
-            "headers": kept,
-            "status": self.status,
-        }
+        about = {"at": self.at, "host": url.hostname, "path": url.path, "headers": kept, "status": self.status}
         text = "" if self.packed else self.reply.decode(errors="replace")
         reply: Json = text
         with suppress(ValueError):
@@ -127,9 +121,7 @@ class RecordedRequests:
         from quire.audit import call_of
 
         lines = [each.line() for each in self.exchanges if each.status == 200]
-        return [
-            call_of(f"request {n}", line, line["request"], line["reply"]) for n, line in enumerate(lines, 1)
-        ]
+        return [call_of(f"request {n}", line, line["request"], line["reply"]) for n, line in enumerate(lines, 1)]
 
     def audit(self) -> AuditReport:
         """What they lost of the provider's cache, and why."""
@@ -143,12 +135,8 @@ class RecordedRequests:
         report = self.audit()
         if 100 * report.total.reuse < percent:
             found = [loss for each in report.conversations for loss in each.verdicts]
-            why = "\n".join(
-                f"  {loss.source}: {loss.cause}, {loss.path} {loss.note}. {loss.fix}" for loss in found
-            )
-            raise AssertionError(
-                f"{100 * report.total.reuse:.0f} % of what could be read was, not {percent} %:\n{why}"
-            )
+            why = "\n".join(f"  {loss.source}: {loss.cause}, {loss.path} {loss.note}. {loss.fix}" for loss in found)
+            raise AssertionError(f"{100 * report.total.reuse:.0f} % of what could be read was, not {percent} %:\n{why}")
 
     def save(self, path: str | Path) -> None:
         """Write them as a log that `quire audit`, `quire lock` and `quire check` read; keys are left out."""

@@ -78,9 +78,7 @@ class Telemetry:
         self._seconds = meter.create_histogram(
             "gen_ai.client.operation.duration", "s", "From a request that is handed out to its reply."
         )
-        self._cached = meter.create_counter(
-            "quire.cache.read_tokens", "{token}", "Input that came from the cache."
-        )
+        self._cached = meter.create_counter("quire.cache.read_tokens", "{token}", "Input that came from the cache.")
         self._money = meter.create_counter("quire.cost", "USD", "What replies cost, where that is known.")
         self._asked: dict[str, _Asked] = {}
 
@@ -123,11 +121,7 @@ class Telemetry:
         """What a span says of a request and its reply."""
         request, reply = received.request, received.reply
         told: dict[str, Any] = {
-            **{
-                f"gen_ai.request.{_ASKED[name]}": request.body[name]
-                for name in _ASKED
-                if name in request.body
-            },
+            **{f"gen_ai.request.{_ASKED[name]}": request.body[name] for name in _ASKED if name in request.body},
             "gen_ai.conversation.id": self.thread,
             "gen_ai.response.id": reply.id,
             "gen_ai.response.finish_reasons": (reply.stop,) if reply.stop else None,

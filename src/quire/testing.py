@@ -76,9 +76,7 @@ class PostgresServer:
     def start(self) -> None:
         """Start the server and wait until it answers."""
         settings = [part for name, value in self._settings.items() for part in ("-c", f"{name}={value}")]
-        command = self._command(
-            "postgres", "-D", self.folder / "data", "-h", "", "-k", self.folder, *settings
-        )
+        command = self._command("postgres", "-D", self.folder / "data", "-h", "", "-k", self.folder, *settings)
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder)
         until = time.monotonic() + 30

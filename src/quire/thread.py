@@ -27,16 +27,7 @@ from quire.log import refuse_loop
 from quire.log.shapes import short
 from quire.log.sqlite import SqliteStore
 from quire.log.store import DEFAULT_TENANT, Store, check_tenant, is_server, tenant_file
-from quire.observe import (
-    CacheWatch,
-    EpochWatch,
-    LayerHashes,
-    Observer,
-    Received,
-    RequestLog,
-    Sending,
-    chat_messages,
-)
+from quire.observe import CacheWatch, EpochWatch, LayerHashes, Observer, Received, RequestLog, Sending, chat_messages
 from quire.providers.explain import diagnosis_of
 from quire.providers.gemini_cache import Served
 from quire.providers.models import named_target
@@ -85,9 +76,7 @@ def open_store(place: str | Path, tenant: str = DEFAULT_TENANT) -> Store:
         try:
             from quire.log.postgres import PostgresStore
         except ImportError as error:
-            raise MissingPart(
-                f"PostgreSQL needs psycopg ({error})", hint="pip install 'quire[postgres]'"
-            ) from error
+            raise MissingPart(f"PostgreSQL needs psycopg ({error})", hint="pip install 'quire[postgres]'") from error
         return PostgresStore(str(place), tenant)
     return SqliteStore(Path(place) if str(place) == ":memory:" else tenant_file(Path(place), tenant))
 
@@ -362,9 +351,7 @@ class Thread:
         key = f"{target} {options!r}"
         if key not in self._renderings:
             rendering = providers.rendering(target, providers.wanted(options, self.name))
-            self._renderings = {
-                key: (rendering, providers.marker(target), GrowingCheck(self._fold.checked()))
-            }
+            self._renderings = {key: (rendering, providers.marker(target), GrowingCheck(self._fold.checked()))}
         rendering, marker, growing = self._renderings[key]
         before = self._fold.reply_id if self.diagnose else None
         how = {"times": self._fold.turn_times, "previous_id": before}
@@ -485,11 +472,7 @@ class Thread:
 
     @_one_at_a_time
     def reported(
-        self,
-        request: Request,
-        reply: Reply,
-        diagnosis: JsonObject | None = None,
-        served: Served | None = None,
+        self, request: Request, reply: Reply, diagnosis: JsonObject | None = None, served: Served | None = None
     ) -> None:
         """The observers hear of a reply: what it read from the cache is compared with what was predicted.
 

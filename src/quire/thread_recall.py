@@ -39,11 +39,7 @@ class ThreadRecall:
     most = MOST
 
     def __init__(
-        self,
-        store: Store,
-        thread: str,
-        given: Embedder | Literal["installed"] | None,
-        clock: Callable[[], int],
+        self, store: Store, thread: str, given: Embedder | Literal["installed"] | None, clock: Callable[[], int]
     ) -> None:
         embedder = installed() if given == "installed" else given
         records = Records(store, embedder)
@@ -114,9 +110,7 @@ class ThreadRecall:
         spoken = any(entry.kind in SPOKEN and entry.meta.get("placement") != "context" for entry in turn)
         if not spoken:
             # Half of it is left for what the turn's own steps will name.
-            return self._for_words(
-                turn[0], _asked_before(assembly, turn[0].seq), max(room // 2, LEAST_TOKENS), known
-            )
+            return self._for_words(turn[0], _asked_before(assembly, turn[0].seq), max(room // 2, LEAST_TOKENS), known)
         return self._for_step(turn, prompt, room, known)
 
     def _for_words(self, user: Entry, before: str, room: int, known: set[int | str]) -> list[Entry]:
@@ -134,18 +128,14 @@ class ThreadRecall:
         meta = {"recalled_ids": list(placed.ids)}
         return [call, values.result(call.call_id, None, placed.text, meta=meta)]
 
-    def _for_step(
-        self, turn: Sequence[Entry], prompt: Prompt, room: int, known: set[int | str]
-    ) -> list[Entry]:
+    def _for_step(self, turn: Sequence[Entry], prompt: Prompt, room: int, known: set[int | str]) -> list[Entry]:
         newest = [entry for entry in turn[_newest_request(turn) :] if entry.kind in SPOKEN]
         own = {entry.seq for entry in turn if entry.seq >= newest[0].seq} if newest else set()
         held = "\n".join(_texts(prompt, own))
         named = [word for word in _telling(newest) if word not in held]
         if not named:
             return []
-        hits = self._recall.search(
-            " ".join(named), 2 * MOST, thread=self._thread, kinds=PLACED, exclude=known
-        )
+        hits = self._recall.search(" ".join(named), 2 * MOST, thread=self._thread, kinds=PLACED, exclude=known)
         # A name is meant to the letter: what merely resembles it stays where it is.
         naming = [hit for hit in hits if any(word in entry_text(hit.entry) for word in named)][:MOST]
         placed = place(naming, room, query=" ".join(named))

@@ -84,9 +84,7 @@ class ThreadState:
         if found is None or found.policy != policy or (found.unrecorded and summarise is not extract):
             return None
         try:
-            assembly = found.assembly(
-                summarise, lambda after, limit: self._store.read(self._name, after, limit)
-            )
+            assembly = found.assembly(summarise, lambda after, limit: self._store.read(self._name, after, limit))
         except (ValueError, RecursionError):
             return None  # its bytes are whole, but of another shape
         self._go_on_from(found)
@@ -277,9 +275,7 @@ def policy_for(target: str, policy: Policy | None = None, **changes: Any) -> Pol
     A policy's own prices and cache life are those that are not a policy's usual ones.
     """
     info = model_info(target)
-    given = policy or Policy(
-        budget=info.window or Policy().budget, reply=min(info.max_output, info.window // 8)
-    )
+    given = policy or Policy(budget=info.window or Policy().budget, reply=min(info.max_output, info.window // 8))
     return msgspec.structs.replace(given, **{**_of_model(target, info), **_own(given, target), **changes})
 
 
@@ -401,9 +397,7 @@ class AssemblyPerPolicy:
             each.feed(entry)
 
 
-def requests_under(
-    entries: Sequence[Entry], under: Sequence[Policy]
-) -> Iterator[tuple[Built | Refused, Policy]]:
+def requests_under(entries: Sequence[Entry], under: Sequence[Policy]) -> Iterator[tuple[Built | Refused, Policy]]:
     """The requests of a thread, each as the policy in force there makes it."""
     folds = AssemblyPerPolicy(under)
     for entry, policy in zip(entries, under, strict=True):
@@ -575,8 +569,6 @@ class SentTurns:
             assembly.feed(entry)
             sent_seq = entry.seq if is_request(entry) else sent_seq
             if entry.seq % FOLD_EVERY == 0:
-                now = Checkpoint(
-                    entry.seq, entry.id, policy, [], 0, None, sent_seq, [], {}, assembly.unrecorded
-                )
+                now = Checkpoint(entry.seq, entry.id, policy, [], 0, None, sent_seq, [], {}, assembly.unrecorded)
                 with contextlib.suppress(QuireError):
                     self._folds.keep(now, assembly.turn, partial(checkpoint.encode, now, assembly))

@@ -73,9 +73,7 @@ class QuireSessionService(InMemorySessionService):
         self, *, app_name: str, user_id: str, state: Any = None, session_id: str | None = None
     ) -> Session:
         await self._read()
-        made = await super().create_session(
-            app_name=app_name, user_id=user_id, state=state, session_id=session_id
-        )
+        made = await super().create_session(app_name=app_name, user_id=user_id, state=state, session_id=session_id)
         begun = {"app_name": app_name, "user_id": user_id, "session_id": made.id, "state": state}
         await self._append(made, values.note("", meta={"adk_session": begun}))
         return made

@@ -83,19 +83,13 @@ class QuireLogger(CustomLogger):
         self, kwargs: JsonObject, response_obj: Any, start_time: Any, end_time: Any
     ) -> None:
         try:
-            written = asyncio.get_running_loop().run_in_executor(
-                self._writer, self._record, kwargs, response_obj
-            )
-        except (
-            RuntimeError
-        ):  # the program ends, no thread can be started: LiteLLM tells of its last calls then
+            written = asyncio.get_running_loop().run_in_executor(self._writer, self._record, kwargs, response_obj)
+        except RuntimeError:  # the program ends, no thread can be started: LiteLLM tells of its last calls then
             self._record(kwargs, response_obj)
         else:
             await written
 
-    def log_success_event(
-        self, kwargs: JsonObject, response_obj: Any, start_time: Any, end_time: Any
-    ) -> None:
+    def log_success_event(self, kwargs: JsonObject, response_obj: Any, start_time: Any, end_time: Any) -> None:
         # Asynchronous calls are told to both.
         if not kwargs.get("litellm_params", {}).get("acompletion"):
             self._writer.submit(self._record, kwargs, response_obj).result()

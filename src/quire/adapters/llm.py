@@ -28,9 +28,7 @@ def register_commands(cli: click.Group) -> None:
 
 
 @click.group("quire")
-@click.option(
-    "--db", type=click.Path(path_type=Path), help="The store (default: $QUIRE_DB, else that of `quire`)."
-)
+@click.option("--db", type=click.Path(path_type=Path), help="The store (default: $QUIRE_DB, else that of `quire`).")
 @click.pass_context
 def commands(context: click.Context, db: Path | None) -> None:
     """Conversations in Quire's log: searched, forked, audited, sent on within a budget."""
@@ -85,9 +83,7 @@ def show(thread: str = "", db: Path | None = None) -> list[str]:
             return [f"{info.name}: {info.seq} entries" for info in threads] or [
                 "no thread of llm's; `llm quire record`"
             ]
-        lines = [
-            f"{entry.seq:>5} {entry.kind:<8} {entry_text(entry)}" for entry in store.read(threads[0].name)
-        ]
+        lines = [f"{entry.seq:>5} {entry.kind:<8} {entry_text(entry)}" for entry in store.read(threads[0].name)]
         return [line if len(line) < 400 else f"{line[:400]}…" for line in lines]
 
 

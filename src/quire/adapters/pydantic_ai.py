@@ -74,8 +74,4 @@ class ThreadHistory:
 
 
 def _tool(tool: ToolDefinition) -> JsonObject:
-    return {
-        "name": tool.name,
-        "description": tool.description or "",
-        "parameters": tool.parameters_json_schema,
-    }
+    return {"name": tool.name, "description": tool.description or "", "parameters": tool.parameters_json_schema}

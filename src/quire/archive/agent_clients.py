@@ -36,9 +36,7 @@ def _claude_code(file: SourceFile) -> Iterator[StoredConversation]:
         if not isinstance(line, dict) or not isinstance(line.get("type"), str):
             raise misfit(file, number, line, "a line of Claude Code")
         said = line.get("message")
-        compacted = (
-            compacted or line.get("subtype") == "compact_boundary" or bool(line.get("isCompactSummary"))
-        )
+        compacted = compacted or line.get("subtype") == "compact_boundary" or bool(line.get("isCompactSummary"))
         if line["type"] not in ("user", "assistant") or str(line.get("uuid") or number) in seen:
             continue
         if not isinstance(said, dict) or "content" not in said:
@@ -163,9 +161,7 @@ class _CodexUsage:
         if line["type"] == "token_usage_record" and isinstance(held.get("usage"), dict):
             id, used = str(held.get("response_id") or source), _codex_usage(held["usage"])
             told, self._compacted = self._compacted, False
-            self.records.append(
-                SentCall(source, "openai", model, {}, used, at, session, compacted=told, id=id)
-            )
+            self.records.append(SentCall(source, "openai", model, {}, used, at, session, compacted=told, id=id))
         info = held.get("info") if held.get("type") == "token_count" else None
         last = info.get("last_token_usage") if isinstance(info, dict) else None
         if isinstance(info, dict) and isinstance(last, dict):
@@ -175,9 +171,7 @@ class _CodexUsage:
             self._total = total
             told, self._compacted = self._compacted, self._compacted and bool(self.records)
             used, id = _codex_usage(last), f"{session} {total}"
-            self.counts.append(
-                SentCall(source, "openai", model, {}, used, at, session, compacted=told, id=id)
-            )
+            self.counts.append(SentCall(source, "openai", model, {}, used, at, session, compacted=told, id=id))
 
 
 def _codex_usage(told: JsonObject) -> Usage:
@@ -226,9 +220,7 @@ def _pi_call(source: str, line: JsonObject, session: str, compacted: bool) -> Se
     used = said.get("usage") if isinstance(said, dict) else None
     if not isinstance(said, dict) or not isinstance(used, dict):
         return None
-    fresh, read, written, output = (
-        int(used.get(key) or 0) for key in ("input", "cacheRead", "cacheWrite", "output")
-    )
+    fresh, read, written, output = (int(used.get(key) or 0) for key in ("input", "cacheRead", "cacheWrite", "output"))
     # A reply that was aborted before it began has used nothing that is known.
     told = Usage(fresh + read + written, read, written, output=output) if fresh + read + written else None
     return SentCall(
@@ -292,9 +284,7 @@ def _gemini_cli(file: SourceFile) -> Iterator[StoredConversation]:
             places.setdefault(id, len(contents))
             contents.append((at, {"role": "user" if each["type"] == "user" else "model", "parts": parts}))
         called |= {call["id"] for call in calls if call.get("id")}
-        results = [
-            part for call in calls if call.get("id") not in answered for part in call.get("result") or ()
-        ]
+        results = [part for call in calls if call.get("id") not in answered for part in call.get("result") or ()]
         if results:
             contents.append((at, {"role": "user", "parts": results}))
     value = [content for _, content in contents]
@@ -319,8 +309,7 @@ def _gemini_lines(file: SourceFile) -> Iterator[JsonObject]:
 
 def _gemini_parts(message: JsonObject) -> list[JsonObject]:
     thoughts = [
-        ": ".join(filter(None, (t.get("subject"), t.get("description"))))
-        for t in message.get("thoughts") or ()
+        ": ".join(filter(None, (t.get("subject"), t.get("description")))) for t in message.get("thoughts") or ()
     ]
     content = message.get("content")
     said = [{"text": content}] if isinstance(content, str) and content else content or []
@@ -341,9 +330,7 @@ def _opencode(file: SourceFile) -> Iterator[StoredConversation]:
         calls: list[SentCall] = []
         provider = model = ""
         parts_of: dict[str, list[JsonObject]] = {}
-        for message, part in file.rows(
-            "SELECT message_id, data FROM part WHERE session_id = ? ORDER BY id", session
-        ):
+        for message, part in file.rows("SELECT message_id, data FROM part WHERE session_id = ? ORDER BY id", session):
             parts_of.setdefault(message, []).append(json.loads(part))
         query = "SELECT id, data FROM message WHERE session_id = ? ORDER BY time_created, id"
         for message, data in file.rows(query, session):
@@ -351,23 +338,17 @@ def _opencode(file: SourceFile) -> Iterator[StoredConversation]:
             provider, model = str(held.get("providerID") or provider), str(held.get("modelID") or model)
             parts = parts_of.get(message, [])
             at = milliseconds((held.get("time") or {}).get("created"))
-            turns.append(
-                StoredTurn(held["role"], tuple(each for part in parts for each in _opencode_part(part)), at)
-            )
+            turns.append(StoredTurn(held["role"], tuple(each for part in parts for each in _opencode_part(part)), at))
             results = tuple(_opencode_result(part) for part in parts if part.get("type") == "tool")
             turns += [StoredTurn("user", results, at)] if results else []
             # Each finished step of a message is a request.
             steps = [
-                part
-                for part in parts
-                if part.get("type") == "step-finish" and isinstance(part.get("tokens"), dict)
+                part for part in parts if part.get("type") == "step-finish" and isinstance(part.get("tokens"), dict)
             ]
             for step, part in enumerate(steps):
                 source, used = f"{file.path}:{message}", _opencode_usage(part["tokens"])
                 calls.append(
-                    SentCall(
-                        source, known_provider(provider), model, {}, used, at, session, id=f"{message} {step}"
-                    )
+                    SentCall(source, known_provider(provider), model, {}, used, at, session, id=f"{message} {step}")
                 )
         if turns:
             made = turns_in_format(session, provider, turns, model)
@@ -378,9 +359,7 @@ def _opencode_usage(tokens: JsonObject) -> Usage:
     cache = tokens.get("cache") or {}
     read, written = int(cache.get("read") or 0), int(cache.get("write") or 0)
     output, reasoning = int(tokens.get("output") or 0), int(tokens.get("reasoning") or 0)
-    return Usage(
-        int(tokens.get("input") or 0) + read + written, read, written, output=output, reasoning=reasoning
-    )
+    return Usage(int(tokens.get("input") or 0) + read + written, read, written, output=output, reasoning=reasoning)
 
 
 def _opencode_part(part: JsonObject) -> Iterator[StoredBlock]:
@@ -388,13 +367,9 @@ def _opencode_part(part: JsonObject) -> Iterator[StoredBlock]:
         yield StoredBlock(str(part.get("text") or ""))
     elif part.get("type") == "reasoning":
         meta = (part.get("metadata") or {}).get("anthropic") or {}
-        yield StoredBlock(
-            str(part.get("text") or ""), thinking=True, signature=str(meta.get("signature") or "")
-        )
+        yield StoredBlock(str(part.get("text") or ""), thinking=True, signature=str(meta.get("signature") or ""))
     elif part.get("type") == "tool":
-        yield StoredBlock(
-            call_id=str(part.get("callID")), name=str(part.get("tool")), args=part["state"].get("input")
-        )
+        yield StoredBlock(call_id=str(part.get("callID")), name=str(part.get("tool")), args=part["state"].get("input"))
 
 
 def _opencode_result(part: JsonObject) -> StoredBlock:

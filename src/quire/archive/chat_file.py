@@ -64,9 +64,7 @@ def moment(at: int) -> datetime:
     try:
         return _EPOCH + timedelta(milliseconds=at)
     except OverflowError as error:
-        raise CallError(
-            f"{at} ms is outside the years 1 to 9999", hint="Times are Unix milliseconds."
-        ) from error
+        raise CallError(f"{at} ms is outside the years 1 to 9999", hint="Times are Unix milliseconds.") from error
 
 
 def stamp(at: int) -> str:
@@ -342,9 +340,7 @@ def render_context(context: AttachedNames) -> str:
     """Notes: a.md, b.md | URLs: …; only what there is."""
     groups = {"Notes": context.notes, "URLs": context.urls, "Tags": context.tags, "Folders": context.folders}
     return " | ".join(
-        f"{name}: {', '.join(name.translate(_ESCAPES) for name in names)}"
-        for name, names in groups.items()
-        if names
+        f"{name}: {', '.join(name.translate(_ESCAPES) for name in names)}" for name, names in groups.items() if names
     )
 
 

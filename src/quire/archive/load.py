@@ -11,16 +11,7 @@ from typing import Protocol
 import msgspec
 
 from quire import values
-from quire.archive.chat_file import (
-    AttachedNames,
-    Chat,
-    ChatMessage,
-    iso,
-    older_contexts,
-    parse,
-    render,
-    whole_second,
-)
+from quire.archive.chat_file import AttachedNames, Chat, ChatMessage, iso, older_contexts, parse, render, whole_second
 from quire.assemble.summary import truncate
 from quire.entry import chain, sha256_hex
 from quire.errors import CallError, FormatError, QuireError
@@ -204,9 +195,7 @@ class References:
         try:
             if self._notes is not None and meta.get("source") == "note":
                 found = self._notes.attach(str(name))
-                return next(
-                    (each.content for each in found if (each.metadata or {}).get("source") == "note"), None
-                )
+                return next((each.content for each in found if (each.metadata or {}).get("source") == "note"), None)
             known = msgspec.convert({"id": "", **item, "content": ""}, Item)
             now = read_again(known, str(name)) if name else None
         except (QuireError, msgspec.ValidationError, KeyError):
@@ -268,9 +257,7 @@ def load(text: str, notes: Notes | None = None, contents: Mapping[str, str] | No
     _compare(before, chat.messages, warnings)
     fresh = Fresh(notes, warnings, chat.messages, older_contexts(text))
     fork = _fork(old, before, chat.messages, fresh)
-    new = [
-        entry for n in range(len(before), len(chat.messages)) for entry in fresh.entries(chat.messages[n], n)
-    ]
+    new = [entry for n in range(len(before), len(chat.messages)) for entry in fresh.entries(chat.messages[n], n)]
     held = chat.comment if old and chat.comment else {}
     name, window = held.get("thread"), held.get("window")
     window = references.read(window, warnings) if isinstance(window, dict) else window
@@ -334,9 +321,7 @@ def read_back(store: Store, thread: str, loaded: Loaded) -> str:
     """
     fork = loaded.fork or Fork(loaded.known, loaded.entries[loaded.known :])
     shared = [entry.id for entry in chain(loaded.entries[: fork.behind])]
-    if [each.id for each in store.read(thread, limit=fork.behind)] != shared or not (
-        loaded.fork or fork.entries
-    ):
+    if [each.id for each in store.read(thread, limit=fork.behind)] != shared or not (loaded.fork or fork.entries):
         return ""
     said = [entry.body for entry in fork.entries]
     for info in store.threads():
@@ -389,9 +374,7 @@ def _read_bodies(bodies: Sequence[Json], references: References, warnings: list[
 
 def _compare(old: Sequence[ChatMessage], shown: Sequence[ChatMessage], warnings: list[str]) -> None:
     """Old turns come from the comment; where the text says something else, that is told."""
-    changed = [
-        n for n, (a, b) in enumerate(zip(old, shown, strict=False), 1) if (a.role, a.text) != (b.role, b.text)
-    ]
+    changed = [n for n, (a, b) in enumerate(zip(old, shown, strict=False), 1) if (a.role, a.text) != (b.role, b.text)]
     if changed:
         listed = ", ".join(map(str, changed[:5])) + (", …" if len(changed) > 5 else "")
         warnings.append(f"message {listed} was edited in the file; the original in the comment is used")
@@ -488,9 +471,7 @@ def held_items(value: Json) -> Iterator[Item]:
 def system_texts(value: Json) -> Iterator[str]:
     """The texts of the first layer."""
     if isinstance(value, dict) and value.get("id") == "L1_SYSTEM":
-        yield from (
-            text for text in (value.get("text"), value.get("content")) if isinstance(text, str) and text
-        )
+        yield from (text for text in (value.get("text"), value.get("content")) if isinstance(text, str) and text)
     elif isinstance(value, dict | list):
         for each in value.values() if isinstance(value, dict) else value:
             yield from system_texts(each)
@@ -518,9 +499,7 @@ def autosave(store: Store, thread: str, folder: str | Path, notes: Notes | None 
     """Write a thread's chat file into a folder, whole or not at all; it names its attachments where they can be read."""
     place = Path(folder)
     path = place / file_name(thread)
-    text = export_markdown(
-        store.read(thread), thread=thread, window=store.window(thread), refer=True, notes=notes
-    )
+    text = export_markdown(store.read(thread), thread=thread, window=store.window(thread), refer=True, notes=notes)
     try:
         place.mkdir(parents=True, exist_ok=True)
         before = path.read_bytes().decode(errors="replace") if path.exists() else None
@@ -529,9 +508,7 @@ def autosave(store: Store, thread: str, folder: str | Path, notes: Notes | None 
         kept = set_aside(path) if before is not None and _is_edited(before) else None
         _write(path, text)
     except OSError as error:
-        raise CallError(
-            f"cannot save the chat in {place}: {error.strerror}", hint="Choose another folder."
-        ) from error
+        raise CallError(f"cannot save the chat in {place}: {error.strerror}", hint="Choose another folder.") from error
     return Saved(path, True, kept)
 
 

@@ -43,9 +43,7 @@ def grouped(exchanges: Iterable[LoggedExchange], name: str) -> list[StoredConver
         number = newest.pop(before)[0] if before is not None else (count := count + 1)
         newest[marks[-1]] = (number, format, exchange)
     return [
-        StoredConversation(
-            f"{name}-{number}", format, value.body, value.model, reply=tuple(_reply(value, format))
-        )
+        StoredConversation(f"{name}-{number}", format, value.body, value.model, reply=tuple(_reply(value, format)))
         for number, format, value in sorted(newest.values(), key=lambda held: held[0])
     ]
 
@@ -131,12 +129,7 @@ def _har(file: SourceFile) -> Iterator[LoggedExchange]:
         text = answer.get("content", {}).get("text") or ""
         reply, url = _json(text), urlsplit(str(asked.get("url") or ""))
         headers = {str(header["name"]): header["value"] for header in asked.get("headers") or ()}
-        about = {
-            "host": url.hostname,
-            "path": url.path,
-            "headers": headers,
-            "at": each.get("startedDateTime"),
-        }
+        about = {"host": url.hostname, "path": url.path, "headers": headers, "at": each.get("startedDateTime")}
         about["status"] = answer.get("status") or None
         place = f"{file.path}#log.entries[{number}]"
         yield LoggedExchange(body, reply if reply is not None else text, place, url_model(url.path), about)
@@ -151,14 +144,10 @@ def _json(text: Json) -> Json:
 
 def _lhar(file: SourceFile) -> Iterator[LoggedExchange]:
     wrapped = file.value["lhar"]["entries"] if isinstance(file.value, dict) else None
-    listed = (
-        wrapped if wrapped is not None else [each for each in file.objects() if each.get("type") == "entry"]
-    )
+    listed = wrapped if wrapped is not None else [each for each in file.objects() if each.get("type") == "entry"]
     held = [each for each in listed if isinstance((each.get("raw") or {}).get("request_body"), dict)]
     if listed and not held:
-        raise FormatError(
-            f"{file.path.name} holds no bodies", hint="Record with bodies: raw.request_body is null."
-        )
+        raise FormatError(f"{file.path.name} holds no bodies", hint="Record with bodies: raw.request_body is null.")
     ordered = sorted(held, key=lambda each: (str(each.get("trace_id")), each.get("sequence") or 0))
     for number, each in enumerate(ordered, 1):
         body, reply = each["raw"]["request_body"], each["raw"].get("response_body")
@@ -184,9 +173,7 @@ def _litellm(file: SourceFile) -> Iterator[LoggedExchange]:
             "at": logged.get("startTime"),
         }
         place = f"{file.path}:{number}"
-        yield LoggedExchange(
-            body, _json(logged.get("response")), place, str(logged.get("model") or ""), about
-        )
+        yield LoggedExchange(body, _json(logged.get("response")), place, str(logged.get("model") or ""), about)
 
 
 def _langfuse(file: SourceFile) -> Iterator[LoggedExchange]:
@@ -300,16 +287,10 @@ def _spans(file: SourceFile) -> Iterator[tuple[str, JsonObject]]:
         for resource in held.get("resourceSpans") or ():
             for scope in resource.get("scopeSpans") or ():
                 for span in scope.get("spans") or ():
-                    facts = {
-                        each["key"]: _otel_value(each.get("value") or {})
-                        for each in span.get("attributes") or ()
-                    }
+                    facts = {each["key"]: _otel_value(each.get("value") or {}) for each in span.get("attributes") or ()}
                     yield str(span.get("traceId")), facts
         if _attributes(held):
-            yield (
-                str((held.get("context") or {}).get("trace_id") or held.get("trace_id") or ""),
-                held["attributes"],
-            )
+            yield (str((held.get("context") or {}).get("trace_id") or held.get("trace_id") or ""), held["attributes"])
 
 
 def _attributes(span: JsonObject) -> JsonObject:
@@ -322,10 +303,7 @@ def _otel_value(value: JsonObject) -> Json:
     if "arrayValue" in value:
         return [_otel_value(each) for each in value["arrayValue"].get("values") or ()]
     if "kvlistValue" in value:
-        return {
-            each["key"]: _otel_value(each.get("value") or {})
-            for each in value["kvlistValue"].get("values") or ()
-        }
+        return {each["key"]: _otel_value(each.get("value") or {}) for each in value["kvlistValue"].get("values") or ()}
     return next(iter(value.values()), None)
 
 
@@ -344,12 +322,7 @@ def _otel_message(said: JsonObject) -> Iterator[JsonObject]:
     thought = _otel_text([part for part in parts if part.get("type") in ("reasoning", "thinking")])
     if text or calls or thought:
         thinking = {"reasoning_content": thought} if thought else {}
-        yield {
-            "role": said.get("role"),
-            "content": text,
-            **thinking,
-            **({"tool_calls": calls} if calls else {}),
-        }
+        yield {"role": said.get("role"), "content": text, **thinking, **({"tool_calls": calls} if calls else {})}
 
 
 def _otel_text(parts: list[JsonObject]) -> str:
@@ -369,9 +342,7 @@ def _is_request(row: JsonObject) -> bool:
 
 def _log(name: str, recognises: Callable[[SourceFile], bool], exchanges: Callable[[SourceFile], Iterator[LoggedExchange]]) -> SessionStore:  # fmt: skip
     """A log of requests: read as conversations, or request by request."""
-    return SessionStore(
-        name, recognises, lambda file: grouped(exchanges(file), file.name), exchanges=exchanges
-    )
+    return SessionStore(name, recognises, lambda file: grouped(exchanges(file), file.name), exchanges=exchanges)
 
 
 LOGS: tuple[SessionStore, ...] = (

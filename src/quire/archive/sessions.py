@@ -64,8 +64,7 @@ def _llm(file: SourceFile) -> Iterator[StoredConversation]:
         yield from _llm_responses(file)
         return
     messages = {
-        hash: (parent, role)
-        for hash, parent, role in file.rows("SELECT hash, parent_hash, role FROM messages")
+        hash: (parent, role) for hash, parent, role in file.rows("SELECT hash, parent_hash, role FROM messages")
     }
     blocks: dict[str, list[StoredBlock]] = {}
     for hash, *part in file.rows("SELECT message_hash, type, text, payload FROM parts ORDER BY position, id"):
@@ -110,9 +109,7 @@ def _llm_part(kind: str, text: str | None, payload: str | None) -> StoredBlock:
 
 
 def _llm_responses(file: SourceFile) -> Iterator[StoredConversation]:
-    query = (
-        "SELECT conversation_id, model, system, prompt, response FROM responses ORDER BY conversation_id, id"
-    )
+    query = "SELECT conversation_id, model, system, prompt, response FROM responses ORDER BY conversation_id, id"
     told: dict[str, list[tuple[str, ...]]] = {}
     for name, *rest in file.rows(query):
         told.setdefault(str(name), []).append(tuple(str(each or "") for each in rest))
@@ -157,18 +154,10 @@ def _mini_swe_agent(file: SourceFile) -> Iterator[StoredConversation]:
     provider, _, model = str(config.get("model_name") or "").rpartition("/")
     # Of the Responses API the message itself is the reply.
     held = [(each.get("extra") or {}, each) for each in file.value["messages"]]
-    replies = [
-        (extra, extra.get("response") or each)
-        for extra, each in held
-        if "response" in extra or "usage" in each
-    ]
+    replies = [(extra, extra.get("response") or each) for extra, each in held if "response" in extra or "usage" in each]
     calls = _calls(file, str(file.path), ((provider, model, usage(known_provider(provider), reply), milliseconds(extra.get("timestamp")), str(reply.get("id") or "")) for extra, reply in replies))  # fmt: skip
     if any("output" in each for each in told):
-        items = [
-            item
-            for each in told
-            for item in (each["output"] if isinstance(each.get("output"), list) else [each])
-        ]
+        items = [item for each in told for item in (each["output"] if isinstance(each.get("output"), list) else [each])]
         yield StoredConversation(file.name, "openai-responses", {"input": items}, model, calls=calls)
     else:
         yield StoredConversation(file.name, "openai-chat", told, model, calls=calls)
@@ -178,9 +167,7 @@ def _swe_agent(file: SourceFile) -> Iterator[StoredConversation]:
     messages: list[JsonObject] = []
     for each in file.value.get("history") or ():
         ids = each.get("tool_call_ids") or []
-        kept = {
-            key: each[key] for key in ("role", "content", "tool_calls", "name") if each.get(key) is not None
-        }
+        kept = {key: each[key] for key in ("role", "content", "tool_calls", "name") if each.get(key) is not None}
         messages.append({**kept, **({"tool_call_id": ids[0]} if each.get("role") == "tool" and ids else {})})
     if not messages:
         for step in file.value.get("trajectory") or ():
@@ -200,15 +187,10 @@ def _openai_agents(file: SourceFile) -> Iterator[StoredConversation]:
 
 def _strands(file: SourceFile) -> Iterator[StoredConversation]:
     for agent in sorted(file.path.glob("agents/agent_*")):
-        stored = sorted(
-            agent.glob("messages/message_*.json"), key=lambda each: int(each.stem.rpartition("_")[2])
-        )
+        stored = sorted(agent.glob("messages/message_*.json"), key=lambda each: int(each.stem.rpartition("_")[2]))
         held = [json.loads(each.read_text("utf-8")) for each in stored]
         messages = [
-            {
-                "role": each["message"]["role"],
-                "content": [_converse(block) for block in each["message"]["content"]],
-            }
+            {"role": each["message"]["role"], "content": [_converse(block) for block in each["message"]["content"]]}
             for each in held
         ]
         name = f"{file.path.name}-{agent.name}".removesuffix("-agent_default")
@@ -264,11 +246,7 @@ def _pydantic_ai(file: SourceFile) -> Iterator[StoredConversation]:
     for each in file.objects():
         told = str(each.get("instructions") or told)
         provider, model = str(each.get("provider_name") or provider), str(each.get("model_name") or model)
-        said = [
-            _pydantic_part(part)
-            for part in each.get("parts") or ()
-            if part.get("part_kind") != "system-prompt"
-        ]
+        said = [_pydantic_part(part) for part in each.get("parts") or () if part.get("part_kind") != "system-prompt"]
         told = told or "\n".join(str(part.get("content")) for part in each.get("parts") or () if part.get("part_kind") == "system-prompt")  # fmt: skip
         role = "assistant" if each.get("kind") == "response" else "user"
         turns.append(StoredTurn(role, tuple(said), milliseconds(each.get("timestamp"))))
@@ -297,9 +275,7 @@ def _pydantic_part(part: JsonObject) -> StoredBlock:
     details = part.get("provider_details") or {}
     signature = str(part.get("signature") or details.get("thought_signature") or "")
     if kind == "thinking":
-        return StoredBlock(
-            str(content or ""), thinking=True, signature=signature, id=str(part.get("id") or "")
-        )
+        return StoredBlock(str(content or ""), thinking=True, signature=signature, id=str(part.get("id") or ""))
     if kind in ("tool-call", "builtin-tool-call"):
         given = part.get("args")
         args = json.loads(given) if isinstance(given, str) and given.startswith("{") else given
@@ -336,9 +312,7 @@ def conversations(file: SourceFile, store: SessionStore) -> list[StoredConversat
     return [msgspec.structs.replace(each, lacks=(*store.lacks, *each.lacks)) for each in found]
 
 
-def _read(
-    file: SourceFile, store: SessionStore, read: Callable[[SourceFile], Iterable[Value]]
-) -> Iterator[Value]:
+def _read(file: SourceFile, store: SessionStore, read: Callable[[SourceFile], Iterable[Value]]) -> Iterator[Value]:
     """What a reader finds; one that stumbles says over which file."""
     try:
         yield from read(file)

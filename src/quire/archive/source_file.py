@@ -57,11 +57,7 @@ class SourceFile(msgspec.Struct, frozen=True):
     def first_objects(self) -> list[JsonObject]:
         """Of the lines, or the elements of the one list, the first; or the one object."""
         listed = [line for _, line in self.head] if self.is_lines else self.value
-        return [
-            each
-            for each in (listed[:_HEAD] if isinstance(listed, list) else [listed])
-            if isinstance(each, dict)
-        ]
+        return [each for each in (listed[:_HEAD] if isinstance(listed, list) else [listed]) if isinstance(each, dict)]
 
     def objects(self) -> list[JsonObject]:
         """All lines, or the elements of the one list, or the one object."""
@@ -237,9 +233,7 @@ def decoded(data: bytes) -> Json:
 
 def _tables(path: Path) -> frozenset[str]:
     with contextlib.closing(_database(path)) as conn:
-        return frozenset(
-            name for (name,) in conn.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-        )
+        return frozenset(name for (name,) in conn.execute("SELECT name FROM sqlite_master WHERE type = 'table'"))
 
 
 def _database(path: Path) -> sqlite3.Connection:

@@ -69,9 +69,7 @@ def call_of(source: str, about: JsonObject, body: JsonObject, reply: Json) -> Se
         model=named,
         body=body,
         usage=_used(provider, named, about.get("usage") or reply),
-        at_ms=milliseconds(
-            about.get("at") or about.get("ts") or about.get("timestamp") or about.get("at_ms")
-        ),
+        at_ms=milliseconds(about.get("at") or about.get("ts") or about.get("timestamp") or about.get("at_ms")),
         session=_session(about, body),
     )
 
@@ -80,13 +78,7 @@ def url_model(url: str) -> str:
     """Gemini and Bedrock name the model in the address."""
     for word in ("/models/", "/model/"):
         if word in url:
-            return (
-                unquote(url)
-                .split(word)[1]
-                .partition("/")[0]
-                .partition(":generate")[0]
-                .partition(":stream")[0]
-            )
+            return unquote(url).split(word)[1].partition("/")[0].partition(":generate")[0].partition(":stream")[0]
     return ""
 
 
@@ -295,9 +287,7 @@ def turns_in_format(
         format = "openai-chat"
     write, field = _WRITERS[format]
     told = (head or {}).get("system") if format == "openai-chat" else ""
-    messages: list[tuple[int | None, JsonObject]] = (
-        [(None, {"role": "system", "content": told})] if told else []
-    )
+    messages: list[tuple[int | None, JsonObject]] = [(None, {"role": "system", "content": told})] if told else []
     messages += [(turn.at, message) for turn in turns for message in write(turn)]
     value: JsonObject = {**_head(format, head or {}), field: [message for _, message in messages]}
     return StoredConversation(name, format, value, model, times=tuple(at for at, _ in messages))
@@ -314,15 +304,12 @@ def _head(format: str, head: JsonObject) -> JsonObject:
     made: JsonObject = systems.get(format, {}) if told else {}
     if tools and format == "anthropic":
         made["tools"] = [
-            {"name": t["name"], "description": t["description"], "input_schema": t["parameters"]}
-            for t in tools
+            {"name": t["name"], "description": t["description"], "input_schema": t["parameters"]} for t in tools
         ]
     elif tools and format == "gemini":
         made["tools"] = [{"functionDeclarations": tools}]
     elif tools:
-        made["tools"] = [
-            {"type": "function", **({"function": t} if format == "openai-chat" else t)} for t in tools
-        ]
+        made["tools"] = [{"type": "function", **({"function": t} if format == "openai-chat" else t)} for t in tools]
     return made
 
 
@@ -334,13 +321,9 @@ def _anthropic(turn: StoredTurn) -> Iterator[JsonObject]:
     for block in turn.blocks:
         if block.is_result:
             failed = {"is_error": True} if block.error else {}
-            blocks.append(
-                {"type": "tool_result", "tool_use_id": block.call_id, "content": block.text, **failed}
-            )
+            blocks.append({"type": "tool_result", "tool_use_id": block.call_id, "content": block.text, **failed})
         elif block.call_id:
-            blocks.append(
-                {"type": "tool_use", "id": block.call_id, "name": block.name, "input": block.args or {}}
-            )
+            blocks.append({"type": "tool_use", "id": block.call_id, "name": block.name, "input": block.args or {}})
         elif block.thinking:
             blocks.append({"type": "thinking", "thinking": block.text, "signature": block.signature})
         elif block.image[1]:
@@ -361,10 +344,7 @@ def _gemini(turn: StoredTurn) -> Iterator[JsonObject]:
             parts.append({"functionResponse": {"id": block.call_id, "name": block.name, "response": reply}})
         elif block.call_id:
             parts.append(
-                {
-                    "functionCall": {"id": block.call_id, "name": block.name, "args": block.args or {}},
-                    **signed,
-                }
+                {"functionCall": {"id": block.call_id, "name": block.name, "args": block.args or {}}, **signed}
             )
         elif block.image[1]:
             parts.append({"inlineData": {"mimeType": block.image[0], "data": block.image[1]}})
@@ -391,12 +371,7 @@ def _responses(turn: StoredTurn) -> Iterator[JsonObject]:
         elif block.image[1]:
             yield {"role": "user", "content": [{"type": "input_image", "image_url": block.image_url}]}
         else:
-            yield {
-                "type": "message",
-                "role": turn.role,
-                "content": [{"type": kind, "text": block.text}],
-                **own,
-            }
+            yield {"type": "message", "role": turn.role, "content": [{"type": kind, "text": block.text}], **own}
 
 
 def _chat(turn: StoredTurn) -> Iterator[JsonObject]:

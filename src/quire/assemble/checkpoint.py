@@ -299,9 +299,7 @@ def _unpacked(fold: _Fold, policy: Policy, summarise: Summarise, entries: FedEnt
     versions = {(each.id, each.sha256): each for each in (fold.blocks[place] for place in fold.versions)}
     assembly.carried = Outliving(fold.tools, versions, fold.late, fold.turn, fold.results)
     assembly.attached_at = {(id, sha256): (seq, place) for id, sha256, seq, place in fold.attached_at}
-    assembly.absent.restore(
-        {seq: LeftOut(seq, why) for why, seqs in fold.left for seq in seqs}, fold.attached
-    )
+    assembly.absent.restore({seq: LeftOut(seq, why) for why, seqs in fold.left for seq in seqs}, fold.attached)
     assembly.turn, assembly.step = fold.turn, fold.step
     assembly.rebases, assembly.pins = fold.rebases, fold.pins
     assembly.rent = fold.rent
@@ -329,9 +327,7 @@ def _unpacked_epoch(packed: _Epoch, blocks: list[ItemBlock]) -> Epoch:
 def _unpacked_leaf(leaf: _Leaf, blocks: list[ItemBlock]) -> PlacedMessage:
     user = _unpacked_user(leaf.user, blocks)
     handled = leaf.handled, leaf.handled_tokens
-    return PlacedMessage(
-        leaf.message, leaf.tokens, leaf.turn, *handled, user, leaf.summary_tokens, leaf.beside
-    )
+    return PlacedMessage(leaf.message, leaf.tokens, leaf.turn, *handled, user, leaf.summary_tokens, leaf.beside)
 
 
 def _unpacked_user(user: _User | None, blocks: list[ItemBlock]) -> UserTurn | None:

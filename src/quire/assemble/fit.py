@@ -220,11 +220,7 @@ class Built(msgspec.Struct, frozen=True):
 
 
 def build(
-    epoch: Epoch,
-    policy: Policy,
-    number: tuple[int, int],
-    record: JsonObject | None,
-    left_out: tuple[LeftOut, ...],
+    epoch: Epoch, policy: Policy, number: tuple[int, int], record: JsonObject | None, left_out: tuple[LeftOut, ...]
 ) -> Built:
     """What stands in an epoch, as the request of this turn and step."""
     strip = epoch.strip
@@ -296,9 +292,7 @@ def enclose(built: Built, messages: Sequence[JsonObject]) -> Envelope:
     return envelope(
         [
             layer("L1_SYSTEM", [_system_segment(built.prompt)]),
-            layer(
-                "L2_PREVIOUS", [segment(block.id, block.text, sha256=block.sha256) for block in built.blocks]
-            ),
+            layer("L2_PREVIOUS", [segment(block.id, block.text, sha256=block.sha256) for block in built.blocks]),
             layer("L3_TURN", _turn_segments(built)),
             layer("L4_STRIP", [_message_segment(n, message) for n, message in enumerate(history)]),
             layer("L5_USER", [segment("query", built.query, stable=False, **_whole(messages, place))]),
@@ -360,9 +354,7 @@ def _turn_segments(built: Built) -> list[Segment]:
     said = built.said
     if said is None:
         return []
-    named = [
-        segment(f"reference:{name}", f"- {name}", stable=False, reference=True) for name in said.references
-    ]
+    named = [segment(f"reference:{name}", f"- {name}", stable=False, reference=True) for name in said.references]
     new = [Segment(item.id, item.text, sha256_hex(item.text), False, item.metadata) for item in said.new]
     fixed = [segment("recalled", said.recalled, False), segment("tools", said.tools, False)]
     return [segment for segment in fixed if segment.content] + named + new

@@ -35,9 +35,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _MARK_TOKENS = 9
 # What a handle says of the whole.
 _MARK = re.compile(r"\[… \d+ tokens in all; the whole text: recall with handle [\da-f]* …\]")
-_CUT = re.compile(
-    r"\n?\[… cut here: (\d+) tokens in all; the whole text: recall with handle ([\da-f]*) …\]\Z"
-)
+_CUT = re.compile(r"\n?\[… cut here: (\d+) tokens in all; the whole text: recall with handle ([\da-f]*) …\]\Z")
 
 
 class PlacedMessage(msgspec.Struct, frozen=True, dict=True):
@@ -93,9 +91,7 @@ def leaf(
     sizes = [sum(map(block_tokens, row)) for row in blocks]
     tokens += sum(sizes)
     shorter = msgspec.structs.replace(message, parts=_cut_handled(message.parts, user))
-    parts = (
-        _documents_handled(shorter, user, blocks, sizes) if user else _own_handled(shorter, ids or {}, blocks)
-    )
+    parts = _documents_handled(shorter, user, blocks, sizes) if user else _own_handled(shorter, ids or {}, blocks)
     if parts == message.parts:
         return PlacedMessage(message, tokens, turn, None, tokens, user)
     shorter = msgspec.structs.replace(message, parts=parts)
@@ -104,9 +100,7 @@ def leaf(
     return PlacedMessage(message, tokens, turn, shorter, min(tokens, handled), user)
 
 
-def _results_leaf(
-    message: Message, turn: int, ids: Mapping[int, str], beside: Sequence[int] = ()
-) -> PlacedMessage:
+def _results_leaf(message: Message, turn: int, ids: Mapping[int, str], beside: Sequence[int] = ()) -> PlacedMessage:
     """A leaf of results, each counted once: what it is, and what it shrinks to; `beside` the text, what else it holds."""
     sizes = [part_tokens(part, counter()) for part in message.parts]
     if any(beside):
@@ -148,9 +142,7 @@ def _cut_handled(parts: tuple[Part, ...], user: UserTurn | None) -> tuple[Part, 
     """Parts with what is left of a text that was cut, behind a user's words, as its handle."""
     said = user.entry.text if user else ""
     return tuple(
-        Text(
-            part.text.replace(said, cut_handle(said, part.wire)) if said else cut_handle(part.text, part.wire)
-        )
+        Text(part.text.replace(said, cut_handle(said, part.wire)) if said else cut_handle(part.text, part.wire))
         if isinstance(part, Text) and "cut" in part.wire
         else part
         for part in parts
@@ -171,9 +163,7 @@ def documents_text(blocks: Iterable[JsonObject]) -> str:
     return "\n\n".join(filter(None, (said(block)[0] for block in blocks)))
 
 
-def _own_handled(
-    message: Message, ids: Mapping[int, str], blocks: list[list[JsonObject]]
-) -> tuple[Part, ...]:
+def _own_handled(message: Message, ids: Mapping[int, str], blocks: list[list[JsonObject]]) -> tuple[Part, ...]:
     """The model's parts with the provider's own calls as words and their results as handles: in pairs, or not at all."""
     parts = list(message.parts)
     for places in pairs([row[0] if row else None for row in blocks]):
@@ -506,9 +496,7 @@ class Epoch:
     def say(self, turn: UserTurn, number: int, policy: Policy) -> PlacedMessage:
         """Place a user turn, referring to what the model has."""
         self.said = say(turn, self.known, number, policy.promote)
-        placed = leaf(
-            self.said.message, number, user=turn, image_tokens=policy.image_tokens, model=policy.model
-        )
+        placed = leaf(self.said.message, number, user=turn, image_tokens=policy.image_tokens, model=policy.model)
         self.strip.add(placed)
         return placed
 

@@ -116,9 +116,7 @@ class Pending:
         told = tuple((call, result) for call, result in self.context if result and result_text(result))
         seqs = (*self.user.seqs, *(entry.seq for pair in told for entry in pair))
         epoch.say(msgspec.structs.replace(self.user, context=told, seqs=seqs), turn, policy)
-        silent = [
-            entry for pair in self.context for entry in pair if entry is not None and entry.seq not in seqs
-        ]
+        silent = [entry for pair in self.context for entry in pair if entry is not None and entry.seq not in seqs]
         self.user, self.context = None, []
         return [LeftOut(entry.seq, "a tool that gave nothing") for entry in silent]
 
@@ -133,9 +131,7 @@ class Pending:
         for call, result in group.pairs:
             if result is None:
                 self.interrupted.setdefault(call.call_id, []).append(call)
-        return [
-            LeftOut(entry.seq, _unshown(entry)) for entry in group.entries if entry.seq not in message.seqs
-        ]
+        return [LeftOut(entry.seq, _unshown(entry)) for entry in group.entries if entry.seq not in message.seqs]
 
     def _leaf(self, message: Message, turn: int, ids: Mapping[int, str], policy: Policy) -> PlacedMessage:
         """A leaf of the tail; asking for a request and passing it count its tokens once."""

@@ -67,10 +67,7 @@ def _item_pins(entry: Entry, pin: object, pins: Sequence[Pin], policy: Policy) -
 def _named(entry: Entry, by: int, policy: Policy) -> Iterator[Pin]:
     if entry.kind == "attach":
         yield Pin(
-            entry.seq,
-            by,
-            block(entry.body["item"], policy.times, policy.items).text,
-            identity(entry.body["item"]),
+            entry.seq, by, block(entry.body["item"], policy.times, policy.items).text, identity(entry.body["item"])
         )
     else:
         yield from _entry_pin(entry, by)
@@ -195,9 +192,7 @@ class LeftOutLog:
 
     def _leave_context(self, old: Epoch, shown: set[int], held: set[Version], turn: int) -> None:
         """Each-turn keeps an earlier turn's query alone: its tool outputs and unpromoted items are explained."""
-        for user in (
-            placed.user for placed in old.strip.leaves if placed.user and holds_context(placed, turn)
-        ):
+        for user in (placed.user for placed in old.strip.leaves if placed.user and holds_context(placed, turn)):
             for seq in user.seqs if user.entry.seq in shown else ():
                 if seq not in shown and self.attached.get(seq) not in held:
                     self.leave(seq, "context of an earlier turn, which keeps its query alone")

@@ -120,9 +120,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 @functools.cache
 def _kinds() -> type[msgspec.Struct]:
     """The fields of a policy and their kinds, without its rules."""
-    return msgspec.defstruct(
-        "PolicyKinds", [(field.name, field.type) for field in msgspec.structs.fields(Policy)]
-    )
+    return msgspec.defstruct("PolicyKinds", [(field.name, field.type) for field in msgspec.structs.fields(Policy)])
 
 
 def _check_kinds(policy: Policy) -> None:

@@ -11,15 +11,7 @@ from typing import Literal
 import msgspec
 
 from quire.assemble.fit import Cuts
-from quire.assemble.messages import (
-    SUMMARY_TURN,
-    Epoch,
-    PlacedMessage,
-    cut_handle,
-    leaf,
-    naming_handle,
-    ordered,
-)
+from quire.assemble.messages import SUMMARY_TURN, Epoch, PlacedMessage, cut_handle, leaf, naming_handle, ordered
 from quire.assemble.policy import Policy
 from quire.assemble.telling import telling
 from quire.assemble.user_message import ItemBlock, Library, UserTurn, query_alone
@@ -133,8 +125,7 @@ def parse_rebase(entry: Entry) -> Rebase:
         body["before_seq"],
         tuple(Version(item["id"], item["sha256"]) for item in body["library"]),
         tuple(
-            Edit(edit["entry"], edit["action"], edit.get("replacement"), edit.get("freed"))
-            for edit in body["edits"]
+            Edit(edit["entry"], edit["action"], edit.get("replacement"), edit.get("freed")) for edit in body["edits"]
         ),
         body["freed"],
         body.get("summary") or "",
@@ -190,9 +181,7 @@ def _paired(edited: dict[int, Edit], messages: list[Message]) -> dict[int, Edit]
 
 def _behind_opening(leaves: list[PlacedMessage], last: int) -> int:
     """The first leaf that does not belong to the thread's opening, whose last entry is given."""
-    return next(
-        (at for at, placed in enumerate(leaves) if max(placed.message.seqs, default=0) > last), len(leaves)
-    )
+    return next((at for at, placed in enumerate(leaves) if max(placed.message.seqs, default=0) > last), len(leaves))
 
 
 class Outliving(msgspec.Struct):
@@ -233,9 +222,7 @@ def front_text(rebase: Rebase) -> str:
     return "\n\n".join(parts)
 
 
-def _carry(
-    after: Epoch, placed: PlacedMessage, edited: dict[int, Edit], policy: Policy, state: Outliving
-) -> None:
+def _carry(after: Epoch, placed: PlacedMessage, edited: dict[int, Edit], policy: Policy, state: Outliving) -> None:
     """Take one leaf over into the new epoch, with its edits."""
     message = placed.message
     if message.role in ("note", "tools"):
@@ -274,16 +261,12 @@ def _carry_late(after: Epoch, placed: PlacedMessage, edited: dict[int, Edit], st
         after.strip.add(placed)
 
 
-def _carry_user(
-    after: Epoch, placed: PlacedMessage, edited: dict[int, Edit], policy: Policy, state: Outliving
-) -> None:
+def _carry_user(after: Epoch, placed: PlacedMessage, edited: dict[int, Edit], policy: Policy, state: Outliving) -> None:
     assert placed.user is not None  # the caller asked
     context = tuple((call, _cut_result(result, edited)) for call, result in placed.user.context)
     user = msgspec.structs.replace(placed.user, entry=_shortened(placed.user.entry, edited), context=context)
     if policy.promote == "each-turn" and placed.turn < state.turn:
-        alone = leaf(
-            query_alone(user), placed.turn, user=user, image_tokens=policy.image_tokens, model=policy.model
-        )
+        alone = leaf(query_alone(user), placed.turn, user=user, image_tokens=policy.image_tokens, model=policy.model)
         after.strip.add(alone)
     elif user.blocks or user != placed.user:
         # What the current turn brings is never older than the library: it may be an update to it.
@@ -432,9 +415,7 @@ def _thoughts(leaves: list[PlacedMessage]) -> list[Edit]:
     ]
 
 
-def folded(
-    epoch: Epoch, policy: Policy, turn: int, cutting: bool, pinned: Container[str] = ()
-) -> list[ItemBlock]:
+def folded(epoch: Epoch, policy: Policy, turn: int, cutting: bool, pinned: Container[str] = ()) -> list[ItemBlock]:
     """The items that L2 holds after a rebase, in first-seen order; unused ones leave when a cut is made."""
     used, oldest = epoch.known.used, turn - policy.unused_turns
     blocks = [
@@ -451,9 +432,7 @@ def _newest(epoch: Epoch, policy: Policy, turn: int) -> Iterable[ItemBlock]:
     if policy.promote == "at-rebase":
         given = list(epoch.known.has.values())
     else:
-        users = [
-            placed.user for placed in epoch.strip.leaves if placed.user is not None and placed.turn < turn
-        ]
+        users = [placed.user for placed in epoch.strip.leaves if placed.user is not None and placed.turn < turn]
         given = [block for user in users for block in user.blocks]
     for block in given:
         old = known.get(block.id)
@@ -463,15 +442,11 @@ def _newest(epoch: Epoch, policy: Policy, turn: int) -> Iterable[ItemBlock]:
     return known.values()
 
 
-def _within(
-    blocks: list[ItemBlock], limit: int, used: dict[str, int], pinned: Container[str]
-) -> list[ItemBlock]:
+def _within(blocks: list[ItemBlock], limit: int, used: dict[str, int], pinned: Container[str]) -> list[ItemBlock]:
     """The library within its share: the items used longest ago leave first, pinned ones never."""
     size = sum(text_tokens(block.text) for block in blocks)
     leaving = set[str]()
-    for block in sorted(
-        (block for block in blocks if block.id not in pinned), key=lambda block: used.get(block.id, 0)
-    ):
+    for block in sorted((block for block in blocks if block.id not in pinned), key=lambda block: used.get(block.id, 0)):
         if size <= limit:
             break
         size -= text_tokens(block.text)

@@ -275,9 +275,7 @@ def written(assembly: Assembly, reason: str, rung: Rung | None) -> Rebase:
     edits = edits_of(epoch, plan, assembly.carried.results, _spared(assembly))
     edits += superseded(epoch, plan, library, assembly.turn)
     summary, fallbacks = _summary(assembly, plan, edits)
-    opening = max(
-        (seq for leaf in epoch.strip.leaves[: plan.opening] for seq in leaf.message.seqs), default=0
-    )
+    opening = max((seq for leaf in epoch.strip.leaves[: plan.opening] for seq in leaf.message.seqs), default=0)
     rebase = Rebase(
         reason,
         before_seq=_before_seq(epoch.strip.leaves, plan),
@@ -412,12 +410,8 @@ def _long_parts(placed: PlacedMessage, assembly: Assembly) -> Iterator[LongPart]
             continue
         if isinstance(part, Result) or (isinstance(part, Text) and seq in ids and part.text):
             yield LongPart(seq, part.text, counter().count(part.text) + size)
-    for *asked, given in (
-        pairs([row[0] if row else None for row in blocks]) if message.role == "assistant" else ()
-    ):
-        told = [
-            own_handle(blocks[at][0], sizes[at], ids.get(message.seqs[at], ""), result=False) for at in asked
-        ]
+    for *asked, given in pairs([row[0] if row else None for row in blocks]) if message.role == "assistant" else ():
+        told = [own_handle(blocks[at][0], sizes[at], ids.get(message.seqs[at], ""), result=False) for at in asked]
         beside = tuple(Edit(message.seqs[at], "cut", text) for at, text in zip(asked, told, strict=True))
         yield LongPart(message.seqs[given], said(blocks[given][0])[0], sizes[given], beside=beside)
 
@@ -431,9 +425,7 @@ def _cut(results: dict[int, str], largest: LongPart, over: int) -> tuple[Edit, .
     mark = f"[… cut here: {tokens} tokens in all; the whole text: recall with handle {handle} …]"
     text = f"{kept}\n{mark}" if kept else mark
     freed = tokens - counter().count(text)
-    return Edit(
-        largest.seq, "cut", f"{largest.words}\n\n{text}" if largest.words else text, freed
-    ), *largest.beside
+    return Edit(largest.seq, "cut", f"{largest.words}\n\n{text}" if largest.words else text, freed), *largest.beside
 
 
 def _too_large(assembly: Assembly, after: Epoch) -> str:

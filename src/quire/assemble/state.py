@@ -197,9 +197,7 @@ class Assembly:
         self.carried.tools = merge_tools(known, entry)
         if self._stands(entry):
             # An item of its own, which goes back as it came.
-            self.pending.late.append(
-                Message("tools", (ToolSet(tuple(entry.tools), entry.wire),), (entry.seq,))
-            )
+            self.pending.late.append(Message("tools", (ToolSet(tuple(entry.tools), entry.wire),), (entry.seq,)))
         elif self.carried.tools == known:
             return
         elif not self.requests:
@@ -240,10 +238,7 @@ class Assembly:
         blocks = tuple(unique([*(item for _, item in attached), *said]))
         self.carried.versions.update({(item.id, item.sha256): item for item in blocks})
         places = [(seq, 0) for seq, _ in attached] + [(entry.seq, n) for n in range(len(said))]
-        at = {
-            item.id: place
-            for item, place in zip([*(item for _, item in attached), *said], places, strict=True)
-        }
+        at = {item.id: place for item, place in zip([*(item for _, item in attached), *said], places, strict=True)}
         self.attached_at.update({(item.id, item.sha256): at[item.id] for item in blocks})
         older = [seq for seq, item in attached if item not in blocks]
         for seq in older:
@@ -392,11 +387,7 @@ class Assembly:
         twin.__dict__.update(self.__dict__)
         twin.epoch = self.epoch.copy()
         twin.carried = Outliving(
-            self.carried.tools,
-            self.carried.versions,
-            dict(self.carried.late),
-            self.turn,
-            self.carried.results,
+            self.carried.tools, self.carried.versions, dict(self.carried.late), self.turn, self.carried.results
         )
         twin.absent, twin.rebases = self.absent.copy(), self.rebases[:]
         twin.pending = self.pending.copy()

@@ -198,9 +198,7 @@ _SENTENCE_MOST, _SENTENCE_LEAST = 400, 200
 # Sentences with a fact but no command are told whole up to the first of these lengths at which all of them fit; up to
 # the short one even where that takes more than the summary's own share.
 _FACTS, _SHORT_FACT = (400, 200, 120, 60, 0), 120
-_CODE = re.compile(
-    r"[;{}]\s*$|^\s*(?:[-+@|>$#*/]{2}|import |from \S+ import|def |class |const |let |return )|\w\(.*\)"
-)
+_CODE = re.compile(r"[;{}]\s*$|^\s*(?:[-+@|>$#*/]{2}|import |from \S+ import|def |class |const |let |return )|\w\(.*\)")
 
 
 @lru_cache(maxsize=4096)
@@ -358,11 +356,7 @@ def _summary_lines(before: Sequence[Line], entries: Sequence[Entry]) -> Iterator
     """
     plan = next((entry.seq for entry in reversed(entries) if _left(entry) is not None), None)
     calls = {entry.call_id: entry for entry in entries if entry.kind == "call"}
-    results = [
-        (entry, calls[entry.call_id])
-        for entry in entries
-        if entry.kind == "result" and entry.call_id in calls
-    ]
+    results = [(entry, calls[entry.call_id]) for entry in entries if entry.kind == "result" and entry.call_id in calls]
     worked = {_target(call): entry.seq for entry, call in results if not entry.body.get("error")}
     failed = {
         entry.seq: call
@@ -373,9 +367,7 @@ def _summary_lines(before: Sequence[Line], entries: Sequence[Entry]) -> Iterator
     for line in before:
         if line.who == "Open" and plan is not None:
             continue
-        if line.who != "Failed" or not any(
-            tool in line.text and thing in line.text for tool, thing in worked
-        ):
+        if line.who != "Failed" or not any(tool in line.text and thing in line.text for tool, thing in worked):
             yield line
     for entry in entries:
         if entry.kind == "user" and entry.text.strip():
@@ -514,10 +506,7 @@ def _cut(lines: Sequence[Line], length: int, facts: int) -> list[str]:
     newest = range(asked - min(_NEWEST, asked // _PART), asked)
     lengths = (length * (2 if place in newest else 1) for place in range(len(lines)))
     return written(
-        [
-            Line(line.who, _first_words_and_demands(line, most, facts))
-            for line, most in zip(lines, lengths, strict=True)
-        ]
+        [Line(line.who, _first_words_and_demands(line, most, facts)) for line, most in zip(lines, lengths, strict=True)]
     )
 
 

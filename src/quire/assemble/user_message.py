@@ -106,16 +106,12 @@ def _is_line(value: Json) -> bool:
 def _wrapped(item: JsonObject, meta: JsonObject, times: bool) -> str:
     source = meta.get("source")
     if source not in _TAGS:
-        head = (
-            f'<context_item id="{_attribute(identity(item))}" type="{_attribute(item.get("type", "code"))}">'
-        )
+        head = f'<context_item id="{_attribute(identity(item))}" type="{_attribute(item.get("type", "code"))}">'
         return f"{head}\n{escaped(item['content'], 'context_item')}\n</context_item>"
     tag, names = _TAGS[source]
     fields = _fields(item, meta)
     if times:
-        names = tuple(
-            out for name in names for out in ((name, "ctime", "mtime") if name == "path" else (name,))
-        )
+        names = tuple(out for name in names for out in ((name, "ctime", "mtime") if name == "path" else (name,)))
     lines = [f"<{name}>{_field(fields[name])}</{name}>" for name in names if name in fields]
     body = escaped(item["content"], tag, "content")
     return "\n".join([f"<{tag}>", *lines, f"<content>\n{body}\n</content>", f"</{tag}>"])
@@ -160,9 +156,7 @@ def update(new: ItemBlock, old: ItemBlock) -> str:
 def _fenced_diff(old: ItemBlock, new: ItemBlock, escape: Callable[[str], str]) -> str:
     """A unified diff by \\n lines, named by the identity, in a fence that it cannot close."""
     name = shown(new.id)
-    lines = difflib.unified_diff(
-        old.content.split("\n"), new.content.split("\n"), name, name, n=2, lineterm=""
-    )
+    lines = difflib.unified_diff(old.content.split("\n"), new.content.split("\n"), name, name, n=2, lineterm="")
     diff = "\n".join(lines)
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", diff)), default=0))
     return f"{fence}diff\n{escape(diff)}\n{fence}"
@@ -174,10 +168,7 @@ def _inside_update(text: str) -> str:
 
 # What the model has been given, by identity: decides between a reference, a new block and an update.
 
-_FIND = {
-    "each-turn": "Find them in the Context Library above.",
-    "at-rebase": "Find them above in this conversation.",
-}
+_FIND = {"each-turn": "Find them in the Context Library above.", "at-rebase": "Find them above in this conversation."}
 
 
 class ToldItem(msgspec.Struct, frozen=True):
@@ -218,9 +209,7 @@ class Library:
                 references.append(shown(each.id))
             else:
                 text = each.text if old is None else update(each, old)
-                new.append(
-                    ToldItem(each.id, text, {"type": each.type, "sha256": each.sha256, **each.metadata})
-                )
+                new.append(ToldItem(each.id, text, {"type": each.type, "sha256": each.sha256, **each.metadata}))
             # Each-turn takes this turn's context out again at the next one: only promotion makes it known.
             if promote == "at-rebase":
                 self.has[each.id] = each

@@ -2,14 +2,7 @@
 
 from quire.archive.stored_conversations import SentCall, call_of, is_body
 from quire.audit.causes import Verdict
-from quire.audit.conversations import (
-    AuditReport,
-    Grouping,
-    WatchedConversation,
-    audit,
-    file_parts,
-    read_calls,
-)
+from quire.audit.conversations import AuditReport, Grouping, WatchedConversation, audit, file_parts, read_calls
 from quire.audit.what_if import POLICIES, PolicyOutcome, what_if
 
 __all__ = [

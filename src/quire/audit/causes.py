@@ -36,15 +36,9 @@ CAUSES: dict[str, tuple[str, str]] = {
     "tools-reordered": ("the same tools came in another order", "Sort the tools once, by name."),
     "tools-changed": ("tools came or went", "Offer all tools from the start; forbid by tool_choice."),
     "key-order": ("the same JSON came with its keys in another order", "Write JSON with sorted keys."),
-    "trimmed": (
-        "the oldest messages were dropped",
-        "Cut deep and rarely instead of every turn: quire.fit().",
-    ),
+    "trimmed": ("the oldest messages were dropped", "Cut deep and rarely instead of every turn: quire.fit()."),
     "compaction": ("the history was summed up", "Nothing, if it is rare; else give it more room."),
-    "retrieval": (
-        "context stands in front of the history and changes",
-        "Put what was retrieved behind the history.",
-    ),
+    "retrieval": ("context stands in front of the history and changes", "Put what was retrieved behind the history."),
     "unpaired": (
         "a call was sent without its result, and mended later",
         "Answer every call before the next request; what was interrupted gets a result that says so.",
@@ -54,19 +48,13 @@ CAUSES: dict[str, tuple[str, str]] = {
     "system-changed": ("the system prompt was changed", "Keep it; say what is new in a message."),
     "marks-absent": ("no cache mark was set", "Mark the end of the system prompt and the newest message."),
     "marks-moved": ("the marks leave out what was cached", "Keep a mark where the request before ended."),
-    "minimum": (
-        "the prompt is below the smallest that is cached",
-        "Nothing: once it is longer, it is cached.",
-    ),
+    "minimum": ("the prompt is below the smallest that is cached", "Nothing: once it is longer, it is cached."),
     "ttl": ("the cache had expired", "Ask sooner, or mark with the longer life where pauses are long."),
     "model": ("another model was asked", "Stay with one model; each has a cache of its own."),
     "settings": ("thinking, effort or another setting was switched", "Choose it once for the conversation."),
     "retry": ("the same request was sent again", "Nothing: one that was aborted may have left no cache."),
     "first": ("the first request of a conversation", "Nothing."),
-    "provider": (
-        "the bytes are the same, in time and marked",
-        "Nothing; give a cache key where there is one.",
-    ),
+    "provider": ("the bytes are the same, in time and marked", "Nothing; give a cache key where there is one."),
     "unknown": ("no reason is seen", "Keep the requests' bodies to learn more."),
 }
 
@@ -152,18 +140,12 @@ def _lost_usd(used: Usage, lost: int, info: ModelInfo, at_ms: int | None) -> flo
         cache_write_1h=max(0, used.cache_write_1h - (lost - unwritten)),
         charged=None,
     )
-    paid, less = (
-        cost(each, info, at_ms).amount_usd for each in (msgspec.structs.replace(used, charged=None), better)
-    )
+    paid, less = (cost(each, info, at_ms).amount_usd for each in (msgspec.structs.replace(used, charged=None), better))
     return paid - less if paid is not None and less is not None else None
 
 
 def _cause(
-    before: SentCall,
-    now: SentCall,
-    units: tuple[Sequence[Unit], Sequence[Unit]],
-    size: Sizes,
-    info: ModelInfo,
+    before: SentCall, now: SentCall, units: tuple[Sequence[Unit], Sequence[Unit]], size: Sizes, info: ModelInfo
 ) -> tuple[str, Confidence, Moved | None, str]:
     if before.model != now.model:
         return "model", "certain", None, f"{before.model}, then {now.model}"
@@ -183,21 +165,12 @@ def _cause(
 
 
 def _unread_mark(
-    before: SentCall,
-    now: SentCall,
-    units: tuple[Sequence[Unit], Sequence[Unit]],
-    size: Sizes,
-    info: ModelInfo,
+    before: SentCall, now: SentCall, units: tuple[Sequence[Unit], Sequence[Unit]], size: Sizes, info: ModelInfo
 ) -> tuple[str, Confidence, Moved | None, str] | None:
     """What moved behind a mark is not to blame where even what that mark holds was not read."""
     old, new = units
     same = next(
-        (
-            at
-            for at, (was, is_now) in enumerate(zip(old, new, strict=False))
-            if bytes_of(was) != bytes_of(is_now)
-        ),
-        0,
+        (at for at, (was, is_now) in enumerate(zip(old, new, strict=False)) if bytes_of(was) != bytes_of(is_now)), 0
     )
     marked = [at for at in range(same) if old[at].marked and new[at].marked]
     held = sum(map(size, new[: marked[-1] + 1])) if marked else 0
@@ -237,11 +210,7 @@ def _setting(body: JsonObject, name: str) -> Json:
 
 
 def _same_bytes(
-    before: SentCall,
-    now: SentCall,
-    units: tuple[Sequence[Unit], Sequence[Unit]],
-    size: Sizes,
-    info: ModelInfo,
+    before: SentCall, now: SentCall, units: tuple[Sequence[Unit], Sequence[Unit]], size: Sizes, info: ModelInfo
 ) -> tuple[str, Confidence, Moved | None, str]:
     changed = [name for name in _SETTINGS if _setting(before.body, name) != _setting(now.body, name)]
     if changed:
@@ -269,9 +238,7 @@ def _below(before: SentCall, now: SentCall, info: ModelInfo) -> bool:
     """Whether one of two requests was too small: the earlier to leave anything, or the later to read it."""
     if before.usage is not None and _caches_less(before.usage, info):
         return False
-    return any(
-        each.usage is not None and each.usage.input_total < info.min_cache_tokens for each in (before, now)
-    )
+    return any(each.usage is not None and each.usage.input_total < info.min_cache_tokens for each in (before, now))
 
 
 # So many blocks in front of a mark are looked at for what was cached.
@@ -294,9 +261,7 @@ def _reached(old: Sequence[Unit], new: Sequence[Unit]) -> int:
     )
 
 
-def _from_usage(
-    before: SentCall, now: SentCall, info: ModelInfo
-) -> tuple[str, Confidence, Moved | None, str]:
+def _from_usage(before: SentCall, now: SentCall, info: ModelInfo) -> tuple[str, Confidence, Moved | None, str]:
     assert before.usage is not None
     assert now.usage is not None
     if now.compacted:
@@ -304,12 +269,7 @@ def _from_usage(
     if found := _expired(before, now, info, _life(before, info)):
         return "ttl", "likely", None, found
     if now.usage.input_total < 0.6 * before.usage.input_total:
-        return (
-            "compaction",
-            "likely",
-            None,
-            f"{before.usage.input_total:,} tokens became {now.usage.input_total:,}",
-        )
+        return ("compaction", "likely", None, f"{before.usage.input_total:,} tokens became {now.usage.input_total:,}")
     if _below(before, now, info):
         return "minimum", "certain", None, f"cached from {info.min_cache_tokens:,} tokens on"
     return "unknown", "unknown", None, ""

@@ -171,19 +171,14 @@ def _history(old: Sequence[Unit], new: Sequence[Unit], place: Moved) -> tuple[st
         each.lines for each in before[at + 1 :]
     ]:
         if found := _volatile(_text(was), _text(now), offset):
-            return (
-                found,
-                f"{where(was)}: {_around(_text(was), offset)!r} became {_around(_text(now), offset)!r}",
-            )
+            return (found, f"{where(was)}: {_around(_text(was), offset)!r} became {_around(_text(now), offset)!r}")
         return ("retrieval" if at < 2 and _fetched(was, now, offset) else "edited"), where(was)
     return shifted or _shorter(before, after, was)
 
 
 def _blocks(units: Sequence[Unit]) -> list[bytes]:
     """What is said, block by block: messages of one side may stand in one."""
-    parts = (
-        (unit.role, part.value) for unit in units for part in unit.parts if "cachePoint" not in part.value
-    )
+    parts = ((unit.role, part.value) for unit in units for part in unit.parts if "cachePoint" not in part.value)
     return [canonical([role, bare(block)]) for role, block in parts]
 
 
@@ -226,9 +221,7 @@ def _mended_call(old: Sequence[Unit], new: Sequence[Unit], moved: Unit) -> str:
     """The call at a moved message, or right before it, that nothing answered, and that is open no more."""
     at = [unit for unit in old if unit.section == "messages"].index(moved)
     still = {id for row in _open_calls(new) for id in row}
-    return next(
-        (id for row in _open_calls(old)[max(0, at - 1) : at + 1] for id in row if id not in still), ""
-    )
+    return next((id for row in _open_calls(old)[max(0, at - 1) : at + 1] for id in row if id not in still), "")
 
 
 def _open_calls(units: Sequence[Unit]) -> list[list[str]]:

@@ -143,8 +143,7 @@ def recorded(entries: Iterable[Entry], policy: Policy) -> RecordedThread:
     texts = _Texts()
     words = [telling("\n".join(strings)) for strings in called]
     needed = [
-        tuple(word for word in wanted if texts.holds(built, word))
-        for wanted, built in zip(words, full, strict=True)
+        tuple(word for word in wanted if texts.holds(built, word)) for wanted, built in zip(words, full, strict=True)
     ]
     return RecordedThread({entry.seq: entry for entry in listed}, tuple(full), tuple(times), tuple(needed))
 
@@ -163,9 +162,7 @@ class _Texts:
         self._known: dict[int, tuple[Message, str]] = {}
 
     def holds(self, built: Built, word: str) -> bool:
-        return any(word in self._of(each) for each in reversed(built.prompt.messages)) or (
-            word in built.prompt.system
-        )
+        return any(word in self._of(each) for each in reversed(built.prompt.messages)) or (word in built.prompt.system)
 
     def _of(self, message: Message) -> str:
         found = self._known.get(id(message))
@@ -186,11 +183,7 @@ def _message_texts(message: Message) -> Iterator[str]:
 
 
 def _outcome(
-    name: str,
-    sent: Sequence[SimulatedRequest],
-    recorded: RecordedThread,
-    policy: Policy,
-    info: ModelInfo | None,
+    name: str, sent: Sequence[SimulatedRequest], recorded: RecordedThread, policy: Policy, info: ModelInfo | None
 ) -> PolicyOutcome:
     texts, before, last = _Texts(), None, None
     number = tokens = read = over = actions = grounded = 0
@@ -227,9 +220,7 @@ def _add(one: float | None, other: float | None) -> float | None:
     return one + other if one is not None and other is not None else None
 
 
-def _usd(
-    tokens: int, reused: int, output: int, policy: Policy, info: ModelInfo | None, at: int | None
-) -> float | None:
+def _usd(tokens: int, reused: int, output: int, policy: Policy, info: ModelInfo | None, at: int | None) -> float | None:
     """What one request's input cost, and what was written for a summary."""
     if info is None:
         return None
@@ -317,9 +308,7 @@ def _tail(pairs: Sequence[tuple[Message, int]], room: float) -> int:
     return keep or len(pairs)
 
 
-def _summed_up(
-    gone: Sequence[tuple[Message, int]], recorded: RecordedThread, size: int
-) -> tuple[Message, int]:
+def _summed_up(gone: Sequence[tuple[Message, int]], recorded: RecordedThread, size: int) -> tuple[Message, int]:
     seqs = dict.fromkeys(seq for message, _ in gone for seq in message.seqs)
     before = "".join(part.text for message, _ in gone[:1] if not message.seqs for part in message.parts if isinstance(part, Text))  # fmt: skip
     entries = tuple(recorded.entries[seq] for seq in seqs if seq in recorded.entries)

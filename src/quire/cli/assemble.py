@@ -55,12 +55,7 @@ _SHARE = click.FloatRange(0, 1)
 _POLICY = (
     (("--budget",), click.IntRange(1), _DEFAULT.budget, "Tokens one request may hold."),
     (("--reply",), click.IntRange(0), _DEFAULT.reply, "Of these, room for the reply."),
-    (
-        ("--promote",),
-        click.Choice(["at-rebase", "each-turn"]),
-        _DEFAULT.promote,
-        "When items move into the library.",
-    ),
+    (("--promote",), click.Choice(["at-rebase", "each-turn"]), _DEFAULT.promote, "When items move into the library."),
     (("--items",), click.Choice(["xml", "markdown"]), _DEFAULT.items, "How items are told."),
     (("--floor",), click.FloatRange(0, 1, min_open=True), _DEFAULT.floor, "Share that stays verbatim."),
     (
@@ -71,18 +66,8 @@ _POLICY = (
     ),
     (("--summary",), _SHARE, _DEFAULT.summary, "Share for the summary of what went."),
     (("--opening",), _SHARE, _DEFAULT.opening, "Share for the thread's first entries, which then stay."),
-    (
-        ("--ttl", "ttl_s"),
-        click.IntRange(0),
-        _DEFAULT.ttl_s,
-        "Seconds after which an unused cache is cold; 0: never.",
-    ),
-    (
-        ("--read",),
-        click.FloatRange(0),
-        _DEFAULT.read,
-        "Price of a cached token; unless said, the model's, else 0.1.",
-    ),
+    (("--ttl", "ttl_s"), click.IntRange(0), _DEFAULT.ttl_s, "Seconds after which an unused cache is cold; 0: never."),
+    (("--read",), click.FloatRange(0), _DEFAULT.read, "Price of a cached token; unless said, the model's, else 0.1."),
     (
         ("--write",),
         click.FloatRange(0),
@@ -288,9 +273,7 @@ def ranges(numbers: list[int]) -> str:
 
 @click.command()
 @click.argument("name", metavar="ENTRY|HANDLE")
-@click.option(
-    "--in", "source", metavar="THREAD|FILE", help="Where to look; needed for an entry given by its seq."
-)
+@click.option("--in", "source", metavar="THREAD|FILE", help="Where to look; needed for an entry given by its seq.")
 @json_option
 @db_option
 def show(name: str, source: str | None, as_json: bool, db: Place | None) -> None:
@@ -321,13 +304,10 @@ def _find(name: str, source: str | None, db: Place | None) -> Entry:
         wanted = name.removeprefix("sha256:")
         seq = int(name) if name.isascii() and name.isdigit() and len(name) < 6 else None
         for entry in load_entries(source, db, seq):
-            if str(entry.seq) == name or (
-                len(wanted) >= 6 and entry.id.removeprefix("sha256:").startswith(wanted)
-            ):
+            if str(entry.seq) == name or (len(wanted) >= 6 and entry.id.removeprefix("sha256:").startswith(wanted)):
                 return entry
     raise NotFound(
-        f"no entry is called {name!r}",
-        hint="Give an id, at least 6 of its hex digits, or a seq with --in THREAD|FILE.",
+        f"no entry is called {name!r}", hint="Give an id, at least 6 of its hex digits, or a seq with --in THREAD|FILE."
     )
 
 
@@ -405,10 +385,7 @@ def _thread(source: str, db: Place | None, fields: dict[str, object]) -> SeenThr
 @click.command()
 @click.argument("source", metavar="THREAD|FILE")
 @click.option(
-    "--output",
-    "-o",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Where to write it (default: THREAD.html).",
+    "--output", "-o", type=click.Path(dir_okay=False, path_type=Path), help="Where to write it (default: THREAD.html)."
 )
 @click.option("--quick", is_flag=True, help="Leave out what other policies would have done.")
 @policy_options

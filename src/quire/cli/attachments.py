@@ -106,8 +106,7 @@ def question(attached: Iterable[Attached], meta: JsonObject, thread: Thread) -> 
     shown = _images_shown(thread) if any(each.embedded for each in listed) else set()
     listed = [each for each in listed if not (each.image and each.embedded and each.image["data"] in shown)]
     named = {
-        kind: list(dict.fromkeys(each.name for each in listed if each.kind == kind))
-        for kind in ("tags", "folders")
+        kind: list(dict.fromkeys(each.name for each in listed if each.kind == kind)) for kind in ("tags", "folders")
     }
     context = {kind: names for kind, names in named.items() if names}
     return {
@@ -213,8 +212,7 @@ def _from_web(name: str) -> Attached:
         text = data.decode(encoding, "replace")
     else:
         raise FormatError(
-            f"{url} is {kind}, which has no text",
-            hint="Pages, text, PDF, Word files and images can be attached.",
+            f"{url} is {kind}, which has no text", hint="Pages, text, PDF, Word files and images can be attached."
         )
     if not text.strip():
         raise FormatError(
@@ -242,9 +240,7 @@ def _fetched(name: str, shown: str) -> tuple[str, bytes, str]:
             for _ in range(_MAX_REDIRECTS + 1):
                 parts = urlsplit(place)
                 if parts.scheme.lower() not in ("http", "https") or not parts.hostname:
-                    raise CallError(
-                        f"{_without_password(place)} is no web address", hint="Give http:// or https://."
-                    )
+                    raise CallError(f"{_without_password(place)} is no web address", hint="Give http:// or https://.")
                 if not may_be_private and _is_private(parts.hostname):
                     raise CallError(
                         f"{shown} leads to {parts.hostname}, which is no public address",
@@ -256,8 +252,7 @@ def _fetched(name: str, shown: str) -> tuple[str, bytes, str]:
                         continue
                     if reply.status_code != 200:
                         raise CallError(
-                            f"{shown} answered {reply.status_code} {reply.reason_phrase}",
-                            hint="Check the address.",
+                            f"{shown} answered {reply.status_code} {reply.reason_phrase}", hint="Check the address."
                         )
                     kind = reply.headers.get("content-type", "text/plain").partition(";")[0].strip().lower()
                     limit = MAX_IMAGE if kind in IMAGE_TYPES.values() else _MAX_PAGE
@@ -267,9 +262,7 @@ def _fetched(name: str, shown: str) -> tuple[str, bytes, str]:
             f"{shown} could not be fetched: {str(error) or type(error).__name__}",
             hint="Check the address and the network.",
         ) from error
-    raise CallError(
-        f"{shown} redirects more than {_MAX_REDIRECTS} times", hint="Attach the address it should end at."
-    )
+    raise CallError(f"{shown} redirects more than {_MAX_REDIRECTS} times", hint="Attach the address it should end at.")
 
 
 def _read_within(reply: Any, shown: str, limit: int, begin: float) -> bytes:
@@ -279,9 +272,7 @@ def _read_within(reply: Any, shown: str, limit: int, begin: float) -> bytes:
         if len(data) > limit:
             raise CallError(f"{shown} has more than {limit:,} bytes", hint="Save it and attach a part.")
         if time.monotonic() - begin > _MAX_SECONDS:
-            raise CallError(
-                f"{shown} took more than {_MAX_SECONDS:.0f} seconds", hint="Save it and attach the file."
-            )
+            raise CallError(f"{shown} took more than {_MAX_SECONDS:.0f} seconds", hint="Save it and attach the file.")
     return bytes(data)
 
 

@@ -33,28 +33,16 @@ STORES = {
 
 @click.command()
 @click.argument("paths", nargs=-1, metavar="[PATH]...", type=click.Path(path_type=Path))
+@click.option("--top", type=click.IntRange(0), default=10, show_default=True, help="How many conversations to show.")
+@click.option("--fail-under", type=click.FloatRange(0, 100), help="Exit with 1 where less of it was read, in percent.")
+@click.option("--what-if", is_flag=True, help="Also: what other policies would have cost and kept (simulated).")
 @click.option(
-    "--top", type=click.IntRange(0), default=10, show_default=True, help="How many conversations to show."
+    "--budget", type=click.IntRange(1), help="--what-if: tokens a request may hold (default: the model's window)."
 )
 @click.option(
-    "--fail-under", type=click.FloatRange(0, 100), help="Exit with 1 where less of it was read, in percent."
+    "--html", type=click.Path(path_type=Path, dir_okay=False), help="Write the report as a page that stands by itself."
 )
-@click.option(
-    "--what-if", is_flag=True, help="Also: what other policies would have cost and kept (simulated)."
-)
-@click.option(
-    "--budget",
-    type=click.IntRange(1),
-    help="--what-if: tokens a request may hold (default: the model's window).",
-)
-@click.option(
-    "--html",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Write the report as a page that stands by itself.",
-)
-@click.option(
-    "--jobs", type=click.IntRange(1), help="How many processes read (default: all cores, where it is much)."
-)
+@click.option("--jobs", type=click.IntRange(1), help="How many processes read (default: all cores, where it is much).")
 @click.option("--threads", is_flag=True, help="Read Quire's own threads; --db names their database.")
 @click.option("--ray", metavar="ADDRESS", help="Read on a Ray cluster whose nodes see the same files.")
 @click.option(
@@ -65,10 +53,7 @@ STORES = {
 )
 @click.option("--verify", "step", flag_value="verify", help="Compare what was lost before and since --apply.")
 @click.option(
-    "--revert",
-    "step",
-    flag_value="revert",
-    help="Put settings back as they were before --apply, to the byte.",
+    "--revert", "step", flag_value="revert", help="Put settings back as they were before --apply, to the byte."
 )
 @json_option
 @db_option
@@ -136,9 +121,7 @@ def _no_request(places: Sequence[Path]) -> CallError:
     )
 
 
-def _tell(
-    report: AuditReport, outcomes: Sequence[PolicyOutcome], top: int, html: Path | None, as_json: bool
-) -> None:
+def _tell(report: AuditReport, outcomes: Sequence[PolicyOutcome], top: int, html: Path | None, as_json: bool) -> None:
     """The report on the screen, and as a page where one is wanted."""
     found = report.as_json()
     if outcomes:
@@ -183,14 +166,7 @@ def _threads_report(db: Place | None) -> AuditReport:
 def _report(parts: Sequence[FilePart], run: Runner, named: set[Path]) -> AuditReport:
     """Read everything; of a folder, what is no record of requests is left out and said."""
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
     from quire.audit.conversations import PartOfAudit, audit_files
 
@@ -264,9 +240,7 @@ def _show(report: AuditReport, top: int, outcomes: Sequence[PolicyOutcome]) -> N
         _show_worst(worst)
     if not all(each.bodies for each in report.conversations):
         echo()
-        echo(
-            "Where only usage was stored, times, models and sizes tell why; the moved byte needs the requests."
-        )
+        echo("Where only usage was stored, times, models and sizes tell why; the moved byte needs the requests.")
     if outcomes:
         _show_outcomes(outcomes)
 
@@ -326,10 +300,7 @@ def _show_bar(total: Spent) -> None:
 def _show_causes(report: AuditReport) -> None:
     from quire.audit.causes import CAUSES
 
-    rows = [
-        [cause, spent.requests, spent.lost, f"${spent.lost_usd:,.2f}"]
-        for cause, spent in report.by_cause.items()
-    ]
+    rows = [[cause, spent.requests, spent.lost, f"${spent.lost_usd:,.2f}"] for cause, spent in report.by_cause.items()]
     print_table(["why", "times", "tokens", "money"], rows, title="\nWhat it was lost to")
     for cause in report.by_cause:
         what, fix = CAUSES[cause]

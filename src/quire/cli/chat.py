@@ -341,9 +341,7 @@ def _completer() -> Any:
 @note_option
 @model_options
 @runner_options
-@click.option(
-    "--save", type=click.Path(path_type=Path, file_okay=False), help="Keep a chat file in this folder."
-)
+@click.option("--save", type=click.Path(path_type=Path, file_okay=False), help="Keep a chat file in this folder.")
 @db_option
 def chat(
     thread: str,

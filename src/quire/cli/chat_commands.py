@@ -129,9 +129,7 @@ class Totals(msgspec.Struct, frozen=True):
 
 def totals(entries: Iterable[Entry]) -> Totals:
     """The requests of a thread with what they used; money is known only when every price is."""
-    asked = tuple(
-        _answered_request(entry) for entry in entries if entry.kind == "sent" and "usage" in entry.body
-    )
+    asked = tuple(_answered_request(entry) for entry in entries if entry.kind == "sent" and "usage" in entry.body)
     amounts = [each.usd for each in asked if each.reported]
     usd = sum(amount for amount in amounts if amount is not None) if None not in amounts else None
     own = [each for each in asked if not each.purpose and each.reported] or list(asked)
@@ -165,17 +163,14 @@ def run_command(session: Session, line: str) -> bool:
         return False
     if name not in COMMANDS:
         near = nearest(name.removeprefix("/"), [known.removeprefix("/") for known in COMMANDS])
-        raise CallError(
-            f"there is no command {name}", hint=f"Did you mean /{near}?" if near else "/help lists them."
-        )
+        raise CallError(f"there is no command {name}", hint=f"Did you mean /{near}?" if near else "/help lists them.")
     COMMANDS[name][0](session, rest.strip())
     return True
 
 
 def _help(session: Session, rest: str) -> None:
     session.screen.table(
-        ["command", "what it does"],
-        [[f"{name} {about[1]}".strip(), about[2]] for name, about in COMMANDS.items()],
+        ["command", "what it does"], [[f"{name} {about[1]}".strip(), about[2]] for name, about in COMMANDS.items()]
     )
 
 
@@ -200,9 +195,7 @@ def _names(session: Session, rest: str) -> list[str]:
 
 def _note(session: Session, rest: str) -> None:
     session.look_at("" if rest == "none" else rest or session.note)
-    session.screen.note(
-        f"{session.note} is beside every question" if session.note else "no note is looked at"
-    )
+    session.screen.note(f"{session.note} is beside every question" if session.note else "no note is looked at")
 
 
 def _context(session: Session, rest: str) -> None:
@@ -280,9 +273,7 @@ def _numbers(asked: AnsweredRequest) -> list[object]:
 
 def _compact(session: Session, rest: str) -> None:
     if rest not in ("", "built-in"):
-        raise CallError(
-            f"/compact takes `built-in` or nothing, not {rest!r}", hint="/pin keeps what must not go."
-        )
+        raise CallError(f"/compact takes `built-in` or nothing, not {rest!r}", hint="/pin keeps what must not go.")
     cut = session.compact(asking=not rest) if _has_user(session) else None
     session.screen.note(cut.told() if cut is not None else "there is nothing to cut yet")
 
@@ -420,19 +411,11 @@ COMMANDS: dict[str, tuple[Command, str, str]] = {
         "NAME…",
         "put a file, file:10-20, file::symbol, URL, [[note]], #tag or folder/ beside the next question",
     ),
-    "/note": (
-        _note,
-        "[NAME|none]",
-        "a note of the vault beside every question, as it is then, with its images",
-    ),
+    "/note": (_note, "[NAME|none]", "a note of the vault beside every question, as it is then, with its images"),
     "/context": (_context, "", "what is attached, and what the model has been given"),
     "/layers": (_layers, "", "the tokens of each layer of the request"),
     "/cost": (_cost, "", "what each request used and cost"),
-    "/compact": (
-        _compact,
-        "[built-in]",
-        "cut older turns now; the model summarises them, or the built-in rule does",
-    ),
+    "/compact": (_compact, "[built-in]", "cut older turns now; the model summarises them, or the built-in rule does"),
     "/pin": (
         _pin,
         "[NAME…|WORDS]",

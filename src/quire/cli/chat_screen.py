@@ -146,9 +146,7 @@ class RichScreen:
 
     def _draw(self, what: Text | OpenMarkdown) -> None:
         if self._live is None:
-            self._live = Live(
-                console=self.console, transient=True, refresh_per_second=12, vertical_overflow="crop"
-            )
+            self._live = Live(console=self.console, transient=True, refresh_per_second=12, vertical_overflow="crop")
             self._echo = hide_typing()
             self._live.start()
         self._live.update(what)

@@ -87,10 +87,7 @@ class Stored(NamedTuple):
     help="What PATH is written in (default: what it looks like).",
 )
 @click.option(
-    "--into",
-    "--thread",
-    "thread",
-    help="Store what is new of it in this thread (default, or -: print entries).",
+    "--into", "--thread", "thread", help="Store what is new of it in this thread (default, or -: print entries)."
 )
 @click.option("--line", type=click.IntRange(1), help="Only this one of the conversations, counted from 1.")
 @click.option("--model", "-m", default="", help="The model that answered (default: the one PATH names).")
@@ -178,9 +175,7 @@ def _read(path: str, format: str | None, model: str, chats: ChatFiles) -> list[I
     found: list[Imported] = []
     for file in [Path("-")] if path == "-" else files_under(Path(path).expanduser()):
         try:
-            found += _sessions(
-                source_file(file, read_text("-") if path == "-" else None), store, model, chats
-            )
+            found += _sessions(source_file(file, read_text("-") if path == "-" else None), store, model, chats)
         except FormatError as error:
             if file == Path(path).expanduser() or path == "-":
                 raise
@@ -348,6 +343,4 @@ def _chat_files() -> ModuleType:
     try:
         return importlib.import_module("quire.archive")
     except ModuleNotFoundError as error:
-        raise MissingPart(
-            "chat files are not part of this installation", hint="pip install 'quire[vault]'"
-        ) from error
+        raise MissingPart("chat files are not part of this installation", hint="pip install 'quire[vault]'") from error

@@ -71,9 +71,7 @@ def locked(calls: Iterable[SentCall]) -> tuple[LockedRequest, ...]:
 def _locked_unit(unit: Unit) -> LockedUnit:
     from quire.providers.prefix import written
 
-    return LockedUnit(
-        ".".join(map(str, unit.path)) or "system", sha256_hex(b"\n".join(map(written, unit.compared)))
-    )
+    return LockedUnit(".".join(map(str, unit.path)) or "system", sha256_hex(b"\n".join(map(written, unit.compared))))
 
 
 def read_lock(data: bytes, name: str) -> PrefixLock:
@@ -81,9 +79,7 @@ def read_lock(data: bytes, name: str) -> PrefixLock:
     try:
         found = msgspec.json.decode(data, type=PrefixLock)
     except msgspec.DecodeError as error:
-        raise FormatError(
-            f"{name} is no lock of prefixes: {error}", hint="Write it again: quire lock FILE."
-        ) from error
+        raise FormatError(f"{name} is no lock of prefixes: {error}", hint="Write it again: quire lock FILE.") from error
     if found.version != VERSION:
         raise FormatError(
             f"{name} is of version {found.version}, not {VERSION}", hint="Write it again: quire lock FILE."
@@ -189,9 +185,7 @@ def _recorded(file: Path) -> tuple[LockedRequest, ...]:
 
     found = locked(read_calls(file))
     if not found:
-        raise CallError(
-            f"{file} holds no request with its body", hint="Record requests: quire proxy --log FILE."
-        )
+        raise CallError(f"{file} holds no request with its body", hint="Record requests: quire proxy --log FILE.")
     return found
 
 

@@ -68,9 +68,7 @@ def moment(value: str) -> int:
 @click.option("--user", multiple=True, metavar="TEXT", help="A user entry.")
 @click.option("--respond", multiple=True, metavar="TEXT", help="A respond entry: what the model said.")
 @click.option("--note", multiple=True, metavar="TEXT", help="A note: a late instruction.")
-@click.option(
-    "--at", type=moment, metavar="MS|now", help="The time of the entries made by the options above."
-)
+@click.option("--at", type=moment, metavar="MS|now", help="The time of the entries made by the options above.")
 @click.option("--expected-seq", type=click.IntRange(min=0), help="Fail unless the thread ends at this seq.")
 @db_option
 @json_option
@@ -140,10 +138,7 @@ def _print_appended(thread: str, appended: list[Entry], as_json: bool) -> None:
 @click.option("--no-ids", is_flag=True, help="Leave id and seq out, so that the lines can go anywhere.")
 @click.option("--after", type=click.IntRange(min=0), default=0, help="Only entries behind this seq.")
 @click.option(
-    "--salvage",
-    "from_damaged",
-    is_flag=True,
-    help="From a damaged file: what stands before the first bad entry.",
+    "--salvage", "from_damaged", is_flag=True, help="From a damaged file: what stands before the first bad entry."
 )
 @db_option
 def export(thread: str, no_ids: bool, after: int, from_damaged: bool, db: Place | None) -> None:
@@ -256,9 +251,7 @@ def new(name: str, db: Place | None, as_json: bool) -> None:
 @click.option("--last", type=click.IntRange(min=0), help="Only the last so many.")
 @db_option
 @json_option
-def show(
-    thread: str, after: int, limit: int | None, last: int | None, db: Place | None, as_json: bool
-) -> None:
+def show(thread: str, after: int, limit: int | None, last: int | None, db: Place | None, as_json: bool) -> None:
     """Show the entries of THREAD, one a line.
 
     `quire show` prints one of them whole.
@@ -318,11 +311,7 @@ def _origin(info: ThreadInfo) -> str:
 @log.command()
 @click.argument("thread")
 @click.option(
-    "--at",
-    "at_seq",
-    type=click.IntRange(min=0),
-    metavar="SEQ",
-    help="The last entry to share (default: all).",
+    "--at", "at_seq", type=click.IntRange(min=0), metavar="SEQ", help="The last entry to share (default: all)."
 )
 @click.option("--name", help="The new thread's name (default: THREAD@SEQ).")
 @db_option
@@ -398,9 +387,7 @@ def delete(thread: str, yes: bool, db: Place | None, as_json: bool) -> None:
     with open_db(db, create=False) as store:
         info = store.info(thread)
         if not yes:
-            confirm_deletion(
-                f"thread {thread!r} with {counted(info.seq, 'entry', 'entries')}", name=repr(thread)
-            )
+            confirm_deletion(f"thread {thread!r} with {counted(info.seq, 'entry', 'entries')}", name=repr(thread))
         store.delete(thread)
     if as_json:
         print_json({"deleted": thread, "entries": info.seq})

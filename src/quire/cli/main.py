@@ -44,10 +44,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "audit": ("audit", "What recorded requests lost of the provider's cache, why, and what it cost."),
     "lock": ("lock", "Write down the prefix hashes of an application's requests."),
     "check": ("lock", "Fail where those prefixes moved without a reason; for CI."),
-    "proxy": (
-        "proxy",
-        "Pass an application's requests on unchanged, and explain every cache loss as it happens.",
-    ),
+    "proxy": ("proxy", "Pass an application's requests on unchanged, and explain every cache loss as it happens."),
     "serve": ("serve", "Serve threads, requests and turns over HTTP, with the proxy and the inspector."),
     "wrap": ("proxy", "Start a known client (pi, codex, llm, …) behind the proxy."),
     "unwrap": ("proxy", "Put back what `quire wrap` changed in clients' files."),
@@ -190,9 +187,7 @@ def main() -> None:
     except OSError as error:
         _give_up_output()
         about = f"{error.filename}: " if error.filename else ""
-        report(
-            QuireError(f"{about}{error.strerror or error}", hint="Check the disk, and where the output goes.")
-        )
+        report(QuireError(f"{about}{error.strerror or error}", hint="Check the disk, and where the output goes."))
         sys.exit(1)
 
 
@@ -294,9 +289,7 @@ class OfferedNames(click.types.StringParamType):
     def __init__(self, offer: Callable[[click.Context], Iterable[str]]) -> None:
         self._offer = offer
 
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem
 
         try:

@@ -58,9 +58,7 @@ def _chosen(target: str | None) -> list[ModelInfo]:
     found = [info for info in listed if info.provider == _provider(target)]
     found = found or [info for info in listed if target.lower() in info.model.lower()]
     if not found:
-        raise NotFound(
-            f"no model known by {target!r}", hint="`quire models` lists all; provider:model shows defaults."
-        )
+        raise NotFound(f"no model known by {target!r}", hint="`quire models` lists all; provider:model shows defaults.")
     return found
 
 
@@ -82,9 +80,7 @@ def _row(info: ModelInfo) -> tuple[object, ...]:
     return (
         info.model + ("" if info.known else " (defaults)"),
         f"{info.window // 1000:,}k",
-        info.vocabulary.removesuffix("_base")
-        if info.vocabulary_exact
-        else f"~{info.vocabulary.removesuffix('_base')}",
+        info.vocabulary.removesuffix("_base") if info.vocabulary_exact else f"~{info.vocabulary.removesuffix('_base')}",
         ("~" if "min_tokens" in info.cache.unsure else "") + str(info.min_cache_tokens),
         _price(prices.input) + more,
         _price(prices.read),
@@ -183,19 +179,11 @@ def list_(as_json: bool) -> None:
 @local.command(short_help="Serve the local model on 127.0.0.1, until Ctrl-C.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="0: a free one.")
 @click.option(
-    "--ctx",
-    type=click.IntRange(min=256),
-    default=CTX,
-    show_default=True,
-    help="Window of each slot, in tokens.",
+    "--ctx", type=click.IntRange(min=256), default=CTX, show_default=True, help="Window of each slot, in tokens."
 )
-@click.option(
-    "--slots", type=click.IntRange(1, 64), default=1, show_default=True, help="Requests at the same time."
-)
+@click.option("--slots", type=click.IntRange(1, 64), default=1, show_default=True, help="Requests at the same time.")
 @click.option("--threads", type=click.IntRange(1, 256), default=1, show_default=True, help="CPU threads.")
-@click.option(
-    "--gguf", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Serve this model instead."
-)
+@click.option("--gguf", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Serve this model instead.")
 def serve(port: int, ctx: int, slots: int, threads: int, gguf: Path | None) -> None:
     """Serve the local model on 127.0.0.1 until Ctrl-C or SIGTERM: OpenAI Chat, Responses and Anthropic Messages.
 
@@ -239,35 +227,20 @@ _SMALL = (
 
 
 @click.command()
+@click.option("--provider", "-p", required=True, help="anthropic, openai, gemini, bedrock, or any that speaks Chat.")
 @click.option(
-    "--provider", "-p", required=True, help="anthropic, openai, gemini, bedrock, or any that speaks Chat."
+    "--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="Port on 127.0.0.1; 0 takes a free one."
 )
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=0,
-    show_default=True,
-    help="Port on 127.0.0.1; 0 takes a free one.",
-)
-@click.option(
-    "--replies", "replies_file", help="File with one reply a line (JSON, or plain text); - is stdin."
-)
+@click.option("--replies", "replies_file", help="File with one reply a line (JSON, or plain text); - is stdin.")
 @click.option("--chunk-bytes", type=click.IntRange(1), help="Send streams in pieces of this many bytes.")
-@click.option(
-    "--lenient", is_flag=True, help="Allow a missing key or version, unknown models and unknown responses."
-)
+@click.option("--lenient", is_flag=True, help="Allow a missing key or version, unknown models and unknown responses.")
 @click.option(
     "--state",
     type=click.Path(path_type=Path, dir_okay=False),
     help="Keep what was signed and stored in this file, for the next run.",
 )
 def emulate(
-    provider: str,
-    port: int,
-    replies_file: str | None,
-    chunk_bytes: int | None,
-    lenient: bool,
-    state: Path | None,
+    provider: str, port: int, replies_file: str | None, chunk_bytes: int | None, lenient: bool, state: Path | None
 ) -> None:
     """Run a strict local stand-in for a provider: its rules, its cache, its usage fields.
 
@@ -298,9 +271,7 @@ def _stop_line(count: int) -> str:
 def _replies(text: str, file: str) -> list[Any]:
     """One reply a line: what begins like JSON is JSON, the rest is text."""
     lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
-    return [
-        _reply(line, number, file) if line.lstrip().startswith(("{", '"')) else line for number, line in lines
-    ]
+    return [_reply(line, number, file) if line.lstrip().startswith(("{", '"')) else line for number, line in lines]
 
 
 def _reply(line: str, number: int, file: str) -> Any:

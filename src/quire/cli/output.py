@@ -121,9 +121,7 @@ def provider_and_model(provider: str | None, model: str | None) -> tuple[str, st
         provider, _, model = (model or "").partition(":")
     if not provider:
         named = f"--model {model!r} names" if model else "there is"
-        raise CallError(
-            f"{named} no provider", hint="Write --model provider:model, as in anthropic:claude-opus-5-5."
-        )
+        raise CallError(f"{named} no provider", hint="Write --model provider:model, as in anthropic:claude-opus-5-5.")
     return provider, model or ""
 
 
@@ -160,9 +158,7 @@ def read_verbatim(file: str) -> str:
     try:
         data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     except OSError as error:
-        raise CallError(
-            f"cannot read {name}: {error.strerror}", hint="Check the path, or use - for stdin."
-        ) from error
+        raise CallError(f"cannot read {name}: {error.strerror}", hint="Check the path, or use - for stdin.") from error
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -265,11 +261,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title:
     if title and title.startswith("\n"):
         echo()
     table = Table(
-        title=title and in_line(title.strip("\n")),
-        box=None,
-        pad_edge=False,
-        title_justify="left",
-        header_style="bold",
+        title=title and in_line(title.strip("\n")), box=None, pad_edge=False, title_justify="left", header_style="bold"
     )
     for index, column in enumerate(columns):
         numeric = bool(kept) and all(isinstance(row[index], int | float) for row in kept)

@@ -99,9 +99,7 @@ def plan(source: str, as_json: bool, db: Place | None, **fields: object) -> None
     paid = _paid(logged, under)
     short = _short_epochs(entries, policy)
     if as_json:
-        print_json(
-            {"requests": rows[0]["requests"], "paid": paid, "policies": rows, "warning": short or None}
-        )
+        print_json({"requests": rows[0]["requests"], "paid": paid, "policies": rows, "warning": short or None})
         return
     _print(rows, paid)
     if short:
@@ -239,9 +237,7 @@ def _print(rows: list[JsonObject], paid: JsonObject | None) -> None:
                 row.get("tokens", ""),
                 f"{row['reuse']:.1%}" if "reuse" in row else "",
                 "none" if row["cost"] is None else row["cost"],
-                f"{row['cost'] / best:.2f}"
-                if best and row["cost"] is not None and row["policy"] in SAME_CUTS
-                else "",
+                f"{row['cost'] / best:.2f}" if best and row["cost"] is not None and row["policy"] in SAME_CUTS else "",
                 len(row["cuts"]),
                 row.get("refused", ""),
             )

@@ -45,17 +45,10 @@ _PASSING = (
         "--mend", is_flag=True, help="Repair what costs cache reads and changes no meaning (docs/mending.md)."
     ),
     click.option(
-        "--rule",
-        "rules",
-        multiple=True,
-        type=click.Choice(list(RULE_NAMES)),
-        help="Only this rule; may be repeated.",
+        "--rule", "rules", multiple=True, type=click.Choice(list(RULE_NAMES)), help="Only this rule; may be repeated."
     ),
     click.option(
-        "--without",
-        multiple=True,
-        type=click.Choice(list(RULE_NAMES)),
-        help="Not this rule; may be repeated.",
+        "--without", multiple=True, type=click.Choice(list(RULE_NAMES)), help="Not this rule; may be repeated."
     ),
     click.option("--dry-run", is_flag=True, help="Show what mending would change, and send what came."),
     click.option(
@@ -65,9 +58,7 @@ _PASSING = (
         show_default=True,
         help="Leave this share of conversations unmended, to measure what mending saves.",
     ),
-    click.option(
-        "--mend-subscriptions", is_flag=True, help="Mend what a subscription's token (OAuth) pays for, too."
-    ),
+    click.option("--mend-subscriptions", is_flag=True, help="Mend what a subscription's token (OAuth) pays for, too."),
     click.option(
         "--ask-provider",
         is_flag=True,
@@ -133,11 +124,7 @@ def passing_for(
 
 
 port_option = click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=8765,
-    show_default=True,
-    help="Where to listen; 0: any free port.",
+    "--port", type=click.IntRange(0, 65535), default=8765, show_default=True, help="Where to listen; 0: any free port."
 )
 
 
@@ -196,34 +183,23 @@ def show_total(watcher: CacheWatcher) -> None:
     spent = [conversation.spent for conversation in watcher.grouping.conversations]
     lost, usd = sum(each.lost for each in spent), sum(each.lost_usd for each in spent)
     requests = counted(sum(each.requests for each in spent), "request")
-    echo(
-        f"stopped after {requests}; {lost:,} tokens (${usd:,.2f}) could have been read and were not", err=True
-    )
+    echo(f"stopped after {requests}; {lost:,} tokens (${usd:,.2f}) could have been read and were not", err=True)
     seen = watcher.as_json()
     for row in seen["savings"]["simulated"]:
         read = f"{abs(row['tokens']):,} tokens {'more' if row['tokens'] >= 0 else 'fewer'} were read"
         read += f" (${abs(row['usd']):,.4f} {'saved' if row['usd'] >= 0 else 'lost'})"
-        echo(
-            f"{row['rules']}: {counted(row['requests'], 'request')}, {read} than unmended, by simulation",
-            err=True,
-        )
+        echo(f"{row['rules']}: {counted(row['requests'], 'request')}, {read} than unmended, by simulation", err=True)
     if found := seen["savings"]["measured"]:
         low, high = (f"{100 * each:.0f}" for each in found["interval"])
         groups = f"{found['conversations']} conversations against {found['held_out']} held out"
         echo(
-            f"measured: {100 * found['saving']:.0f} % saved a token, 95 % between {low} and {high} ({groups})",
-            err=True,
+            f"measured: {100 * found['saving']:.0f} % saved a token, 95 % between {low} and {high} ({groups})", err=True
         )
     asked = seen["provider_agreement"]
     if asked["asked"]:
-        echo(
-            f"the provider was asked {asked['asked']} times and said the same {asked['agreed']} times",
-            err=True,
-        )
+        echo(f"the provider was asked {asked['asked']} times and said the same {asked['agreed']} times", err=True)
     if watcher.failures:
-        echo(
-            f"{counted(len(watcher.failures), 'failure')} of watching, last: {watcher.failures[-1]}", err=True
-        )
+        echo(f"{counted(len(watcher.failures), 'failure')} of watching, last: {watcher.failures[-1]}", err=True)
 
 
 # Known clients, and how each is told another base URL. Nothing is written where a variable will do.
@@ -254,11 +230,7 @@ class Wrapped(msgspec.Struct, frozen=True):
 
 def _pi(urls: dict[str, str]) -> Wiring:
     folder = Path(os.environ.get("PI_CODING_AGENT_DIR") or Path.home() / ".pi" / "agent")
-    bases = {
-        "anthropic": urls["anthropic"],
-        "openai": urls["openai"] + "/v1",
-        "google": urls["gemini"] + "/v1beta",
-    }
+    bases = {"anthropic": urls["anthropic"], "openai": urls["openai"] + "/v1", "google": urls["gemini"] + "/v1beta"}
     own = {name: {"baseUrl": url} for name, url in bases.items()}
     return Wiring(files={folder / "models.json": {"providers": own}})
 
@@ -276,28 +248,20 @@ _CLAUDE = {"ENABLE_TOOL_SEARCH": "true"}
 CLIENTS: dict[str, Wrapped] = {
     "pi": Wrapped("pi", ("anthropic", "openai", "gemini"), _pi),
     "opencode": Wrapped("opencode", ("anthropic", "openai", "gemini"), _opencode),
-    "codex": Wrapped(
-        "codex", ("openai",), lambda urls: Wiring(words=("-c", f'openai_base_url="{urls["openai"]}/v1"'))
-    ),
-    "gemini-cli": Wrapped(
-        "gemini", ("gemini",), lambda urls: Wiring({"GOOGLE_GEMINI_BASE_URL": urls["gemini"]})
-    ),
+    "codex": Wrapped("codex", ("openai",), lambda urls: Wiring(words=("-c", f'openai_base_url="{urls["openai"]}/v1"'))),
+    "gemini-cli": Wrapped("gemini", ("gemini",), lambda urls: Wiring({"GOOGLE_GEMINI_BASE_URL": urls["gemini"]})),
     "claude": Wrapped(
         "claude", ("anthropic",), lambda urls: Wiring({"ANTHROPIC_BASE_URL": urls["anthropic"], **_CLAUDE})
     ),
     "llm": Wrapped(
         "llm",
         ("anthropic", "openai"),
-        lambda urls: Wiring(
-            {"ANTHROPIC_BASE_URL": urls["anthropic"], "OPENAI_BASE_URL": urls["openai"] + "/v1"}
-        ),
+        lambda urls: Wiring({"ANTHROPIC_BASE_URL": urls["anthropic"], "OPENAI_BASE_URL": urls["openai"] + "/v1"}),
     ),
     "aider": Wrapped(
         "aider",
         ("anthropic", "openai"),
-        lambda urls: Wiring(
-            {"ANTHROPIC_API_BASE": urls["anthropic"], "OPENAI_API_BASE": urls["openai"] + "/v1"}
-        ),
+        lambda urls: Wiring({"ANTHROPIC_API_BASE": urls["anthropic"], "OPENAI_API_BASE": urls["openai"] + "/v1"}),
     ),
 }
 
@@ -370,9 +334,7 @@ def _merge(file: Path, value: JsonObject) -> None:
     try:
         held = json.loads(before) if before else {}
     except ValueError as error:
-        raise CallError(
-            f"{file} is not JSON", hint="Mend it, or set the client's base URL by hand."
-        ) from error
+        raise CallError(f"{file} is not JSON", hint="Mend it, or set the client's base URL by hand.") from error
     after = json.dumps(_merged(held, value), indent=2) + "\n"
     kept = _state("wrapped.json")
     kept.parent.mkdir(parents=True, exist_ok=True)
@@ -438,9 +400,7 @@ def doctor(as_json: bool) -> None:
     found: JsonObject = {
         "missing": missing,
         "clients": {name: shutil.which(each.command) for name, each in CLIENTS.items()},
-        "set": {
-            name: {"url": url, "reachable": not missing and _answers(url)} for name, url in set_now.items()
-        },
+        "set": {name: {"url": url, "reachable": not missing and _answers(url)} for name, url in set_now.items()},
         "changed": list(_wrapped_files()),
         "log": str(log),
         "recorded": sum(1 for _ in log.open("rb")) if log.exists() else 0,
@@ -449,9 +409,7 @@ def doctor(as_json: bool) -> None:
         print_json(found)
         return
     echo(
-        "the proxy is installed"
-        if not missing
-        else f"not installed: {', '.join(missing)} (pip install 'quire[proxy]')"
+        "the proxy is installed" if not missing else f"not installed: {', '.join(missing)} (pip install 'quire[proxy]')"
     )
     print_table(["client", "found at"], [[name, place or "-"] for name, place in found["clients"].items()])
     for name, row in found["set"].items():

@@ -43,9 +43,7 @@ if TYPE_CHECKING:
     help="Entries around each hit, on each side.",
 )
 @click.option("--explain", is_flag=True, help="Show the parts of each score.")
-@click.option(
-    "--words", "words_only", is_flag=True, help="Search by words alone, without the embedding model."
-)
+@click.option("--words", "words_only", is_flag=True, help="Search by words alone, without the embedding model.")
 @json_option
 @db_option
 def recall(
@@ -78,9 +76,7 @@ def recall(
             return
         searching = _recall(records)
         wanted = [kind.strip() for kind in kinds.split(",")] if kinds else None
-        hits = searching.search(
-            text, k, scope, thread=thread, before=before, kinds=wanted, neighbours=neighbours
-        )
+        hits = searching.search(text, k, scope, thread=thread, before=before, kinds=wanted, neighbours=neighbours)
         lacking = searching.without_meaning(thread)
     _print_entries(hits, searching.by, lacking, explain, as_json)
 

@@ -104,9 +104,7 @@ def _fields(command: Any) -> Any:
     options = [
         click.option("--title", help="What it is called."),
         click.option("--tag", "tags", multiple=True, metavar="TAG", help="A tag; may be given again."),
-        click.option(
-            "--context", callback=_json, metavar="JSON", help="What it holds: a JSON object, or @FILE."
-        ),
+        click.option("--context", callback=_json, metavar="JSON", help="What it holds: a JSON object, or @FILE."),
         click.option("--hints", callback=_json, metavar="JSON", help="llm_hints: a JSON object, or @FILE."),
         click.option("--ttl", "ttl_s", type=float, metavar="SECONDS", help="Expires after so many seconds."),
         click.option("--owner", help="Whose it is."),
@@ -167,9 +165,7 @@ def _draft(given: JsonObject, now: int) -> Record:
 @click.command()
 @click.argument("id")
 @click.argument("file", required=False)
-@click.option(
-    "--version", type=int, required=True, help="The version you saw; another one there is a conflict."
-)
+@click.option("--version", type=int, required=True, help="The version you saw; another one there is a conflict.")
 @_fields
 @db_option
 @json_option
@@ -242,16 +238,12 @@ def catalog(file: str | None, db: Place | None, as_json: bool) -> None:
 
     tools = read_json(file) if file else None
     if tools is not None and not isinstance(tools, list):
-        raise FormatError(
-            f"{file} holds no list of tools", hint='Write [{"name": "…", "description": "…"}, …].'
-        )
+        raise FormatError(f"{file} holds no list of tools", hint='Write [{"name": "…", "description": "…"}, …].')
     now = now_ms()
     with open_records(db) as records:
         made = keep_catalog(records, tools, now=now)
         report(react(records, made, now=now))
-    print_record(
-        made, as_json, f"{made.id} version {made.version}: {counted(len(made.context['tools']), 'tool')}"
-    )
+    print_record(made, as_json, f"{made.id} version {made.version}: {counted(len(made.context['tools']), 'tool')}")
 
 
 @click.command()
@@ -358,9 +350,7 @@ def search(
       quire record search "deploy" --schema note.v1 --include-context --json
     """
     if not q.strip():
-        raise CallError(
-            "there is nothing to look for", hint='Say it in words: quire record search "API key".'
-        )
+        raise CallError("there is nothing to look for", hint='Say it in words: quire record search "API key".')
     if not words and embedder() is None:
         echo(f"searched {NO_MODEL}", err=True)
     with open_records(db, create=False, words=words) as records:
@@ -400,14 +390,9 @@ def history(id: str, db: Place | None, as_json: bool) -> None:
 @click.option("--request", help="What is asked, as text.")
 @click.option("--trigger", metavar="ID", help="The record that asks; default: the newest one that triggers.")
 @click.option(
-    "--config",
-    "config_file",
-    metavar="FILE",
-    help="The configuration; default: its context.config.v1 record.",
+    "--config", "config_file", metavar="FILE", help="The configuration; default: its context.config.v1 record."
 )
-@click.option(
-    "--context-only", is_flag=True, help="Leave out the request: print the formatted_context alone."
-)
+@click.option("--context-only", is_flag=True, help="Leave out the request: print the formatted_context alone.")
 @click.option("--dry-run", is_flag=True, help="Keep nothing: do not touch the consumer's context record.")
 @words_option
 @db_option
@@ -433,9 +418,7 @@ def build(
     from quire.records import Builder
 
     if request is not None and trigger is not None:
-        raise CallError(
-            "--request and --trigger exclude each other", hint="A trigger brings its own request."
-        )
+        raise CallError("--request and --trigger exclude each other", hint="A trigger brings its own request.")
     now = now_ms()
     with open_records(db, create=False, words=words) as records:
         builder = Builder(_config(records, consumer, config_file, now))

@@ -56,14 +56,10 @@ class RequestAt(msgspec.Struct, frozen=True):
 @click.argument("source", metavar="THREAD|FILE")
 @click.option("--model", "-m", required=True, help="provider:model; the provider may be a wire format.")
 @click.option("--provider", "-p", help="The provider, where --model names the model alone.")
-@click.option(
-    "--turn", type=click.IntRange(1), help="The last request of this turn (default: of the thread)."
-)
+@click.option("--turn", type=click.IntRange(1), help="The last request of this turn (default: of the thread).")
 @click.option("--step", type=click.IntRange(1), help="This request of the turn.")
 @click.option("--all", "every", is_flag=True, help="Every request, one JSON object a line.")
-@click.option(
-    "--budget", type=click.IntRange(1), help="Tokens one request may hold (default: the model's window)."
-)
+@click.option("--budget", type=click.IntRange(1), help="Tokens one request may hold (default: the model's window).")
 @click.option("--marks/--no-marks", default=True, show_default=True, help="Place cache marks.")
 @click.option("--bytes", "as_bytes", is_flag=True, help="Print the prefix bytes that a cache compares.")
 @json_option
@@ -259,11 +255,7 @@ class TextFormat(NamedTuple):
 
 FORMATS = {
     "markdown": TextFormat(
-        markdown.read,
-        markdown.render,
-        markdown.parse,
-        markdown.to_json,
-        ("wrap", "default_language", "system"),
+        markdown.read, markdown.render, markdown.parse, markdown.to_json, ("wrap", "default_language", "system")
     ),
     "xml": TextFormat(xml.read, xml.render, xml.parse, xml.to_json),
     "json": TextFormat(json_.read, json_.render, json_.parse, json_.to_json),
@@ -275,15 +267,11 @@ FORMATS = {
 @click.command("format")
 @click.argument("name", metavar="FORMAT", type=click.Choice(list(FORMATS)))
 @click.argument("file", default="-")
-@click.option(
-    "--profile", type=click.Choice(PROFILES), default="quire", help="markdown: quire, or agent-q as it was."
-)
+@click.option("--profile", type=click.Choice(PROFILES), default="quire", help="markdown: quire, or agent-q as it was.")
 @click.option("--parse", "parses", is_flag=True, help="Read the text and print its value as JSON.")
 @click.option("--wrap", type=click.Choice(WRAPS), help="markdown: put tags around context and request.")
 @click.option("--system", metavar="TEXT", help="markdown: a system prompt in front, with --wrap tags.")
-@click.option(
-    "--default-language", metavar="TAG", help="markdown: the tag of code in no known language (lisp)."
-)
+@click.option("--default-language", metavar="TAG", help="markdown: the tag of code in no known language (lisp).")
 @click.option("--detail", type=click.Choice(DETAILS), help="clean: how much of each tool (full).")
 @click.option("--window", metavar="N", help="replay: how many history events, or all (15).")
 @click.option("--delimiter", type=click.Choice(DELIMITERS), help="replay: what events begin with ($).")
@@ -306,9 +294,7 @@ def format_(name: str, file: str, profile: str, parses: bool, **options: str | N
     for option in given:
         if option not in chosen.options:
             flag = "--" + option.replace("_", "-")
-            raise CallError(
-                f"{flag} does not go with {name}", hint="quire format --help says which format it is for."
-            )
+            raise CallError(f"{flag} does not go with {name}", hint="quire format --help says which format it is for.")
     if parses:
         # A text may begin with a byte order mark of its own: what was rendered is read back whole.
         value = chosen.to_json(chosen.parse(read_verbatim(file)))
@@ -367,9 +353,7 @@ def _json(text: str, file: str) -> Json:
 
 @click.command()
 @click.argument("file")
-@click.option(
-    "--model", "-m", default=None, help="Model name, also with provider: and vendor/ (default: o200k)."
-)
+@click.option("--model", "-m", default=None, help="Model name, also with provider: and vendor/ (default: o200k).")
 @json_option
 def tokens(file: str, model: str | None, as_json: bool) -> None:
     """Count the tokens of FILE (- for standard input) with the model's vocabulary.

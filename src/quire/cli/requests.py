@@ -47,9 +47,7 @@ class Report(msgspec.Struct, frozen=True):
 @click.command()
 @click.argument("file")
 @click.option("--provider", "-p", help="Provider or wire format (default: by the shape of the request).")
-@click.option(
-    "--model", "-m", help="provider:model, or the model alone (default: the one the request names)."
-)
+@click.option("--model", "-m", help="provider:model, or the model alone (default: the one the request names).")
 @json_option
 def lint(file: str, provider: str | None, model: str | None, as_json: bool) -> None:
     """Check requests against their provider's rules, without sending them.
@@ -92,9 +90,7 @@ def _linted(text: str, file: str) -> Iterator[tuple[int, Any]]:
         yield 0, whole
 
 
-def _reports(
-    requests: Iterator[tuple[int, Any]], provider: str | None, model: str | None
-) -> Iterator[Report]:
+def _reports(requests: Iterator[tuple[int, Any]], provider: str | None, model: str | None) -> Iterator[Report]:
     from quire.providers.rules import ServerMemory, observe, unchecked, validate
     from quire.providers.wires import detect
 
@@ -167,20 +163,12 @@ class Timed(msgspec.Struct, frozen=True):
 
 @click.command()
 @click.argument("file")
-@click.option(
-    "--provider", "-p", help="Provider or wire format (anthropic, openai, vllm), unless --model names it."
-)
-@click.option(
-    "--model", "-m", help="provider:model, or the model alone (default: the one each request names)."
-)
-@click.option(
-    "--mark", "with_marks", is_flag=True, help="Place Quire's cache marks first (where there are none)."
-)
+@click.option("--provider", "-p", help="Provider or wire format (anthropic, openai, vllm), unless --model names it.")
+@click.option("--model", "-m", help="provider:model, or the model alone (default: the one each request names).")
+@click.option("--mark", "with_marks", is_flag=True, help="Place Quire's cache marks first (where there are none).")
 @click.option("--chart/--no-chart", default=True, help="Draw the chart behind the table.")
 @json_option
-def simulate(
-    file: str, provider: str | None, model: str | None, with_marks: bool, chart: bool, as_json: bool
-) -> None:
+def simulate(file: str, provider: str | None, model: str | None, with_marks: bool, chart: bool, as_json: bool) -> None:
     """Predict what each request of FILE reads from the cache, writes to it and costs.
 
     FILE holds one JSON request a line (- is standard input), bare or as {"at": ms, "request": {...}}.
@@ -247,10 +235,7 @@ def _time(given: JsonObject, file: str, line: int, otherwise: int) -> int:
     said = next((given[name] for name in ("at", "at_ms") if given.get(name) is not None), otherwise)
     if isinstance(said, bool) or not isinstance(said, int | float) or not math.isfinite(said):
         raise FormatError(
-            f"{called(file)}: {said!r} is no time",
-            line=line,
-            column=1,
-            hint='"at" is in milliseconds: {"at": 1000}.',
+            f"{called(file)}: {said!r} is no time", line=line, column=1, hint='"at" is in milliseconds: {"at": 1000}.'
         )
     return int(said)
 
@@ -312,11 +297,7 @@ def _json(provider: str, requests: list[Timed], predicted: list[Predicted]) -> J
         for request, each in zip(requests, predicted, strict=True)
     ]
     total = _total(predicted)
-    return {
-        "provider": provider,
-        "requests": rows,
-        "total": {"tokens": total.tokens, **msgspec.structs.asdict(total)},
-    }
+    return {"provider": provider, "requests": rows, "total": {"tokens": total.tokens, **msgspec.structs.asdict(total)}}
 
 
 def _print_predictions(requests: list[Timed], predicted: list[Predicted], chart: bool) -> None:

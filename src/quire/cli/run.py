@@ -8,24 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from quire.cli.attachments import (
-    attach_option,
-    attached_items,
-    linked_items,
-    note_items,
-    note_option,
-    question,
-)
-from quire.cli.output import (
-    Place,
-    PlainScreen,
-    counted,
-    db_option,
-    echo,
-    json_option,
-    print_json,
-    print_table,
-)
+from quire.cli.attachments import attach_option, attached_items, linked_items, note_items, note_option, question
+from quire.cli.output import Place, PlainScreen, counted, db_option, echo, json_option, print_json, print_table
 from quire.cli.runner import (
     Connection,
     Equipment,
@@ -156,13 +140,8 @@ def _mention_interrupted(store: Store, thread: str) -> None:
     """A new turn leaves an open one behind; whoever did not mean that should know."""
     from quire.send.turn_state import standing
 
-    if any(each.name == thread for each in store.threads()) and standing(store, thread).next in (
-        "ask",
-        "run",
-    ):
-        echo(
-            "the turn before was not finished; `quire resume` would have gone on with it", err=True, dim=True
-        )
+    if any(each.name == thread for each in store.threads()) and standing(store, thread).next in ("ask", "run"):
+        echo("the turn before was not finished; `quire resume` would have gone on with it", err=True, dim=True)
 
 
 # `quire resume`: go on with a turn that was interrupted.

@@ -36,8 +36,7 @@ _SERVER_OPTIONS = (
         help="provider:model (default: $QUIRE_MODEL, else the thread's last one, else the local model).",
     ),
     click.option(
-        "--base-url",
-        help="Another address of the same API (default: $QUIRE_BASE_URL, else the SDK's own variable).",
+        "--base-url", help="Another address of the same API (default: $QUIRE_BASE_URL, else the SDK's own variable)."
     ),
     click.option(
         "--explicit-cache",
@@ -65,9 +64,7 @@ class Connection(NamedTuple):
     window: int = 0
 
 
-def reach(
-    model: str | None, base_url: str | None = None, explicit_cache: bool = False, last: str = ""
-) -> Connection:
+def reach(model: str | None, base_url: str | None = None, explicit_cache: bool = False, last: str = "") -> Connection:
     """The model that was named, else the one of the environment, else the thread's last, else the local one."""
     from quire.providers.models import is_embedded, named_target
     from quire.send.connect import check_explicit_cache, transport_for
@@ -130,26 +127,18 @@ RUNNERS = ("chat", "qa", "planned", "agent", "records", "project")
 _FOLDER = click.Path(exists=True, file_okay=False)
 _FILE = click.Path(exists=True, dir_okay=False)
 _OPTIONS = (
-    click.option(
-        "--runner", type=click.Choice(RUNNERS), help="How turns are carried out (default: by what is given)."
-    ),
+    click.option("--runner", type=click.Choice(RUNNERS), help="How turns are carried out (default: by what is given)."),
     click.option("--system", help="The system prompt; without --project, a project's prompt."),
-    click.option(
-        "--memory", type=_FILE, help="A file that says what is known of the user; it is read every turn."
-    ),
+    click.option("--memory", type=_FILE, help="A file that says what is known of the user; it is read every turn."),
     click.option("--root", type=_FOLDER, help="planned, agent, records: the folder its file tools may read."),
     click.option("--vault", type=_FOLDER, help="A folder of markdown notes to answer from and to attach."),
     click.option("--project", type=_FILE, help="A file with the project's prompt."),
     click.option("--file", "files", multiple=True, type=_FILE, help="A file of the project; again for more."),
     click.option(
-        "--mcp",
-        multiple=True,
-        help="planned, agent, records: the command or URL of an MCP server; again for more.",
+        "--mcp", multiple=True, help="planned, agent, records: the command or URL of an MCP server; again for more."
     ),
     click.option("--consumer", help="records: whose context.config.v1 record it builds by (default: chat)."),
-    click.option(
-        "--text-tools", is_flag=True, help="agent: tell of tools in words, for models that take none."
-    ),
+    click.option("--text-tools", is_flag=True, help="agent: tell of tools in words, for models that take none."),
     click.option("--budget", type=click.IntRange(1), help="Tokens one request may hold, from now on."),
     click.option(
         "--promote",
@@ -157,9 +146,7 @@ _OPTIONS = (
         help="When items move into the library, from now on.",
     ),
     click.option("--items", type=click.Choice(["xml", "markdown"]), help="How items are told, from now on."),
-    click.option(
-        "--floor", type=click.FloatRange(0, 1, min_open=True), help="Share that stays verbatim, from now on."
-    ),
+    click.option("--floor", type=click.FloatRange(0, 1, min_open=True), help="Share that stays verbatim, from now on."),
 )
 # What each runner can make use of, besides a system prompt and a project; the notes of chat can be attached.
 _TOOLS = frozenset({"root", "vault", "mcp"})
@@ -224,9 +211,7 @@ def chosen(given: dict[str, Any], before: Choice | None = None) -> Choice:
     for name in sorted((_SPECIAL - useful) & set(new)):
         raise CallError(
             f"--{name.replace('_', '-')} does not go with the {runner} runner",
-            hint="Leave it out, or choose "
-            + " or ".join(each for each in _USES if name in _USES[each])
-            + ".",
+            hint="Leave it out, or choose " + " or ".join(each for each in _USES if name in _USES[each]) + ".",
         )
     places: dict[str, str] = {
         name: os.path.abspath(new[name]) for name in ("memory", "root", "vault", "project") if name in new
@@ -371,11 +356,7 @@ def under_policy(thread: Thread, reached: Connection, choice: Choice) -> Thread:
     """The thread under the policy that was asked for, else in the server's window; the rest stays as it was."""
     from quire.thread_state import policy_for
 
-    asked = {
-        name: getattr(choice, name)
-        for name in ("budget", "promote", "items", "floor")
-        if getattr(choice, name)
-    }
+    asked = {name: getattr(choice, name) for name in ("budget", "promote", "items", "floor") if getattr(choice, name)}
     if "budget" in asked:
         asked["reply"] = min(policy_for(reached.target).reply, asked["budget"] // 8)
         if asked["budget"] != thread.policy_changes.get("budget"):

@@ -11,16 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from quire.cli.output import (
-    Place,
-    db_option,
-    default_db,
-    echo,
-    json_option,
-    place_name,
-    print_json,
-    print_table,
-)
+from quire.cli.output import Place, db_option, default_db, echo, json_option, place_name, print_json, print_table
 from quire.cli.proxy import passing_for, passing_options, port_option, serve_promptly, show_total
 from quire.cli.store import make_folder, now_ms, open_db
 from quire.errors import CallError, NotFound
@@ -38,15 +29,10 @@ _HELP = {"help_option_names": ["-h", "--help"]}
 @click.group(invoke_without_command=True, context_settings=_HELP)
 @port_option
 @click.option(
-    "--host",
-    default="127.0.0.1",
-    show_default=True,
-    help="Which address; any but this machine's demands keys.",
+    "--host", default="127.0.0.1", show_default=True, help="Which address; any but this machine's demands keys."
 )
 @db_option
-@click.option(
-    "--to", help="Pass requests of other paths on to this base URL; takes all options of `quire proxy`."
-)
+@click.option("--to", help="Pass requests of other paths on to this base URL; takes all options of `quire proxy`.")
 @click.option("--model", "-m", help="provider:model of turns that name none (default: $QUIRE_MODEL).")
 @click.option("--base-url", help="Another address of that model's provider (default: $QUIRE_BASE_URL).")
 @click.option(
@@ -68,17 +54,10 @@ _HELP = {"help_option_names": ["-h", "--help"]}
     help="Requests a second of one caller; 0: any.",
 )
 @click.option(
-    "--max-body",
-    type=click.IntRange(1024),
-    default=16 * 1024 * 1024,
-    show_default=True,
-    help="Bytes of one body.",
+    "--max-body", type=click.IntRange(1024), default=16 * 1024 * 1024, show_default=True, help="Bytes of one body."
 )
 @click.option(
-    "--redact",
-    multiple=True,
-    metavar="REGEX",
-    help="More texts that are secrets, besides keys of known formats.",
+    "--redact", multiple=True, metavar="REGEX", help="More texts that are secrets, besides keys of known formats."
 )
 @click.option("--no-redact", is_flag=True, help="Keep and show secrets as they come.")
 @passing_options
@@ -116,10 +95,7 @@ def serve(
     from quire.server.app import Running
     from quire.server.service import ServiceLimits
 
-    model, base_url = (
-        model or os.environ.get("QUIRE_MODEL", ""),
-        base_url or os.environ.get("QUIRE_BASE_URL", ""),
-    )
+    model, base_url = (model or os.environ.get("QUIRE_MODEL", ""), base_url or os.environ.get("QUIRE_BASE_URL", ""))
     if local:
         model, base_url = _local()
         to = to or base_url
@@ -140,13 +116,7 @@ def serve(
 
 
 def _service(
-    place: Place,
-    host: str,
-    limits: ServiceLimits,
-    redact: tuple[str, ...],
-    no_redact: bool,
-    model: str,
-    base_url: str,
+    place: Place, host: str, limits: ServiceLimits, redact: tuple[str, ...], no_redact: bool, model: str, base_url: str
 ) -> Service:
     """The service of a database; one that other machines reach has keys."""
     from quire.server.access import Redactor
@@ -174,39 +144,15 @@ def _local() -> tuple[str, str]:
 
 # What is asked in the demo, the file that the model reads for it, and its answer; the last but one comes after a long pause.
 _DEMO = (
-    (
-        "Orders above 50 euros ship free. Where is that decided?",
-        "shop/shipping.py",
-        "In `fee()`: the limit is 50.0.",
-    ),
-    (
-        "Customers see two decimals everywhere but in the mail.",
-        "shop/mail.py",
-        "`receipt()` lacks `:.2f`; mended.",
-    ),
-    (
-        "Why is order A-1042 counted twice?",
-        "shop/orders.py",
-        "`add()` retries without its id; A-1042 came twice.",
-    ),
+    ("Orders above 50 euros ship free. Where is that decided?", "shop/shipping.py", "In `fee()`: the limit is 50.0."),
+    ("Customers see two decimals everywhere but in the mail.", "shop/mail.py", "`receipt()` lacks `:.2f`; mended."),
+    ("Why is order A-1042 counted twice?", "shop/orders.py", "`add()` retries without its id; A-1042 came twice."),
     ("Add a test for that.", "tests/test_orders.py", "`test_a_retry_adds_nothing` fails before, passes now."),
-    (
-        "Do vouchers apply before or after shipping?",
-        "shop/vouchers.py",
-        "Before: `total()` takes the voucher first.",
-    ),
+    ("Do vouchers apply before or after shipping?", "shop/vouchers.py", "Before: `total()` takes the voucher first."),
     ("Then the free limit must see the full price.", "shop/cart.py", "Done: cart.py calls `fee(full)`."),
-    (
-        "Does the invoice say so too?",
-        "shop/invoice.py",
-        "It used the reduced price; it calls `fee(full)` now.",
-    ),
+    ("Does the invoice say so too?", "shop/invoice.py", "It used the reduced price; it calls `fee(full)` now."),
     ("Back from lunch. Which order was counted twice?", "shop/ledger.py", "A-1042; the ledger has it once."),
-    (
-        "Write the changelog line.",
-        "CHANGELOG.md",
-        "Free shipping goes by the full price; retries add no order.",
-    ),
+    ("Write the changelog line.", "CHANGELOG.md", "Free shipping goes by the full price; retries add no order."),
 )
 
 
@@ -238,9 +184,7 @@ def _begin_demo(store: Store) -> None:
 
     target, runner = "anthropic:claude-opus-5-5", Runner(tools=Toolbox(read))
     replies = [
-        reply
-        for _, path, answer in _DEMO
-        for reply in ({"calls": [{"name": "read", "args": {"path": path}}]}, answer)
+        reply for _, path, answer in _DEMO for reply in ({"calls": [{"name": "read", "args": {"path": path}}]}, answer)
     ]
     thread = Thread(store, "demo", Policy(budget=3_500, reply=500), clock=clock, observers=())
     rules = (
@@ -249,9 +193,7 @@ def _begin_demo(store: Store) -> None:
         "Prices are in euros.",
         "Never touch the ledger.",
     )
-    thread.append(
-        system("You mend the web shop of a small company.\n" + "".join(f"- {rule}\n" for rule in rules))
-    )
+    thread.append(system("You mend the web shop of a small company.\n" + "".join(f"- {rule}\n" for rule in rules)))
     with Emulator("anthropic", replies, lenient=True, clock=lambda: now[0]) as provider:
         for n, (text, _, _) in enumerate(_DEMO):
             now[0] += 12 * 60_000 if n == len(_DEMO) - 2 else 20_000

@@ -51,9 +51,7 @@ def _check_there(file: Place) -> None:
     if isinstance(file, str):
         return
     if not file.exists():
-        raise NotFound(
-            f"there is no database at {file}", hint="`quire log new NAME` makes one; --db chooses another."
-        )
+        raise NotFound(f"there is no database at {file}", hint="`quire log new NAME` makes one; --db chooses another.")
     if file.is_file() and file.stat().st_size == 0:
         raise DamageError(
             f"{file} is empty (0 bytes): no entry can be read, from entry 1 on",

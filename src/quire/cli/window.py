@@ -26,9 +26,7 @@ def keep(thread: Thread, given: Attached, vault: Vault | None = None) -> Item:
     from quire.items import item
 
     if given.item is None:
-        raise CallError(
-            f"{given.name} is an image, which cannot be kept in every turn", hint="/attach it instead."
-        )
+        raise CallError(f"{given.name} is an image, which cannot be kept in every turn", hint="/attach it instead.")
     meta = given.item.get("metadata") or {}
     of_vault = vault is not None and given.kind != "file" and "path" in meta
     file = vault.root.path / meta["path"] if vault is not None and of_vault else None
@@ -41,12 +39,8 @@ def named(window: Window, name: str) -> Item:
 
     found = [each for each in window if name in (each.id, kept_id(each))]
     if not found:
-        holds = ", ".join(
-            f"{each.id} {kept_id(each)}" if kept_id(each) != each.id else each.id for each in window
-        )
-        raise NotFound(
-            f"the window holds no {name!r}", hint=f"It holds {holds}." if holds else "It is empty."
-        )
+        holds = ", ".join(f"{each.id} {kept_id(each)}" if kept_id(each) != each.id else each.id for each in window)
+        raise NotFound(f"the window holds no {name!r}", hint=f"It holds {holds}." if holds else "It is empty.")
     return found[-1]
 
 
@@ -90,13 +84,7 @@ def rows(window: Window, types: Sequence[str] = (), limit: int | None = None) ->
 
     pinned = set(window.pinned)
     return [
-        [
-            each.id,
-            kept_id(each),
-            each.type,
-            counter().count(each.content),
-            "pinned" if each.id in pinned else "",
-        ]
+        [each.id, kept_id(each), each.type, counter().count(each.content), "pinned" if each.id in pinned else ""]
         for each in window.get(types, limit)
     ]
 
@@ -129,9 +117,7 @@ _BELONG |= {"type": "show", "limit": "show"}
 def _check(action: str, names: Sequence[str], given: dict[str, Any]) -> None:
     for name, its in _BELONG.items():
         if its != action and given[name] not in (None, "", ()) and given[name] is not False:
-            raise CallError(
-                f"--{name} belongs to `{its}`, not to `{action}`", hint="See quire window --help."
-            )
+            raise CallError(f"--{name} belongs to `{its}`, not to `{action}`", hint="See quire window --help.")
     takes = action not in ("show", "clear")
     if names and not takes:
         raise CallError(f"{action} takes no name, not {names[0]!r}", hint="remove, pin and unpin take names.")
@@ -156,9 +142,7 @@ def _check(action: str, names: Sequence[str], given: dict[str, Any]) -> None:
 @click.option("--max-item-tokens", type=int, help="Take items of at most so many tokens; 0 for no limit.")
 @db_option
 @json_option
-def window(
-    thread: str, action: str, names: tuple[str, ...], db: Place | None, as_json: bool, **given: Any
-) -> None:
+def window(thread: str, action: str, names: tuple[str, ...], db: Place | None, as_json: bool, **given: Any) -> None:
     """Show or change the window of THREAD: the items that join every turn until they are removed or evicted.
 
     NAME is a file, file:10-20, file::symbol, [[note]], #tag or folder/ to add, and ctx-N or what the item is known

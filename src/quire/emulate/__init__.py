@@ -150,9 +150,7 @@ class Emulator(BackgroundServer):
         lenient: bool = False,
         state: Path | None = None,
     ) -> None:
-        self._emulated = Emulated(
-            provider, replies, clock or _wall_clock, piece, enforce_binding, lenient, state
-        )
+        self._emulated = Emulated(provider, replies, clock or _wall_clock, piece, enforce_binding, lenient, state)
         super().__init__(lambda: _app(self._emulated, chunk_bytes), port)
 
     @property
@@ -189,9 +187,7 @@ def _listen(port: int) -> socket.socket:
         listener.bind(("127.0.0.1", port))
     except OSError as error:
         listener.close()
-        raise CallError(
-            f"port {port} cannot be used: {error.strerror}", hint="Use --port 0 for a free one."
-        ) from error
+        raise CallError(f"port {port} cannot be used: {error.strerror}", hint="Use --port 0 for a free one.") from error
     # Clients may connect from now on; they wait until the server has started.
     listener.listen(128)
     return listener

@@ -93,12 +93,7 @@ def usage(exchange: Answering) -> JsonObject:
 
 def stream(exchange: Answering, message: JsonObject, size: int) -> Iterator[bytes]:
     """The events of a message; usage and diagnostics come with the first."""
-    opening = {
-        **message,
-        "content": [],
-        "stop_reason": None,
-        "usage": {**message["usage"], "output_tokens": 1},
-    }
+    opening = {**message, "content": [], "stop_reason": None, "usage": {**message["usage"], "output_tokens": 1}}
     yield _event({"type": "message_start", "message": opening})
     yield _event({"type": "ping"})
     for index, block in enumerate(message["content"]):
@@ -127,16 +122,12 @@ def _deltas(index: int, block: JsonObject, exchange: Answering, size: int) -> It
     if block["type"] == "text":
         yield from ({"type": "text_delta", "text": piece} for piece in pieces(block["text"], size))
     elif block["type"] == "thinking":
-        yield from (
-            {"type": "thinking_delta", "thinking": piece} for piece in pieces(block["thinking"], size)
-        )
+        yield from ({"type": "thinking_delta", "thinking": piece} for piece in pieces(block["thinking"], size))
         yield {"type": "signature_delta", "signature": block["signature"]}
     else:
         call = exchange.parts[index]
         assert isinstance(call, Call)
-        yield from (
-            {"type": "input_json_delta", "partial_json": piece} for piece in pieces(arguments(call), size)
-        )
+        yield from ({"type": "input_json_delta", "partial_json": piece} for piece in pieces(arguments(call), size))
 
 
 def _event(data: JsonObject) -> bytes:
@@ -242,9 +233,7 @@ def drop_mismatched(body: JsonObject, seen: ServerMemory) -> DroppedThinking:
         {**message, "content": _without(message["content"], index, taken)}
         for index, message in enumerate(body["messages"])
     ]
-    said = tuple(
-        {"type": "thinking_dropped", "path": path, "reason": "prefix_binding_mismatch"} for path in paths
-    )
+    said = tuple({"type": "thinking_dropped", "path": path, "reason": "prefix_binding_mismatch"} for path in paths)
     return DroppedThinking({**body, "messages": messages}, said)
 
 

@@ -169,19 +169,14 @@ class Endpoints:
                 yield Route(endpoint.path, self._post(wire, endpoint), methods=["POST"])
         listing = self._emulated.voice.models
         for path in filter(None, (listing, listing.removeprefix("/v1"))):
-            yield self._route(
-                path, ["GET"], self._emulated.wire, lambda _, received: self._emulated.models(received)
-            )
+            yield self._route(path, ["GET"], self._emulated.wire, lambda _, received: self._emulated.models(received))
             yield self._route(f"{path}/{{name:path}}", ["GET"], self._emulated.wire, self._model)
 
     def _responses_routes(self) -> Iterator[BaseRoute]:
         for base in ("/v1/responses", "/responses"):
             yield WebSocketRoute(base, self._converse)
             yield self._route(
-                f"{base}/compact",
-                ["POST"],
-                "openai-responses",
-                lambda _, received: self._emulated.compact(received),
+                f"{base}/compact", ["POST"], "openai-responses", lambda _, received: self._emulated.compact(received)
             )
             yield self._route(f"{base}/{{id}}", ["GET", "DELETE"], "openai-responses", self._response)
 
@@ -194,9 +189,7 @@ class Endpoints:
             f"{path}/{{id}}",
             list(acts),
             "gemini",
-            lambda request, received: acts[received.method](
-                received, f"cachedContents/{request.path_params['id']}"
-            ),
+            lambda request, received: acts[received.method](received, f"cachedContents/{request.path_params['id']}"),
         )
 
     def _model(self, request: Request, received: EmulatedRequest) -> EmulatedReply:
@@ -227,9 +220,7 @@ class Endpoints:
 
         return handle
 
-    def _posted(
-        self, received: EmulatedRequest, wire: str, endpoint: EmulatedPath, model: str
-    ) -> EmulatedReply:
+    def _posted(self, received: EmulatedRequest, wire: str, endpoint: EmulatedPath, model: str) -> EmulatedReply:
         if endpoint.count:
             inner = endpoint.inner(received.body)
             return self._emulated.count(received, inner, wire, model, endpoint.count)

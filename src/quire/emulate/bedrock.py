@@ -9,15 +9,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from quire.emulate import anthropic
-from quire.emulate.script import (
-    Answering,
-    EmulatedPath,
-    EmulatedRequest,
-    Refusal,
-    ReplyForm,
-    arguments,
-    pieces,
-)
+from quire.emulate.script import Answering, EmulatedPath, EmulatedRequest, Refusal, ReplyForm, arguments, pieces
 from quire.providers.models import ModelInfo
 from quire.providers.rules.grammar import obj
 from quire.values import Call, JsonObject, Text, Think
@@ -97,15 +89,10 @@ def stream(exchange: Answering, whole: JsonObject, size: int) -> Iterator[bytes]
     yield _event("metadata", {"usage": whole["usage"], "metrics": whole["metrics"]})
 
 
-def _block_events(
-    block: JsonObject, exchange: Answering, index: int, size: int
-) -> Iterator[tuple[str, JsonObject]]:
+def _block_events(block: JsonObject, exchange: Answering, index: int, size: int) -> Iterator[tuple[str, JsonObject]]:
     if "toolUse" in block:
         call = block["toolUse"]
-        yield (
-            "contentBlockStart",
-            {"start": {"toolUse": {"toolUseId": call["toolUseId"], "name": call["name"]}}},
-        )
+        yield ("contentBlockStart", {"start": {"toolUse": {"toolUseId": call["toolUseId"], "name": call["name"]}}})
     for delta in _deltas(block, exchange, index, size):
         yield "contentBlockDelta", {"delta": delta}
     yield "contentBlockStop", {}
@@ -125,9 +112,7 @@ def _deltas(block: JsonObject, exchange: Answering, index: int, size: int) -> It
 
 
 def _event(name: str, data: JsonObject) -> bytes:
-    return frame(
-        {":event-type": name, ":content-type": "application/json", ":message-type": "event"}, _json(data)
-    )
+    return frame({":event-type": name, ":content-type": "application/json", ":message-type": "event"}, _json(data))
 
 
 def _json(data: JsonObject) -> bytes:

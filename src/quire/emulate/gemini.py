@@ -137,9 +137,7 @@ VOICE = ReplyForm(
         EmulatedPath(f"{_MODEL}:generateContent", streamed=False),
         EmulatedPath(f"{_MODEL}:streamGenerateContent", streamed=True),
         EmulatedPath(
-            f"{_MODEL}:countTokens",
-            count="totalTokens",
-            inner=lambda body: body.get("generateContentRequest") or body,
+            f"{_MODEL}:countTokens", count="totalTokens", inner=lambda body: body.get("generateContentRequest") or body
         ),
     ),
     models="/{version}/models",

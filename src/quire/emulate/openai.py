@@ -278,9 +278,7 @@ def _offered(body: JsonObject) -> dict[str, JsonObject]:
     late = [item for _, item in objects_at(body.get("input"), "") if item.get("type") == "additional_tools"]
     for owner in (body, *late):
         for _, tool in objects_at(owner.get("tools"), ""):
-            inside = [
-                {**each, "namespace": tool.get("name")} for _, each in objects_at(tool.get("tools"), "")
-            ]
+            inside = [{**each, "namespace": tool.get("name")} for _, each in objects_at(tool.get("tools"), "")]
             for function in inside if tool.get("type") == "namespace" else [tool]:
                 offered.setdefault(str(function.get("name")), function)
     return offered
@@ -294,10 +292,7 @@ def _usage(exchange: Answering) -> JsonObject:
         "input_tokens_details": {
             "cached_tokens": predicted.read,
             "cache_write_tokens": predicted.write_5m + predicted.write_1h,
-            "cache_write_tokens_details": {
-                "ttl_30m_tokens": predicted.write_5m,
-                "ttl_12h_tokens": predicted.write_1h,
-            },
+            "cache_write_tokens_details": {"ttl_30m_tokens": predicted.write_5m, "ttl_12h_tokens": predicted.write_1h},
         },
         "output_tokens": output,
         "output_tokens_details": {"reasoning_tokens": exchange.reasoning_tokens},

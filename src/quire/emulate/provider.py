@@ -142,9 +142,7 @@ class Emulated:
         if refusal:
             return self.refused(received, wire, refusal)
         model = model or _model(body)
-        found = errors(
-            validate(body, self._name(wire), model or None, seen=self._seen, headers=received.headers)
-        )
+        found = errors(validate(body, self._name(wire), model or None, seen=self._seen, headers=received.headers))
         if found:
             return self.refused(received, wire, _refused(found[0]))
         asks = not (warm or _prewarms(body) or (VOICES[wire].stores and openai.compacts(body)))
@@ -182,9 +180,7 @@ class Emulated:
             return body, None if self._lenient else _not_found(str(id))
         return _carried_on(body, previous), None
 
-    def count(
-        self, received: EmulatedRequest, body: Json, wire: str, model: str, field: str
-    ) -> EmulatedReply:
+    def count(self, received: EmulatedRequest, body: Json, wire: str, model: str, field: str) -> EmulatedReply:
         """The tokens of a body under the name the provider gives them; a malformed one is refused."""
         if wrong := self.malformed(body, wire, model):
             return self.refused(received, wire, _refused(wrong))

@@ -147,8 +147,7 @@ def _part(part: Json) -> Spoken:
     if isinstance(part, Text | Think | Call):
         return part
     raise CallError(
-        f"a reply cannot hold {type(part).__name__}",
-        hint="Use strings and values.Text, values.Think and values.Call.",
+        f"a reply cannot hold {type(part).__name__}", hint="Use strings and values.Text, values.Think and values.Call."
     )
 
 
@@ -278,9 +277,7 @@ class ReplyForm(msgspec.Struct, frozen=True, kw_only=True):
     # What of key and version a request lacks.
     lacks: Callable[[EmulatedRequest], Refusal | None]
     unknown_model: Callable[[str], Refusal]
-    listed: Callable[[list[ModelInfo]], JsonObject] = lambda models: {
-        "data": [model.model for model in models]
-    }
+    listed: Callable[[list[ModelInfo]], JsonObject] = lambda models: {"data": [model.model for model in models]}
     model: Callable[[ModelInfo], JsonObject] = lambda info: {"id": info.model}
     # Whether the model thinks at all in answer to this body.
     thinks: Callable[[JsonObject, ModelInfo], bool] = lambda body, info: True

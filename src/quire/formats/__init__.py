@@ -27,9 +27,7 @@ def well_formed(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise fault(
-            text, error.start, f"lone surrogate U+{ord(text[error.start]):04X}", NOT_UTF8_HINT
-        ) from error
+        raise fault(text, error.start, f"lone surrogate U+{ord(text[error.start]):04X}", NOT_UTF8_HINT) from error
     return text
 
 

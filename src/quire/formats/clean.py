@@ -11,19 +11,7 @@ import msgspec
 from quire.entry import canonical
 from quire.errors import CallError
 from quire.formats import CallPair, exact, fault, paired, seen, well_formed
-from quire.log.shapes import (
-    ANYTHING,
-    BOOLEAN,
-    NULL,
-    OBJECT,
-    STRING,
-    Fields,
-    Listed,
-    Scalar,
-    checked,
-    either,
-    one_of,
-)
+from quire.log.shapes import ANYTHING, BOOLEAN, NULL, OBJECT, STRING, Fields, Listed, Scalar, checked, either, one_of
 from quire.values import Entry, Json, JsonObject
 
 # What a clean text shows: tools, relevant conversation, tool results, the request.
@@ -251,9 +239,7 @@ class _CleanReader:
             self.text,
             self.at,
             f"expected {wanted}, found {seen(self.text, self.at)}",
-            "A clean text is made of the sections "
-            + ", ".join((TOOLS, CONVERSATION, RESULTS, REQUEST))
-            + ".",
+            "A clean text is made of the sections " + ", ".join((TOOLS, CONVERSATION, RESULTS, REQUEST)) + ".",
         )
 
 

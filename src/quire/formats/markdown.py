@@ -145,9 +145,7 @@ def escape_name(name: str) -> str:
 # A markdown context back to its value, block by block: fences delimit everything before the request.
 
 _TYPES = {name.title(): name for name in ITEM_TYPES}
-_HEAD = re.compile(
-    rf"### ({'|'.join(map(re.escape, _TYPES))})(?: \(from ([^\n]*)\))?\n(`{{3,}})([A-Za-z0-9_+#.-]*)\n"
-)
+_HEAD = re.compile(rf"### ({'|'.join(map(re.escape, _TYPES))})(?: \(from ([^\n]*)\))?\n(`{{3,}})([A-Za-z0-9_+#.-]*)\n")
 _LINE_RANGE = re.compile(r":([0-9]{1,19})-([0-9]{1,19})\Z")
 _ESCAPED = re.compile(r"\\x([0-9a-f]{2})")
 _HINT = "parse reads what `quire format markdown` writes; profile agent-q cannot be read back."
@@ -156,9 +154,7 @@ _HINT = "parse reads what `quire format markdown` writes; profile agent-q cannot
 def parse(text: str, profile: Profile = "quire") -> Markdown:
     """The value of a rendered text; a text that is no context is a request alone."""
     if profile == "agent-q":
-        raise CallError(
-            "profile agent-q escapes nothing, so its text cannot be parsed", hint="Use --profile quire."
-        )
+        raise CallError("profile agent-q escapes nothing, so its text cannot be parsed", hint="Use --profile quire.")
     value = _value(well_formed(text))
     exact(text, render(value))
     return value
@@ -168,9 +164,7 @@ def _value(text: str) -> Markdown:
     if text.startswith(SYSTEM_OPEN):
         system, found, rest = text[len(SYSTEM_OPEN) - 1 :].partition(SYSTEM_CLOSE + OPEN)
         if not found:
-            raise fault(
-                text, 0, f"expected {SYSTEM_CLOSE.strip()} and a context behind the system prompt", _HINT
-            )
+            raise fault(text, 0, f"expected {SYSTEM_CLOSE.strip()} and a context behind the system prompt", _HINT)
         told = re.sub(r"(?m)^\\(?=\\*</system>)", "", system[1:])
         return msgspec.structs.replace(_parse_tagged(OPEN + rest, alone=False), system=told)
     if text.startswith(OPEN + HEADING[:-1]):
@@ -186,9 +180,7 @@ def _value(text: str) -> Markdown:
 
 
 def _parse_tagged(text: str, alone: bool = True) -> Markdown:
-    blocks, at = _blocks(
-        text, len(OPEN + HEADING) if text.startswith(OPEN + HEADING) else len(OPEN + HEADING) - 1
-    )
+    blocks, at = _blocks(text, len(OPEN + HEADING) if text.startswith(OPEN + HEADING) else len(OPEN + HEADING) - 1)
     if not text.startswith(CLOSE, at):
         raise fault(text, at, f"expected an item or {CLOSE}, found {seen(text, at)}", _HINT)
     rest = text[at + len(CLOSE) :]
@@ -332,9 +324,7 @@ def tag(item: Item, default_language: str = "lisp") -> str:
 _WRAP = {"wrap": one_of(WRAPS)}
 # What --parse prints: an item has its tag, and beside it what else was shown.
 _NAME, _LINE = either(STRING, NULL), either(INTEGER, NULL)
-INPUT = Fields(
-    json_.INPUT.required, {**json_.INPUT.optional, **_WRAP, "default_language": STRING, "system": _NAME}
-)
+INPUT = Fields(json_.INPUT.required, {**json_.INPUT.optional, **_WRAP, "default_language": STRING, "system": _NAME})
 SHOWN = Fields(
     {
         "items": Listed(
@@ -386,9 +376,7 @@ def _is_shown(data: Json) -> bool:
     return isinstance(items, list) and any(isinstance(item, dict) and "tag" in item for item in items)
 
 
-def _markdown(
-    blocks: tuple[MarkdownItem, ...], request: str | None, wrap: Wrap, system: str | None
-) -> Markdown:
+def _markdown(blocks: tuple[MarkdownItem, ...], request: str | None, wrap: Wrap, system: str | None) -> Markdown:
     tagged = blocks or request is None or system is not None
     return Markdown(blocks, request, wrap if tagged else "none", system)
 
@@ -408,7 +396,5 @@ def _typed(metadata: JsonObject, name: str, type: type) -> Json:
     value = metadata.get(name)
     if value is not None and (not isinstance(value, type) or isinstance(value, bool)):
         wanted = "a string" if type is str else "an integer"
-        raise FormatError(
-            f"metadata.{name} must be {wanted}, not {short(value)}", hint="Leave it out, or correct it."
-        )
+        raise FormatError(f"metadata.{name} must be {wanted}, not {short(value)}", hint="Leave it out, or correct it.")
     return value

@@ -146,9 +146,7 @@ def _section(heading: str, events: tuple[Event, ...], delimiter: Delimiter) -> s
 _KINDS = "|".join(MARK_KINDS)
 _FIRST = re.compile(rf"^([$§])(?:{_KINDS}): ", re.MULTILINE)
 _COUNT = re.compile(r"\n\(showing last [0-9]{1,18} of ([0-9]{1,18}) messages\)")
-_HINT = (
-    "A replay is `=== HISTORY ===` and `=== CURRENT ===`, each with events behind $user:, $call: and so on."
-)
+_HINT = "A replay is `=== HISTORY ===` and `=== CURRENT ===`, each with events behind $user:, $call: and so on."
 
 
 @cache
@@ -212,9 +210,7 @@ class _ReplayReader:
             raise self._fault(at, "a call without its result")
         outcome, _, content = self._body(at + 1).partition("\n\n")
         call = self._call(at, body)
-        return ReplayedCall(
-            call["name"], call["args"], self.unguard(_unguard_outcome(outcome)), self.unguard(content)
-        )
+        return ReplayedCall(call["name"], call["args"], self.unguard(_unguard_outcome(outcome)), self.unguard(content))
 
     def _call(self, at: int, body: str) -> Json:
         try:
@@ -248,12 +244,7 @@ WINDOW = 15
 
 INPUT = Fields(
     {"entries": Listed(ANYTHING)},
-    {
-        "window": either(NATURAL, NULL),
-        "delimiter": one_of(DELIMITERS),
-        "history": NATURAL,
-        "left_out": NATURAL,
-    },
+    {"window": either(NATURAL, NULL), "delimiter": one_of(DELIMITERS), "history": NATURAL, "left_out": NATURAL},
 )
 
 
@@ -345,9 +336,7 @@ def _sections(entries: list[Entry], history: int, left_out: int, delimiter: Deli
         raise FormatError(str(error), hint="Leave history and left_out away to show a thread.") from error
 
 
-def _replay(
-    history: Sequence[Event], current: Sequence[Event], left_out: int, delimiter: Delimiter
-) -> Replay:
+def _replay(history: Sequence[Event], current: Sequence[Event], left_out: int, delimiter: Delimiter) -> Replay:
     shown = bool(history or current)
     return Replay(tuple(history), tuple(current), left_out if history else 0, delimiter if shown else "$")
 

@@ -112,9 +112,7 @@ def parse(text: str) -> Context:
 
 def _root(text: str) -> Element:
     if "<!" in text:
-        raise FormatError(
-            "document types, comments and CDATA are not read", hint="Write < as &lt; in content."
-        )
+        raise FormatError("document types, comments and CDATA are not read", hint="Write < as &lt; in content.")
     try:
         return ElementTree.fromstring(text)
     except ElementTree.ParseError as error:
@@ -146,9 +144,7 @@ def _add(window: JsonObject, element: Element) -> None:
     item["content"] = _content(element)
     if "timestamp" in given:
         item["timestamp"] = _int("timestamp", given["timestamp"])
-    own = {
-        name: given[name] if OWN[name] is str else _int(name, given[name]) for name in OWN if name in given
-    }
+    own = {name: given[name] if OWN[name] is str else _int(name, given[name]) for name in OWN if name in given}
     if own or "metadata" in given:
         item["metadata"] = own | _object(given.get("metadata", "{}"))
     if "pinned" in given:
@@ -181,9 +177,7 @@ def _content(element: Element) -> str:
     try:
         return base64.b64decode(text, validate=True).decode()
     except (binascii.Error, UnicodeDecodeError) as error:
-        raise FormatError(
-            f"<{element.tag}> is not base64 of UTF-8: {error}", hint="Check the text."
-        ) from error
+        raise FormatError(f"<{element.tag}> is not base64 of UTF-8: {error}", hint="Check the text.") from error
 
 
 def _int(name: str, text: str) -> int:

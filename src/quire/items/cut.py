@@ -134,6 +134,4 @@ def at_hits(hits: Sequence[str], limit: int, more: int = 0) -> str:
     if hits and not shown:
         shown = [head(hits[0], limit)]
     more += len(hits) - len(shown)
-    return "\n".join(
-        [*shown, f"[… {more:,} more hit{'s' if more > 1 else ''} not shown …]"] if more else shown
-    )
+    return "\n".join([*shown, f"[… {more:,} more hit{'s' if more > 1 else ''} not shown …]"] if more else shown)

@@ -58,8 +58,7 @@ class Root:
                 raise CallError(f"{given!r} is not a file", hint="Devices and pipes are not read.")
             if found.st_size > limit:
                 raise CallError(
-                    f"{given!r} has {found.st_size:,} bytes; at most {limit:,} are read",
-                    hint="Search in it with grep.",
+                    f"{given!r} has {found.st_size:,} bytes; at most {limit:,} are read", hint="Search in it with grep."
                 )
             with os.fdopen(os.dup(descriptor), "rb") as file:
                 return file.read(limit)
@@ -76,13 +75,9 @@ class Root:
                 folder = _step(folder, part)
             return folder
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise NotFound(
-                f"there is no file {given!r}", hint="List the folder to see what is there."
-            ) from error
+            raise NotFound(f"there is no file {given!r}", hint="List the folder to see what is there.") from error
         except OSError as error:
-            raise CallError(
-                f"{given!r} cannot be read: {error.strerror}", hint="Read another file."
-            ) from error
+            raise CallError(f"{given!r} cannot be read: {error.strerror}", hint="Read another file.") from error
 
     def entries(self, given: str = ".", depth: int = 1) -> Iterator[FolderEntry]:
         """What is in a folder, each folder before what is in it; links are named and not followed."""
@@ -107,14 +102,10 @@ class Root:
             yield self.shown(real)
             return
         if not real.is_dir():
-            raise NotFound(
-                f"there is no file or folder {given!r}", hint="List the root to see what is there."
-            )
+            raise NotFound(f"there is no file or folder {given!r}", hint="List the root to see what is there.")
         before = "" if real == self.path else f"{self.shown(real)}/"
         files = [entry for entry in self.entries(given, depth=_DEEPEST) if entry.kind == "file"]
-        yield from (
-            before + entry.path for entry in sorted(files, key=lambda entry: _files_first(entry.path))
-        )
+        yield from (before + entry.path for entry in sorted(files, key=lambda entry: _files_first(entry.path)))
 
     def content(self, shown: str, limit: int) -> bytes | None:
         """The bytes of a file that walk() named; None where it is too large, unreadable, gone or a link by now."""
@@ -134,9 +125,7 @@ class FolderEntry(msgspec.Struct, frozen=True):
 
 # Nobody nests folders deeper; a loop of mounts would.
 _DEEPEST = 100
-_FLAGS = (
-    os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
-)
+_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 # Where the system can open a name inside a folder that is open already, nothing can be swapped in between.
 _STEPWISE = os.open in os.supports_dir_fd and os.scandir in os.supports_fd
 
@@ -199,6 +188,5 @@ def _files_first(path: str) -> list[tuple[bool, str]]:
 
 def _outside(given: str) -> CallError:
     return CallError(
-        f"{given!r} is outside the root folder",
-        hint="Paths are relative to the root; nothing outside it can be read.",
+        f"{given!r} is outside the root folder", hint="Paths are relative to the root; nothing outside it can be read."
     )

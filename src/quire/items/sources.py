@@ -60,8 +60,7 @@ def content_sha256(content: str) -> str:
         return sha256_hex(content)
     except UnicodeEncodeError as error:
         raise FormatError(
-            f"content holds a lone surrogate ({content[error.start]!r} at character {error.start})",
-            hint=NOT_UTF8_HINT,
+            f"content holds a lone surrogate ({content[error.start]!r} at character {error.start})", hint=NOT_UTF8_HINT
         ) from error
 
 
@@ -167,9 +166,7 @@ def from_image(path: str | Path) -> JsonObject:
     except OSError as error:
         raise CallError(f"cannot read {path}: {error.strerror}", hint="Check the path.") from error
     if len(data) > MAX_IMAGE:
-        raise CallError(
-            f"{path} has {len(data):,} bytes; the limit is {MAX_IMAGE:,}", hint="Make it smaller."
-        )
+        raise CallError(f"{path} has {len(data):,} bytes; the limit is {MAX_IMAGE:,}", hint="Make it smaller.")
     return {"media_type": media_type, "data": base64.b64encode(data).decode()}
 
 
@@ -216,9 +213,7 @@ def region_of(
     return limited("\n".join(lines[start - 1 : end]), "code", metadata, f"{name}:{start}-{end}", truncate)
 
 
-def limited(
-    text: str, type: str, metadata: JsonObject | None, name: str, truncate: bool, quiet: bool = False
-) -> Item:
+def limited(text: str, type: str, metadata: JsonObject | None, name: str, truncate: bool, quiet: bool = False) -> Item:
     """A text as an item, cut at a line where it is too large for one and may be."""
     made = item(text, type, metadata)
     size = len(text.encode())
@@ -274,9 +269,7 @@ def _pdf(data: bytes, name: str) -> str:
     try:
         pages = [page.extract_text().strip() for page in pypdf.PdfReader(BytesIO(data)).pages]
     except (pypdf.errors.PyPdfError, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise FormatError(
-            f"{name} cannot be read as a PDF: {error}", hint="Open and save it anew."
-        ) from error
+        raise FormatError(f"{name} cannot be read as a PDF: {error}", hint="Open and save it anew.") from error
     return "\n\n".join(f"[page {n}]\n{text}" for n, text in enumerate(pages, 1) if text)
 
 
@@ -285,15 +278,11 @@ def _word(data: bytes, name: str) -> str:
         import docx
         from docx.opc.exceptions import OpcError
     except ImportError as error:
-        raise MissingPart(
-            f"{name} needs python-docx to be read", hint="pip install 'quire[documents]'"
-        ) from error
+        raise MissingPart(f"{name} needs python-docx to be read", hint="pip install 'quire[documents]'") from error
     try:
         parts = list(docx.Document(BytesIO(data)).iter_inner_content())
     except (OpcError, OSError, ValueError, KeyError, BadZipFile) as error:
-        raise FormatError(
-            f"{name} cannot be read as a Word file: {error}", hint="Save it anew as .docx."
-        ) from error
+        raise FormatError(f"{name} cannot be read as a Word file: {error}", hint="Save it anew as .docx.") from error
     return "\n\n".join(text for part in parts if (text := _word_part(part)))
 
 

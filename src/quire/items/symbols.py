@@ -126,9 +126,7 @@ def python_definitions(text: str, name: str) -> list[Definition]:
             hint="Take a region of the file instead.",
         ) from error
     except (ValueError, RecursionError, MemoryError) as error:
-        raise FormatError(
-            f"{name} cannot be parsed: {error}", hint="Take a region of the file instead."
-        ) from error
+        raise FormatError(f"{name} cannot be parsed: {error}", hint="Take a region of the file instead.") from error
     return list(_of(tree.body, (), in_function=False))
 
 
@@ -193,16 +191,7 @@ _GRAMMARS: dict[str, tuple[str, str]] = {
     **dict.fromkeys((".sh", ".bash"), ("tree_sitter_bash", "language")),
     ".lua": ("tree_sitter_lua", "language"),
 }
-_ENDINGS = (
-    "_item",
-    "_definition",
-    "_declaration",
-    "_spec",
-    "_specifier",
-    "_declarator",
-    "_signature",
-    "_alias",
-)
+_ENDINGS = ("_item", "_definition", "_declaration", "_spec", "_specifier", "_declarator", "_signature", "_alias")
 _DEFINING = frozenset({"declaration", "preproc_def", "preproc_function_def", "internal_module", "module", "class", "method",
                        "singleton_method"})  # fmt: skip
 _NOT = frozenset({"property_signature", "package_declaration", "using_declaration", "import_declaration",

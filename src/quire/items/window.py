@@ -104,9 +104,7 @@ CTX_ID = Scalar(
     lambda v: isinstance(v, str) and bool(_ID.fullmatch(v)),
 )
 CAPACITY = Scalar(
-    f"an integer from 1 to {MOST_ITEMS}",
-    {"type": "integer", "minimum": 1, "maximum": MOST_ITEMS},
-    is_capacity,
+    f"an integer from 1 to {MOST_ITEMS}", {"type": "integer", "minimum": 1, "maximum": MOST_ITEMS}, is_capacity
 )
 ITEM = Fields(
     required={"content": STRING},
@@ -327,9 +325,7 @@ class Window:
     def get(self, types: Iterable[str] | None = None, limit: int | None = None) -> list[Item]:
         """Items of these types (none given: all), the last `limit` of them, oldest first."""
         if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
-            raise CallError(
-                f"limit must be 0 or more, not {short(limit)}", hint="Leave it out for all items."
-            )
+            raise CallError(f"limit must be 0 or more, not {short(limit)}", hint="Leave it out for all items.")
         wanted = frozenset([types] if isinstance(types, str) else types or ())
         found = [value for value in self._items.values() if not wanted or value.type in wanted]
         return found if limit is None else found[max(0, len(found) - limit) :]
@@ -457,9 +453,7 @@ class Window:
         return out
 
     @classmethod
-    def from_json(
-        cls, value: JsonObject, *, with_: Counter | None = None, clock: Callable[[], int] = now_ms
-    ) -> Window:
+    def from_json(cls, value: JsonObject, *, with_: Counter | None = None, clock: Callable[[], int] = now_ms) -> Window:
         """A window from JSON: absent ids are counted, absent timestamps are 0 (never the clock)."""
         given = checked(WINDOW, value)
         if "maxItems" in given and "max_items" in given:
@@ -501,8 +495,7 @@ def _holding(ids: list[str]) -> str:
 def _capacity(value: int) -> int:
     if not is_capacity(value):
         raise CallError(
-            f"max_items must be an integer from 1 to {MOST_ITEMS}, not {short(value)}",
-            hint="The default is 50.",
+            f"max_items must be an integer from 1 to {MOST_ITEMS}, not {short(value)}", hint="The default is 50."
         )
     return value
 

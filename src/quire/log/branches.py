@@ -106,9 +106,7 @@ def entry_of(thread: str, row: Row) -> Entry:
         raise bad_entry(thread, seq, str(error)) from error
 
 
-def changes_of(
-    conn: sqlite3.Connection, rows: Iterable[tuple[int, int, int, bytes, bytes, int]]
-) -> list[Change]:
+def changes_of(conn: sqlite3.Connection, rows: Iterable[tuple[int, int, int, bytes, bytes, int]]) -> list[Change]:
     """Changes from the number, branch and row of each entry, each with the oldest thread that holds it."""
     changes = []
     for n, branch, seq, id, body, crc in rows:
@@ -139,9 +137,7 @@ def source(conn: sqlite3.Connection, thread: str, at_seq: int) -> tuple[int | No
     """The branch that itself holds entry at_seq of a thread, at_seq, and that entry's id."""
     for piece in pieces(conn, thread):
         if piece.low < at_seq <= piece.high:
-            row = conn.execute(
-                "SELECT id FROM entries WHERE branch = ? AND seq = ?", (piece.branch, at_seq)
-            ).fetchone()
+            row = conn.execute("SELECT id FROM entries WHERE branch = ? AND seq = ?", (piece.branch, at_seq)).fetchone()
             if row is None:
                 raise bad_entry(thread, at_seq, "it is missing")
             return piece.branch, at_seq, row[0]
@@ -152,9 +148,7 @@ def prune(conn: sqlite3.Connection, branch: int | None) -> None:
     """Remove what no thread reaches any more: from a branch that lost its name upwards."""
     while branch is not None and not _is_named(conn, branch):
         used = conn.execute("SELECT max(at_seq) FROM branches WHERE parent = ?", (branch,)).fetchone()[0]
-        parent, begin = conn.execute(
-            "SELECT parent, at_seq FROM branches WHERE branch = ?", (branch,)
-        ).fetchone()
+        parent, begin = conn.execute("SELECT parent, at_seq FROM branches WHERE branch = ?", (branch,)).fetchone()
         _cut(conn, branch, begin if used is None else used)
         if used is not None:
             return

@@ -203,9 +203,7 @@ def translate(error: sqlite3.Error, path: str | Path) -> QuireError:
         return _read_only(path)
     if _code(error) in _UNWRITABLE:
         return CallError(f"cannot write {path}: {error}", hint="Check that the path is a file you may write.")
-    return QuireError(
-        f"{path}: {error}", hint="Check the disk's space and health; nothing half-written was kept."
-    )
+    return QuireError(f"{path}: {error}", hint="Check the disk's space and health; nothing half-written was kept.")
 
 
 class ReadOnly(CallError):
@@ -322,9 +320,7 @@ def statements(script: str) -> Iterator[str]:
             begun = ""
 
 
-def migrate(
-    conn: sqlite3.Connection, path: str | Path, owners: Sequence[tuple[str, tuple[str, ...]]]
-) -> None:
+def migrate(conn: sqlite3.Connection, path: str | Path, owners: Sequence[tuple[str, tuple[str, ...]]]) -> None:
     """Bring the file up to date for each owner, in one transaction; refuse a newer or a foreign file."""
     with transaction(conn, "DEFERRED"):  # one view of the file, whatever other processes do meanwhile
         pending = _pending(conn, path, owners)
@@ -380,8 +376,7 @@ def _versions(conn: sqlite3.Connection, path: str | Path) -> dict[str, int]:
         raise BrokenFile(f"its header calls it {application:#010x}, which is not Quire's")
     if application or tables:
         raise CallError(
-            f"{path} is another program's database, not a Quire file",
-            hint="Choose another path with --db or QUIRE_DB.",
+            f"{path} is another program's database, not a Quire file", hint="Choose another path with --db or QUIRE_DB."
         )
     return {}
 

@@ -42,9 +42,7 @@ from quire.values import COUNTS, ITEM_TYPES, KINDS, Entry, Json, JsonObject
 
 # The kinds of entries and the fields each one has: the interchange format, as one table.
 
-NUMBER = Scalar(
-    "a number", {"type": "number"}, lambda v: isinstance(v, int | float) and not isinstance(v, bool)
-)
+NUMBER = Scalar("a number", {"type": "number"}, lambda v: isinstance(v, int | float) and not isinstance(v, bool))
 
 
 def _content_has_its_sha256(item: JsonObject, path: Path) -> None:
@@ -76,8 +74,7 @@ TOOL = Fields(
 
 # An edit names its entry by seq, the only order; null says, as leaving it out does, that nothing replaces it.
 EDIT = Fields(
-    required={"entry": INTEGER, "action": STRING},
-    optional={"replacement": either(STRING, NULL), "freed": INTEGER},
+    required={"entry": INTEGER, "action": STRING}, optional={"replacement": either(STRING, NULL), "freed": INTEGER}
 )
 
 
@@ -157,9 +154,7 @@ ON_ALL: dict[str, Shape] = {"at": INTEGER, "meta": OBJECT, "wire": OBJECT, "id":
 _ALSO = {"user": _images_are_readable, "sent": _usage_counts}
 
 SHAPES: dict[str, Fields] = {
-    kind: Fields(
-        required={"kind": one_of((kind,)), **required}, optional={**optional, **ON_ALL}, also=_ALSO.get(kind)
-    )
+    kind: Fields(required={"kind": one_of((kind,)), **required}, optional={**optional, **ON_ALL}, also=_ALSO.get(kind))
     for kind, (required, optional) in KIND_FIELDS.items()
 }
 assert tuple(SHAPES) == KINDS

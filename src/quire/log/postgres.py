@@ -205,9 +205,7 @@ class PostgresStore:
 
     def _heard(self, unheard: Sequence[_Append]) -> _Append | None:
         """The one of these that was written although its connection was lost."""
-        query = (
-            f"{PIECES} select 1 from piece p join quire.entries e on e.branch = p.branch and e.seq = %(seq)s "
-        )
+        query = f"{PIECES} select 1 from piece p join quire.entries e on e.branch = p.branch and e.seq = %(seq)s "
         query += "where p.low < %(seq)s and %(seq)s <= p.high and e.token = %(token)s"
         for asked in unheard:
             at = {"thread": asked.thread, "seq": asked.tip.seq + 1, "token": asked.token}
@@ -289,12 +287,7 @@ class PostgresStore:
         """Append to threads some of which are not there: which were made or refused, and last the newest change."""
         appends, entries = list[Json](), list[Json]()
         for owner, one in enumerate(asked, 1):
-            place = {
-                "thread": one.thread,
-                "branch": one.tip.branch,
-                "seq": one.tip.seq,
-                "tip": one.tip.id.hex(),
-            }
+            place = {"thread": one.thread, "branch": one.tip.branch, "seq": one.tip.seq, "tip": one.tip.id.hex()}
             appends.append({**place, "end": one.end.seq, "end_tip": one.end.id.hex(), "fence": one.fence})
             for entry, body in zip(one.entries, one.bodies, strict=True):
                 row = {"owner": owner, "seq": entry.seq, "id": entry.id[7:], "token": one.token}
@@ -347,16 +340,13 @@ class PostgresStore:
         low, high = bytes.fromhex(begins.ljust(64, "0")), bytes.fromhex(begins.ljust(64, "f"))
         with self._session.transaction("isolation level repeatable read read only") as conn:
             ids = conn.execute(
-                "select distinct id from quire.entries where id >= %s and id <= %s order by id limit 2",
-                (low, high),
+                "select distinct id from quire.entries where id >= %s and id <= %s order by id limit 2", (low, high)
             ).fetchall()
             if not ids:
                 return None
             if len(ids) > 1:
                 raise ambiguous(entry_id, written_id(ids[0][0]), written_id(ids[1][0]))
-            places = conn.execute(
-                "select branch, seq from quire.entries where id = %s order by branch", ids[0]
-            )
+            places = conn.execute("select branch, seq from quire.entries where id = %s order by branch", ids[0])
             for branch, seq in places.fetchall():
                 if thread := holder(conn, branch, seq):
                     return thread, self.read(thread, after=seq - 1, limit=1)[0]
@@ -411,9 +401,7 @@ class PostgresStore:
             for table in ("windows", "state", "checkpoints"):
                 conn.execute(f"delete from quire.{table} where branch = %s", (branch,))
             gone = _prune(conn, branch)
-            still = {
-                row[0] for row in conn.execute("select id from quire.entries where id = any(%s)", (gone,))
-            }
+            still = {row[0] for row in conn.execute("select id from quire.entries where id = any(%s)", (gone,))}
             gone = [id for id in gone if id not in still]
             for table in ("words", "vectors"):
                 conn.execute(f"delete from quire.{table} where entry = any(%s)", (gone,))
@@ -483,9 +471,7 @@ class PostgresStore:
         try:
             return json.loads(found[0][0]) if found[0][0] is not None else None
         except (ValueError, RecursionError) as error:
-            raise DamageError(
-                f"{what} saved with thread {thread!r} is damaged: {error}", thread=thread
-            ) from error
+            raise DamageError(f"{what} saved with thread {thread!r} is damaged: {error}", thread=thread) from error
 
     def set_state(self, thread: str, key: str, value: Json) -> None:
         """Keep derived state with a thread."""
@@ -795,9 +781,7 @@ def _prune(conn: Connection, branch: int | None) -> list[bytes]:
         if conn.execute("select 1 from quire.threads where branch = %s", (branch,)).fetchone():
             break
         used = conn.execute("select max(at_seq) from quire.branches where parent = %s", (branch,)).fetchone()
-        own = conn.execute(
-            "select parent, at_seq from quire.branches where branch = %s", (branch,)
-        ).fetchone()
+        own = conn.execute("select parent, at_seq from quire.branches where branch = %s", (branch,)).fetchone()
         assert used is not None
         assert own is not None
         keep = own[1] if used[0] is None else used[0]
@@ -805,9 +789,7 @@ def _prune(conn: Connection, branch: int | None) -> list[bytes]:
         gone += [id for (id,) in conn.execute(query, (branch, keep)).fetchall()]
         if used[0] is not None:
             tip = "coalesce((select id from quire.entries e where e.branch = b.branch and e.seq = %s), b.tip)"
-            conn.execute(
-                f"update quire.branches b set seq = %s, tip = {tip} where branch = %s", (keep, keep, branch)
-            )
+            conn.execute(f"update quire.branches b set seq = %s, tip = {tip} where branch = %s", (keep, keep, branch))
             break
         conn.execute("delete from quire.branches where branch = %s", (branch,))
         branch = own[0]

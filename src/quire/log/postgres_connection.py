@@ -85,20 +85,14 @@ def translate(error: psycopg.Error, name: str) -> QuireError:
     if is_lost(error):
         return LostConnection(f"{name}: the connection was lost: {said}")
     if isinstance(error, errors.LockNotAvailable | errors.DeadlockDetected | errors.SerializationFailure):
-        return ConflictError(
-            f"{name}: another transaction was in the way: {said}", hint="Try again when it has ended."
-        )
+        return ConflictError(f"{name}: another transaction was in the way: {said}", hint="Try again when it has ended.")
     if isinstance(error, psycopg.DataError):
-        return CallError(
-            f"{name}: {said}", hint="PostgreSQL keeps no text with a NUL character; leave it out."
-        )
+        return CallError(f"{name}: {said}", hint="PostgreSQL keeps no text with a NUL character; leave it out.")
     if isinstance(error, errors.ReadOnlySqlTransaction):
         return CallError(f"{name} only reads: {said}", hint="Connect to the primary, not to a read replica.")
     if isinstance(error, errors.InsufficientPrivilege):
         return CallError(f"{name}: {said}", hint=f"The login must be a member of the role {ROLE}.")
-    return QuireError(
-        f"{name}: {said}", hint="Check the server's disk and its log; nothing half-written was kept."
-    )
+    return QuireError(f"{name}: {said}", hint="Check the server's disk and its log; nothing half-written was kept.")
 
 
 def is_lost(error: psycopg.Error) -> bool:
@@ -296,17 +290,12 @@ class TenantSession:
         self._local = threading.local()
         self.place = f"{self.database.name}#{tenant}"
         for table in ("tenants", "record_numbers"):
-            self.rows(
-                f"insert into quire.{table} (tenant) values (%s) on conflict do nothing returning 1",
-                (tenant,),
-            )
+            self.rows(f"insert into quire.{table} (tenant) values (%s) on conflict do nothing returning 1", (tenant,))
 
     def close(self) -> None:
         self.database.close()
 
-    def rows(
-        self, query: str, values: Sequence[Any] | dict[str, Any] = (), durable: bool = True
-    ) -> list[Any]:
+    def rows(self, query: str, values: Sequence[Any] | dict[str, Any] = (), durable: bool = True) -> list[Any]:
         """The rows of one statement, in a transaction of its own: one way there and back, and it may be repeated."""
         held: Connection | None = getattr(self._local, "conn", None)
         if held is not None:
@@ -409,8 +398,7 @@ class News:
             with suppress(psycopg.Error, PoolClosed), self._database.pool.connection(timeout=LOOK_S) as conn:
                 notices = [f"{tenant} {change}" for tenant, change in unsaid.items()]
                 conn.execute(
-                    "select pg_notify(%s, notice) from unnest(%s::text[]) as said (notice)",
-                    (CHANNEL, notices),
+                    "select pg_notify(%s, notice) from unnest(%s::text[]) as said (notice)", (CHANNEL, notices)
                 )
             self._ended.wait(NOTICES_S)
 
@@ -438,9 +426,7 @@ class News:
     def _listen(self) -> None:
         while not self._closed:
             try:
-                with psycopg.connect(
-                    self._database.url, autocommit=True, application_name="quire news"
-                ) as conn:
+                with psycopg.connect(self._database.url, autocommit=True, application_name="quire news") as conn:
                     conn.execute(f"listen {CHANNEL}")
                     while not self._closed:
                         for notice in conn.notifies(timeout=LOOK_S / 2):

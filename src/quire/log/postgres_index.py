@@ -50,9 +50,7 @@ where exists (select from quire.entries e where e.id = given.entry)
 on conflict (tenant, entry) do update
 set n = excluded.n, kind = excluded.kind, rules = excluded.rules, packed = excluded.packed
 """
-_UNWORDED = (
-    "e.n > %(after)s and not exists (select from quire.words r where r.entry = e.id and r.rules = %(rules)s)"
-)
+_UNWORDED = "e.n > %(after)s and not exists (select from quire.words r where r.entry = e.id and r.rules = %(rules)s)"
 _UNMEANT = """
 select r.n, r.entry from quire.words r where r.n > %s and r.kind <> 'call' and not exists (
     select from quire.vectors v where v.entry = r.entry and v.model = %s)
@@ -158,9 +156,7 @@ class PostgresIndex:
         """
         found = self._session.rows(query, (stretch.branch, stretch.low, stretch.high))
         read = msgspec.msgpack.Decoder(EntryWords).decode
-        return [
-            (seq, written_id(id), read(packed) if packed is not None else None) for seq, id, packed in found
-        ]
+        return [(seq, written_id(id), read(packed) if packed is not None else None) for seq, id, packed in found]
 
     def without_words(self, after: int, rules: int, limit: int) -> list[Change]:
         return self.changes_where(_UNWORDED, {"after": after, "rules": rules, "limit": limit})
@@ -174,9 +170,7 @@ class PostgresIndex:
             if not made:
                 return
             first = _last(conn, len(made)) - len(made) + 1
-            conn.execute(
-                "delete from quire.vectors where model = %s and entry = any(%s)", (model, list(kept))
-            )
+            conn.execute("delete from quire.vectors where model = %s and entry = any(%s)", (model, list(kept)))
             rows = [
                 (entry, model, piece, n, dimensions, text)
                 for n, (entry, data) in enumerate(made, first)

@@ -105,9 +105,7 @@ class PostgresRecords:
     def beside(self, n: int, step: int, wanted: RecordFilter) -> str | None:
         where, values = _where(wanted)
         side = "n > %s order by n" if step > 0 else "n < %s order by n desc"
-        found = self._session.rows(
-            f"select {_BODY} from quire.records where {where} and {side} limit 1", [*values, n]
-        )
+        found = self._session.rows(f"select {_BODY} from quire.records where {where} and {side} limit 1", [*values, n])
         return _sound(found[0]) if found else None
 
     def count(self, wanted: RecordFilter) -> int:
@@ -138,9 +136,7 @@ class PostgresRecords:
         return dict(self._session.rows(query, (list(words),)))
 
     def texts(self, numbers: Sequence[int]) -> list[str]:
-        found = dict(
-            self._session.rows("select n, text from quire.records where n = any(%s)", (list(numbers),))
-        )
+        found = dict(self._session.rows("select n, text from quire.records where n = any(%s)", (list(numbers),)))
         return [found.get(n, "") for n in numbers]
 
     def add_vectors(self, model: str, vectors: Sequence[tuple[int, int, bytes]]) -> None:
@@ -180,9 +176,7 @@ def _write(conn: Connection, row: RecordRow, change: int) -> None:
             (row.n, list(row.tags)),
         )
         if text:
-            conn.execute(
-                f"insert into quire.record_words {own}, lexeme, %s from ({_LEXEMES}) found", (row.n, text)
-            )
+            conn.execute(f"insert into quire.record_words {own}, lexeme, %s from ({_LEXEMES}) found", (row.n, text))
 
 
 def _remove(conn: Connection, numbers: Sequence[int]) -> None:
@@ -213,14 +207,10 @@ def verify_records(conn: Connection) -> int:
     lost = "select n from quire.record_changes c where not exists (select from quire.records r where r.n = c.n) limit 1"
     for (n,) in conn.execute(lost):
         raise damaged(n, "its newest version is missing")
-    records = conn.execute(
-        f"select version, schema_name, expires_at, {_BODY} from quire.records order by n"
-    ).fetchall()
+    records = conn.execute(f"select version, schema_name, expires_at, {_BODY} from quire.records order by n").fetchall()
     for version, schema, expires_at, *row in records:
         n = row[0]
-        kept = conn.execute(
-            f"select version, {_BODY} from quire.record_changes where n = %s order by version", (n,)
-        )
+        kept = conn.execute(f"select version, {_BODY} from quire.record_changes where n = %s order by version", (n,))
         bodies = {number: _sound(rest) for number, *rest in kept}
         if sorted(bodies) != list(range(1, version + 1)):
             raise damaged(n, "its versions are not all there")

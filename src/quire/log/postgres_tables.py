@@ -525,9 +525,7 @@ def _version(conn: psycopg.Connection[Any], name: str, scripts: tuple[str, ...])
     row = conn.execute("select coalesce(max(version), 0) from quire.versions").fetchone()
     version = int(row[0]) if row else 0
     if version > len(scripts):
-        raise VersionError(
-            f"{name} was written by a newer Quire (version {version}, this one knows {len(scripts)})"
-        )
+        raise VersionError(f"{name} was written by a newer Quire (version {version}, this one knows {len(scripts)})")
     return version
 
 

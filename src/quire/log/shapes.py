@@ -78,19 +78,13 @@ def _is_id(value: Json) -> bool:
 
 STRING = Scalar("a string", {"type": "string"}, lambda v: isinstance(v, str), frozenset({str}))
 INTEGER = Scalar("an integer", {"type": "integer"}, _is_int, frozenset({int}))
-NATURAL = Scalar(
-    "an integer of at least 0", {"type": "integer", "minimum": 0}, lambda v: _is_int(v) and v >= 0
-)
-COUNTED = Scalar(
-    "an integer of at least 1", {"type": "integer", "minimum": 1}, lambda v: _is_int(v) and v >= 1
-)
+NATURAL = Scalar("an integer of at least 0", {"type": "integer", "minimum": 0}, lambda v: _is_int(v) and v >= 0)
+COUNTED = Scalar("an integer of at least 1", {"type": "integer", "minimum": 1}, lambda v: _is_int(v) and v >= 1)
 BOOLEAN = Scalar("true or false", {"type": "boolean"}, lambda v: isinstance(v, bool), frozenset({bool}))
 OBJECT = Scalar("an object", {"type": "object"}, lambda v: isinstance(v, dict), frozenset({dict}))
 ANYTHING = Scalar("JSON", {}, lambda v: True)
 SHA256 = Scalar("64 hexadecimal digits (sha256)", {"type": "string", "pattern": "^[0-9a-f]{64}$"}, _is_hex)
-ENTRY_ID = Scalar(
-    "sha256: and 64 hexadecimal digits", {"type": "string", "pattern": "^sha256:[0-9a-f]{64}$"}, _is_id
-)
+ENTRY_ID = Scalar("sha256: and 64 hexadecimal digits", {"type": "string", "pattern": "^sha256:[0-9a-f]{64}$"}, _is_id)
 
 
 def one_of(names: tuple[str, ...]) -> Scalar:
@@ -102,9 +96,7 @@ def one_of(names: tuple[str, ...]) -> Scalar:
 def either(*shapes: Scalar) -> Scalar:
     """A value that fits any of these."""
     says = " or ".join(shape.says for shape in shapes)
-    return Scalar(
-        says, {"anyOf": [shape.schema for shape in shapes]}, lambda v: any(s.fits(v) for s in shapes)
-    )
+    return Scalar(says, {"anyOf": [shape.schema for shape in shapes]}, lambda v: any(s.fits(v) for s in shapes))
 
 
 NULL = Scalar("null", {"type": "null"}, lambda v: v is None)
@@ -305,9 +297,7 @@ class Positions:
         return found if found is not None else self.column(path[:-1])
 
     def _error(self, problem: str, at: int, hint: str = "") -> FormatError:
-        return FormatError(
-            problem, line=self.line, column=at + 1, hint=hint or "Each line is one JSON object."
-        )
+        return FormatError(problem, line=self.line, column=at + 1, hint=hint or "Each line is one JSON object.")
 
     def _space(self, at: int) -> int:
         match = _SPACE.match(self.text, at)

@@ -171,9 +171,7 @@ class SqliteStore:
         if bounds is None:
             return None
         with self._file.transaction("DEFERRED") as conn:
-            ids = conn.execute(
-                "SELECT DISTINCT id FROM entries WHERE id >= ? AND id < ? LIMIT 2", bounds
-            ).fetchall()
+            ids = conn.execute("SELECT DISTINCT id FROM entries WHERE id >= ? AND id < ? LIMIT 2", bounds).fetchall()
             if not ids:
                 return None
             if len(ids) > 1:
@@ -229,9 +227,7 @@ class SqliteStore:
         try:
             return json.loads(row[0]) if row else None
         except (ValueError, TypeError, RecursionError) as error:
-            raise DamageError(
-                f"{what} saved with thread {thread!r} is damaged: {error}", thread=thread
-            ) from error
+            raise DamageError(f"{what} saved with thread {thread!r} is damaged: {error}", thread=thread) from error
 
     def set_state(self, thread: str, key: str, value: Json) -> None:
         """Keep derived state with a thread."""

@@ -161,11 +161,7 @@ class SqliteIndex:
 
     def add_vectors(self, model: str, dimensions: int, vectors: Mapping[str, bytes]) -> None:
         with self._file.transaction() as conn:
-            rows = [
-                (key, model, vector)
-                for key, vector in vectors.items()
-                if conn.execute(_THERE, (key,)).fetchone()
-            ]
+            rows = [(key, model, vector) for key, vector in vectors.items() if conn.execute(_THERE, (key,)).fetchone()]
             conn.executemany(_SAVE, rows)
 
     def vectors(self, model: str, after: int = 0, of: Stretch | None = None) -> list[tuple[str, bytes]]:

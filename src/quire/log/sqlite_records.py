@@ -285,9 +285,7 @@ def _verify_versions(conn: sqlite3.Connection, n: int, newest: int) -> str:
         if version != found or (says["id"], says["version"]) != (f"rec-{n}", found):
             raise damaged(n, f"its version {found} is missing")
     if found != newest:
-        raise damaged(
-            n, f"its version {found + 1} is missing" if found < newest else "it has too many versions"
-        )
+        raise damaged(n, f"its version {found + 1} is missing" if found < newest else "it has too many versions")
     return body
 
 

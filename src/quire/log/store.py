@@ -284,12 +284,7 @@ _ID = re.compile(r"(?:sha256:)?([0-9a-f]{1,64})\Z")
 
 def check_name(name: str) -> None:
     """A CallError unless a name can stand on one line of a table and be typed again."""
-    if (
-        not isinstance(name, str)
-        or not 0 < len(name) <= MAX_NAME
-        or not name.isprintable()
-        or name != name.strip()
-    ):
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME or not name.isprintable() or name != name.strip():
         raise CallError(
             f"{name!r} cannot be a thread's name",
             hint=f"Use 1 to {MAX_NAME} printable characters, no space at either end.",

@@ -64,9 +64,7 @@ def new_fence() -> int:
 def check_turn(place: str, thread: str, file: bool) -> None:
     """Refuse whoever took a thread's turn and lost it; asked by an append inside its transaction."""
     fence = own_fence(place, thread)
-    if fence and fence != (
-        _read_lock_file(_lock_file(place, thread))[1] if file else _held.get((place, thread))
-    ):
+    if fence and fence != (_read_lock_file(_lock_file(place, thread))[1] if file else _held.get((place, thread))):
         raise taken_over(thread)
 
 

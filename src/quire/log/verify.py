@@ -50,9 +50,7 @@ def verify_thread(conn: sqlite3.Connection, thread: str) -> Verified:
     end, seq = "", 0
     for entry in verified_entries(conn, thread):
         end, seq = entry.id, entry.seq
-    tip = conn.execute(
-        "SELECT tip FROM threads JOIN branches USING (branch) WHERE name = ?", (thread,)
-    ).fetchone()
+    tip = conn.execute("SELECT tip FROM threads JOIN branches USING (branch) WHERE name = ?", (thread,)).fetchone()
     check_tip(tip[0], end, thread, seq)
     return Verified(threads=1, entries=seq)
 
@@ -142,15 +140,11 @@ def _check_structure(conn: sqlite3.Connection) -> None:
     """What is wrong outside of the entries' bytes: rows of nothing, tables and triggers."""
     broken = conn.execute("PRAGMA foreign_key_check").fetchone()
     if broken:
-        raise DamageError(
-            f"every entry holds, but row {broken[1]} of {broken[0]} belongs to nothing in {broken[2]}"
-        )
+        raise DamageError(f"every entry holds, but row {broken[1]} of {broken[0]} belongs to nothing in {broken[2]}")
     found = _schema(conn)
     for name, sql in _expected_schema().items():
         if found.get(name) != sql:
-            raise DamageError(
-                f"every entry holds, but {name!r} was changed or removed from the file's schema"
-            )
+            raise DamageError(f"every entry holds, but {name!r} was changed or removed from the file's schema")
 
 
 def _line(text: str) -> str:
@@ -160,9 +154,7 @@ def _line(text: str) -> str:
 
 
 def _schema(conn: sqlite3.Connection) -> dict[str, bytes]:
-    return dict(
-        conn.execute("SELECT name, CAST (sql AS BLOB) FROM sqlite_schema WHERE sql IS NOT NULL").fetchall()
-    )
+    return dict(conn.execute("SELECT name, CAST (sql AS BLOB) FROM sqlite_schema WHERE sql IS NOT NULL").fetchall())
 
 
 @cache
@@ -192,9 +184,7 @@ def diagnose(path: str | Path, cause: str) -> DamageError:
 
 
 def _unreadable(path: str | Path, cause: str) -> DamageError:
-    return DamageError(
-        f"{path} is damaged from entry 1 on, its list of threads cannot be read: {_line(cause)}", seq=1
-    )
+    return DamageError(f"{path} is damaged from entry 1 on, its list of threads cannot be read: {_line(cause)}", seq=1)
 
 
 # Reading what is sound in a damaged file: the entries before the first bad one, and nothing behind it.
@@ -217,7 +207,6 @@ def salvage(path: str | Path, thread: str) -> Iterator[Entry]:
 def _sound(conn: sqlite3.Connection, thread: str) -> Iterator[Entry]:
     if not pieces(conn, thread):
         raise NotFound(
-            f"no thread {thread!r} can be read",
-            hint="Only threads whose name is still readable can be salvaged.",
+            f"no thread {thread!r} can be read", hint="Only threads whose name is still readable can be salvaged."
         )
     yield from verified_entries(conn, thread)

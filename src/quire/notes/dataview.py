@@ -16,15 +16,7 @@ from quire.notes.note import Note, aliases, inline_fields, links, list_items, ta
 
 _DATE_IN_NAME = re.compile(r"(\d{4})-?(\d\d)-?(\d\d)")
 # What a task says by a sign instead of a field.
-_SIGNS = {
-    "🗓️": "due",
-    "🗓": "due",
-    "📅": "due",
-    "✅": "completion",
-    "➕": "created",
-    "🛫": "start",
-    "⏳": "scheduled",
-}
+_SIGNS = {"🗓️": "due", "🗓": "due", "📅": "due", "✅": "completion", "➕": "created", "🛫": "start", "⏳": "scheduled"}
 _SIGNED = re.compile(rf"({'|'.join(_SIGNS)})\s*(\d{{4}}-\d\d-\d\d)")
 
 
@@ -68,9 +60,7 @@ class Pages:
         return self.page(link.path) if link.path in self.notes else None
 
     def outgoing(self, note: Note) -> list[LinkValue]:
-        found = (
-            LinkValue(self.path(link.target), link.heading, link.alias, link.embed) for link in note.links
-        )
+        found = (LinkValue(self.path(link.target), link.heading, link.alias, link.embed) for link in note.links)
         return list(dict.fromkeys(found))
 
     def incoming(self, path: str) -> list[LinkValue]:
@@ -201,9 +191,7 @@ def evaluate(
     shown = _VIEWS[read.kind](read, rows[:_MOST_ROWS])
     if not rows:
         return "(no tasks match)" if read.kind == "task" else "(no notes match)"
-    return "\n".join(
-        [*shown, *([f"(and {len(rows) - _MOST_ROWS:,} more)"] if len(rows) > _MOST_ROWS else [])]
-    )
+    return "\n".join([*shown, *([f"(and {len(rows) - _MOST_ROWS:,} more)"] if len(rows) > _MOST_ROWS else [])])
 
 
 def _rows(query: DataviewQuery, pages: Pages) -> list[DataviewRow]:

@@ -82,9 +82,7 @@ class DataviewReader:
         """The whole block."""
         kind = self._word()
         if kind == "calendar":
-            raise FormatError(
-                "CALENDAR is not supported: it draws dots on a calendar; LIST or TABLE say as much"
-            )
+            raise FormatError("CALENDAR is not supported: it draws dots on a calendar; LIST or TABLE say as much")
         if kind not in ("list", "table", "task"):
             raise FormatError(f"a query begins with LIST, TABLE or TASK, not {kind!r}")
         with_id = not self._takes("without") or not self._expect("id")
@@ -351,9 +349,7 @@ class DataviewReader:
         functions = {**FUNCTIONS, "link": self._link}
         function = functions.get(name.lower())
         if function is None:
-            raise FormatError(
-                f"the function {name}() is not supported; there is {', '.join(sorted(functions))}"
-            )
+            raise FormatError(f"the function {name}() is not supported; there is {', '.join(sorted(functions))}")
         try:
             inspect.signature(function).bind(*args)
         except TypeError as error:

@@ -98,10 +98,7 @@ def typed(value: Value, link: Callable[[str], LinkValue]) -> Value:
 
 def fields_of(fields: dict[str, Value]) -> dict[str, Value]:
     """Fields under their names and under the simple form of these: "Basic Field!" is basic-field too."""
-    simple = {
-        re.sub(r"[^\w-]", "", re.sub(r"\s+", "-", name.strip().lower())): item
-        for name, item in fields.items()
-    }
+    simple = {re.sub(r"[^\w-]", "", re.sub(r"\s+", "-", name.strip().lower())): item for name, item in fields.items()}
     return {**simple, **fields}
 
 
@@ -270,9 +267,7 @@ def _span(span: Duration) -> str:
     for unit in ("weeks", "days", "hours", "minutes", "seconds"):
         parts[unit] = left if unit == "seconds" else int(left / _UNITS[unit])
         left -= parts[unit] * _UNITS[unit]
-    said = [
-        f"{_whole(count):g} {unit if count != 1 else unit[:-1]}" for unit, count in parts.items() if count
-    ]
+    said = [f"{_whole(count):g} {unit if count != 1 else unit[:-1]}" for unit, count in parts.items() if count]
     return ", ".join(said) or "0 seconds"
 
 

@@ -131,9 +131,7 @@ class Updated(msgspec.Struct, frozen=True):
 
 def default_place(vault: Vault) -> Path:
     """Where a vault's index is kept unless said otherwise: beside other caches, never in the vault."""
-    return (
-        Path(platformdirs.user_cache_dir("quire")) / "vaults" / f"{sha256_hex(str(vault.root.path))[:16]}.db"
-    )
+    return Path(platformdirs.user_cache_dir("quire")) / "vaults" / f"{sha256_hex(str(vault.root.path))[:16]}.db"
 
 
 class NoteIndex:
@@ -225,14 +223,7 @@ class NoteIndex:
             assert change.note is not None
             document = _document(change.note, number, chunk)
             documents.append(document)
-            row = (
-                document.id,
-                change.path,
-                chunk.line,
-                chunk.heading,
-                chunk.text,
-                msgspec.msgpack.encode(document),
-            )
+            row = (document.id, change.path, chunk.line, chunk.heading, chunk.text, msgspec.msgpack.encode(document))
             self._conn.execute("INSERT INTO chunks VALUES (?, ?, ?, ?, ?, ?, NULL)", row)
         if self._collection is not None:
             self._collection.delete(old)
@@ -294,9 +285,7 @@ class NoteIndex:
         return [id for id, path in rows if path in paths]
 
     def _passage(self, id: str, score: float) -> Passage | None:
-        row = self._conn.execute(
-            "SELECT path, line, heading, text FROM chunks WHERE id = ?", (id,)
-        ).fetchone()
+        row = self._conn.execute("SELECT path, line, heading, text FROM chunks WHERE id = ?", (id,)).fetchone()
         if row is None:
             return None
         path, line, heading, text = row
@@ -313,9 +302,7 @@ class NoteIndex:
             self._collection = Collection(self.embedder)
             self._collection.add([document for document, _ in self._documents()])
             if self.embedder is not None:
-                known = [
-                    (document.id, vector) for document, vector in self._documents() if vector is not None
-                ]
+                known = [(document.id, vector) for document, vector in self._documents() if vector is not None]
                 if known:
                     vectors = np.stack([np.frombuffer(vector, np.float32) for _, vector in known])
                     self._collection.put_vectors([id for id, _ in known], vectors)
@@ -353,8 +340,7 @@ def _open(place: Path) -> sqlite3.Connection:
     except sqlite3.DatabaseError as error:
         conn.close()
         raise DamageError(
-            f"the vault's index {place} cannot be read: {error}",
-            hint="Delete the file; it will be made again.",
+            f"the vault's index {place} cannot be read: {error}", hint="Delete the file; it will be made again."
         ) from error
     return conn
 

@@ -93,9 +93,7 @@ def _plain(value: Json, seen: list[int]) -> Json:
 
 def blocks(text: str) -> list[FencedBlock]:
     """The fenced blocks of a note, in order."""
-    return [
-        FencedBlock(language, "\n".join(lines)) for language, lines in _fenced(text) if language is not None
-    ]
+    return [FencedBlock(language, "\n".join(lines)) for language, lines in _fenced(text) if language is not None]
 
 
 def prose(text: str) -> str:

@@ -45,9 +45,7 @@ _MOST = 20
 def embedded_images(vault: Vault, path: str, text: str) -> list[JsonObject]:
     """The images of ![[…]] and ![](…), each once; one that is missing or too large is left to its link."""
     words = prose(split_front_matter(text)[1])
-    names = dict.fromkeys(
-        link.target for link in links(words) if link.embed and _suffix(link.target) in IMAGE_TYPES
-    )
+    names = dict.fromkeys(link.target for link in links(words) if link.embed and _suffix(link.target) in IMAGE_TYPES)
     found: list[JsonObject] = []
     for name in list(names)[:_MOST]:
         data = _read(vault, path, name)
@@ -160,9 +158,7 @@ class Vault:
     def _paths(self) -> Iterator[str]:
         top = len(str(self.root.path)) + 1
         for folder, folders, files in os.walk(self.root.path):
-            folders[:] = sorted(
-                folder for folder in folders if folder not in SKIPPED and not folder.startswith(".")
-            )
+            folders[:] = sorted(folder for folder in folders if folder not in SKIPPED and not folder.startswith("."))
             place = folder[top:].replace(os.sep, "/")
             for name in sorted(files):
                 yield f"{place}/{name}" if place else name
@@ -280,13 +276,7 @@ class Vault:
         """Some lines of a note."""
         path = self.resolve(name)
         part = region_of(self.text(path), path, start, end, truncate=True)
-        meta = {
-            "source": "selection",
-            "path": path,
-            "title": title_of(path),
-            "start_line": start,
-            "end_line": end,
-        }
+        meta = {"source": "selection", "path": path, "title": title_of(path), "start_line": start, "end_line": end}
         return item(part.content, "text", meta, id=f"{path}#L{start}-L{end}")
 
     def tagged(self, tag: str) -> list[Item]:
@@ -338,11 +328,7 @@ class Vault:
         """The answer of a query block; kept while its note and the notes it asks about stay as they are."""
         notes, now = self.known(), datetime.now()
         # What a query says of today is true today alone, and of now only now.
-        asked = (
-            self.root.resolve(path).stat().st_mtime_ns,
-            self.revision,
-            now if "now" in query else now.date(),
-        )
+        asked = (self.root.resolve(path).stat().st_mtime_ns, self.revision, now if "now" in query else now.date())
         kept = self._answers.get((path, query))
         if kept is not None and kept[0] == asked:
             return kept[1]

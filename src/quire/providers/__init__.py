@@ -68,8 +68,7 @@ _SAID_ELSEWHERE = {
     "system": "The system prompt is part of the thread: thread.append(quire.system(…)).",
     "messages": "Messages are part of the thread: thread.user(…); quire.fit(messages) works without a thread.",
     **dict.fromkeys(
-        ("stream", "timeout", "extra_headers", "extra_body"),
-        "It belongs to the SDK's call, behind **request.kwargs.",
+        ("stream", "timeout", "extra_headers", "extra_body"), "It belongs to the SDK's call, behind **request.kwargs."
     ),
 }
 

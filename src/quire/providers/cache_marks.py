@@ -189,9 +189,7 @@ def _next_piece(before: Piece, unit: Unit) -> Piece:
     side: Side = "head" if leading else "speaking" if unit.speaks else "asking"
     begins = bool(unit.parts) and side == "speaking" and not before.speaking
     return Piece(
-        tuple(
-            Spot((*unit.path, *part.path), side, part.markable, part.value, unit.asks) for part in unit.parts
-        ),
+        tuple(Spot((*unit.path, *part.path), side, part.markable, part.value, unit.asks) for part in unit.parts),
         (before.count - 1,) if begins else (),
         before.marked or unit.marked,
         before.count + len(unit.parts),
@@ -339,9 +337,7 @@ def _says_something(part: Part) -> bool:
 
 
 # Content that may carry OpenAI's breakpoint; assistant output may not.
-_OPENAI_MARKABLE = frozenset(
-    {"input_text", "input_image", "input_file", "text", "image_url", "input_audio", "file"}
-)
+_OPENAI_MARKABLE = frozenset({"input_text", "input_image", "input_file", "text", "image_url", "input_audio", "file"})
 
 
 def mark(body: JsonObject, prompt: Prompt | None, info: ModelInfo, **how: Any) -> JsonObject:
@@ -412,9 +408,7 @@ class Marker:
 
     def marked(self, request: Request, prompt: Prompt | None, **how: Any) -> Request:
         """The next request with cache marks; its prefix stays what it was."""
-        return msgspec.structs.replace(
-            request, body=self.mark(request.body, prompt, stable=request.stable, **how)
-        )
+        return msgspec.structs.replace(request, body=self.mark(request.body, prompt, stable=request.stable, **how))
 
 
 def _mark_anthropic(body: JsonObject, places: MarkPlaces, life: CacheLives, info: ModelInfo) -> JsonObject:

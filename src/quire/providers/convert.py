@@ -16,21 +16,7 @@ from quire.providers.rendering import Draft
 from quire.providers.rules.grammar import fits, grammar_of, obj
 from quire.providers.wires import FORMATS, Wire, format_of, wire_of
 from quire.tokens import is_image, is_text
-from quire.values import (
-    SPOKEN,
-    Call,
-    Entry,
-    Image,
-    Json,
-    JsonObject,
-    Message,
-    Part,
-    Result,
-    Role,
-    Text,
-    Think,
-    ToolSet,
-)
+from quire.values import SPOKEN, Call, Entry, Image, Json, JsonObject, Message, Part, Result, Role, Text, Think, ToolSet
 
 # Images as entries keep them: {"media_type", "data"} or {"url"}; data URLs are taken apart.
 
@@ -66,10 +52,7 @@ def is_web(url: str) -> bool:
 
 
 def shown_images(
-    sheet: Draft,
-    message: Message,
-    show: Callable[[Image], JsonObject | None],
-    say: Callable[[str], JsonObject],
+    sheet: Draft, message: Message, show: Callable[[Image], JsonObject | None], say: Callable[[str], JsonObject]
 ) -> list[JsonObject]:
     """The images of a message as `show` writes them; one that it cannot write is named in the text."""
     out = []
@@ -147,9 +130,7 @@ def parts_of(entry: Entry, names: dict[str, str]) -> tuple[Part, ...]:
             return (Call(entry.call_id, entry.name, entry.args, entry.wire, raw),)
         case "result":
             failed = bool(entry.body.get("error"))
-            return (
-                Result(entry.call_id, names.get(entry.call_id, ""), result_text(entry), failed, entry.wire),
-            )
+            return (Result(entry.call_id, names.get(entry.call_id, ""), result_text(entry), failed, entry.wire),)
         case "tools":
             return (ToolSet(tuple(entry.tools), entry.wire),)
     return (Text(entry.text, entry.wire),)
@@ -404,9 +385,7 @@ def _sent(part: Part, message: Message, sheet: Draft | None) -> list[JsonObject]
         return [{name: part.wire["message"].get(name) for name in part.wire["besides"]}] if back else []
     if "encloses" in part.wire and not isinstance(part, Call):
         return _enclosed(part, message, sheet)
-    block = (
-        own_block(part, sheet) if sheet is not None else _kept(part.wire, _native(part.wire.get("format")))
-    )
+    block = own_block(part, sheet) if sheet is not None else _kept(part.wire, _native(part.wire.get("format")))
     if block is None:
         return []
     return [each for each in _inside(block) if not is_text(each)] if isinstance(part, Result) else [block]

@@ -164,12 +164,7 @@ def _beyond(difference: int, total: int) -> bool:
 
 
 def _cause(
-    sent: SentRequest,
-    reported: Usage,
-    info: ModelInfo,
-    predicted: int,
-    unforeseen: bool,
-    diagnosis: JsonObject,
+    sent: SentRequest, reported: Usage, info: ModelInfo, predicted: int, unforeseen: bool, diagnosis: JsonObject
 ) -> tuple[Cause, str, str]:
     """The likely cause, what speaks for it, and the layer where bytes moved."""
     if unforeseen and reported.cache_read > predicted:
@@ -209,32 +204,16 @@ def _foreseen(predicted: Predicted) -> tuple[Cause, str, str]:
 def _guessed(sent: SentRequest, reported: Usage, info: ModelInfo) -> tuple[Cause, str, str]:
     """No byte moved and nobody says why: what is left is time, size, marks and luck."""
     gap_s = (sent.at_ms - sent.before_at_ms) // 1000
-    lives = [
-        block.ttl_s if block.ttl_s > 0 else info.ttl_s[0]
-        for block in sent.blocks
-        if block.ttl_s and info.ttl_s
-    ]
+    lives = [block.ttl_s if block.ttl_s > 0 else info.ttl_s[0] for block in sent.blocks if block.ttl_s and info.ttl_s]
     longest = max(lives, default=info.ttl_s[0] if info.ttl_s else 0)
     # Lives are counted from a request's start, ours from when it was sent: near the end is the end.
     if longest and gap_s >= 0.95 * longest:
-        return (
-            "ttl",
-            f"{gap_s:,} s passed since the request before, and prefixes are kept for {longest:,} s",
-            "",
-        )
+        return ("ttl", f"{gap_s:,} s passed since the request before, and prefixes are kept for {longest:,} s", "")
     if reported.input_total < info.min_cache_tokens:
-        return (
-            "minimum",
-            f"{reported.input_total:,} tokens are under the minimum of {info.min_cache_tokens:,}",
-            "",
-        )
+        return ("minimum", f"{reported.input_total:,} tokens are under the minimum of {info.min_cache_tokens:,}", "")
     if info.engine == "anthropic" and not lives and not sent.body.get("cache_control"):
         return "marker", "no block carries a mark", ""
-    return (
-        "routing",
-        "same bytes, in time, long enough, marked: the provider served it elsewhere or evicted it",
-        "",
-    )
+    return ("routing", "same bytes, in time, long enough, marked: the provider served it elsewhere or evicted it", "")
 
 
 # The providers' own words for what changed.

@@ -107,12 +107,8 @@ def _saves(info: ModelInfo, per_hour: float, implicit_hits: float) -> float | No
 
 def _made(kept: LiveCache | None, worth: float, ttl_s: int) -> CacheStep:
     if kept is None:
-        return CacheStep(
-            "create", "what was missed so far would have repaid it", ttl_s, saves_usd_per_hour=worth
-        )
-    return CacheStep(
-        "replace", "what the old one missed would have repaid a new one", ttl_s, kept.name, worth
-    )
+        return CacheStep("create", "what was missed so far would have repaid it", ttl_s, saves_usd_per_hour=worth)
+    return CacheStep("replace", "what the old one missed would have repaid a new one", ttl_s, kept.name, worth)
 
 
 def _used(kept: LiveCache, at_ms: int, per_hour: float, saves: float, ttl_s: int) -> CacheStep:

@@ -43,13 +43,10 @@ def object_in(value: Any, what: str) -> JsonObject:
         value = plain(value)
     except RecursionError as error:
         raise FormatError(
-            f"{what} is nested too deeply to be read",
-            hint="No provider sends such a thing; check the base URL.",
+            f"{what} is nested too deeply to be read", hint="No provider sends such a thing; check the base URL."
         ) from error
     if not isinstance(value, dict):
-        raise FormatError(
-            f"{what} is {type(value).__name__}, not an object", hint="Hand over the decoded JSON."
-        )
+        raise FormatError(f"{what} is {type(value).__name__}, not an object", hint="Hand over the decoded JSON.")
     return value
 
 
@@ -59,9 +56,7 @@ def sub(holder: JsonObject, field: str) -> JsonObject:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise FormatError(
-            f"{field} is {type(value).__name__}, not an object", hint="Hand over the decoded JSON."
-        )
+        raise FormatError(f"{field} is {type(value).__name__}, not an object", hint="Hand over the decoded JSON.")
     return value
 
 
@@ -71,9 +66,7 @@ def listed(holder: JsonObject, field: str) -> list[Json]:
     if value is None:
         return []
     if not isinstance(value, list):
-        raise FormatError(
-            f"{field} is {type(value).__name__}, not a list", hint="Hand over the decoded JSON."
-        )
+        raise FormatError(f"{field} is {type(value).__name__}, not a list", hint="Hand over the decoded JSON.")
     return value
 
 
@@ -81,9 +74,7 @@ def objects(holder: JsonObject, field: str) -> list[JsonObject]:
     """A list of objects inside an object."""
     values = listed(holder, field)
     if wrong := [value for value in values if not isinstance(value, dict)]:
-        raise FormatError(
-            f"{field} holds {type(wrong[0]).__name__}, not objects", hint="Hand over the decoded JSON."
-        )
+        raise FormatError(f"{field} holds {type(wrong[0]).__name__}, not objects", hint="Hand over the decoded JSON.")
     return values
 
 
@@ -104,9 +95,7 @@ def number_in(event: JsonObject, field: str) -> int:
     """A block's place in a streamed reply."""
     value = event.get(field)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < LIMIT_BLOCKS:
-        raise FormatError(
-            f"stream event with {field} {value!r}", hint="stream.partial() holds what came before."
-        )
+        raise FormatError(f"stream event with {field} {value!r}", hint="stream.partial() holds what came before.")
     return value
 
 
@@ -185,9 +174,7 @@ class ReplyStream:
     # What a whole stream ends with.
     ending = ""
 
-    def __init__(
-        self, provider: str, model: str, names: Iterable[str], spelling: Spelling | None = None
-    ) -> None:
+    def __init__(self, provider: str, model: str, names: Iterable[str], spelling: Spelling | None = None) -> None:
         self.provider, self.names = provider, tuple(names)
         self.spelled = read_back(self.names, spelling) if spelling else {}
         self.tally = StreamGuard()
@@ -313,9 +300,7 @@ def check_content(message: Json, where: str) -> None:
             hint="What it says stands in `content`: a text, or a list of parts.",
         )
     if not isinstance(content := message.get("content"), str | list | None):
-        raise FormatError(
-            f"{where}: content is {type(content).__name__}", hint="It is a text, or a list of parts."
-        )
+        raise FormatError(f"{where}: content is {type(content).__name__}", hint="It is a text, or a list of parts.")
 
 
 def joined_text(content: Json, read: Callable[[Json], str]) -> str:
@@ -338,9 +323,7 @@ def tagged(entries: Iterable[Entry], format: str, message: JsonObject, model: st
         for first, entry in _marked_first(entries)
     ]
     at = _recorded_at(message)
-    return (
-        out if at is None else [msgspec.structs.replace(each, body={**each.body, "at": at}) for each in out]
-    )
+    return out if at is None else [msgspec.structs.replace(each, body={**each.body, "at": at}) for each in out]
 
 
 def said(

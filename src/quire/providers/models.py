@@ -96,8 +96,7 @@ def named_target(target: str) -> str:
     provider, model = split_target(target)
     if not model and not provider_facts(resolve(provider)[0]).get("one_model"):
         raise CallError(
-            f"{target!r} names no model",
-            hint=f"Write {provider}:MODEL; `quire models {provider}` lists them.",
+            f"{target!r} names no model", hint=f"Write {provider}:MODEL; `quire models {provider}` lists them."
         )
     return target
 
@@ -204,15 +203,7 @@ def model_name(model: str) -> str:
 
 _F = TypeVar("_F", float, float | None)
 Engine = Literal[
-    "anthropic",
-    "openai-breakpoints",
-    "openai-steps",
-    "gemini",
-    "deepseek-units",
-    "blocks",
-    "radix",
-    "slot",
-    "none",
+    "anthropic", "openai-breakpoints", "openai-steps", "gemini", "deepseek-units", "blocks", "radix", "slot", "none"
 ]
 
 
@@ -254,9 +245,7 @@ class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if not past:
             return self
         last = past[-1]
-        return msgspec.structs.replace(
-            self, tiers=last.tiers, storage_per_hour=last.storage_per_hour, changes=()
-        )
+        return msgspec.structs.replace(self, tiers=last.tiers, storage_per_hour=last.storage_per_hour, changes=())
 
     def tier(self, prompt_tokens: int) -> Tier:
         """The prices of a prompt of this length; the whole prompt is billed in one tier."""
@@ -383,11 +372,7 @@ def model_info(target: str) -> ModelInfo:
 
 def known_models() -> list[ModelInfo]:
     """Every model with a row, provider by provider."""
-    return [
-        model_info(f"{provider}:{model}")
-        for provider, rows in data("models")["models"].items()
-        for model in rows
-    ]
+    return [model_info(f"{provider}:{model}") for provider, rows in data("models")["models"].items() for model in rows]
 
 
 @functools.lru_cache(maxsize=1024)

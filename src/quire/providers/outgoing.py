@@ -138,8 +138,7 @@ def _holds(came: Json, anew: Json) -> bool:
     if isinstance(came, list) and isinstance(anew, list):
         # Results may have come in another order than their calls.
         return len(came) == len(anew) and all(
-            _holds(came[place], each) or any(_holds(other, each) for other in came)
-            for place, each in enumerate(anew)
+            _holds(came[place], each) or any(_holds(other, each) for other in came) for place, each in enumerate(anew)
         )
     return bool(came == anew)
 
@@ -195,11 +194,7 @@ def as_sent(message: JsonObject, sheet: Draft) -> JsonObject:
 
 
 def told_in_front(
-    sheet: Draft,
-    prompt: Prompt,
-    heads: list[str],
-    text_of: Callable[[Json], str],
-    say: Callable[[str], JsonObject],
+    sheet: Draft, prompt: Prompt, heads: list[str], text_of: Callable[[Json], str], say: Callable[[str], JsonObject]
 ) -> list[JsonObject]:
     """The instructions in front of the messages: as they came where they were imported, else as `say` writes them."""
     wires = prompt.front if len(prompt.front) == len(heads) else ({},) * len(heads)

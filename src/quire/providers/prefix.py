@@ -27,9 +27,7 @@ class GrowingRow(list[Thing]):
 
     __slots__ = ("__weakref__", "_before", "_same")
 
-    def __init__(
-        self, things: Iterable[Thing] = (), before: GrowingRow[Thing] | None = None, same: int = 0
-    ) -> None:
+    def __init__(self, things: Iterable[Thing] = (), before: GrowingRow[Thing] | None = None, same: int = 0) -> None:
         super().__init__(things)
         # A weak one, or every row would keep all rows before it.
         self._before = weakref.ref(before) if before is not None else None
@@ -185,9 +183,7 @@ class Walk:
         if paths != self._paths:
             self._paths, self._head, self._units = paths, _Values(self._frozen), GrowingRow()
         in_front = self._head.follow([unit.value for unit in head], lambda place: head[place])
-        following = self._messages.follow(
-            messages, lambda place: self._layout.message(messages[place], place)
-        )
+        following = self._messages.follow(messages, lambda place: self._layout.message(messages[place], place))
         same = self._head.same if self._head.same < len(head) else len(head) + self._messages.same
         self._units = GrowingRow([*in_front, *following], self._units, min(same, len(self._units)))
         return self._units
@@ -264,9 +260,7 @@ def parts_of(content: Json, *path: str | int) -> list[UnitPart]:
     """The blocks of a list; a text is one block, which cannot be marked without changing what is compared."""
     if isinstance(content, str):
         return [UnitPart((*path, 0), {"type": "text", "text": content})] if content else []
-    return [
-        UnitPart((*path, at), as_block(each), may_carry(each)) for at, each in enumerate(as_list(content))
-    ]
+    return [UnitPart((*path, at), as_block(each), may_carry(each)) for at, each in enumerate(as_list(content))]
 
 
 def as_list(value: Json) -> Sequence[Json]:
@@ -297,9 +291,7 @@ def is_marked(block: Json) -> bool:
         return False
     inner = block.get("content")
     return (
-        not MARKS.isdisjoint(block)
-        or "cachePoint" in block
-        or (isinstance(inner, list) and any(map(is_marked, inner)))
+        not MARKS.isdisjoint(block) or "cachePoint" in block or (isinstance(inner, list) and any(map(is_marked, inner)))
     )
 
 

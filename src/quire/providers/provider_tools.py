@@ -120,9 +120,7 @@ def _merged(definition: JsonObject, more: JsonObject) -> JsonObject:
 
 
 def typed(
-    defined: Iterable[JsonObject],
-    read: Callable[[JsonObject], JsonObject],
-    define: Callable[[JsonObject], JsonObject],
+    defined: Iterable[JsonObject], read: Callable[[JsonObject], JsonObject], define: Callable[[JsonObject], JsonObject]
 ) -> list[Offered]:
     """Tools of a list in which those of the provider's own have a type that is not 'function'.
 

@@ -15,14 +15,7 @@ import msgspec
 from quire.entry import INTERRUPTED
 from quire.providers.models import ModelInfo, same_model
 from quire.providers.prefix import PrefixLines, Walk, written
-from quire.providers.provider_tools import (
-    Native,
-    found_functions,
-    functions_of,
-    is_offered,
-    own_definition,
-    with_more,
-)
+from quire.providers.provider_tools import Native, found_functions, functions_of, is_offered, own_definition, with_more
 from quire.providers.spelling import Spelling
 from quire.providers.wires import Wire
 from quire.values import Call, JsonObject, Message, Part, Prompt, Request, Result, Text
@@ -224,9 +217,7 @@ class Draft:
         """A tool in the words of the provider that it came from, if the request goes there again."""
         return own_definition(tool, self.info, self.native, self.ask.extra)
 
-    def defined(
-        self, tools: Iterable[JsonObject], define: Callable[[JsonObject], JsonObject]
-    ) -> list[JsonObject]:
+    def defined(self, tools: Iterable[JsonObject], define: Callable[[JsonObject], JsonObject]) -> list[JsonObject]:
         """Tools in this format's words; the provider's own as they came."""
         return [self.own(tool) or with_more(define(tool), tool, self.native) for tool in tools]
 

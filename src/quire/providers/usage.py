@@ -31,23 +31,9 @@ def usage(provider: str, raw: Json) -> Usage:
 # Items of a response that cost a fee, or another model's tokens.
 _CHARGED_ITEMS = ("web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call")
 # Where requests cost what they cost in the price tables.
-_USUAL_TIERS = (
-    "",
-    "default",
-    "standard",
-    "auto",
-    "on_demand",
-    "none",
-    "unspecified",
-    "traffic_type_unspecified",
-)
+_USUAL_TIERS = ("", "default", "standard", "auto", "on_demand", "none", "unspecified", "traffic_type_unspecified")
 _USUAL_PLACES = ("", "global", "not_available")
-_TOOLS_USED = (
-    "server_tool_use",
-    "server_tool_use_details",
-    "server_side_tool_usage_details",
-    "serverToolUsage",
-)
+_TOOLS_USED = ("server_tool_use", "server_tool_use_details", "server_side_tool_usage_details", "serverToolUsage")
 _SEARCHES = ("webSearchQueries", "web_search_queries", "imageSearchQueries", "groundingChunks")
 
 
@@ -56,9 +42,7 @@ def _besides(reply: JsonObject, reported: JsonObject) -> Iterator[str]:
     for name in _TOOLS_USED:
         used = _sub(reported, name)
         # Fetching a page costs its tokens alone.
-        yield from (
-            f"{each}: {used[each]}" for each in used if _number(used, each) and "web_fetch" not in each
-        )
+        yield from (f"{each}: {used[each]}" for each in used if _number(used, each) and "web_fetch" not in each)
     if _number(reported, "num_sources_used"):
         yield "search sources"
     models = {str(each["model"]) for each in map(_object, _list(reported, "iterations")) if each.get("model")}
@@ -103,20 +87,13 @@ def _other_modalities(reported: JsonObject) -> Iterator[str]:
     for name in ("promptTokensDetails", "toolUsePromptTokensDetails", "candidatesTokensDetails"):
         listed = _list(reported, name) or _list(reported, snake(name))
         kinds = {
-            str(each.get("modality"))
-            for each in map(_object, listed)
-            if _either(each, "tokenCount", "token_count")
+            str(each.get("modality")) for each in map(_object, listed) if _either(each, "tokenCount", "token_count")
         }
         if "AUDIO" in kinds:
             yield "audio"
         if "IMAGE" in kinds and name == "candidatesTokensDetails":
             yield "images made"
-    details = (
-        "prompt_tokens_details",
-        "completion_tokens_details",
-        "input_tokens_details",
-        "output_tokens_details",
-    )
+    details = ("prompt_tokens_details", "completion_tokens_details", "input_tokens_details", "output_tokens_details")
     if any(_number(_sub(reported, name), "audio_tokens") for name in details) or _number(
         reported, "prompt_audio_seconds"
     ):
@@ -131,17 +108,13 @@ def _charged(reported: JsonObject) -> float | None:
     if isinstance(fee, bool) or not isinstance(fee, int | float) or not 0 <= fee < 1e9:
         return None
     upstream = _sub(reported, "cost_details").get("upstream_inference_cost")
-    return float(fee) + (
-        float(upstream) if reported.get("is_byok") and isinstance(upstream, int | float) else 0.0
-    )
+    return float(fee) + (float(upstream) if reported.get("is_byok") and isinstance(upstream, int | float) else 0.0)
 
 
 def _reported(raw: Json) -> JsonObject:
     """The usage object of a reply; llama.cpp's timings stand beside it and are kept."""
     body = _object(raw)
-    inner = next(
-        (body[name] for name in ("usage", "usageMetadata", "usage_metadata") if body.get(name)), None
-    )
+    inner = next((body[name] for name in ("usage", "usageMetadata", "usage_metadata") if body.get(name)), None)
     if inner is None and isinstance(body.get("x_groq"), Mapping):
         inner = body["x_groq"].get("usage")
     if inner is None:
@@ -346,11 +319,7 @@ def cost(usage: Usage, target: str | ModelInfo, at: int | None = None) -> Money:
     tier = info.prices.tier(usage.input_total)
     amounts = _amounts(usage)
     prices = _per_token(tier, info)
-    parts = {
-        name: tokens * price / _MILLION
-        for name, tokens in amounts.items()
-        if (price := prices[name]) is not None
-    }
+    parts = {name: tokens * price / _MILLION for name, tokens in amounts.items() if (price := prices[name]) is not None}
     if usage.charged is not None:
         return Money(usage.charged, True, {"charged": usage.charged}, (), "", "the provider's own figure")
     if info.engine == "slot" and not info.prices.tiers:
@@ -384,12 +353,7 @@ def storage(tokens: int, hours: float, target: str | ModelInfo, at: int | None =
     if price is None:
         free = info.engine != "gemini"
         return Money(
-            0.0 if free else None,
-            free,
-            {},
-            () if free else ("storage",),
-            info.prices.as_of,
-            info.prices.source,
+            0.0 if free else None, free, {}, () if free else ("storage",), info.prices.as_of, info.prices.source
         )
     amount = tokens * price * hours / _MILLION
     return Money(amount, True, {"storage": amount}, (), info.prices.as_of, info.prices.source)

@@ -135,8 +135,7 @@ def speech(text: str) -> SpeechSigns:
     words = set(said)
     # Most texts hold none of them, which is told at once.
     first, second, times = (
-        0 if wanted.isdisjoint(words) else sum(map(wanted.__contains__, said))
-        for wanted in (_FIRST, _SECOND, _TIMES)
+        0 if wanted.isdisjoint(words) else sum(map(wanted.__contains__, said)) for wanted in (_FIRST, _SECOND, _TIMES)
     )
     return SpeechSigns(
         asks=text.rstrip().endswith(("?", "？", "؟")),

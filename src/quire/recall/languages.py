@@ -35,8 +35,7 @@ _COMPOUND = re.compile(rf"[\w{_MARKS}]+(?:[-./\\@:#+]+[\w{_MARKS}]+)*")
 # The same where text is ASCII, which is quicker: all signs but these become white space.
 _JOINED = "-./\\@:#+"
 _WORDS_APART, _COMPOUNDS_APART = (
-    {code: " " for code in range(128) if not (chr(code).isalnum() or chr(code) in kept)}
-    for kept in ("", "_" + _JOINED)
+    {code: " " for code in range(128) if not (chr(code).isalnum() or chr(code) in kept)} for kept in ("", "_" + _JOINED)
 )
 _JOINTS = re.compile(r"[/\\@:#+]+")
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|_+")
@@ -123,9 +122,7 @@ def is_latin(word: str) -> bool:
     return ord(word[0]) < _LATIN_ENDS or "\u1e00" <= word[0] <= "\u1eff"
 
 
-FUNCTION_WORDS = {
-    language: frozenset(_fold(word) for word in words.split()) for language, words in _GRAMMAR.items()
-}
+FUNCTION_WORDS = {language: frozenset(_fold(word) for word in words.split()) for language, words in _GRAMMAR.items()}
 # The languages that a word speaks for; a single letter speaks for none.
 _LANGUAGES: dict[str, list[str]] = {}
 for _language_name, _words in FUNCTION_WORDS.items():
@@ -146,9 +143,7 @@ def terms(text: str, asked: bool = False) -> list[str]:
 
     Those of a question (`asked`) hold its words whole as well, for texts in other languages than its own.
     """
-    compounds = (
-        text.translate(_COMPOUNDS_APART).split() if text.isascii() else _COMPOUND.findall(_composed(text))
-    )
+    compounds = text.translate(_COMPOUNDS_APART).split() if text.isascii() else _COMPOUND.findall(_composed(text))
     apart = {
         each: (_known_parts if len(each) <= _LONGEST else _taken_apart)(each.strip(_JOINED), asked)
         for each in dict.fromkeys(compounds)
@@ -157,9 +152,7 @@ def terms(text: str, asked: bool = False) -> list[str]:
     whole = [name for _, names in apart.values() for name in names]
     language, foreign = _language(parts, text.isascii())
     grammar = FUNCTION_WORDS[language]
-    kept = (
-        [part for part in parts if part not in grammar] if text.isascii() else list(_without(parts, grammar))
-    )
+    kept = [part for part in parts if part not in grammar] if text.isascii() else list(_without(parts, grammar))
     if asked or foreign:
         whole += (part for part in kept if not part.isdigit())
     return stems(kept, language) + [WHOLE + word for word in dict.fromkeys(whole)]
@@ -176,11 +169,7 @@ def _taken_apart(compound: str, asked: bool) -> tuple[tuple[str, ...], tuple[str
     words = _WORD.findall(compound)
     for word in words:
         if word.isascii():
-            humps = (
-                (word,)
-                if word.islower() and "_" not in word
-                else [each for each in _HUMP.split(word) if each]
-            )
+            humps = (word,) if word.islower() and "_" not in word else [each for each in _HUMP.split(word) if each]
             parts += (hump.lower() for hump in humps)
             if len(humps) > 1:
                 whole.append(word.lower())

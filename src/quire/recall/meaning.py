@@ -31,9 +31,7 @@ def build_graph(weights: Path, target: Path) -> None:
     config = json.loads((weights / "config.json").read_text())
     graph = _Graph(onnx, _load(weights / "model.safetensors"))
     _encoder(graph, config)
-    model = onnx.helper.make_model(
-        _finished(graph, config), opset_imports=[onnx.helper.make_opsetid("", OPSET)]
-    )
+    model = onnx.helper.make_model(_finished(graph, config), opset_imports=[onnx.helper.make_opsetid("", OPSET)])
     model.ir_version = 9
     onnx.checker.check_model(model)
     target.parent.mkdir(parents=True, exist_ok=True)

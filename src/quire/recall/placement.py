@@ -184,11 +184,7 @@ def standing(entries: Iterable[Entry], shown: Collection[int]) -> dict[str, str]
 def _cut(message: Message, entries: Mapping[int, Entry]) -> Iterable[int]:
     """The results and documents of a message that stand there as handles, or end before their end."""
     if message.role == "user":
-        own = [
-            seq
-            for seq in message.seqs
-            if (entry := entries.get(seq)) is not None and "encloses" in entry.wire
-        ]
+        own = [seq for seq in message.seqs if (entry := entries.get(seq)) is not None and "encloses" in entry.wire]
         yield from () if any(map(holds_blocks, message.parts)) else own
         return
     for part, seq in zip(message.parts, message.seqs, strict=False):
@@ -212,9 +208,7 @@ def _text(shown: Sequence[Hit], named: Sequence[Hit], lines: Mapping[str, str]) 
     said = [hit for hit in _in_order(shown) if hit.entry.kind != "result"]
     results = [hit for hit in _in_order(shown) if hit.entry.kind == "result"]
     value = Clean(
-        conversation=tuple(
-            clean.CleanMessage(_ROLE[hit.entry.kind], lines[hit.id]) for hit in said if lines[hit.id]
-        ),
+        conversation=tuple(clean.CleanMessage(_ROLE[hit.entry.kind], lines[hit.id]) for hit in said if lines[hit.id]),
         tool_results=tuple(ToolResult(hit.tool, lines[hit.id]) for hit in results),
     )
     again = references([_name(hit) for hit in _in_order(named)], "at-rebase")
@@ -291,9 +285,7 @@ def find_handle(store: Store, thread: str, handle: str) -> Entry:
         own = store.read(thread, after=entry.seq - 1, limit=1)
         if own and own[0].id == entry.id:
             return entry
-    raise NotFound(
-        f"no entry of this conversation has the handle {handle!r}", hint="Handles are hexadecimal digits."
-    )
+    raise NotFound(f"no entry of this conversation has the handle {handle!r}", hint="Handles are hexadecimal digits.")
 
 
 # What the next request of a thread shows whole: such entries need not be found again.
@@ -331,16 +323,12 @@ class VisibleEntries:
         found = checkpoint.decode(data) if data is not None else None
         if found is None or found.unrecorded:
             return
-        ends, sent = (
-            self._store.read(self._thread, seq - 1, 1) if seq else [] for seq in (found.seq, found.sent_seq)
-        )
+        ends, sent = (self._store.read(self._thread, seq - 1, 1) if seq else [] for seq in (found.seq, found.sent_seq))
         if [entry.id for entry in ends] != [found.entry_id]:
             return
         # Bytes of another shape leave it to the log.
         with suppress(ValueError, RecursionError):
-            self._assembly = found.assembly(
-                extract, lambda after, limit: self._store.read(self._thread, after, limit)
-            )
+            self._assembly = found.assembly(extract, lambda after, limit: self._store.read(self._thread, after, limit))
             self._seq = found.seq
             self._policy = next((policy for entry in sent if (policy := _policy(entry))), self._policy)
 
@@ -415,10 +403,7 @@ class Asking:
 
 
 def recall_tool(
-    recall: Recall,
-    thread: str,
-    shown: Callable[[], Collection[int | str]] | None = None,
-    share_tokens: int = 2000,
+    recall: Recall, thread: str, shown: Callable[[], Collection[int | str]] | None = None, share_tokens: int = 2000
 ) -> Callable[..., str]:
     """The function behind RECALL_TOOL for one thread, giving text."""
     asking = Asking(recall, thread, shown, share_tokens)

@@ -16,9 +16,7 @@ EARLIER = 0.25
 # Two words that stand side by side in the query and in a text count this much more.
 SIDE_BY_SIDE = 0.4
 _NAME = re.compile(r"[^\W_]+(?:['’]s\b)?")
-_ASKS_WHEN = re.compile(
-    r"\W*(when|since when|how long|(on |in )?(what|which) (date|day|month|year|time))\b", re.I
-)
+_ASKS_WHEN = re.compile(r"\W*(when|since when|how long|(on |in )?(what|which) (date|day|month|year|time))\b", re.I)
 
 # What has a name of its own: "what film", "which of her books", "what's the name", but not "what did the team".
 _NAMED = """
@@ -29,8 +27,7 @@ company companies brand organization team school name title
 _VERBS = "do|does|did|has|have|had|can|could|will|would|should"
 _SPACE = rf"\s+(?!({_VERBS})\b)"
 _WHICH = re.compile(
-    rf"\W*(\w+\s+)?(what|which)(['’]s)?({_SPACE}[\w'’/+-]+){{0,3}}?{_SPACE}({'|'.join(_NAMED.split())})s?\b",
-    re.I,
+    rf"\W*(\w+\s+)?(what|which)(['’]s)?({_SPACE}[\w'’/+-]+){{0,3}}?{_SPACE}({'|'.join(_NAMED.split())})s?\b", re.I
 )
 
 
@@ -59,9 +56,7 @@ class QueryTerms(msgspec.Struct, frozen=True):
 
 def ask(query: Query, names: Mapping[str, int]) -> QueryTerms:
     """Take a query apart; `names` gives the speaker that a lower-case word names."""
-    found = [
-        (match, names[_bare(match[0])]) for match in _NAME.finditer(query.text) if _bare(match[0]) in names
-    ]
+    found = [(match, names[_bare(match[0])]) for match in _NAME.finditer(query.text) if _bare(match[0]) in names]
     return QueryTerms(
         _weighed(query),
         _subject(query.text, found),

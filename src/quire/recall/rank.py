@@ -173,9 +173,7 @@ class SpeakerPriors:
     def manner(self, rows: Ints, dialogue: Floats, weights: Weights) -> Floats:
         """Prefer turns that tell of the speaker to those that ask or cheer; and what tools returned."""
         returned = self._returned.all[rows]
-        told = weights.asks * self.asks.all[rows] + weights.person * (
-            self._person.all[rows] - np.float32(0.5)
-        )
+        told = weights.asks * self.asks.all[rows] + weights.person * (self._person.all[rows] - np.float32(0.5))
         return np.asarray(np.where(returned, weights.returned, dialogue * told), np.float32)
 
     def time(self, asked: QueryTerms, rows: Ints, weights: Weights) -> Floats:
@@ -307,17 +305,11 @@ class Collection:
     def _beside(self) -> Neighbours:
         if self._neighbours is None:
             speakers, asks = self._manner.speakers.all, self._manner.asks.all
-            self._neighbours = Neighbours(
-                self._sessions.all, speakers, asks, self._lengths.all, self._alive.all
-            )
+            self._neighbours = Neighbours(self._sessions.all, speakers, asks, self._lengths.all, self._alive.all)
         return self._neighbours
 
     def search(
-        self,
-        query: Query | str,
-        k: int = 5,
-        only: Iterable[str] | Bools | None = None,
-        exclude: Iterable[str] = (),
+        self, query: Query | str, k: int = 5, only: Iterable[str] | Bools | None = None, exclude: Iterable[str] = ()
     ) -> list[Found]:
         """The k best documents, best first; `only` names those that may be found, `exclude` those that may not."""
         asked = ask(query if isinstance(query, Query) else Query(query), self._manner.people())
@@ -339,12 +331,7 @@ class Collection:
         known = np.isfinite(every[rows[best]])
         relevance = share[rows[best]] + np.where(known, every[rows[best]], np.float32(USUAL_COSINE))
         return [
-            Found(
-                self.ids[rows[at]],
-                float(total[at]),
-                dict(zip(PARTS, parts[:, at].tolist(), strict=True)),
-                near,
-            )
+            Found(self.ids[rows[at]], float(total[at]), dict(zip(PARTS, parts[:, at].tolist(), strict=True)), near)
             for at, near in zip(best, np.round(relevance.astype(np.float64), 6).tolist(), strict=True)
         ]
 

@@ -140,11 +140,7 @@ class Scope:
         if found is None or found.rules != VERSION:
             return
         model = self.embedder.name if self.embedder is not None else ""
-        parts = [
-            part
-            for part in found.parts
-            if part not in MEANING_PARTS or (found.model and found.model == model)
-        ]
+        parts = [part for part in found.parts if part not in MEANING_PARTS or (found.model and found.model == model)]
         kept = index.state(key, parts)
         self.collection.restore(kept)
         for name in _PLACES:
@@ -159,9 +155,7 @@ class Scope:
         made, self._made = self._made, []
         index.add(made)
         now = (self.seq.size, self.collection.meaning.size)
-        if max(now) < _WORTH_KEEPING or all(
-            4 * new <= 5 * old for new, old in zip(now, self._kept, strict=True)
-        ):
+        if max(now) < _WORTH_KEEPING or all(4 * new <= 5 * old for new, old in zip(now, self._kept, strict=True)):
             return
         kept = self.collection.state() | {name: getattr(self, name).packed for name in _PLACES}
         kept["sessions_now"] = self._sessions.state()
@@ -403,9 +397,7 @@ class Recall:
 
     def _search_records(self, query: str | Query, k: int) -> list[Any]:
         if self._records is None:
-            raise CallError(
-                "this recall knows no records", hint="Pass records=…, or use Records(store).search."
-            )
+            raise CallError("this recall knows no records", hint="Pass records=…, or use Records(store).search.")
         return list(self._records(query.text if isinstance(query, Query) else query, k))
 
     def _scope(self, thread: str | None) -> Scope:
@@ -424,9 +416,7 @@ class Recall:
             del self._scopes[next(iter(self._scopes))]
         return held
 
-    def _allowed(
-        self, held: Scope, thread: str | None, before: int | None, exclude: AnyCollection[int | str]
-    ) -> Bools:
+    def _allowed(self, held: Scope, thread: str | None, before: int | None, exclude: AnyCollection[int | str]) -> Bools:
         """Rows outside `exclude` and in front of `before`, both of which speak of one thread."""
         allowed = np.ones(held.seq.size, np.bool_)
         seqs = [seq for seq in exclude if isinstance(seq, int)]
@@ -479,9 +469,7 @@ def _checked(
         raise CallError("scope 'thread' needs a thread's name", hint="Pass thread=…, or scope='threads'.")
     for kind in kinds or ():
         if kind not in KINDS:
-            raise CallError(
-                f"entries of kind {kind!r} are not searched", hint=f"Searched: {', '.join(KINDS)}."
-            )
+            raise CallError(f"entries of kind {kind!r} are not searched", hint=f"Searched: {', '.join(KINDS)}.")
     return scope or ("threads" if thread is None else "thread")
 
 

@@ -118,9 +118,7 @@ class Neighbours:
         # How long each row is beside the usual one, with one place more for neighbours that are not there.
         usual = max(1.0, float(lengths[inside].mean())) if inside.any() else 1.0
         self.long = np.append(lengths, 0) / np.float32(usual)
-        self.norm = np.float32(K1) * (
-            1 - np.float32(B) + np.float32(B) * np.minimum(self.long, np.float32(_LONG))
-        )
+        self.norm = np.float32(K1) * (1 - np.float32(B) + np.float32(B) * np.minimum(self.long, np.float32(_LONG)))
         self._lends = np.float32(_LENDS_WHOLE) / np.maximum(lengths, np.float32(_LENDS_WHOLE))
         self.dialogue = self._shares(speakers)
         self._takes = np.append(ALONE + (1 - ALONE) * self.dialogue, 0).astype(np.float32)
@@ -257,9 +255,7 @@ def merged(runs: Sequence[PostingRun]) -> PostingRun:
     """Runs of rows that follow each other as one."""
     keys = np.concatenate([np.repeat(run.keys, np.diff(run.starts)) for run in runs])
     order = np.argsort(keys, kind="stable")
-    rows, counts = (
-        np.concatenate([getattr(run, part) for run in runs])[order] for part in ("rows", "counts")
-    )
+    rows, counts = (np.concatenate([getattr(run, part) for run in runs])[order] for part in ("rows", "counts"))
     return _sorted(keys[order], rows, counts)
 
 
@@ -310,9 +306,7 @@ _SOME = 200
 _COMPLETE = 0.5
 
 
-def scores(
-    postings: Postings, asked: QueryTerms, neighbours: Neighbours, allowed: Bools
-) -> tuple[Floats, Floats]:
+def scores(postings: Postings, asked: QueryTerms, neighbours: Neighbours, allowed: Bools) -> tuple[Floats, Floats]:
     """How well each allowed row and its surroundings answer the query's words, and the share of them they hold."""
     documents, long = neighbours.rows, neighbours.long
     out, share, wide, own = np.zeros((4, len(long)), np.float32)

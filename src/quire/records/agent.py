@@ -39,8 +39,7 @@ def configured(records: Records, consumer_id: str, *, now: int | None = None) ->
     found = [config for config in _configs(records, now) if config.context.get("consumer_id") == consumer_id]
     if not found:
         raise NotFound(
-            f"no {SCHEMA} record has the consumer_id {consumer_id!r}",
-            hint="Create one, or pass --config FILE.",
+            f"no {SCHEMA} record has the consumer_id {consumer_id!r}", hint="Create one, or pass --config FILE."
         )
     return of_record(found[-1])
 
@@ -121,12 +120,7 @@ class AgentReply(msgspec.Struct, frozen=True, kw_only=True):
     def fields(self) -> JsonObject:
         """The arguments of `Records.create` that keep this reply as a record."""
         context = self.context if self.structured else {"message": self.message}
-        return {
-            "schema_name": RESPONSE_SCHEMA,
-            "title": self.title,
-            "tags": list(self.tags),
-            "context": context,
-        }
+        return {"schema_name": RESPONSE_SCHEMA, "title": self.title, "tags": list(self.tags), "context": context}
 
 
 def parse_reply(text: str) -> AgentReply:
@@ -302,9 +296,7 @@ def registered(records: Records, *, now: int | None = None) -> list[JsonObject]:
     return list({record.context.get("name"): record.context for record in found}.values())
 
 
-def keep_catalog(
-    records: Records, tools: Iterable[JsonObject] | None = None, *, now: int | None = None
-) -> Record:
+def keep_catalog(records: Records, tools: Iterable[JsonObject] | None = None, *, now: int | None = None) -> Record:
     """Create or bring up to date the store's catalog, from `tools` or from the registered ones."""
     made = catalog(registered(records, now=now) if tools is None else tools)
     there = records.select(Selector(schemas=(CATALOG_SCHEMA,), all_tags=made.tags), newest=1, now=now)

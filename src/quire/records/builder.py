@@ -15,17 +15,7 @@ from quire.errors import CallError, ConflictError, NotFound
 from quire.formats import clean
 from quire.records.config import Config, Selector
 from quire.records.config import config as read_config
-from quire.records.gather import (
-    ContextRequest,
-    Embed,
-    Exchange,
-    Part,
-    Picked,
-    exchanges,
-    fit,
-    gather,
-    repeated,
-)
+from quire.records.gather import ContextRequest, Embed, Exchange, Part, Picked, exchanges, fit, gather, repeated
 from quire.records.record import SPOKEN, USER, Record, role, said, session, shape
 from quire.records.store import Records
 from quire.values import Json, JsonObject
@@ -157,14 +147,11 @@ class Builder:
             if there.context == built.context and not output.ttl_s:
                 return there
             try:
-                return records.update(
-                    there.id, there.version, context=built.context, ttl_s=output.ttl_s, now=now
-                )
+                return records.update(there.id, there.version, context=built.context, ttl_s=output.ttl_s, now=now)
             except (ConflictError, NotFound):
                 continue  # another process was faster: its version is the one to replace
         raise ConflictError(
-            f"the context of {self.config.consumer_id!r} changed {ATTEMPTS} times while it was kept",
-            hint="Try again.",
+            f"the context of {self.config.consumer_id!r} changed {ATTEMPTS} times while it was kept", hint="Try again."
         )
 
     def _create(self, records: Records, built: BuiltContext, now: int | None) -> Record:
@@ -185,9 +172,7 @@ class Builder:
         found = records.select(wanted, newest=1, keep=lambda each: built_by(each) == consumer, now=now)
         return found[0] if found else None
 
-    def _ask(
-        self, records: Records, trigger: Record | None, request: str | None, now: int | None
-    ) -> ContextRequest:
+    def _ask(self, records: Records, trigger: Record | None, request: str | None, now: int | None) -> ContextRequest:
         """What is asked: in so many words, by the trigger, or else by the newest message of a user."""
         if trigger is not None and self.refusal(trigger):
             raise CallError(self.refusal(trigger), hint="Contexts built from contexts would never end.")
@@ -219,9 +204,7 @@ class Builder:
         """One part for each record, without those that say again what a later one says."""
         pin = ask.trigger.id if ask.trigger else ""
         parts = [
-            Part(
-                each.record.id, shape(each.record, each.role), each.weight, each.group, each.record.id == pin
-            )
+            Part(each.record.id, shape(each.record, each.role), each.weight, each.group, each.record.id == pin)
             for each in picked
         ]
         threshold = self.config.formatting.deduplication_threshold
@@ -235,9 +218,7 @@ class Builder:
         return [part for part in parts if part.id not in dropped], reasons
 
 
-def _asked_again(
-    parts: Sequence[Part], request: str, threshold: float, embed: Embed | None
-) -> dict[str, str]:
+def _asked_again(parts: Sequence[Part], request: str, threshold: float, embed: Embed | None) -> dict[str, str]:
     """What the user said before in the words of the request itself, which is never dropped."""
     user = [part for part in parts if part.shape.message and part.shape.message.role == "user"]
     texts = [part.shape.text for part in user]
@@ -261,8 +242,7 @@ def _repeats(units: Sequence[Exchange], threshold: float, embed: Embed | None) -
         )
         for at, same in found.items():
             dropped |= {
-                part.id: stays.id
-                for part, stays in zip(same_kind[at].parts, same_kind[same].parts, strict=False)
+                part.id: stays.id for part, stays in zip(same_kind[at].parts, same_kind[same].parts, strict=False)
             }
     return dropped
 

@@ -20,9 +20,7 @@ def _ordered(compare: Callable[[Json, Json], bool]) -> Callable[[Json, Json], bo
     """Compare only what can be: numbers with numbers, strings with strings."""
 
     def holds(found: Json, wanted: Json) -> bool:
-        numbers = all(
-            isinstance(each, int | float) and not isinstance(each, bool) for each in (found, wanted)
-        )
+        numbers = all(isinstance(each, int | float) and not isinstance(each, bool) for each in (found, wanted))
         strings = isinstance(found, str) and isinstance(wanted, str)
         return (numbers or strings) and compare(found, wanted)
 
@@ -53,9 +51,7 @@ OPERATORS: Final[dict[str, Callable[[Json, Json], bool]]] = {
     "lte": _ordered(lambda a, b: a <= b),
     "in": _among,
     "contains": _contains,
-    "contains_any": lambda found, wanted: (
-        isinstance(wanted, list) and any(_contains(found, each) for each in wanted)
-    ),
+    "contains_any": lambda found, wanted: isinstance(wanted, list) and any(_contains(found, each) for each in wanted),
     "exists": lambda found, wanted: bool(wanted),
 }
 
@@ -208,9 +204,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def tags(self) -> tuple[str, ...]:
         """The tags of the output: those configured, and always the consumer's own."""
-        return tuple(
-            dict.fromkeys((*(self.output.tags or ("agent:context",)), f"consumer:{self.consumer_id}"))
-        )
+        return tuple(dict.fromkeys((*(self.output.tags or ("agent:context",)), f"consumer:{self.consumer_id}")))
 
 
 def config(value: Json) -> Config:
@@ -225,8 +219,7 @@ def config(value: Json) -> Config:
             consumer_id=value["consumer_id"],
             sources=tuple(_source(each, n) for n, each in enumerate(_objects(value, "sources"), 1)),
             update_triggers=tuple(
-                selector(each, f"update trigger {n}")
-                for n, each in enumerate(_objects(value, "update_triggers"), 1)
+                selector(each, f"update trigger {n}") for n, each in enumerate(_objects(value, "update_triggers"), 1)
             ),
             output=msgspec.convert(_output(_object(value, "output")), OutputRecord),
             formatting=msgspec.convert(_formatting(_object(value, "formatting")), Formatting),
@@ -261,13 +254,9 @@ def _source(value: JsonObject, number: int) -> RecordSource:
     """A source: its method and bounds, and which records it means (flat or under `filters`)."""
     where = f"source {number}"
     if value.get("method") not in METHODS:
-        raise CallError(
-            f"{where} has no method {value.get('method')!r}", hint=f"Use one of {', '.join(METHODS)}."
-        )
+        raise CallError(f"{where} has no method {value.get('method')!r}", hint=f"Use one of {', '.join(METHODS)}.")
     chosen = {key: item for key, item in value.items() if key not in _SOURCE_KEYS} | _object(value, "filters")
-    given = {
-        key: value[key] for key in ("method", "nn", "limit", "exchanges", "floor", "role") if key in value
-    }
+    given = {key: value[key] for key in ("method", "nn", "limit", "exchanges", "floor", "role") if key in value}
     source = msgspec.convert(given, RecordSource)
     for name, least in (("nn", 1), ("limit", 1), ("floor", 0)):
         if getattr(source, name) is not None and getattr(source, name) < least:

@@ -119,9 +119,7 @@ class RecordMeaning:
     def keep(self, table: RecordTable, records: Sequence[Record], texts: Sequence[str]) -> int:
         """Make and store the vectors that are missing; returns how many there were."""
         there = self._stored(table, records) if records else {}
-        missing = [
-            (record, text) for record, text in zip(records, texts, strict=True) if record.id not in there
-        ]
+        missing = [(record, text) for record, text in zip(records, texts, strict=True) if record.id not in there]
         done = 0
         if self.progress and missing:
             self.progress(0, len(missing))
@@ -259,8 +257,7 @@ def ranked(
     shares = relevance(query, texts, cosines, corpus)
     # No text is near to everything by its vector, and says nothing.
     near = {
-        record.id: share if text.strip() else 0.0
-        for record, text, share in zip(records, texts, shares, strict=True)
+        record.id: share if text.strip() else 0.0 for record, text, share in zip(records, texts, shares, strict=True)
     }
     if not any(near.values()):
         return []
@@ -268,16 +265,12 @@ def ranked(
     by_id = {record.id: record for record in records}
     best = max((each.score for each in found), default=0.0) or 1.0
     return [
-        RecordHit(by_id[each.id], round(each.score, 6), each.score / best, near[each.id], each.parts)
-        for each in found
+        RecordHit(by_id[each.id], round(each.score, 6), each.score / best, near[each.id], each.parts) for each in found
     ]
 
 
 def _collection(
-    records: Sequence[Record],
-    texts: Sequence[str],
-    meaning: RecordMeaning | None,
-    vectors: Sequence[Any] | None,
+    records: Sequence[Record], texts: Sequence[str], meaning: RecordMeaning | None, vectors: Sequence[Any] | None
 ) -> Any:
     try:
         import numpy
@@ -285,9 +278,7 @@ def _collection(
         from quire.recall.document import Document
         from quire.recall.rank import Collection
     except ImportError as error:
-        raise MissingPart(
-            "searching records needs numpy and PyStemmer", hint="pip install 'quire[records]'"
-        ) from error
+        raise MissingPart("searching records needs numpy and PyStemmer", hint="pip install 'quire[records]'") from error
 
     def document(record: Record, text: str) -> Document:
         speaker = role(record)
@@ -348,19 +339,12 @@ def _filter(selector: Selector, now: int | None) -> RecordFilter:
     return RecordFilter(selector.schemas, selector.all_tags, now)
 
 
-def _matching_records(
-    bodies: Iterable[str], selector: Selector, keep: Callable[[Record], bool]
-) -> list[Record]:
+def _matching_records(bodies: Iterable[str], selector: Selector, keep: Callable[[Record], bool]) -> list[Record]:
     return [body for body in map(decode, bodies) if selector.matches(body) and keep(body)]
 
 
 def beside(
-    table: RecordTable,
-    record: Record,
-    step: int,
-    selector: Selector,
-    session: str = "",
-    now: int | None = None,
+    table: RecordTable, record: Record, step: int, selector: Selector, session: str = "", now: int | None = None
 ) -> Record | None:
     """The next (step 1) or previous (-1) record of the same session; without a session, of those that name none."""
     tags = (*selector.all_tags, session) if session else selector.all_tags

@@ -63,9 +63,7 @@ class Picked(msgspec.Struct, frozen=True):
         return number(self.record.id)
 
 
-def gather(
-    records: Records, sources: Iterable[RecordSource], ask: ContextRequest, now: int | None
-) -> list[Picked]:
+def gather(records: Records, sources: Iterable[RecordSource], ask: ContextRequest, now: int | None) -> list[Picked]:
     """What all sources give, in the order of creation; a record that several give keeps its greatest weight."""
     picked: dict[str, Picked] = {}
     for source in sources:
@@ -203,9 +201,7 @@ def _shingles(text: str) -> frozenset[tuple[str, ...]]:
 
 def _facts(text: str) -> tuple[frozenset[str], bool]:
     """What must agree: every word that holds a digit, and whether something is denied."""
-    return frozenset(fact.strip(".,;:!?()") for fact in _FACT.findall(text.casefold())), bool(
-        _NOT.search(text)
-    )
+    return frozenset(fact.strip(".,;:!?()") for fact in _FACT.findall(text.casefold())), bool(_NOT.search(text))
 
 
 # Cut what was picked to a number of tokens, counted over the rendered text; everything left out has its reason.
@@ -289,9 +285,7 @@ def fit(parts: Sequence[Part], request: str, budget: int | None, detail: Detail 
         what = "the request and its trigger need" if pinned else "the request alone needs"
         raise BudgetError(f"{what} {least:,} tokens, but max_tokens is {budget:,}")
     tools, detail, dropped = _fit_tools(parts, max(budget - least, 0) // 2, detail)
-    kept = _fit_groups(
-        [part for part in parts if part.shape.section != "tools"], tools, request, budget, detail
-    )
+    kept = _fit_groups([part for part in parts if part.shape.section != "tools"], tools, request, budget, detail)
     value = assembled(kept, request, detail, tools)
     shown = tuple(part.id for part in parts if part in kept or (part.shape.section == "tools" and tools))
     reason = f"over the budget of {budget:,} tokens"
@@ -299,18 +293,14 @@ def fit(parts: Sequence[Part], request: str, budget: int | None, detail: Detail 
     return Fitted(value, shown, tokens_of(value), (*dropped, *left_out))
 
 
-def assembled(
-    parts: Sequence[Part], request: str, detail: Detail, tools: Sequence[CleanTool] | None = None
-) -> Clean:
+def assembled(parts: Sequence[Part], request: str, detail: Detail, tools: Sequence[CleanTool] | None = None) -> Clean:
     """The clean value of some parts, in their order; a tool's name counts once, its last word wins."""
     shown = listed(parts) if tools is None else tuple(tools)
     if detail == "short":
         shown = tuple(CleanTool(tool.name, tool.description) for tool in shown)
     return Clean(
         tools=shown,
-        conversation=tuple(
-            part.shape.message for part in parts if part.shape.message and part.shape.message.content
-        ),
+        conversation=tuple(part.shape.message for part in parts if part.shape.message and part.shape.message.content),
         tool_results=tuple(part.shape.result for part in parts if part.shape.result),
         request=request,
         detail=detail if shown else "full",

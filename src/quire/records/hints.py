@@ -141,9 +141,7 @@ def _path(template: str, text: str, at: int) -> Path:
         up, rest = up + 1, rest[3:]
     if rest in (".", "this", ".."):
         return Path((), "this", up + (rest == ".."))
-    start = next(
-        (word for word in (*_LOOP_NAMES, "@root", "this") if rest == word or rest.startswith(word + ".")), ""
-    )
+    start = next((word for word in (*_LOOP_NAMES, "@root", "this") if rest == word or rest.startswith(word + ".")), "")
     names = _names(rest[len(start) :].removeprefix(".") if start else rest.removeprefix("./"))
     if names is None or not (names or start):
         raise _error(template, at, f"{text!r} is not a path", hint="Write a.b, this.a, ../a or @index.")
@@ -201,9 +199,7 @@ def view(context: Json) -> JsonObject:
 def render(template: str, context: Json, meter: Meter) -> str:
     """The template filled from the context: 'Hi {{name}}', {"name": "Ada"} -> 'Hi Ada'."""
     nodes = parse(meter.source(template), meter.limits.depth)
-    return "".join(
-        meter.write(piece) for piece in _pieces(nodes, TemplateScope(context, view(context)), meter)
-    )
+    return "".join(meter.write(piece) for piece in _pieces(nodes, TemplateScope(context, view(context)), meter))
 
 
 def _pieces(nodes: tuple[Node, ...], scope: TemplateScope, meter: Meter) -> Iterator[str]:
@@ -303,9 +299,7 @@ def _type(rule: JsonObject) -> str:
     """The rule's type: named, or told by the one key that only it has."""
     if "type" in rule:
         if not isinstance(rule["type"], str) or rule["type"] not in TYPES:
-            raise DataError(
-                f"no rule type {as_text(rule['type'])[:40]!r}", hint=f"Use one of {', '.join(TYPES)}."
-            )
+            raise DataError(f"no rule type {as_text(rule['type'])[:40]!r}", hint=f"Use one of {', '.join(TYPES)}.")
         return str(rule["type"])
     found = [_BY_KEY[key] for key in rule if key in _BY_KEY]
     if len(found) != 1:
@@ -372,9 +366,7 @@ def check_hints(hints: Json, limits: HintLimits | None = None) -> None:
         raise DataError(f"llm_hints has no {unknown[0]!r}", hint=f"Use {', '.join(_KEYS)}.")
     for key in ("include", "exclude"):
         paths = hints.get(key)
-        if paths is not None and not (
-            isinstance(paths, list) and all(isinstance(path, str) for path in paths)
-        ):
+        if paths is not None and not (isinstance(paths, list) and all(isinstance(path, str) for path in paths)):
             raise DataError(f"llm_hints.{key} is a list of paths, not {as_text(paths)[:40]!r}")
     if hints.get("mode") not in (None, "replace", "merge"):
         raise DataError(f"llm_hints.mode is replace or merge, not {as_text(hints['mode'])[:40]!r}")

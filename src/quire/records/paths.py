@@ -126,9 +126,7 @@ class Meter:
         if not isinstance(text, str):
             raise DataError(f"expected a string, not {type(text).__name__}")
         if len(text) > self.limits.source_chars:
-            raise DataError(
-                f"{len(text):,} characters long; at most {self.limits.source_chars:,} are allowed"
-            )
+            raise DataError(f"{len(text):,} characters long; at most {self.limits.source_chars:,} are allowed")
         return text
 
 
@@ -313,9 +311,7 @@ def _answer(job: str, folder: str, seconds: int) -> dict[str, Json]:
     command = [sys.executable, "-I", "-c", _CHILD, folder]
     wall = seconds + _START_SECONDS
     try:
-        done = subprocess.run(
-            command, input=job, capture_output=True, text=True, timeout=wall, env={}, check=False
-        )
+        done = subprocess.run(command, input=job, capture_output=True, text=True, timeout=wall, env={}, check=False)
     except subprocess.TimeoutExpired as error:
         raise DataError(f"still running after {wall:g} s", hint="Bound the program's loops.") from error
     except OSError as error:

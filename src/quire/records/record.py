@@ -85,9 +85,7 @@ def session(record: Record) -> str:
 def to_json(value: Record | View) -> JsonObject:
     """As JSON, fields in their order, without those that hold nothing."""
     fields: JsonObject = msgspec.to_builtins(value)
-    return {
-        key: item for key, item in fields.items() if item is not None and not (key == "owner" and item == "")
-    }
+    return {key: item for key, item in fields.items() if item is not None and not (key == "owner" and item == "")}
 
 
 def encode(record: Record) -> str:
@@ -129,11 +127,7 @@ def draft(
             title=title,
             tags=tag_list(tags),
             context=context,
-            llm_hints=DEFAULT_HINTS.get(schema_name)
-            if llm_hints is None
-            else None
-            if llm_hints == {}
-            else llm_hints,
+            llm_hints=DEFAULT_HINTS.get(schema_name) if llm_hints is None else None if llm_hints == {} else llm_hints,
             owner=owner,
             created_at=now,
             updated_at=now,
@@ -152,9 +146,7 @@ def expiry(ttl_s: float | None, now: int | None) -> int | None:
             hint="3600 is an hour; leave it out to keep the record.",
         )
     if now is None:
-        raise CallError(
-            f"a TTL of {ttl_s} s needs the time it begins", hint="Pass now, in Unix milliseconds."
-        )
+        raise CallError(f"a TTL of {ttl_s} s needs the time it begins", hint="Pass now, in Unix milliseconds.")
     return now + round(ttl_s * 1000)
 
 
@@ -168,8 +160,7 @@ def checked(record: Record) -> Record:
             raise CallError(f"{name} is a string, not {given!r}", hint="Put it in quotes, or leave it out.")
     if not isinstance(record.context, dict):
         raise CallError(
-            f"context is an object, not {as_text(record.context)[:40]!r}",
-            hint='Put it under a name: {"text": …}.',
+            f"context is an object, not {as_text(record.context)[:40]!r}", hint='Put it under a name: {"text": …}.'
         )
     check_depth(record.context, MAX_DEPTH)
     if record.llm_hints is not None:
@@ -251,9 +242,7 @@ def shape(record: Record, speaker: str = "") -> Shape:
     speaker = speaker or role(record)
     if speaker:
         text = said(shown)
-        return Shape(
-            "conversation", text, message=CleanMessage("user" if speaker == "user" else "assistant", text)
-        )
+        return Shape("conversation", text, message=CleanMessage("user" if speaker == "user" else "assistant", text))
     if record.schema_name in ("tool.catalog.v1", "tool.v1"):
         return _tools(record)
     result = _result(record, shown)

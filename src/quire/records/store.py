@@ -42,9 +42,7 @@ Hits: TypeAlias = list[RecordHit]
 class Records:
     """The records of one store: `Records(store).create("note.v1", {"text": "…"})`."""
 
-    def __init__(
-        self, store: Store, embedder: Embedder | None = None, progress: Progress | None = None
-    ) -> None:
+    def __init__(self, store: Store, embedder: Embedder | None = None, progress: Progress | None = None) -> None:
         self.store = store
         self.meaning = RecordMeaning(embedder, progress) if embedder else None
         self._table = store.records
@@ -65,14 +63,7 @@ class Records:
     ) -> Record:
         """Keep a new record, at version 1."""
         made = draft(
-            schema_name,
-            context,
-            title=title,
-            tags=tags,
-            llm_hints=llm_hints,
-            ttl_s=ttl_s,
-            owner=owner,
-            now=now,
+            schema_name, context, title=title, tags=tags, llm_hints=llm_hints, ttl_s=ttl_s, owner=owner, now=now
         )
         return self.create_all([made])[0]
 
@@ -98,8 +89,7 @@ class Records:
         found = [each for each in map(decode, self._table.versions(number(id))) if each.version == version]
         if not found:
             raise NotFound(
-                f"{id} has versions 1 to {record.version}, not {version}",
-                hint="`quire record history` lists them.",
+                f"{id} has versions 1 to {record.version}, not {version}", hint="`quire record history` lists them."
             )
         return found[0]
 
@@ -261,11 +251,5 @@ class Records:
 def _row(record: Record, text: str) -> RecordRow:
     """A version as a table keeps it, found by `text`."""
     return RecordRow(
-        number(record.id),
-        record.version,
-        encode(record),
-        record.schema_name,
-        record.tags,
-        record.expires_at,
-        text,
+        number(record.id), record.version, encode(record), record.schema_name, record.tags, record.expires_at, text
     )

@@ -71,13 +71,9 @@ def calculate(expression: str) -> str:
 def evaluate(expression: str) -> Number:
     """The value of an expression; everything that is not plain arithmetic is an error."""
     if len(expression) > _MAX_LENGTH:
-        raise CallError(
-            f"the expression has {len(expression):,} characters; at most {_MAX_LENGTH:,} are read"
-        )
+        raise CallError(f"the expression has {len(expression):,} characters; at most {_MAX_LENGTH:,} are read")
     try:
-        tree = ast.parse(
-            expression.strip().replace("^", "**").replace("×", "*").replace("÷", "/"), mode="eval"
-        )
+        tree = ast.parse(expression.strip().replace("^", "**").replace("×", "*").replace("÷", "/"), mode="eval")
         return _value(tree.body)
     except SyntaxError as error:
         raise CallError(f"{expression!r} is not an expression: {error.msg}") from error
@@ -121,9 +117,7 @@ def _called(name: str, args: list[Number]) -> Number:
             raise CallError("factorial takes one whole number from 0 to 1000")
         return _bounded(math.factorial(int(args[0]) if float(args[0]).is_integer() else args[0]))  # type: ignore[arg-type]  # a fraction is its own error
     if name not in _FUNCTIONS:
-        raise CallError(
-            f"there is no function {name!r}", hint=f"There is {', '.join([*_FUNCTIONS, 'factorial'])}."
-        )
+        raise CallError(f"there is no function {name!r}", hint=f"There is {', '.join([*_FUNCTIONS, 'factorial'])}.")
     if name == "round" and len(args) == 2 and abs(args[1]) > 300:
         raise CallError(f"round takes at most 300 digits, not {args[1]}")
     return _bounded(_FUNCTIONS[name](*args))
@@ -266,9 +260,7 @@ def _find(kept: Records, *wanted: Any) -> JsonObject:
     return {"count": len(found), "records": [_record_json(each) for each in found]}
 
 
-def _find_records(
-    kept: Records, query: str, id: str, schema_name: str, tag: str, k: int, now: int
-) -> Sequence[Record]:
+def _find_records(kept: Records, query: str, id: str, schema_name: str, tag: str, k: int, now: int) -> Sequence[Record]:
     if id:
         return [kept.read_full(id, now=now)]
     wanted = Selector(schemas=(schema_name,) if schema_name else (), all_tags=(tag,) if tag else ())
@@ -317,11 +309,7 @@ def _create(kept: Records, call: Entry, schema_name: str, given: JsonObject, now
     mark = entry_tag(call)
     there = kept.select(Selector(all_tags=(mark,), schemas=(schema_name,)), newest=1, now=now)
     context, tags = given.get("context") or {}, [*(given.get("tags") or ()), mark]
-    return (
-        there[0]
-        if there
-        else kept.create(schema_name, context, title=given.get("title") or "", tags=tags, now=now)
-    )
+    return there[0] if there else kept.create(schema_name, context, title=given.get("title") or "", tags=tags, now=now)
 
 
 def _update(kept: Records, id: str, version: int, given: JsonObject, now: int) -> Record:

@@ -84,9 +84,7 @@ class CachedTransport:
             async with asyncio.timeout(_FAREWELL_S):
                 for conversation in self.conversations:
                     if conversation.keeper.kept is not None:
-                        await self._carry_out(
-                            conversation, CacheCall("DELETE", conversation.keeper.kept.name)
-                        )
+                        await self._carry_out(conversation, CacheCall("DELETE", conversation.keeper.kept.name))
         except TimeoutError:
             pass
         finally:
@@ -94,9 +92,7 @@ class CachedTransport:
 
     def served(self, request: Request) -> Served | None:
         """What an explicit cache did for a request that was answered; None where there was none."""
-        known = [
-            conversation.answered for conversation in self.conversations if conversation.answered is not None
-        ]
+        known = [conversation.answered for conversation in self.conversations if conversation.answered is not None]
         return next((served for asked, served in known if asked is request), None)
 
     async def send(self, request: Request) -> JsonObject:
@@ -163,11 +159,7 @@ class CachedTransport:
 
     def _conversation(self, request: Request, at_ms: int) -> CachedConversation:
         """The one that this request continues most closely, or a new one."""
-        recent = [
-            conversation
-            for conversation in self.conversations
-            if at_ms - conversation.asked_ms <= _LONGEST_MS
-        ]
+        recent = [conversation for conversation in self.conversations if at_ms - conversation.asked_ms <= _LONGEST_MS]
         known = [each for each in recent if each.goes_on(request)]
         if not known:
             recent.append(CachedConversation(request))
@@ -324,15 +316,11 @@ def check_explicit_cache(target: str) -> None:
         )
 
 
-def _check(
-    name: str, call: ModelCall, url: str, endpoint: Endpoint, base_url: str | None, api_key: str | None
-) -> None:
+def _check(name: str, call: ModelCall, url: str, endpoint: Endpoint, base_url: str | None, api_key: str | None) -> None:
     # A server that was named may be one's own and ask for no key; the provider's own always asks.
     if endpoint.needs_key and not api_key and not base_url:
         keys = " or ".join(endpoint.keys)
-        raise ProviderError(
-            f"no API key for {name}", hint=f"Set {keys}, or give --base-url for a server of your own."
-        )
+        raise ProviderError(f"no API key for {name}", hint=f"Set {keys}, or give --base-url for a server of your own.")
     if not url and call.path is not None:
         raise CallError(f"{name} has no fixed address", hint="Give base_url (--base-url).")
 
@@ -341,9 +329,7 @@ def _by_sdk(name: str, call: ModelCall, endpoint: Endpoint, via: Via) -> bool:
     """Whether the official SDK is used: where one reaches this provider in this format, and is here or asked for."""
     if via == "sdk" and not endpoint.sdk:
         provider = resolve(name)[0]
-        raise CallError(
-            f"there is no SDK transport for {provider}", hint="Leave `via` out: plain HTTP works."
-        )
+        raise CallError(f"there is no SDK transport for {provider}", hint="Leave `via` out: plain HTTP works.")
     if via == "http" or endpoint.sdk != call.sdk:
         return False
     if via == "sdk" or call.path is None:

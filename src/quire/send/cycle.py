@@ -76,9 +76,7 @@ async def run(
     return await Cycle(thread, target, transport, runner, on_event, decide).run()
 
 
-def run_sync(
-    thread: TurnThread, target: str, transport: Transport, runner: Runner = CHAT, **how: Any
-) -> Outcome:
+def run_sync(thread: TurnThread, target: str, transport: Transport, runner: Runner = CHAT, **how: Any) -> Outcome:
     """`run` for callers without an event loop; Ctrl-C keeps what came and raises KeyboardInterrupt."""
     refuse_loop("await run(thread, …)")
 
@@ -123,9 +121,7 @@ class Cycle:
             self._seen = (await off_loop(self.thread.store.info, self.thread.name)).seq
             self._turn = await off_loop(standing, self.thread.store, self.thread.name)
             if self._turn.user is None:
-                raise CallError(
-                    f"thread {self.thread.name!r} has no user entry to answer", hint="Append one first."
-                )
+                raise CallError(f"thread {self.thread.name!r} has no user entry to answer", hint="Append one first.")
             check_prices(self.runner.limits, self.target)
             stop = await self._within_seconds()
             await self._keep_besides()
@@ -391,12 +387,7 @@ def last_target(store: Store, thread: str) -> str:
 
 
 async def resume(
-    thread: TurnThread,
-    transport: Transport | None = None,
-    runner: Runner = CHAT,
-    *,
-    target: str = "",
-    **how: Any,
+    thread: TurnThread, transport: Transport | None = None, runner: Runner = CHAT, *, target: str = "", **how: Any
 ) -> Outcome:
     """Continue the newest turn from the log; `decide(call)` settles a call that may or may not have run.
 
@@ -404,9 +395,7 @@ async def resume(
     """
     asked = target or await off_loop(last_target, thread.store, thread.name)
     if not asked:
-        raise CallError(
-            f"thread {thread.name!r} was never sent anywhere", hint="Name a target: provider:model."
-        )
+        raise CallError(f"thread {thread.name!r} was never sent anywhere", hint="Name a target: provider:model.")
     with thread.store.turn_lock(thread.name):
         if look(thread.store, thread.name).stopped:
             thread.append(Entry("note", {"kind": "note", "text": GO_ON, "meta": {"resumed": True}}))
@@ -425,9 +414,7 @@ def _reached(target: str) -> Transport:
     return transport_for(target, local_target().base_url if target == TARGET else None)
 
 
-def resume_sync(
-    thread: TurnThread, transport: Transport | None = None, runner: Runner = CHAT, **how: Any
-) -> Outcome:
+def resume_sync(thread: TurnThread, transport: Transport | None = None, runner: Runner = CHAT, **how: Any) -> Outcome:
     """`resume` for callers without an event loop."""
     refuse_loop("await resume(thread, …)` or `await AsyncThread(thread).resume(…)")
 

@@ -139,13 +139,7 @@ def missed(store: ThreadReader, thread: str, last: str = "0", limit: int | None 
         shown = shown[1:]
     if limit is not None and len(entries) >= limit:
         return events
-    tip = (
-        entries[-1]
-        if entries
-        else next(iter(store.read(thread, after=seq - 1, limit=1)), None)
-        if seq
-        else None
-    )
+    tip = entries[-1] if entries else next(iter(store.read(thread, after=seq - 1, limit=1)), None) if seq else None
     return events + (_unfinished(store, thread, tip, shown) if tip is not None else [])
 
 

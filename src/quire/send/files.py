@@ -120,8 +120,7 @@ def matcher(pattern: str, ignore_case: bool = False, seconds: float = _SECONDS) 
                     left = 0
                 if left <= 0:
                     raise CallError(
-                        f"the search took longer than {seconds:g} s",
-                        hint="Use a simpler pattern or a smaller folder.",
+                        f"the search took longer than {seconds:g} s", hint="Use a simpler pattern or a smaller folder."
                     )
                 if found is not None:
                     yield number, _around(line, begin + found.start(), begin + found.end())
@@ -145,8 +144,7 @@ def _compiled(pattern: str, ignore_case: bool) -> Callable[[str, float], Any]:
         import regex
     except ImportError as error:
         raise MissingPart(
-            "regular expressions need the regex package",
-            hint="pip install 'quire[tools]', or search for plain words",
+            "regular expressions need the regex package", hint="pip install 'quire[tools]', or search for plain words"
         ) from error
     _check_size(pattern)
     try:
@@ -233,9 +231,7 @@ def _text_and_rest(found: FileLines, count: int, wanted: int | None) -> str:
         return f"{found.text}\n[… line {found.end} of {until} goes on; read again with {again} …]"
     if found.end >= until:
         return found.text
-    return (
-        f"{found.text}\n[… lines {found.end + 1}-{until} not shown; read again with start={found.end + 1} …]"
-    )
+    return f"{found.text}\n[… lines {found.end + 1}-{until} not shown; read again with start={found.end + 1} …]"
 
 
 def _list(root: Root, limit: int) -> Tool:

@@ -39,9 +39,7 @@ async def events(chunks: AsyncIterator[bytes], provider: str) -> AsyncIterator[J
             yield event
     if not reader.events and began.strip():
         said = message_of(began.decode(errors="replace").strip())
-        raise ProviderError(
-            f"{provider} sent no stream but {said}", hint="Check the base URL, and any proxy."
-        )
+        raise ProviderError(f"{provider} sent no stream but {said}", hint="Check the base URL, and any proxy.")
 
 
 # How much of a body that is no stream is looked at to say what it is.
@@ -65,9 +63,7 @@ class SseReader:
             self._after_cr = chunk.endswith(b"\r")
         text = self._rest + chunk
         if len(text) > LIMIT_BYTES:
-            raise ProviderError(
-                f"a stream event of more than {LIMIT_BYTES:,} bytes", hint="Check the base URL."
-            )
+            raise ProviderError(f"a stream event of more than {LIMIT_BYTES:,} bytes", hint="Check the base URL.")
         lines = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
         self._rest = lines.pop()
         return [data for line in lines if (data := self._line(line)) is not None]
@@ -98,9 +94,7 @@ def decoded(data: bytes, provider: str) -> JsonObject | None:
         raise too_deep(provider) from error
     except ValueError as error:
         # What is cut in the middle of an event was cut by the connection.
-        raise ProviderError(
-            f"{provider} sent an event that is not JSON: {data[:120]!r}", retryable=True
-        ) from error
+        raise ProviderError(f"{provider} sent an event that is not JSON: {data[:120]!r}", retryable=True) from error
     if not isinstance(event, dict):
         raise ProviderError(f"{provider} sent an event that is no object: {data[:120]!r}")
     return event
@@ -109,9 +103,7 @@ def decoded(data: bytes, provider: str) -> JsonObject | None:
 class Http:
     """A transport over httpx."""
 
-    def __init__(
-        self, base_url: str, api_key: str = "", timeout_s: float = 600.0, proxies: bool = False
-    ) -> None:
+    def __init__(self, base_url: str, api_key: str = "", timeout_s: float = 600.0, proxies: bool = False) -> None:
         self.base_url, self.api_key, self.timeout_s = base_url.rstrip("/"), api_key, timeout_s
         # Whether the environment's proxies are used; the command says yes, a library is told.
         self.proxies = proxies
@@ -137,9 +129,7 @@ class Http:
         except RecursionError as error:
             raise too_deep(request.provider) from error
         except ValueError as error:
-            raise ProviderError(
-                f"{request.provider} sent a reply that is not JSON", retryable=True
-            ) from error
+            raise ProviderError(f"{request.provider} sent a reply that is not JSON", retryable=True) from error
 
     async def stream(self, request: Request) -> AsyncIterator[JsonObject]:
         """The reply's events while they arrive."""
@@ -190,11 +180,7 @@ class Http:
         return {
             "url": call.url(self.base_url, call.path(request, streamed)),
             "content": json.dumps(body, ensure_ascii=False).encode(),
-            "headers": {
-                "content-type": "application/json",
-                **call.sent_headers(self.api_key),
-                **request.headers,
-            },
+            "headers": {"content-type": "application/json", **call.sent_headers(self.api_key), **request.headers},
         }
 
     def _check(self, provider: str, status: int, said: bytes, headers: Any) -> None:

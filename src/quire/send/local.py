@@ -145,23 +145,17 @@ class LocalServer:
         except urllib.error.HTTPError as error:
             with error:
                 said = error.read().decode(errors="replace")
-            raise ProviderError(
-                f"the local engine refused {path}: {said[:400]}", status=error.code
-            ) from error
+            raise ProviderError(f"the local engine refused {path}: {said[:400]}", status=error.code) from error
         except OSError as error:
             raise ProviderError(f"the local engine does not answer: {error}", retryable=True) from error
 
     def prompt_ids(self, body: JsonObject) -> list[int]:
         """The token ids the engine makes of a chat request: its template applied, then tokenized."""
         asked: dict[str, Any] = {
-            name: body[name]
-            for name in ("messages", "tools", "tool_choice", "chat_template_kwargs")
-            if name in body
+            name: body[name] for name in ("messages", "tools", "tool_choice", "chat_template_kwargs") if name in body
         }
         prompt = self.post("/apply-template", asked)["prompt"]
-        tokens = self.post("/tokenize", {"content": prompt, "add_special": True, "parse_special": True})[
-            "tokens"
-        ]
+        tokens = self.post("/tokenize", {"content": prompt, "add_special": True, "parse_special": True})["tokens"]
         return [int(token) for token in tokens]
 
 

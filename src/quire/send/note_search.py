@@ -26,18 +26,7 @@ from quire.values import Entry
 Days: TypeAlias = tuple[date, date]
 _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _MONTHS = ("january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november", "december")  # fmt: skip
-_NUMBERS = {
-    "a": 1,
-    "an": 1,
-    "one": 1,
-    "two": 2,
-    "three": 3,
-    "four": 4,
-    "five": 5,
-    "six": 6,
-    "few": 3,
-    "couple of": 2,
-}
+_NUMBERS = {"a": 1, "an": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "few": 3, "couple of": 2}
 _UNITS = {"day": 1, "week": 7, "month": 30, "year": 365}
 _COUNT = rf"(\d{{1,5}}|{'|'.join(_NUMBERS)})"
 _UNIT = "(day|week|month|year)"
@@ -144,9 +133,7 @@ def _alternatives(led: bool) -> str:
     return "|".join(re.sub(r"(?<!\\)\((?!\?)", "(?:", source) for source in sources)
 
 
-_BOTH = re.compile(
-    rf"(?:from |between )?({_alternatives(False)}) (?:to|and|until|till|-) ({_alternatives(False)})"
-)
+_BOTH = re.compile(rf"(?:from |between )?({_alternatives(False)}) (?:to|and|until|till|-) ({_alternatives(False)})")
 _SINCE = re.compile(rf"(since|after|before|until) ({_alternatives(False)})")
 _SPOKEN = re.compile(
     rf"\b(?:(?:from|between) (?:{_alternatives(False)}) (?:to|and|until|till) (?:{_alternatives(False)})"
@@ -243,9 +230,7 @@ class Source(msgspec.Struct, frozen=True):
     path: str
 
 
-def documents(
-    passages: Iterable[Passage], limit: int = 12_000, each: int = 4_000, after: int = 0
-) -> list[FoundNote]:
+def documents(passages: Iterable[Passage], limit: int = 12_000, each: int = 4_000, after: int = 0) -> list[FoundNote]:
     """Passages gathered by note, best note first, within `limit` characters in all and `each` for one note."""
     by_note: dict[str, list[Passage]] = {}
     for passage in passages:
@@ -303,11 +288,7 @@ def local_search(found: Sequence[FoundNote], time_range: str = "") -> str:
 
 def _document(note: FoundNote) -> str:
     content = escaped(note.content, *_TAGS)
-    lines = [
-        f"<id>{note.id}</id>",
-        f"<title>{_field(note.title)}</title>",
-        f"<path>{_field(note.path)}</path>",
-    ]
+    lines = [f"<id>{note.id}</id>", f"<title>{_field(note.title)}</title>", f"<path>{_field(note.path)}</path>"]
     return "\n".join(["<document>", *lines, f"<content>\n{content}\n</content>", "</document>"])
 
 

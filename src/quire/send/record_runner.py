@@ -261,9 +261,7 @@ def _messages(entries: Sequence[Entry], items: Sequence[JsonObject]) -> tuple[Me
         if entry.kind == "result" and calls.get(entry.call_id) == CONTEXT:
             context = str(entry.body.get("content") or "")
         elif entry.kind == "result":
-            shown = shape(
-                Record(schema_name=RESPONSE, context=response_context(calls[entry.call_id], "", entry))
-            )
+            shown = shape(Record(schema_name=RESPONSE, context=response_context(calls[entry.call_id], "", entry)))
             said += [("user", shown.result)] if shown.result else []
         elif entry.kind == "note":
             said.append(("user", entry.text))
@@ -275,8 +273,7 @@ def _messages(entries: Sequence[Entry], items: Sequence[JsonObject]) -> tuple[Me
     images = [image_part(image) for image in own]
     said.insert(0, ("user", clean.with_request(context, words)))
     first, *others = (
-        Message(who, (Text(_joined(text for _, text in lines)),))
-        for who, lines in groupby(said, itemgetter(0))
+        Message(who, (Text(_joined(text for _, text in lines)),)) for who, lines in groupby(said, itemgetter(0))
     )
     return (Message("user", (*images, *first.parts)), *others)
 
@@ -331,9 +328,7 @@ def reply_entries(entry: Entry, taken: set[str]) -> list[Entry]:
         for tool_request in reply.tool_requests
     ]
     wrong = [
-        values.call(
-            _free("malformed", taken), "tool_requests", {}, meta={"malformed": problem, "idempotent": True}
-        )
+        values.call(_free("malformed", taken), "tool_requests", {}, meta={"malformed": problem, "idempotent": True})
         for problem in problems
     ]
     first, *others = [*said, *calls, *wrong] or [values.respond("")]
@@ -344,15 +339,11 @@ def reply_entries(entry: Entry, taken: set[str]) -> list[Entry]:
 def _broken(text: str) -> list[str]:
     """What is wrong with a reply that was meant to ask for tools and cannot be read."""
     meant = text.lstrip().startswith(("{", "```")) and RESPONSE_SCHEMA in text and '"tool_requests"' in text
-    return [
-        f"the reply is no valid JSON of {RESPONSE_SCHEMA}; nothing was run. Send all of it again."
-    ] * meant
+    return [f"the reply is no valid JSON of {RESPONSE_SCHEMA}; nothing was run. Send all of it again."] * meant
 
 
 def _free(id: str, taken: set[str]) -> str:
     """A call's id that the thread does not have: models like to begin again at 1."""
-    free = next(
-        name for n in range(1, len(taken) + 2) if (name := id if n == 1 else f"{id}-{n}") not in taken
-    )
+    free = next(name for n in range(1, len(taken) + 2) if (name := id if n == 1 else f"{id}-{n}") not in taken)
     taken.add(free)
     return free

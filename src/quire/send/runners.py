@@ -52,10 +52,7 @@ async def plan(turn: Turn, tools: Toolbox, *, most: int = 6, attempts: int = 2) 
         found = read_plan(said, tools, most)
         if not found.problems:
             break
-        asked += [
-            said or "[]",
-            f"This cannot be used: {'; '.join(found.problems)}. Reply with the JSON array alone.",
-        ]
+        asked += [said or "[]", f"This cannot be used: {'; '.join(found.problems)}. Reply with the JSON array alone."]
     return [call_entry(turn.user, n, name, args, tools) for n, (name, args) in enumerate(found.calls, 1)]
 
 
@@ -74,8 +71,7 @@ def question(text: str, items: Sequence[JsonObject], tools: Toolbox) -> str:
     """L5, the metadata of L3, and the tools with their schemas; never an item's content."""
     catalog = [
         json.dumps(
-            {"name": tool.name, "description": tool.description, "parameters": tool.parameters},
-            ensure_ascii=False,
+            {"name": tool.name, "description": tool.description, "parameters": tool.parameters}, ensure_ascii=False
         )
         for tool in tools
     ]
@@ -93,9 +89,7 @@ def _metadata(item: JsonObject) -> str:
 
 def planner_request(asked: Sequence[str], target: str, tools: Toolbox) -> Request:
     """The planner's own small request: its instruction and the question, nothing of the conversation."""
-    messages = tuple(
-        Message("user" if n % 2 == 0 else "assistant", (Text(text),)) for n, text in enumerate(asked)
-    )
+    messages = tuple(Message("user" if n % 2 == 0 else "assistant", (Text(text),)) for n, text in enumerate(asked))
     extra: dict[str, Any] = {}
     if endpoint_for(target).holds_to_schema:
         schema = {"name": "plan", "schema": plan_schema(tools)}
@@ -173,17 +167,13 @@ def _starts(text: str) -> Iterator[int]:
 AGENT_LIMITS = Limits(steps=25)
 
 
-def chat(
-    system: str = "", *, memory: str | None = None, limits: Limits | None = None, **options: Any
-) -> Runner:
+def chat(system: str = "", *, memory: str | None = None, limits: Limits | None = None, **options: Any) -> Runner:
     """The model answers from the thread alone.
 
     In every runner `memory` is what is known of the user: it stands in front of the system prompt, and where it has
     changed since the thread began, the model is told what did. None leaves it as it is, "" takes it back.
     """
-    return msgspec.structs.replace(
-        CHAT, system=system, memory=memory, limits=limits or Limits(), options=options
-    )
+    return msgspec.structs.replace(CHAT, system=system, memory=memory, limits=limits or Limits(), options=options)
 
 
 def qa(
@@ -260,23 +250,11 @@ def agent(
     limits = limits or AGENT_LIMITS
     if native:
         return Runner(
-            name="agent",
-            system=system,
-            memory=memory,
-            tools=box,
-            limits=limits,
-            options=options,
-            recall=RECALL_SHARE,
+            name="agent", system=system, memory=memory, tools=box, limits=limits, options=options, recall=RECALL_SHARE
         )
     told = system_text(system, tool_text=tool_text(box.definitions())).lstrip("\n")
     return Runner(
-        name="agent",
-        system=told,
-        memory=memory,
-        tools=box.hidden(),
-        limits=limits,
-        options=options,
-        speech=TextTools(),
+        name="agent", system=told, memory=memory, tools=box.hidden(), limits=limits, options=options, speech=TextTools()
     )
 
 

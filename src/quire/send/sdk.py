@@ -106,9 +106,7 @@ class Generated(SdkTransport):
 
     def _connect(self) -> Any:
         client = getattr(self._sdk, _CLIENTS[self.call.sdk])
-        return client(
-            api_key=self.api_key or "none", base_url=self.base_url, timeout=self.timeout_s, max_retries=0
-        )
+        return client(api_key=self.api_key or "none", base_url=self.base_url, timeout=self.timeout_s, max_retries=0)
 
     async def _events(self, request: Request) -> AsyncGenerator[Any]:
         async with await self._method(True)(**sdk_kwargs(request), **self.call.streaming) as events:
@@ -205,18 +203,13 @@ class Bedrock(SdkTransport):
 
     def __init__(self, call: ModelCall, base_url: str, api_key: str, timeout_s: float) -> None:
         super().__init__(call, base_url, api_key, timeout_s)
-        self._boto3, self._failures = (
-            importlib.import_module("boto3"),
-            importlib.import_module("botocore.exceptions"),
-        )
+        self._boto3, self._failures = (importlib.import_module("boto3"), importlib.import_module("botocore.exceptions"))
         broken = importlib.import_module("urllib3.exceptions").HTTPError
         self.errors = (self._failures.BotoCoreError, self._failures.ClientError, broken)
 
     def _connect(self) -> Any:
         config = importlib.import_module("botocore.config").Config(
-            read_timeout=self.timeout_s,
-            connect_timeout=min(10.0, self.timeout_s),
-            retries={"total_max_attempts": 1},
+            read_timeout=self.timeout_s, connect_timeout=min(10.0, self.timeout_s), retries={"total_max_attempts": 1}
         )
         address = {"endpoint_url": self.base_url} if self.base_url else {}
         return self._boto3.client("bedrock-runtime", config=config, **address)
@@ -247,9 +240,7 @@ class Bedrock(SdkTransport):
             message = {"message": said.get("Message") or str(error)}
             return refusal(provider, status, message, about.get("HTTPHeaders") or {})
         if isinstance(error, (failures.NoCredentialsError, failures.NoRegionError)):
-            return ProviderError(
-                f"bedrock: {error}", hint="Set AWS credentials and AWS_REGION as boto3 expects them."
-            )
+            return ProviderError(f"bedrock: {error}", hint="Set AWS credentials and AWS_REGION as boto3 expects them.")
         if isinstance(error, (failures.ReadTimeoutError, failures.ConnectTimeoutError)):
             return timed_out(provider, self.timeout_s)
         return unreachable(provider, self.base_url, error)

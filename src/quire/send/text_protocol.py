@@ -62,9 +62,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
             return prompt
         most = len(entries) if self.window is None else min(self.window, len(entries))
         # The largest window that fits, if any does: more events never make a shorter text.
-        fitting = bisect_left(
-            range(most), True, key=lambda shown: tokens(self._prompt(entries, shown + 1)) > room
-        )
+        fitting = bisect_left(range(most), True, key=lambda shown: tokens(self._prompt(entries, shown + 1)) > room)
         prompt = self._prompt(entries, fitting)
         while (over := tokens(prompt) - room) > 0:
             entries = with_shorter_result(entries, over, room)
@@ -198,9 +196,7 @@ def call_entry(event: protocol.ProtocolEvent, number: int) -> Entry:
     except FormatError as error:
         named = _NAMED.search(event.text)
         meta = {"malformed": f"{error} ({error.hint})", "idempotent": True}
-        return recordable(
-            call(f"call-{number}", named[1] if named else "call", event.text.strip(), meta=meta)
-        )
+        return recordable(call(f"call-{number}", named[1] if named else "call", event.text.strip(), meta=meta))
     return recordable(call(f"call-{number}", name, args))
 
 

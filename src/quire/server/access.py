@@ -59,10 +59,7 @@ class Keys:
         """Make a key for a tenant; it can be read here and never again."""
         key = KEY_PREFIX + secrets.token_urlsafe(32)
         record = draft(
-            _SCHEMA,
-            {"name": name, "tenant": check_tenant(tenant)},
-            tags=[f"sha256:{sha256_hex(key)}"],
-            now=now,
+            _SCHEMA, {"name": name, "tenant": check_tenant(tenant)}, tags=[f"sha256:{sha256_hex(key)}"], now=now
         )
         insert_record(self._store.records, record)
         return key
@@ -169,8 +166,7 @@ class Redactor:
                 self._kinds.append((f"secret {place}", ("",), re.compile(pattern)))
             except re.error as error:
                 raise CallError(
-                    f"{pattern!r} is no pattern for secrets: {error}",
-                    hint="--redact takes a regular expression.",
+                    f"{pattern!r} is no pattern for secrets: {error}", hint="--redact takes a regular expression."
                 ) from error
 
     def text(self, text: str) -> str:

@@ -83,9 +83,7 @@ def create_thread(call: RouteCall) -> ThreadInfo:
             call.store.fork(new.fork_of, end if new.at_seq is None else new.at_seq, new.name)
     except CallError as error:
         if exists(call.store, new.name):
-            raise HttpRefusal(
-                409, str(error), hint=error.hint, state=state_of(call.store.info(new.name))
-            ) from error
+            raise HttpRefusal(409, str(error), hint=error.hint, state=state_of(call.store.info(new.name))) from error
         raise
     return call.store.info(new.name)
 
@@ -247,11 +245,7 @@ def list_requests(call: RouteCall) -> SentRequests:
     """A page of what was sent, with usage and money: of the entries behind `after`."""
     page: Page = call.query
     entries = call.store.read(call.name, page.after, page.limit)
-    found = [
-        sent_row(entry)
-        for entry in entries
-        if entry.kind == "sent" and isinstance(entry.body.get("usage"), dict)
-    ]
+    found = [sent_row(entry) for entry in entries if entry.kind == "sent" and isinstance(entry.body.get("usage"), dict)]
     return SentRequests(found, entries[-1].seq if len(entries) == page.limit and entries else None)
 
 
@@ -294,9 +288,7 @@ def recall_entries(call: RouteCall) -> Hits:
     """Older entries that have to do with a question, by words and, where the model is installed, by meaning."""
     asked: Question = call.query
     hits = call.tenant.thread(call.name).recall(asked.q, asked.k, scope=asked.scope)
-    return Hits(
-        [FoundRow(hit.thread, entry_json(hit.entry), hit.score, hit.relevance, hit.by) for hit in hits]
-    )
+    return Hits([FoundRow(hit.thread, entry_json(hit.entry), hit.score, hit.relevance, hit.by) for hit in hits])
 
 
 class KeptWindow(msgspec.Struct):

@@ -44,9 +44,7 @@ def all_routes() -> tuple[Route, ...]:
     return found
 
 
-def make_app(
-    service: Service, proxies: Proxies | None = None, routes: Sequence[Route] | None = None
-) -> ASGIApp:
+def make_app(service: Service, proxies: Proxies | None = None, routes: Sequence[Route] | None = None) -> ASGIApp:
     """The application; `proxies` gives each tenant what answers that is neither the service's nor the inspector's."""
     try:
         from starlette.applications import Starlette
@@ -104,9 +102,7 @@ async def _refused(service: Service, request: Request, error: Exception) -> Resp
 
 
 @contextlib.asynccontextmanager
-async def _lifespan(
-    service: Service, connections: contextlib.AsyncExitStack, app: Starlette
-) -> AsyncIterator[None]:
+async def _lifespan(service: Service, connections: contextlib.AsyncExitStack, app: Starlette) -> AsyncIterator[None]:
     """The service while it runs; at the end turns are finished, and every store is closed."""
     async with connections:
         yield

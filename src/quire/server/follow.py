@@ -260,10 +260,7 @@ class Readers:
 
         if len(self._now) >= self._most:
             raise HttpRefusal(
-                503,
-                f"{self._most} readers are connected",
-                hint="Try again later.",
-                headers={"retry-after": "5"},
+                503, f"{self._most} readers are connected", hint="Try again later.", headers={"retry-after": "5"}
             )
         made = StreamingResponse(
             pieces, media_type=EVENTS, headers={"cache-control": "no-store", "x-accel-buffering": "no"}

@@ -27,15 +27,7 @@ from quire.log.store import Store
 from quire.server.costs import ThreadRow, ThreadTotals, usage_of
 from quire.server.routes import Count, Route, RouteCall, ThreadName
 from quire.server.segments import Whereabouts
-from quire.server.views import (
-    Comparison,
-    RequestBody,
-    RequestDetail,
-    SeenThread,
-    ThreadPicture,
-    WhatIf,
-    try_policies,
-)
+from quire.server.views import Comparison, RequestBody, RequestDetail, SeenThread, ThreadPicture, WhatIf, try_policies
 from quire.thread import Thread
 from quire.thread_state import is_request
 from quire.values import Entry, Json, JsonObject

@@ -54,18 +54,12 @@ def make_server(store: Store, redactor: Redactor | None = None) -> MCPServer:
     server.resource("quire://threads/{thread}/requests/{model}", mime_type=json)(
         _with_plain_errors(ResourceError, reader.request)
     )
-    server.resource("quire://entries/{entry}", mime_type=text)(
-        _with_plain_errors(ResourceError, reader.original)
-    )
-    server.resource("quire://records/{record}", mime_type=json)(
-        _with_plain_errors(ResourceError, reader.record)
-    )
+    server.resource("quire://entries/{entry}", mime_type=text)(_with_plain_errors(ResourceError, reader.original))
+    server.resource("quire://records/{record}", mime_type=json)(_with_plain_errors(ResourceError, reader.record))
     return server
 
 
-def _with_plain_errors(
-    kind: type[MCPServerError], method: Callable[_Given, _Made]
-) -> Callable[_Given, _Made]:
+def _with_plain_errors(kind: type[MCPServerError], method: Callable[_Given, _Made]) -> Callable[_Given, _Made]:
     """The method with its errors in one line: what happened, and the next step."""
 
     @functools.wraps(method)
@@ -119,11 +113,7 @@ class _Reader:
         if thread:
             self._thread(thread)
         hits = self._recall.search(query, k, thread=thread or None)
-        return {
-            "hits": [
-                {"thread": hit.thread, "relevance": hit.relevance, **self._entry(hit.entry)} for hit in hits
-            ]
-        }
+        return {"hits": [{"thread": hit.thread, "relevance": hit.relevance, **self._entry(hit.entry)} for hit in hits]}
 
     def show(
         self,
@@ -199,7 +189,5 @@ class _Reader:
             there = self.store.find(entry)
             match = there[1] if there else None
         if match is None:
-            raise NotFound(
-                f"no entry is called {entry!r}.", hint="Give an id or handle, or its number and a thread."
-            )
+            raise NotFound(f"no entry is called {entry!r}.", hint="Give an id or handle, or its number and a thread.")
         return match

@@ -184,9 +184,7 @@ class Mender:
             return ()
         alone = []
         for name in fired:
-            tried, _ = self._applied(
-                call.body, before, wire, info, [each for each in self._rules if each == name]
-            )
+            tried, _ = self._applied(call.body, before, wire, info, [each for each in self._rules if each == name])
             if not _wrong(tried.body, call, with_betas(headers, tried.betas)) <= own:
                 alone.append(name)
         return tuple(alone or fired)
@@ -213,19 +211,13 @@ def _asks(message: Json) -> bool:
 
 def _tool_names(body: JsonObject) -> tuple[str, ...]:
     tools = body.get("tools")
-    return (
-        tuple(tool_name(tool) for tool in tools if isinstance(tool, dict)) if isinstance(tools, list) else ()
-    )
+    return tuple(tool_name(tool) for tool in tools if isinstance(tool, dict)) if isinstance(tools, list) else ()
 
 
 def state_rules(state: HeadState) -> Iterator[str]:
     """The rules that a conversation's head still stands by."""
     if state.texts:
-        yield (
-            "volatile"
-            if all(isinstance(path[-1], str) or len(path) != 2 for path in state.texts)
-            else "retrieved"
-        )
+        yield ("volatile" if all(isinstance(path[-1], str) or len(path) != 2 for path in state.texts) else "retrieved")
     if state.late_tools:
         yield "late-tools"
     if state.effort:
@@ -266,9 +258,7 @@ def _behind(message: JsonObject, tail: Tail, draft: BodyDraft) -> list[Json]:
 def _head_parts(call: SentCall, wire: Wire) -> Counter[str]:
     """What stands in front of the messages: names of tools and the sentences of the system prompt."""
     texts = (part for _, text in head_texts(call.body, wire) for part in re.split(r"[.\n]", text))
-    return Counter(
-        [*(f"tool {name}" for name in _tool_names(call.body)), *filter(None, map(str.strip, texts))]
-    )
+    return Counter([*(f"tool {name}" for name in _tool_names(call.body)), *filter(None, map(str.strip, texts))])
 
 
 def _length(parts: Counter[str]) -> int:
@@ -352,11 +342,7 @@ class Savings:
             key = " + ".join(mended.rules)
             times, tokens, usd = self.by_rules.get(key, (0, 0, 0.0))
             unmended = cost(own, f"{call.provider}:{call.model}", at_ms).amount_usd or 0.0
-            self.by_rules[key] = (
-                times + 1,
-                tokens + call.usage.cache_read - own.cache_read,
-                usd + unmended - paid,
-            )
+            self.by_rules[key] = (times + 1, tokens + call.usage.cache_read - own.cache_read, usd + unmended - paid)
 
     def _count(self, mended: Mended, used: Usage, paid: float) -> None:
         _, tokens, usd = self._arms.get(mended.conversation, (True, 0, 0.0))
@@ -394,10 +380,7 @@ class Savings:
 
     def measured(self, rounds: int = 400) -> JsonObject | None:
         """The saving a token against the held-out conversations, with the interval that 95 of 100 draws lie in."""
-        arms = [
-            [(tokens, usd) for kept, tokens, usd in self._arms.values() if kept is arm]
-            for arm in (True, False)
-        ]
+        arms = [[(tokens, usd) for kept, tokens, usd in self._arms.values() if kept is arm] for arm in (True, False)]
         if min(map(len, arms)) < 2:
             return None
         dice = random.Random(0)
@@ -466,9 +449,7 @@ class Budget:
         return {**body, field: [*body[field], *behind]}
 
 
-def _render_messages(
-    target: str, wire: Wire, *messages: Message, tools: tuple[JsonObject, ...] = ()
-) -> JsonObject:
+def _render_messages(target: str, wire: Wire, *messages: Message, tools: tuple[JsonObject, ...] = ()) -> JsonObject:
     """A user's word and what is said behind it, in the words of a format."""
     provider, _, model = target.partition(":")
     speaker = provider if wire_of(provider) is wire else wire.name

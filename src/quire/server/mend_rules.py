@@ -70,9 +70,7 @@ class BodyDraft:
 # Where a text can join: the end of the user's message, or a message of its own behind it.
 
 
-def tail_text(
-    last: JsonObject, text: str, wire: str, info: ModelInfo
-) -> tuple[JsonObject, list[JsonObject]] | None:
+def tail_text(last: JsonObject, text: str, wire: str, info: ModelInfo) -> tuple[JsonObject, list[JsonObject]] | None:
     """The last message with a text behind it, and messages that follow it; None where it can take none."""
     match wire:
         case "openai-responses":
@@ -87,9 +85,7 @@ def tail_text(
             return {**last, "content": [*(content or ()), {"type": "text", "text": text}]}, []
         case "openai-chat" if last.get("role") == "tool" and not info.features.template:
             return last, [{"role": "system", "content": text}]
-        case "gemini" if last.get("role") == "user" and all(
-            "text" in part for part in last.get("parts") or ()
-        ):
+        case "gemini" if last.get("role") == "user" and all("text" in part for part in last.get("parts") or ()):
             return {**last, "parts": [*last["parts"], {"text": text}]}, []
     return None
 
@@ -103,9 +99,7 @@ def as_blocks(content: Json) -> list[Json]:
 
 def key_order(draft: BodyDraft) -> bool:
     before, now = draft.state.newest, draft.body
-    fields = [
-        name for name in ("tools", *_SYSTEM_FIELDS, draft.wire.layout.field) if name in before and name in now
-    ]
+    fields = [name for name in ("tools", *_SYSTEM_FIELDS, draft.wire.layout.field) if name in before and name in now]
     better = {name: ordered_like(now[name], before[name]) for name in fields}
     if all(written(better[name]) == written(now[name]) for name in fields):
         return False
@@ -164,11 +158,7 @@ def tool_name(tool: JsonObject) -> str:
 
 
 def late_tools(draft: BodyDraft) -> bool:
-    first, now, features = (
-        draft.state.first.get("tools") or [],
-        draft.body.get("tools") or [],
-        draft.info.features,
-    )
+    first, now, features = (draft.state.first.get("tools") or [], draft.body.get("tools") or [], draft.info.features)
     if not first or not features.late_tools or draft.wire.name not in _LATE_TOOLS:
         return False
     known = {tool_name(tool): bare_tool(tool) for tool in first}
@@ -315,9 +305,7 @@ def _changed_head(draft: BodyDraft, kind: str, tag: str) -> bool:
         if path in untold and draft.takes_text:
             draft.tell(
                 tag,
-                "\n".join(
-                    text for _, text in changed_sections(draft.state.texts.get(path, first[path]), now[path])
-                ),
+                "\n".join(text for _, text in changed_sections(draft.state.texts.get(path, first[path]), now[path])),
             )
             draft.state.texts = {**draft.state.texts, path: now[path]}
         draft.body = changed_body(draft.body, path, lambda _, path=path: first[path])  # type: ignore[misc]
@@ -341,9 +329,7 @@ def changed_sections(old: str, new: str) -> list[tuple[str, str]]:
             out.append(("retrieved", section))
         elif _STATE.search(header) or all(map(_STATE.search, filter(str.strip, (*old_lines, *new_lines)))):
             gone = "" if new_lines else "No longer so:\n"
-            out.append(
-                ("volatile", gone + (section if header and new_lines else "\n".join(new_lines or old_lines)))
-            )
+            out.append(("volatile", gone + (section if header and new_lines else "\n".join(new_lines or old_lines))))
         else:
             out.append(("", ""))
     return out
@@ -447,11 +433,7 @@ def _in_blocks(body: JsonObject) -> JsonObject:
         else message
         for message in body.get("messages") or ()
     ]
-    system = (
-        {"system": as_blocks(body["system"])}
-        if isinstance(body.get("system"), str) and body["system"]
-        else {}
-    )
+    system = {"system": as_blocks(body["system"])} if isinstance(body.get("system"), str) and body["system"] else {}
     return {**body, **system, "messages": messages}
 
 
@@ -460,10 +442,7 @@ Rule = Callable[[BodyDraft], bool]
 RULES: dict[str, tuple[Rule, str]] = {
     "key-order": (key_order, "JSON keys in the order first sent"),
     "tool-order": (tool_order, "tools in the order first sent"),
-    "volatile": (
-        volatile,
-        "clocks, folders and git state in the head stay as first sent; what changed is told behind",
-    ),
+    "volatile": (volatile, "clocks, folders and git state in the head stay as first sent; what changed is told behind"),
     "retrieved": (retrieved, "retrieved context goes behind the history"),
     "late-tools": (late_tools, "new tools join by the provider's appended item"),
     "late-effort": (late_effort, "another effort is set by the provider's appended item"),

@@ -47,9 +47,7 @@ _ASKS_MODEL = re.compile(
 )
 _VERSION = re.compile(r"^/(v\d\w*)(?=/|$)")
 # Paths that clients ask for without a version where their base URL should have held it.
-_UNVERSIONED = re.compile(
-    r"^/(messages|chat/|responses|completions|embeddings|models)(?=/|$|:)|^/chat/completions$"
-)
+_UNVERSIONED = re.compile(r"^/(messages|chat/|responses|completions|embeddings|models)(?=/|$|:)|^/chat/completions$")
 # The longest reply that is read.
 _MOST_BYTES = 32 * 1024 * 1024
 
@@ -126,9 +124,7 @@ class Passing:
         request = self.request(scope["method"], path, query, scope["headers"], body)
         await _until_gone(self._pass(request, send, lambda piece: None), receive, body)
 
-    def request(
-        self, method: str, path: bytes, query: bytes, headers: Headers, content: Any
-    ) -> httpx.Request:
+    def request(self, method: str, path: bytes, query: bytes, headers: Headers, content: Any) -> httpx.Request:
         """What goes on: the same path behind the base URL, the same headers, the same bytes."""
         import httpx
 
@@ -164,9 +160,7 @@ class Passing:
         path, query = _path(scope)
         taken = _Taken(self, path, scope["headers"], given if isinstance(given, bytes) else b"")
         headers = await self._prepared(taken, scope["headers"])
-        request = self.request(
-            "POST", path, query, headers, taken.sent if isinstance(given, bytes) else given
-        )
+        request = self.request("POST", path, query, headers, taken.sent if isinstance(given, bytes) else given)
         taken.host, taken.path = request.url.host, request.url.path
         try:
             if taken.fitted is None:
@@ -277,11 +271,7 @@ class Passing:
             return taken.mended.body
         asking = wire_of(call.provider, own).diagnosed(own, id)
         added = {name: value for name, value in asking.items() if name not in own}
-        if (
-            own is given
-            and len(added) + len(own) == len(asking)
-            and all(asking[name] == own[name] for name in own)
-        ):
+        if own is given and len(added) + len(own) == len(asking) and all(asking[name] == own[name] for name in own):
             # All else stays as it was written.
             front = json.dumps(added, separators=(",", ":"))[:-1].encode() + b","
             text = plain(taken.given, _texts(taken.headers).get("content-encoding", "")).lstrip()
@@ -499,9 +489,7 @@ class SocketPassing:
         except InvalidStatus as error:
             reply = error.response
             headers = [(name.lower().encode(), value.encode()) for name, value in reply.headers.raw_items()]
-            await self._deny(
-                reply.status_code, [each for each in headers if each[0] not in _HOP], bytes(reply.body)
-            )
+            await self._deny(reply.status_code, [each for each in headers if each[0] not in _HOP], bytes(reply.body))
             return
         except (OSError, WebSocketException, TimeoutError) as error:
             await _refuse(self._denying, f"{self._passing.options.to} could not be reached: {error}")

@@ -127,9 +127,7 @@ def call_store(call: RouteCall) -> Given:
 def _numbered(row: RecordRow) -> Callable[[int], RecordRow]:
     """A record that came made for number 0, made for the number it gets."""
     record = decode(row.body)
-    return lambda n: msgspec.structs.replace(
-        row, n=n, body=encode(msgspec.structs.replace(record, id=f"rec-{n}"))
-    )
+    return lambda n: msgspec.structs.replace(row, n=n, body=encode(msgspec.structs.replace(record, id=f"rec-{n}")))
 
 
 # Holding a turn: as long as the caller's connection stands, it is the caller's.
@@ -439,9 +437,7 @@ def _as_json(value: Any) -> Json:
 
 def _is_busy(reply: httpx.Response) -> bool:
     """Whether another attempt may do: an earlier one is still being carried out, or too many came at once."""
-    return reply.status_code == 429 or (
-        reply.status_code == 409 and "Idempotency-Key is under way" in reply.text
-    )
+    return reply.status_code == 429 or (reply.status_code == 409 and "Idempotency-Key is under way" in reply.text)
 
 
 def error_of(reply: httpx.Response) -> QuireError:
@@ -455,9 +451,9 @@ def error_of(reply: httpx.Response) -> QuireError:
     made = getattr(errors, kind, None)
     if isinstance(made, type) and issubclass(made, QuireError):
         return made(message, hint=hint)
-    return {404: errors.NotFound, 409: errors.ConflictError, 422: CallError}.get(
-        reply.status_code, QuireError
-    )(message, hint=hint)
+    return {404: errors.NotFound, 409: errors.ConflictError, 422: CallError}.get(reply.status_code, QuireError)(
+        message, hint=hint
+    )
 
 
 if TYPE_CHECKING:  # the type checker holds that this is a Store

@@ -48,13 +48,7 @@ class HttpRefusal(QuireError):
     """An answer other than the one asked for, with its HTTP status."""
 
     def __init__(
-        self,
-        status: int,
-        message: str,
-        *,
-        hint: str = "",
-        state: Json = None,
-        headers: Mapping[str, str] | None = None,
+        self, status: int, message: str, *, hint: str = "", state: Json = None, headers: Mapping[str, str] | None = None
     ) -> None:
         super().__init__(message, hint=hint)
         self.status, self.state, self.headers = status, state, dict(headers or {})
@@ -178,9 +172,7 @@ class Route(msgspec.Struct, frozen=True):
 _BIGGEST = 2**53 - 1
 Count = Annotated[int, msgspec.Meta(ge=0, le=_BIGGEST)]
 # Written out: what \S is differs between readers of JSON schemas.
-Model = Annotated[
-    str, msgspec.Meta(max_length=200, pattern=r"^[A-Za-z0-9_.-]+:[^\u0000-\u0020\u007f-\u00a0]+$")
-]
+Model = Annotated[str, msgspec.Meta(max_length=200, pattern=r"^[A-Za-z0-9_.-]+:[^\u0000-\u0020\u007f-\u00a0]+$")]
 # What a turn is held by over HTTP.
 TurnNumber = Annotated[str, msgspec.Meta(pattern="^[1-9][0-9]{0,17}$")]
 ThreadName = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
@@ -203,8 +195,7 @@ def endpoints(routes: Sequence[Route], service: Service) -> list[BaseRoute]:
     from starlette.routing import Route as Mounted
 
     return [
-        Mounted(route.path, _endpoint(route, service), methods=[route.method], name=route.operation)
-        for route in routes
+        Mounted(route.path, _endpoint(route, service), methods=[route.method], name=route.operation) for route in routes
     ]
 
 
@@ -258,9 +249,7 @@ def _query(route: Route, request: Request) -> Any:
     try:
         return msgspec.convert(given, route.query, strict=False)
     except msgspec.ValidationError as error:
-        raise HttpRefusal(
-            422, f"in the query: {error}", hint="/api/openapi.json names what is taken."
-        ) from error
+        raise HttpRefusal(422, f"in the query: {error}", hint="/api/openapi.json names what is taken.") from error
 
 
 async def read_body(request: Request, most: int) -> bytes:
@@ -281,9 +270,7 @@ async def _body(route: Route, request: Request, most: int) -> Any:
     if route.body is None:
         return None
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        raise HttpRefusal(
-            415, "the body is not declared as JSON", hint="Send content-type: application/json."
-        )
+        raise HttpRefusal(415, "the body is not declared as JSON", hint="Send content-type: application/json.")
     data = await read_body(request, most)
     try:
         return _of_type(data, route.body)
@@ -320,9 +307,7 @@ def _response(route: Route, given: Any, service: Service) -> Response:
     if route.gives is None:
         return Response(status_code=204)
     body = msgspec.json.encode(given)
-    return Response(
-        service.redactor.bytes(body) if route.redacted else body, route.status, media_type=route.media
-    )
+    return Response(service.redactor.bytes(body) if route.redacted else body, route.status, media_type=route.media)
 
 
 def problem_response(error: Exception, service: Service) -> Response:

@@ -116,10 +116,7 @@ class SharedRequests:
         for message, size in messages[max(0, same - tools - system) :]:
             found = self._known.get(id(message))
             if found is None:
-                found = self._known[id(message)] = (
-                    message,
-                    self._row(message_segment(message, size, self._edits)),
-                )
+                found = self._known[id(message)] = (message, self._row(message_segment(message, size, self._edits)))
             out.append(found[1])
         return out
 
@@ -285,8 +282,7 @@ def left_out_by_reason(rows: Iterable[tuple[int, str]]) -> tuple[LeftOutView, ..
         else:
             runs.append([seq, seq])
     return tuple(
-        LeftOutView(reason, tuple((first, last) for first, last in runs))
-        for reason, runs in by_reason.items()
+        LeftOutView(reason, tuple((first, last) for first, last in runs)) for reason, runs in by_reason.items()
     )
 
 

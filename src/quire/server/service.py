@@ -225,9 +225,7 @@ class Service:
 
     # What was done already
 
-    async def once(
-        self, route: Route, call: RouteCall, answer: Callable[[Route, RouteCall], Awaitable[Any]]
-    ) -> Any:
+    async def once(self, route: Route, call: RouteCall, answer: Callable[[Route, RouteCall], Awaitable[Any]]) -> Any:
         """Answer a call; a write with an Idempotency-Key that was carried out before is not carried out again."""
         key = call.headers.get("idempotency-key")
         if key is None or not route.writes:

@@ -154,10 +154,7 @@ class Turns:
         """Carry the newest turn out, behind these entries; a ConflictError where one is under way."""
         if self._service.draining:
             raise HttpRefusal(
-                503,
-                "the service is ending",
-                hint="Ask another, or in a moment.",
-                headers={"retry-after": "2"},
+                503, "the service is ending", hint="Ask another, or in a moment.", headers={"retry-after": "2"}
             )
         key = (call.tenant.name, call.name)
         if key in self._running:
@@ -192,9 +189,7 @@ class Turns:
                     await off_loop(thread.append, *entries)
                 user = (await off_loop(standing, tenant.store, name)).user
                 if user is None:
-                    raise CallError(
-                        f"thread {name!r} has no user entry to answer", hint="Begin a turn first."
-                    )
+                    raise CallError(f"thread {name!r} has no user entry to answer", hint="Begin a turn first.")
                 turn.began.set_result(user)
                 limits = Limits(**msgspec.structs.asdict(asked.limits))
                 runner = Runner(
@@ -208,9 +203,7 @@ class Turns:
             finally:
                 await close(transport)
 
-    async def _until_stopped(
-        self, tenant: Tenant, name: str, user: Entry, cycle: Cycle, model: str
-    ) -> TurnOutcome:
+    async def _until_stopped(self, tenant: Tenant, name: str, user: Entry, cycle: Cycle, model: str) -> TurnOutcome:
         """Run a cycle; a stop that was asked for in another process is looked for meanwhile."""
         work = asyncio.create_task(cycle.run())
         try:
@@ -238,17 +231,13 @@ class Turns:
 
         found = wanted or (self.usual(tenant.store, name) if exists(tenant.store, name) else self._model)
         if not found:
-            raise CallError(
-                "no model is named", hint='Send "model": "provider:model", or start with --model.'
-            )
+            raise CallError("no model is named", hint='Send "model": "provider:model", or start with --model.')
         return named_target(found)
 
     def usual(self, store: Store, name: str) -> str:
         """The model of a turn that names none: the thread's last one, unless only the service's own has a key here."""
         last = last_target(store, name)
-        lacks_key = (
-            last and endpoint_for(last).needs_key and not key_for(last, os.environ) and not self._url(last)
-        )
+        lacks_key = last and endpoint_for(last).needs_key and not key_for(last, os.environ) and not self._url(last)
         return self._model if not last or (self._model and lacks_key) else last
 
     def _url(self, target: str) -> str:
@@ -365,9 +354,7 @@ async def _begun(call: RouteCall, entries: Sequence[Entry], asked: NewTurn | Res
 def _is_kept(call: RouteCall, before: JsonObject) -> bool:
     from quire.server.service import exists
 
-    found = (
-        call.store.read(call.name, before["seq"], before["count"]) if exists(call.store, call.name) else []
-    )
+    found = call.store.read(call.name, before["seq"], before["count"]) if exists(call.store, call.name) else []
     return bool(found) and found[-1].id == before["id"]
 
 
@@ -387,10 +374,7 @@ async def _answer(call: RouteCall, turn: RunningTurn, stream: bool) -> Any:
     if outcome.problem is not None:
         said = outcome.problem
         raise HttpRefusal(
-            said["status"],
-            said.get("detail", ""),
-            hint=said.get("hint", ""),
-            state=msgspec.to_builtins(outcome),
+            said["status"], said.get("detail", ""), hint=said.get("hint", ""), state=msgspec.to_builtins(outcome)
         )
     return outcome
 
@@ -450,9 +434,7 @@ async def follow_thread(call: RouteCall) -> Any:
     try:
         msgspec.convert({"last": last}, From)
     except msgspec.ValidationError as error:
-        raise HttpRefusal(
-            422, f"{last[:80]!r} is no event's id", hint="Ids look like 17 or 17:40."
-        ) from error
+        raise HttpRefusal(422, f"{last[:80]!r} is no event's id", hint="Ids look like 17 or 17:40.") from error
     return call.service.readers.response(_followed(call, last))
 
 
@@ -467,9 +449,7 @@ async def _followed(call: RouteCall, last: str) -> AsyncIterator[bytes]:
 ROUTES = (
     Route("POST", "/api/threads/{name}/turns", begin_turn, TurnOutcome, NewTurn, errors=(502,), streams=True),
     Route("GET", "/api/threads/{name}/turn", show_turn, TurnStanding),
-    Route(
-        "POST", "/api/threads/{name}/resume", resume_turn, TurnOutcome, Resumed, errors=(502,), streams=True
-    ),
+    Route("POST", "/api/threads/{name}/resume", resume_turn, TurnOutcome, Resumed, errors=(502,), streams=True),
     Route("POST", "/api/threads/{name}/stop", stop_turn, Stopped),
     Route("GET", "/api/threads/{name}/events", follow_thread, str, query=From, media=EVENTS),
 )

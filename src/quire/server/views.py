@@ -251,14 +251,10 @@ class SeenThread:
     def picture(self) -> ThreadPicture:
         """A column for each request, and for the one that would be made now."""
         ahead = self._ahead()
-        columns = (
-            (*self._columns, self._column(ahead, len(self._columns) + 1, None)) if ahead else self._columns
-        )
+        columns = (*self._columns, self._column(ahead, len(self._columns) + 1, None)) if ahead else self._columns
         if ahead:
             columns = (*columns[:-1], msgspec.structs.replace(columns[-1], ahead=True, reported=False))
-        return ThreadPicture(
-            self.name, len(self.entries), tuple(columns), policy=_policy_settings(self.policy)
-        )
+        return ThreadPicture(self.name, len(self.entries), tuple(columns), policy=_policy_settings(self.policy))
 
     @property
     def policy(self) -> Policy:
@@ -295,9 +291,7 @@ class SeenThread:
         if not 1 <= n <= len(columns):
             raise NotFound(
                 f"{self.name} has no request {n}",
-                hint=f"It has requests 1 to {len(columns)}."
-                if columns
-                else "Nobody has asked the model yet.",
+                hint=f"It has requests 1 to {len(columns)}." if columns else "Nobody has asked the model yet.",
             )
         made = self._made[n - 1] if n <= len(self._made) else self._ahead()
         assert made is not None
@@ -380,11 +374,7 @@ class SeenThread:
         request = render(built.prompt, target or policy.model or "openai-chat:", cache=True, key=self.name)
         rows = [(int(row["entry"]), str(row["reason"])) for row in request.left_out]
         return RequestBody(
-            request.target,
-            http_body(request),
-            request.headers,
-            tuple(validate(request)),
-            left_out_by_reason(rows),
+            request.target, http_body(request), request.headers, tuple(validate(request)), left_out_by_reason(rows)
         )
 
     def compare(self, first: int, second: int) -> Comparison:
@@ -425,9 +415,7 @@ class SeenThread:
         for column in self.picture().columns[first:second]:
             if not column.refused:
                 lost += (
-                    max(0, min(before.tokens, column.tokens) - _scaled(column.read, column))
-                    if _broke(column)
-                    else 0
+                    max(0, min(before.tokens, column.tokens) - _scaled(column.read, column)) if _broke(column) else 0
                 )
                 before = column
         return lost
@@ -500,9 +488,7 @@ def _broke(column: RequestColumn) -> bool:
 
 
 def _note(record: JsonObject, entries: Sequence[Entry]) -> RebaseNote:
-    seq = next(
-        (entry.seq for entry in reversed(entries) if entry.kind == "rebase" and entry.body is record), 0
-    )
+    seq = next((entry.seq for entry in reversed(entries) if entry.kind == "rebase" and entry.body is record), 0)
     return RebaseNote(
         record["reason"],
         record["freed"],
@@ -515,18 +501,6 @@ def _note(record: JsonObject, entries: Sequence[Entry]) -> RebaseNote:
 def _policy_settings(policy: Policy) -> JsonObject:
     """The settings of a policy that people choose, with the prices that hold for it."""
     fields: JsonObject = msgspec.to_builtins(policy)
-    names = (
-        "budget",
-        "reply",
-        "promote",
-        "floor",
-        "handles",
-        "summary",
-        "opening",
-        "read",
-        "write",
-        "ttl_s",
-        "model",
-    )
+    names = ("budget", "reply", "promote", "floor", "handles", "summary", "opening", "read", "write", "ttl_s", "model")
     read, write = policy.prices
     return {name: fields[name] for name in names} | {"read": read, "write": write}

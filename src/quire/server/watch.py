@@ -82,9 +82,7 @@ class Watched(msgspec.Struct, frozen=True):
                 " · tried again" if self.retry else "",
                 "" if self.whole else " · cut off",
                 f" · mended: {', '.join(self.mended.rules)}" if self.mended.rules else "",
-                f" · not mended, it would be refused: {', '.join(self.mended.refused)}"
-                if self.mended.refused
-                else "",
+                f" · not mended, it would be refused: {', '.join(self.mended.refused)}" if self.mended.refused else "",
                 " · held out" if self.mended.held_out else "",
                 *(f"\n  would be: {each}" for each in self.mended.difference),
             ]
@@ -135,9 +133,7 @@ class Watched(msgspec.Struct, frozen=True):
 class CacheWatcher:
     """Takes in what passed, tells `tell` of each request, and keeps it in `log`, a file that `quire audit` reads."""
 
-    def __init__(
-        self, tell: Callable[[Watched], None] = lambda watched: None, log: Path | None = None
-    ) -> None:
+    def __init__(self, tell: Callable[[Watched], None] = lambda watched: None, log: Path | None = None) -> None:
         self.grouping = Grouping()
         # Ids of replies by conversation, for whoever asks the provider to compare; what went wrong, newest last.
         self.reply_ids: dict[str, str] = {}
@@ -228,9 +224,7 @@ class CacheWatcher:
             try:
                 self._write(call, exchange, reading)
             except OSError as error:
-                self.fail(
-                    f"{self._log} could not be written: {error.strerror}; nothing of this request is kept"
-                )
+                self.fail(f"{self._log} could not be written: {error.strerror}; nothing of this request is kept")
             watched = self._judged(call, reading, exchange)
             rows = self._rows.setdefault(id(watched.conversation), deque(maxlen=200))
             rows.append(watched.as_json())
@@ -268,11 +262,7 @@ class CacheWatcher:
             self._retries[key] = self._retries.get(key, 0) + 1
         before = self._given.get(key)
         mended = exchange.mended.rules
-        given = (
-            tuple(wire_of(call.provider, reading.given).layout.units(reading.given))
-            if mended or before
-            else ()
-        )
+        given = tuple(wire_of(call.provider, reading.given).layout.units(reading.given)) if mended or before else ()
         side = lost.side if lost is not None else None
         if lost is not None and side == "client" and mended and before is not None and given:
             # What the application sent goes on with what it sent before: the bytes that moved are Quire's.
@@ -288,9 +278,7 @@ class CacheWatcher:
         if call.usage is not None:
             with contextlib.suppress(QuireError):
                 usd = cost(call.usage, f"{call.provider}:{call.model}", call.at_ms).amount_usd
-        return Watched(
-            call, conversation, lost, usd, side, retry, reading.whole, exchange.mended, reading.diagnosis
-        )
+        return Watched(call, conversation, lost, usd, side, retry, reading.whole, exchange.mended, reading.diagnosis)
 
     def _is_retry(self, key: int, exchange: WatchedExchange, whole: bool) -> bool:
         """Whether the newest request of the conversation is sent again because its reply never came whole."""
@@ -381,9 +369,7 @@ def read_exchange(exchange: WatchedExchange) -> Reading | None:
     for event in events_in(data, speaks):
         with contextlib.suppress(QuireError):
             stream.feed(event)
-        holder = next(
-            (event[key] for key in ("message", "response") if isinstance(event.get(key), dict)), event
-        )
+        holder = next((event[key] for key in ("message", "response") if isinstance(event.get(key), dict)), event)
         id = id or str(holder.get("id") or "")
         diagnosis = diagnosis_of(holder) or diagnosis
         if event.get("type") == "response.output_item.done" and isinstance(event.get("item"), dict):
@@ -410,9 +396,7 @@ def _telling(call: SentCall, told: bool) -> SentCall:
 
 
 def _body(raw: bytes, exchange: WatchedExchange) -> JsonObject | None:
-    body = _json_or_none(
-        plain(raw, exchange.headers.get("content-encoding", "") if raw is exchange.given else "")
-    )
+    body = _json_or_none(plain(raw, exchange.headers.get("content-encoding", "") if raw is exchange.given else ""))
     if not isinstance(body, dict) or not is_body(body):
         return None
     if body.get("type") == "response.create":
@@ -518,6 +502,4 @@ class ServerItems:
         if not before:
             return call
         bare = {name: value for name, value in call.body.items() if name != "previous_response_id"}
-        return msgspec.structs.replace(
-            call, body={**bare, "input": whole}, session=call.session or conversation
-        )
+        return msgspec.structs.replace(call, body={**bare, "input": whole}, session=call.session or conversation)

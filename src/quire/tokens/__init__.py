@@ -25,20 +25,7 @@ from quire.tokens.vocabularies import (
     uncalibrated,
     vocabulary_for,
 )
-from quire.values import (
-    SPOKEN,
-    Call,
-    Entry,
-    Image,
-    Json,
-    JsonObject,
-    Message,
-    Part,
-    Result,
-    Text,
-    Think,
-    ToolSet,
-)
+from quire.values import SPOKEN, Call, Entry, Image, Json, JsonObject, Message, Part, Result, Text, Think, ToolSet
 
 __all__ = [
     "Calibration", "Calibrations", "Counter", "Ledger", "VocabularyCounter", "count", "counter", "entry_tokens",
@@ -275,20 +262,14 @@ def _media(block: JsonObject) -> Media | None:
         sound = {"data": given} if isinstance(given, str) else _inner(given)
         return Media(f"audio/{sound.get('format') or ''}", str(sound.get("data") or ""))
     if isinstance(kind, str):
-        return (
-            Media("image/")
-            if kind in ("input_image", "image_url", "image_file", "computer_screenshot")
-            else None
-        )
+        return Media("image/") if kind in ("input_image", "image_url", "image_file", "computer_screenshot") else None
     for key in ("inlineData", "inline_data", "fileData", "file_data"):
         if isinstance(blob := block.get(key), dict):
             type = str(blob.get("mimeType") or blob.get("mime_type") or "")
             return Media(type, str(blob.get("data") or ""), "gemini")
     for key in ("image", "document", "video", "audio"):
         if isinstance(given := block.get(key), dict):
-            return _of_source(
-                {**_inner(given.get("source")), "format": given.get("format")}, f"{key}/", "bedrock"
-            )
+            return _of_source({**_inner(given.get("source")), "format": given.get("format")}, f"{key}/", "bedrock")
     return None
 
 
@@ -310,9 +291,7 @@ def _of_data_url(url: str) -> Media:
 
 def _decoded(data: str) -> bytes:
     try:
-        return base64.b64decode(
-            data + "=" * (-len(data) % 4), altchars=b"-_" if "-" in data or "_" in data else None
-        )
+        return base64.b64decode(data + "=" * (-len(data) % 4), altchars=b"-_" if "-" in data or "_" in data else None)
     except ValueError:
         return b""
 

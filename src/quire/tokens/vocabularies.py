@@ -122,9 +122,7 @@ _OPENAI: tuple[tuple[re.Pattern[str], Vocabulary], ...] = (
 _CLAUDE = re.compile(r"(?<![a-z0-9])claude(?![a-z0-9])")
 _CLAUDE_VERSION = re.compile(r"claude-(?:[a-z]+-)?v?(\d+)(?:[-.](\d{1,2})(?!\d))?")
 # Bedrock's `us.anthropic.` and the like.
-_VENDOR = re.compile(
-    r"^(?:[a-z]{2,6}\.)?(?:anthropic|openai|meta|mistral|deepseek|qwen|google|moonshot(?:ai)?)\."
-)
+_VENDOR = re.compile(r"^(?:[a-z]{2,6}\.)?(?:anthropic|openai|meta|mistral|deepseek|qwen|google|moonshot(?:ai)?)\.")
 
 
 @functools.lru_cache(maxsize=512)

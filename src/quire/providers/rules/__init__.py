@@ -143,9 +143,7 @@ class GrowingCheck:
 
     def _begin(self, sequels: Iterable[Callable[[], Sequel]]) -> None:
         # What stood before, by the identity of each message: one that has only moved is read and hashed already.
-        self._before = {
-            id(turn.value): (turn, name) for turn, name in zip(self._turns, self._names, strict=True)
-        }
+        self._before = {id(turn.value): (turn, name) for turn, name in zip(self._turns, self._names, strict=True)}
         self._messages: Sequence[Json] = ()
         self._lines: Sequence[bytes] = ()
         self._turns, self._names = [], []
@@ -391,11 +389,7 @@ def _media(check: Check, turn: TurnMessage) -> Iterator[Finding]:
         kind = _held(block) or place
         if kind not in takes:
             yield found(
-                "B.media",
-                path,
-                kind=kind,
-                model=f"{info.provider}:{info.model}",
-                takes=", ".join(takes) or "text",
+                "B.media", path, kind=kind, model=f"{info.provider}:{info.model}", takes=", ".join(takes) or "text"
             )
         else:
             yield from wire_of(info.wire).rules.placed(check, path, kind, block)
@@ -419,11 +413,7 @@ def _enclosed(check: Check, turn: TurnMessage) -> Iterator[tuple[str, str, JsonO
     while waiting:
         path, value = waiting.pop()
         if isinstance(value, list | tuple):
-            waiting += [
-                (f"{path}[{index}]", each)
-                for index, each in enumerate(value)
-                if isinstance(each, dict | list)
-            ]
+            waiting += [(f"{path}[{index}]", each) for index, each in enumerate(value) if isinstance(each, dict | list)]
         if not isinstance(value, dict):
             continue
         if kind := _BY_TYPE.get(text(value.get("type"))):
@@ -442,11 +432,7 @@ def _enclosed(check: Check, turn: TurnMessage) -> Iterator[tuple[str, str, JsonO
 def _fields(check: Check) -> Iterator[Finding]:
     """Fields of the body that its format does not have: a slip of the pen is refused, a new field may be one."""
     wire = check.info.wire
-    known = {
-        *data("shapes")[wire]["body"],
-        *data("rules")["fields"].get(wire, ()),
-        *data("rules")["fields"]["sdk"],
-    }
+    known = {*data("shapes")[wire]["body"], *data("rules")["fields"].get(wire, ()), *data("rules")["fields"]["sdk"]}
     known |= {snake(name) for name in known} if grammar_of(wire).snake else set()
     for name in check.body:
         # A body that may hold nothing else was refused already.
@@ -454,12 +440,7 @@ def _fields(check: Check) -> Iterator[Finding]:
             continue
         near = nearest(str(name), known)
         unknown = [
-            found(
-                "B.field",
-                at("$", str(name)),
-                name=name,
-                fix=f"Did you mean {near}?" if near else "Leave it out.",
-            )
+            found("B.field", at("$", str(name)), name=name, fix=f"Did you mean {near}?" if near else "Leave it out.")
         ]
         slip = (near and _is_slip(str(name), near)) or _is_slip_of_any(str(name))
         if check.info.provider == wire.removesuffix("-chat").removesuffix("-responses"):

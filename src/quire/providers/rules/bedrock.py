@@ -20,15 +20,7 @@ from quire.providers.rules.check import (
     where,
 )
 from quire.providers.rules.claude import LateSystem, forced, modes, prefill, unverified
-from quire.providers.rules.claude_blocks import (
-    TTLS,
-    out_of_order,
-    remember,
-    thinking,
-    too_many,
-    ttl_of,
-    unsigned,
-)
+from quire.providers.rules.claude_blocks import TTLS, out_of_order, remember, thinking, too_many, ttl_of, unsigned
 from quire.providers.rules.claude_turns import Pairs, converse_block, names, speakers
 from quire.providers.rules.grammar import grammar_of, misfits, obj, objects_at, shape, text
 from quire.values import Json, JsonObject

@@ -215,11 +215,7 @@ class Check(msgspec.Struct, frozen=True):
 
 
 def make_check(
-    body: JsonObject,
-    provider: str,
-    model: str | None,
-    seen: ServerMemory | None,
-    headers: Mapping[str, str] | None,
+    body: JsonObject, provider: str, model: str | None, seen: ServerMemory | None, headers: Mapping[str, str] | None
 ) -> Check:
     """Put together what `validate` was given; the model may also be named in the body."""
     name = model or _text(body.get("model")) or _text(body.get("modelId"))
@@ -372,9 +368,7 @@ def at(path: str, name: str) -> str:
 
 def where(path: str) -> str:
     """A path as the providers' errors write it: $.messages[3].content[0] -> messages.3.content.0."""
-    return (
-        path.removeprefix("$").removeprefix(".").replace("[", ".").replace("]", "").replace("'", "") or "body"
-    )
+    return path.removeprefix("$").removeprefix(".").replace("[", ".").replace("]", "").replace("'", "") or "body"
 
 
 def _places(path: str) -> dict[str, str]:

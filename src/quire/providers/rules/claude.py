@@ -26,15 +26,7 @@ from quire.providers.rules.check import (
     found,
     limit,
 )
-from quire.providers.rules.claude_blocks import (
-    marks,
-    marks_of,
-    misplaced,
-    misplaced_in,
-    remember,
-    thinking,
-    unsigned,
-)
+from quire.providers.rules.claude_blocks import marks, marks_of, misplaced, misplaced_in, remember, thinking, unsigned
 from quire.providers.rules.claude_turns import (
     Blanks,
     CallIds,
@@ -86,9 +78,7 @@ class LateSystem(Sequel):
         self._before, self._waits = turn, False
         if before is not None and waited and turn.role != "assistant":
             # Where it parts nothing, the API has been seen to take it.
-            yield from advice(
-                [_misplaced(before, "role 'system' must come before an assistant message or last")]
-            )
+            yield from advice([_misplaced(before, "role 'system' must come before an assistant message or last")])
         if turn.role != "system":
             return
         if check.model_named and not check.info.features.late_system:
@@ -326,9 +316,7 @@ def unverified(check: Check) -> Iterator[Unchecked]:
     """What needs the replies that issued it."""
     kinds = {block.type for message in check.talk.messages for block in message.blocks}
     if kinds & {"thinking", "redacted_thinking"} and check.seen is None:
-        yield Unchecked(
-            "B2.10, B2.11, B2.12", "whether thinking is unmodified needs the replies that issued it"
-        )
+        yield Unchecked("B2.10, B2.11, B2.12", "whether thinking is unmodified needs the replies that issued it")
     if "compaction" in kinds and check.seen is None:
         yield Unchecked("B2.19", "whether the compaction block is verbatim needs the reply that issued it")
 

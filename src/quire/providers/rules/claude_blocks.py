@@ -84,9 +84,7 @@ def _against(check: Check, seen: ServerMemory, talk: Conversation) -> Iterator[F
         elif issued.prefix != one.prefix and _is_bound(check, seen):
             yield found("B2.11", one.block.path)
     if not modified and latest is not None:
-        yield from _incomplete(
-            seen, talk.messages[latest], [each.key for each in sent if each.message == latest]
-        )
+        yield from _incomplete(seen, talk.messages[latest], [each.key for each in sent if each.message == latest])
 
 
 def _incomplete(seen: ServerMemory, message: TurnMessage, keys: list[str]) -> Iterator[Finding]:
@@ -256,9 +254,7 @@ def _top_level(check: Check, explicit: list[Mark], ttl: str) -> Iterator[Finding
     elif not held and target:
         # Only a finding of its own: marks among themselves are looked at by `out_of_order`.
         yield from (
-            each
-            for each in out_of_order([*explicit, Mark("$.cache_control", ttl)])
-            if each.path == "$.cache_control"
+            each for each in out_of_order([*explicit, Mark("$.cache_control", ttl)]) if each.path == "$.cache_control"
         )
 
 

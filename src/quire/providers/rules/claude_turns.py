@@ -162,9 +162,7 @@ class CallIds(Sequel):
             id = text(use.raw.get("id"))
             if id and not re.fullmatch(limit("tool_id"), id):
                 problem = f"{where(use.path)}.id: String should match pattern '{limit('tool_id')}'"
-                yield found(
-                    "B2.1b", f"{use.path}.id", problem=problem, fix="Use letters, digits, _ and - only."
-                )
+                yield found("B2.1b", f"{use.path}.id", problem=problem, fix="Use letters, digits, _ and - only.")
             elif id in self._known:
                 problem = f"{where(use.path)}: `tool_use` ids must be unique"
                 fix = f"Give the second {id} a name of its own."
@@ -173,12 +171,7 @@ class CallIds(Sequel):
 
 
 # Whose messages a block may stand in.
-_SPEAKERS = {
-    "tool_use": "assistant",
-    "tool_result": "user",
-    "thinking": "assistant",
-    "redacted_thinking": "assistant",
-}
+_SPEAKERS = {"tool_use": "assistant", "tool_result": "user", "thinking": "assistant", "redacted_thinking": "assistant"}
 
 
 def speakers(turn: TurnMessage) -> Iterator[Finding]:

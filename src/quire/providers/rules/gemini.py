@@ -228,9 +228,7 @@ def least(check: Check) -> Iterator[Finding]:
     said = "\n".join([text(system), *(text(part.get("text")) for part in parts)])
     tokens = count(said, check.info.model).tokens
     if tokens < check.info.min_cache_tokens:
-        yield found(
-            "B2.33", setting(check.body, "contents")[0], found=tokens, least=check.info.min_cache_tokens
-        )
+        yield found("B2.33", setting(check.body, "contents")[0], found=tokens, least=check.info.min_cache_tokens)
 
 
 def schemas(check: Check) -> Iterator[Finding]:
@@ -241,9 +239,7 @@ def schemas(check: Check) -> Iterator[Finding]:
 
 
 def _schema(schema: JsonObject, path: str) -> Iterator[Finding]:
-    known = {
-        spelling for name in data("rules")["gemini"]["schema_fields"] for spelling in (name, snake(name))
-    }
+    known = {spelling for name in data("rules")["gemini"]["schema_fields"] for spelling in (name, snake(name))}
     waiting: list[tuple[str, Json]] = [(path, schema)]
     # A list of its own instead of recursion: schemas from outside may be nested to any depth.
     while waiting:
@@ -261,9 +257,7 @@ def _schema(schema: JsonObject, path: str) -> Iterator[Finding]:
 
 
 def _children(schema: JsonObject, path: str) -> list[tuple[str, Json]]:
-    properties = [
-        (at(f"{path}.properties", name), item) for name, item in obj(schema.get("properties")).items()
-    ]
+    properties = [(at(f"{path}.properties", name), item) for name, item in obj(schema.get("properties")).items()]
     either = get(schema, "anyOf")
     options = list(objects_at(either, f"{path}.anyOf"))
     items = [(f"{path}.items", schema["items"])] if "items" in schema else []
@@ -318,9 +312,7 @@ def _unchecked(check: Check) -> Iterator[Unchecked]:
         yield Unchecked("B2.33", "whether the cached content is large enough needs the cached content")
     signed = any(having(turn, "thoughtSignature") for turn in check.talk.messages)
     if signed and check.seen is None:
-        yield Unchecked(
-            "B2.31", "whether thought signatures are the server's own needs the replies that issued them"
-        )
+        yield Unchecked("B2.31", "whether thought signatures are the server's own needs the replies that issued them")
 
 
 RULES = WireRules(

@@ -89,9 +89,7 @@ def misfits(value: Json, wanted: str, path: str, grammar: Grammar) -> Iterator[F
     kinds = kinds_of(wanted)
     kind = next((kind for kind in kinds if kind.takes(value)), None)
     if kind is None:
-        shown = (
-            f"'{value}'" if isinstance(value, str) and any(kind.value for kind in kinds) else _named(value)
-        )
+        shown = f"'{value}'" if isinstance(value, str) and any(kind.value for kind in kinds) else _named(value)
         yield shape(path, f"Input should be {_or(kinds)}, not {shown}", f"Make it {_or(kinds)}.")
         return
     yield from _bounds(value, kind, path)

@@ -285,10 +285,7 @@ def _options(check: Check) -> Iterator[Finding]:
     if options is not None and _takes_none(check):
         yield found("A4.model", "$.prompt_cache_options", name="prompt_cache_options")
     facts, chosen = data("rules")["openai"], obj(options)
-    for name, values in (
-        ("mode", facts["modes"]),
-        ("ttl", facts["ttl"].get(check.info.wire, facts["mark_ttl"])),
-    ):
+    for name, values in (("mode", facts["modes"]), ("ttl", facts["ttl"].get(check.info.wire, facts["mark_ttl"]))):
         if chosen.get(name) is not None and chosen[name] not in values:
             yield _value(f"$.prompt_cache_options.{name}", chosen[name], values)
     retention, kept = check.body.get("prompt_cache_retention"), check.info.features.retention
@@ -307,9 +304,7 @@ def _head(check: Check) -> Iterator[Finding]:
     # A local server's template takes any name.
     if not check.info.features.template:
         tools = filter(_named_here, objects_at(check.body.get("tools"), "$.tools"))
-        yield from names(
-            (f"{path}.function.name", obj(tool.get("function")).get("name")) for path, tool in tools
-        )
+        yield from names((f"{path}.function.name", obj(tool.get("function")).get("name")) for path, tool in tools)
     yield from marks_around(check)
 
 
@@ -322,9 +317,5 @@ def _each(check: Check, turn: TurnMessage) -> Iterator[Finding]:
 
 # Chat signs nothing.
 CHAT_RULES = WireRules(
-    body=chat_body,
-    message=chat_message,
-    head=_head,
-    each=_each,
-    along=(ToolMessages, MistralOrder, Alternation),
+    body=chat_body, message=chat_message, head=_head, each=_each, along=(ToolMessages, MistralOrder, Alternation)
 )

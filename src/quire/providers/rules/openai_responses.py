@@ -199,9 +199,7 @@ def followers(items: list[JsonObject]) -> list[JsonObject | None]:
     return found_items[::-1]
 
 
-def _follower(
-    seen: ServerMemory | None, item: JsonObject, path: str, behind: JsonObject | None
-) -> Iterator[Finding]:
+def _follower(seen: ServerMemory | None, item: JsonObject, path: str, behind: JsonObject | None) -> Iterator[Finding]:
     """Row 24: what follows must be the model's own, and the item that was issued."""
     id = text(item.get("id"))
     issued = seen.follower_of.get(id, "") if seen else ""

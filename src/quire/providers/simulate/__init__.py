@@ -246,8 +246,6 @@ def _with_storage(money: Money, token_hours: float, info: ModelInfo, at_ms: int)
         return money
     kept = storage(1, token_hours, info, at_ms)
     if money.amount_usd is None or kept.amount_usd is None:
-        return msgspec.structs.replace(
-            money, amount_usd=None, known=False, unknown=(*money.unknown, *kept.unknown)
-        )
+        return msgspec.structs.replace(money, amount_usd=None, known=False, unknown=(*money.unknown, *kept.unknown))
     parts = {**money.parts, **kept.parts}
     return msgspec.structs.replace(money, amount_usd=money.amount_usd + kept.amount_usd, parts=parts)

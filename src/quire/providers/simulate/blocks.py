@@ -194,9 +194,7 @@ def continues(old: Sequence[Block], new: Sequence[Block]) -> bool:
     if old and new and old[0].digest == new[0].digest:
         return True
     (was, told), (now, tells) = (_head_and_messages(row) for row in (old, new))
-    if not was.keys().isdisjoint(now) or any(
-        _alike(value, other) for value in was.values() for other in now.values()
-    ):
+    if not was.keys().isdisjoint(now) or any(_alike(value, other) for value in was.values() for other in now.values()):
         return True
     if was or now:
         return len(told & tells) > 1

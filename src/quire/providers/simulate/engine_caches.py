@@ -256,11 +256,7 @@ class SlotCache:
     keeps_answers = True
 
     def __init__(
-        self,
-        info: ModelInfo | None = None,
-        slots: int = 1,
-        memory_tokens: int | None = None,
-        similarity: float = 0.1,
+        self, info: ModelInfo | None = None, slots: int = 1, memory_tokens: int | None = None, similarity: float = 0.1
     ) -> None:
         self._slots = [Slot(number, array("i")) for number in range(slots)]
         self._memory: list[array[int]] = []

@@ -66,9 +66,7 @@ class Shelf:
         """Remember a request's running hashes."""
         self._recent.append(hashes)
 
-    def why(
-        self, hashes: list[bytes], blocks: Sequence[Block], hit: int | None, at_ms: int
-    ) -> tuple[Cause, str]:
+    def why(self, hashes: list[bytes], blocks: Sequence[Block], hit: int | None, at_ms: int) -> tuple[Cause, str]:
         """Why a request that read up to `hit` did not read all that an earlier one had in common with it."""
         before = max(reversed(self._recent), key=lambda earlier: common(earlier, hashes))
         same = common(before, hashes)
@@ -344,9 +342,7 @@ class BreakpointCache:
         short, *longer = self._info.cache.ttl_s
         return longer[0] if longer and _options(seen).get("ttl") == "12h" else short
 
-    def _shares(
-        self, seen: EngineView, hit: int | None, writes: list[int], cause: Cause, note: str
-    ) -> Shares:
+    def _shares(self, seen: EngineView, hit: int | None, writes: list[int], cause: Cause, note: str) -> Shares:
         read = seen.ends[hit] if hit is not None else 0
         written = max(0, max((seen.ends[place] for place in writes), default=0) - read)
         if self._life_s(seen) > self._info.cache.ttl_s[0]:
@@ -358,11 +354,7 @@ class BreakpointCache:
     ) -> tuple[Cause, str]:
         if self._shelf.untouched:
             return "first", "nothing was stored before this request"
-        if (
-            not places
-            and _options(seen).get("mode") == "explicit"
-            and not any(block.ttl_s for block in seen.blocks)
-        ):
+        if not places and _options(seen).get("mode") == "explicit" and not any(block.ttl_s for block in seen.blocks):
             return "marker", "explicit mode without a breakpoint uses no cache"
         if not places:
             return "minimum", f"no breakpoint stands behind {self._info.min_cache_tokens:,} tokens"

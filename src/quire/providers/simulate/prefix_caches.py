@@ -54,9 +54,7 @@ class StepCache:
         longer = seen.setting("prompt_cache_retention") == "24h"
         return self._cache.ttl_s[-1 if longer else 0] * 1000
 
-    def _why(
-        self, tree: RadixTree, stored: int, found: int, total: int, lengths: set[int]
-    ) -> tuple[Cause, str]:
+    def _why(self, tree: RadixTree, stored: int, found: int, total: int, lengths: set[int]) -> tuple[Cause, str]:
         if not tree.size:
             return "first", "nothing was stored before this request"
         if self._rounded(stored) > self._rounded(found):
@@ -261,8 +259,5 @@ class UnitCache:
         if not self._units:
             return "first", "nothing was stored before this request"
         if shared > read:
-            return (
-                "moved",
-                f"{shared:,} tokens are shared with an earlier request, but no stored unit ends there",
-            )
+            return ("moved", f"{shared:,} tokens are shared with an earlier request, but no stored unit ends there")
         return "", ""

@@ -216,11 +216,7 @@ _TYPES = {
 # Blocks that only items of the Responses API hold.
 _ITEM_BLOCKS = frozenset({"input_text", "output_text", "input_image", "input_file"})
 # Who speaks Chat, by how their models are called.
-_MODELS = (
-    ("deepseek", "deepseek"),
-    ("mistral|codestral|devstral|ministral|magistral", "mistral"),
-    ("grok", "xai"),
-)
+_MODELS = (("deepseek", "deepseek"), ("mistral|codestral|devstral|ministral|magistral", "mistral"), ("grok", "xai"))
 
 
 def detect(body: Json, otherwise: str = "openai-chat") -> str | None:

@@ -63,9 +63,7 @@ def import_messages(value: Any, model: str = "") -> list[Entry]:
     if isinstance(value, dict):
         value = value.get("messages")
     if not isinstance(value, list):
-        raise FormatError(
-            "no list of messages", hint='Give the list of messages_to_dict, or {"messages": [...]}.'
-        )
+        raise FormatError("no list of messages", hint='Give the list of messages_to_dict, or {"messages": [...]}.')
     return [
         entry
         for place, message in enumerate(value)
@@ -92,9 +90,7 @@ def _entries(message: Json, where: str = "message") -> list[Entry]:
             return [result(call_id, content=text_of(data.get("content")), error=failed)]
         case "system":
             return [system(text_of(data.get("content")))]
-    raise FormatError(
-        f"{where}: unknown type {kind!r}", hint="Types are human, ai, tool, function, system, chat."
-    )
+    raise FormatError(f"{where}: unknown type {kind!r}", hint="Types are human, ai, tool, function, system, chat.")
 
 
 def _opened(message: Json) -> tuple[str, JsonObject]:
@@ -122,9 +118,7 @@ def _image(block: JsonObject) -> Image:
     given = source if isinstance(source, dict) else block
     data = given.get("base64") or given.get("data")
     if data:
-        return Image(
-            media_type=str(given.get("mime_type") or given.get("media_type") or "image/png"), data=str(data)
-        )
+        return Image(media_type=str(given.get("mime_type") or given.get("media_type") or "image/png"), data=str(data))
     url = block.get("image_url") or given.get("url")
     return from_url(str(url.get("url") or "") if isinstance(url, dict) else str(url or ""))
 
@@ -145,9 +139,7 @@ def _ai(data: JsonObject) -> list[Entry]:
             out.append(call(str(given.get("id") or ""), str(given.get("name") or ""), given.get("args")))
     for given in objects(data, "invalid_tool_calls"):
         raw = str(given.get("args") or "")
-        out.append(
-            call(str(given.get("id") or ""), str(given.get("name") or ""), raw, wire={"arguments": raw})
-        )
+        out.append(call(str(given.get("id") or ""), str(given.get("name") or ""), raw, wire={"arguments": raw}))
     return out or [respond("")]
 
 
@@ -194,10 +186,7 @@ def _responses_items(data: JsonObject) -> list[Entry]:
 def _item(block: JsonObject) -> JsonObject:
     item = {key: value for key, value in block.items() if key not in _LANGCHAINS and value is not None}
     if block.get("type") == "reasoning":
-        told = [
-            {"type": "summary_text", "text": str(each.get("text") or "")}
-            for each in objects(block, "summary")
-        ]
+        told = [{"type": "summary_text", "text": str(each.get("text") or "")} for each in objects(block, "summary")]
         return {**{key: value for key, value in item.items() if key != "status"}, "summary": told}
     if block.get("type") == "text":
         said = {
@@ -221,15 +210,7 @@ def _block_text(block: Json) -> str:
     if isinstance(block.get("text"), str):
         return str(block["text"])
     kind = str(block.get("type") or "block")
-    silent = (
-        "image",
-        "image_url",
-        "thinking",
-        "redacted_thinking",
-        "reasoning",
-        "reasoning_content",
-        "tool_use",
-    )
+    silent = ("image", "image_url", "thinking", "redacted_thinking", "reasoning", "reasoning_content", "tool_use")
     return "" if kind in (*silent, "function_call", "tool_call", "invalid_tool_call") else f"[{kind}]"
 
 
@@ -271,18 +252,10 @@ def _calls(parts: Iterable[Part]) -> JsonObject:
     for part in parts:
         if isinstance(part, Call) and isinstance(part.args, str):
             bad.append(
-                {
-                    "type": "invalid_tool_call",
-                    "id": part.call_id,
-                    "name": part.name,
-                    "args": part.args,
-                    "error": None,
-                }
+                {"type": "invalid_tool_call", "id": part.call_id, "name": part.name, "args": part.args, "error": None}
             )
         elif isinstance(part, Call):
-            good.append(
-                {"type": "tool_call", "id": part.call_id, "name": part.name, "args": object_of(part.args)}
-            )
+            good.append({"type": "tool_call", "id": part.call_id, "name": part.name, "args": object_of(part.args)})
     return {"tool_calls": good, "invalid_tool_calls": bad}
 
 

@@ -135,9 +135,7 @@ def write(sheet: Draft, message: Message) -> None:
         parts = [written for part in message.parts for written in _answer(part)]
         sheet.messages.append({"kind": "response", "parts": parts, "timestamp": _MADE})
     elif message.role == "tool":
-        sheet.messages.append(
-            _request(*(_return(part) for part in message.parts if isinstance(part, Result)))
-        )
+        sheet.messages.append(_request(*(_return(part) for part in message.parts if isinstance(part, Result))))
     elif message.role == "note":
         said = "\n\n".join(part.text for part in message.parts if isinstance(part, Text))
         sheet.messages.append(_request(_part("system-prompt", content=said)))
@@ -160,19 +158,12 @@ def _answer(part: Part) -> Iterator[JsonObject]:
         case Think(text=text) if text:
             yield {"content": text, "part_kind": "thinking"}
         case Call():
-            yield {
-                "tool_name": part.name,
-                "args": part.args,
-                "tool_call_id": part.call_id,
-                "part_kind": "tool-call",
-            }
+            yield {"tool_name": part.name, "args": part.args, "tool_call_id": part.call_id, "part_kind": "tool-call"}
 
 
 def _return(part: Result) -> JsonObject:
     outcome = "failed" if part.error else "success"
-    return _part(
-        "tool-return", tool_name=part.name, content=part.text, tool_call_id=part.call_id, outcome=outcome
-    )
+    return _part("tool-return", tool_name=part.name, content=part.text, tool_call_id=part.call_id, outcome=outcome)
 
 
 def _content(parts: Iterable[Part]) -> Json:

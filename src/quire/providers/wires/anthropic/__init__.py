@@ -90,20 +90,13 @@ def parse_reply(value: Any, provider: str = FORMAT, model: str = "", names: Iter
     content = reply.get("content")
     if not isinstance(content, list):
         raise FormatError(
-            "a message without content",
-            hint="A streamed event goes into quire.providers.stream(target).feed.",
+            "a message without content", hint="A streamed event goes into quire.providers.stream(target).feed."
         )
     asked, model = model, str(reply.get("model") or model)
     blocks = [spoken(without_nulls(object_in(block, "a content block"))) for block in content]
     return Reply(
         entries=tuple(
-            said(
-                identified(blocks) if blocks else [respond("")],
-                FORMAT,
-                model,
-                read_back(names, NAMES),
-                asked=asked,
-            )
+            said(identified(blocks) if blocks else [respond("")], FORMAT, model, read_back(names, NAMES), asked=asked)
         ),
         usage=usage(provider, reply),
         stop=str(reply.get("stop_reason") or ""),
@@ -116,9 +109,7 @@ def tool_entry(tool: JsonObject) -> JsonObject:
     """A tool as entries define it; a server tool keeps its type as its description."""
     return {
         "name": str(tool.get("name") or tool.get("type") or ""),
-        "description": str(
-            tool.get("description") or ("" if "input_schema" in tool else tool.get("type")) or ""
-        ),
+        "description": str(tool.get("description") or ("" if "input_schema" in tool else tool.get("type")) or ""),
         "parameters": sub(tool, "input_schema") or {"type": "object", "properties": {}},
     }
 
@@ -126,11 +117,7 @@ def tool_entry(tool: JsonObject) -> JsonObject:
 def _entries(message: Json, where: str = "message") -> list[Entry]:
     role = message.get("role") if isinstance(message, dict) else None
     content = message.get("content") if isinstance(message, dict) else None
-    blocks = (
-        objects(message, "content")
-        if isinstance(content, list)
-        else [{"type": "text", "text": content or ""}]
-    )
+    blocks = objects(message, "content") if isinstance(content, list) else [{"type": "text", "text": content or ""}]
     match role:
         case "user":
             return _user(blocks)
@@ -239,9 +226,7 @@ class MessagesStream(ReplyStream):
 
     def _delta(self, index: int, delta: JsonObject) -> None:
         if index not in self.open:
-            raise FormatError(
-                f"a delta of block {index}, which never began", hint="stream.partial() has the rest."
-            )
+            raise FormatError(f"a delta of block {index}, which never began", hint="stream.partial() has the rest.")
         kind = text_in(delta, "type")
         if kind == "citations_delta":
             self.open[index]["citations"] = [*listed(self.open[index], "citations"), delta.get("citation")]
@@ -256,9 +241,7 @@ class MessagesStream(ReplyStream):
 
     def _close(self, index: int) -> list[Entry]:
         if index not in self.open:
-            raise FormatError(
-                f"the end of block {index}, which never began", hint="stream.partial() has the rest."
-            )
+            raise FormatError(f"the end of block {index}, which never began", hint="stream.partial() has the rest.")
         block = self._whole(index)
         if block is None:
             return []  # ended in the middle of its input: the reply's length ran out
@@ -307,9 +290,7 @@ def _unfinished(block: JsonObject, pieces: dict[str, list[str]]) -> JsonObject:
 
 def _head(body: JsonObject) -> Iterator[Unit]:
     for index, tool in enumerate(as_list(body.get("tools"))):
-        unit = definition(
-            ("tools", index), as_block(tool), str(as_block(tool).get("type") or "tool"), markable=True
-        )
+        unit = definition(("tools", index), as_block(tool), str(as_block(tool).get("type") or "tool"), markable=True)
         # A deferred tool is not in the prompt until the conversation refers to it.
         yield replace(unit, parts=()) if as_block(tool).get("defer_loading") else unit
     parts = tuple(parts_of(body.get("system"), "system"))
@@ -322,10 +303,7 @@ def _message(message: Json, index: int) -> Unit:
         parts = [part._replace(markable=False) for part in parts]
     compared: Json = message
     if isinstance(message.get("content"), list):
-        compared = {
-            **message,
-            "content": [unmarked_in(bare(block), "content") for block in message["content"]],
-        }
+        compared = {**message, "content": [unmarked_in(bare(block), "content") for block in message["content"]]}
     path = ("messages", index)
     return Unit(path, "messages", str(message.get("role", "")), message, tuple(parts), (compared,))
 

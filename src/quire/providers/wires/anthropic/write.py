@@ -24,16 +24,7 @@ from quire.providers.models import ModelInfo, data
 from quire.providers.outgoing import giving_back
 from quire.providers.prefix import NO_REPLY, unmarked
 from quire.providers.provider_tools import Native
-from quire.providers.rendering import (
-    GO_ON,
-    NO_OUTPUT,
-    NO_TEXT,
-    Draft,
-    Writer,
-    note_text,
-    texts,
-    wanted_effort,
-)
+from quire.providers.rendering import GO_ON, NO_OUTPUT, NO_TEXT, Draft, Writer, note_text, texts, wanted_effort
 from quire.providers.rules.check import turn_at
 from quire.providers.rules.claude import betas_around, betas_in
 from quire.providers.rules.grammar import obj
@@ -72,9 +63,7 @@ _PLAIN = {
 def spoken(block: Json) -> Entry:
     """An assistant's block as an entry; what an entry cannot hold is kept in `wire.block`."""
     if not isinstance(block, dict) or not isinstance(block.get("type"), str):
-        raise FormatError(
-            f"a content block without a type: {str(block)[:80]}", hint="Blocks are objects with a type."
-        )
+        raise FormatError(f"a content block without a type: {str(block)[:80]}", hint="Blocks are objects with a type.")
     match block["type"]:
         case "text":
             return respond(str(block.get("text") or ""), wire=kept(block))
@@ -263,9 +252,7 @@ def _note(sheet: Draft, message: Message) -> None:
         extra = {"output_config": {"effort": effort}}
     elif effort:
         sheet.effort = effort
-        sheet.leave_out(
-            message, "effort is set for the whole request, which moves the prefix of the messages"
-        )
+        sheet.leave_out(message, "effort is set for the whole request, which moves the prefix of the messages")
     if late and (named := _changes(sheet, message)):
         sheet.need_beta(*_betas("late_tools"))
         _system(sheet, named, extra)
@@ -317,9 +304,7 @@ def _tools(sheet: Draft, message: Message) -> None:
     if not (known := sheet.offered(tools, message)):
         return
     sheet.need_beta(*_betas("late_tools"), *_betas("inline_tools"))
-    inline = [
-        {"type": "tool_definition", "definition": each} for each in sheet.defined(known, tool_definition)
-    ]
+    inline = [{"type": "tool_definition", "definition": each} for each in sheet.defined(known, tool_definition)]
     _system(sheet, [{"type": "tool_addition", "tool": each} for each in inline], {})
 
 

@@ -91,9 +91,7 @@ def parse_reply(value: Any, provider: str = FORMAT, model: str = "", names: Iter
         )
     blocks = [spoken(block) for block in message["content"]]
     return Reply(
-        entries=tuple(
-            said(identified(blocks) if blocks else [respond("")], FORMAT, model, read_back(names, NAMES))
-        ),
+        entries=tuple(said(identified(blocks) if blocks else [respond("")], FORMAT, model, read_back(names, NAMES))),
         usage=usage(provider, reply),
         stop=str(reply.get("stopReason") or ""),
         id=str(sub(reply, "ResponseMetadata").get("RequestId") or ""),
@@ -114,9 +112,7 @@ def _entries(message: Json, where: str = "message") -> list[Entry]:
     role = message.get("role") if isinstance(message, dict) else None
     content = message.get("content") if isinstance(message, dict) else None
     if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):
-        raise FormatError(
-            f"{where}: no list of content blocks", hint="Converse's content is a list of objects."
-        )
+        raise FormatError(f"{where}: no list of content blocks", hint="Converse's content is a list of objects.")
     match role:
         case "user":
             return _user(content)
@@ -208,9 +204,7 @@ class ConverseStream(ReplyStream):
                 pass
             case "contentBlockStart":
                 block = self.open.setdefault(number_in(given, "contentBlockIndex"), _Block())
-                block.start = (
-                    {"toolUse": use} if (use := sub(sub(given, "start"), "toolUse")) else sub(given, "start")
-                )
+                block.start = {"toolUse": use} if (use := sub(sub(given, "start"), "toolUse")) else sub(given, "start")
             case "contentBlockDelta":
                 block = self.open.setdefault(number_in(given, "contentBlockIndex"), _Block())
                 self._delta(number_in(given, "contentBlockIndex"), block, sub(given, "delta"))
@@ -250,9 +244,7 @@ class ConverseStream(ReplyStream):
 
     def _close(self, index: int) -> list[Entry]:
         if index not in self.open:
-            raise FormatError(
-                f"the end of block {index}, which never began", hint="stream.partial() has the rest."
-            )
+            raise FormatError(f"the end of block {index}, which never began", hint="stream.partial() has the rest.")
         block = self.open[index].json()
         if block is None:
             return []  # ended in the middle of its input: the reply's length ran out
@@ -316,9 +308,7 @@ def _with_point(body: JsonObject, path: Path, long: bool) -> JsonObject:
     *outer, index = path
     assert isinstance(index, int)
     behind = index + 1
-    return changed_body(
-        body, tuple(outer), lambda blocks: [*blocks[:behind], {"cachePoint": point}, *blocks[behind:]]
-    )
+    return changed_body(body, tuple(outer), lambda blocks: [*blocks[:behind], {"cachePoint": point}, *blocks[behind:]])
 
 
 _CALL = ModelCall(sdk="boto3", method="converse", stream_method="converse_stream", sdk_kwargs=sdk_kwargs)

@@ -24,16 +24,7 @@ from quire.providers.models import ModelInfo
 from quire.providers.outgoing import giving_back
 from quire.providers.prefix import NO_REPLY
 from quire.providers.provider_tools import Native
-from quire.providers.rendering import (
-    GO_ON,
-    NO_OUTPUT,
-    NO_TEXT,
-    Draft,
-    Writer,
-    note_text,
-    texts,
-    wanted_effort,
-)
+from quire.providers.rendering import GO_ON, NO_OUTPUT, NO_TEXT, Draft, Writer, note_text, texts, wanted_effort
 from quire.providers.rules.grammar import obj
 from quire.providers.spelling import Spelling, compact, object_of
 from quire.values import (
@@ -68,9 +59,7 @@ IDS = Spelling()
 def spoken(block: Json) -> Entry:
     """An assistant's block as an entry; what an entry cannot hold is kept in `wire.block`."""
     if not isinstance(block, dict) or not block:
-        raise FormatError(
-            f"a content block that is {str(block)[:80]!r}", hint="Blocks are objects with one key."
-        )
+        raise FormatError(f"a content block that is {str(block)[:80]!r}", hint="Blocks are objects with one key.")
     if isinstance(block.get("text"), str):
         return respond(block["text"])
     if "toolUse" in block and sub(block, "toolUse").get("type") != "server_tool_use":
@@ -289,9 +278,7 @@ def _results(sheet: Draft, message: Message) -> list[JsonObject]:
 def _note(sheet: Draft, message: Message) -> None:
     if effort := wanted_effort(message):
         sheet.effort = effort
-        sheet.leave_out(
-            message, "effort is set for the whole request, which moves the prefix of the messages"
-        )
+        sheet.leave_out(message, "effort is set for the whole request, which moves the prefix of the messages")
     said = texts(message)
     role, unsent = sheet.last.get("role"), sheet.unsent.get("role")
     if not said:
@@ -335,9 +322,7 @@ def _body(sheet: Draft, prompt: Prompt) -> JsonObject:
 
 def _called(sheet: Draft) -> list[JsonObject]:
     for message in sheet.called.values():
-        sheet.leave_out(
-            message, "a called tool is named in front because none is defined, which moves the prefix"
-        )
+        sheet.leave_out(message, "a called tool is named in front because none is defined, which moves the prefix")
     return [{"name": name} for name in sheet.called]
 
 

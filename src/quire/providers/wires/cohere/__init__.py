@@ -23,17 +23,7 @@ from quire.providers.incoming import (
     without_nulls,
 )
 from quire.providers.outgoing import exported_chat
-from quire.providers.prefix import (
-    Layout,
-    Section,
-    Unit,
-    UnitPart,
-    as_block,
-    as_list,
-    definition,
-    parts_of,
-    schema,
-)
+from quire.providers.prefix import Layout, Section, Unit, UnitPart, as_block, as_list, definition, parts_of, schema
 from quire.providers.provider_tools import tools_in
 from quire.providers.rules.check import Check, Finding, Sequel, TurnMessage, WireRules
 from quire.providers.rules.grammar import grammar_of, misfits, objects_at, shape, text
@@ -65,8 +55,7 @@ def parse_reply(value: Any, provider: str = FORMAT, model: str = "", names: Iter
         raise refused(reply)
     if not isinstance(message, dict):
         raise FormatError(
-            "a response without a message",
-            hint="A streamed event goes into quire.providers.stream(target).feed.",
+            "a response without a message", hint="A streamed event goes into quire.providers.stream(target).feed."
         )
     return Reply(
         entries=tuple(_said(message, model, names)),

@@ -14,16 +14,7 @@ from quire.providers.convert import (
 from quire.providers.incoming import joined_text
 from quire.providers.models import ModelInfo
 from quire.providers.provider_tools import Native
-from quire.providers.rendering import (
-    GO_ON,
-    NO_OUTPUT,
-    NO_TEXT,
-    Draft,
-    Writer,
-    note_text,
-    texts,
-    wanted_effort,
-)
+from quire.providers.rendering import GO_ON, NO_OUTPUT, NO_TEXT, Draft, Writer, note_text, texts, wanted_effort
 from quire.providers.spelling import Spelling, compact, object_text
 from quire.values import Call, Image, Json, JsonObject, Message, Prompt, Result, Text, Think, ToolSet
 

@@ -92,9 +92,7 @@ def _asks(content: Json) -> bool:
 def _responds(content: JsonObject) -> bool:
     parts = content.get("parts")
     fields = {"functionResponse", "function_response"}
-    return any(
-        isinstance(part, dict) and part.keys() & fields for part in (parts if isinstance(parts, list) else ())
-    )
+    return any(isinstance(part, dict) and part.keys() & fields for part in (parts if isinstance(parts, list) else ()))
 
 
 def _head_entries(request: JsonObject) -> list[Entry]:
@@ -104,9 +102,7 @@ def _head_entries(request: JsonObject) -> list[Entry]:
         out.append(offered(_offers(defined), format=FORMAT, tools=defined))
     told = request.get("systemInstruction", request.get("system_instruction"))
     if told is not None:
-        parts = (
-            [part_in(part) for part in listed(told, "parts")] if isinstance(told, dict) else [{"text": told}]
-        )
+        parts = [part_in(part) for part in listed(told, "parts")] if isinstance(told, dict) else [{"text": told}]
         out.append(system(told_text(parts, text_of), wire={"format": FORMAT, "system": told}))
     return out
 
@@ -128,9 +124,7 @@ def export_messages(entries: Iterable[Entry]) -> Json:
     head: JsonObject = {}
     if out.system:
         head["systemInstruction"] = out.system_as(FORMAT, {"parts": [{"text": out.system.text}]})
-    if out.tools and (
-        listed := out.tools[0].wire["tools"] if _came(out.tools[0]) else _declarations(out.tools)
-    ):
+    if out.tools and (listed := out.tools[0].wire["tools"] if _came(out.tools[0]) else _declarations(out.tools)):
         head["tools"] = listed
     return {**head, "contents": out.messages} if head else out.messages
 
@@ -173,9 +167,7 @@ def candidate_in(reply: JsonObject) -> JsonObject:
     if isinstance(candidates, list) and candidates:
         return object_in(candidates[0], "a candidate")
     if blocked:
-        raise ProviderError(
-            f"the prompt was blocked: {blocked}", hint="Change the prompt or the safety settings."
-        )
+        raise ProviderError(f"the prompt was blocked: {blocked}", hint="Change the prompt or the safety settings.")
     raise FormatError("a response without candidates", hint="An error body is no reply; check the status.")
 
 
@@ -210,14 +202,10 @@ def _results(parts: list[JsonObject], waiting: list[Entry]) -> list[Entry]:
     out = []
     for part in responses:
         given = part["functionResponse"]
-        match = next(
-            (each for each in unnamed if each.name == given.get("name") and not given.get("id")), None
-        )
+        match = next((each for each in unnamed if each.name == given.get("name") and not given.get("id")), None)
         if match:
             unnamed.remove(match)
-        out.append(
-            answered(part, str(given.get("id") or (match.call_id if match else given.get("name") or "")))
-        )
+        out.append(answered(part, str(given.get("id") or (match.call_id if match else given.get("name") or ""))))
     return out
 
 
@@ -257,9 +245,7 @@ class GeminiStream(ReplyStream):
         finished = [entry for part in parts_in(candidate) for entry in self._part(part)]
         if stop := text_in(candidate, "finishReason") or text_in(candidate, "finish_reason"):
             self.stop = stop
-            finished += [*self._called(), *self._grown()] or (
-                [] if self.entries else self._add([respond("")])
-            )
+            finished += [*self._called(), *self._grown()] or ([] if self.entries else self._add([respond("")]))
         return finished
 
     def _part(self, part: JsonObject) -> list[Entry]:
@@ -328,9 +314,7 @@ class GeminiStream(ReplyStream):
 # Arguments that come in pieces, each with a JSON path (RFC 9535) to where it belongs.
 
 _VALUES = ("stringValue", "numberValue", "boolValue")
-_STEP = re.compile(
-    r"""\.(?P<name>[^.\[]+)|\[(?P<index>\d+)\]|\[(?P<quote>['"])(?P<quoted>(?:\\.|.)*?)(?P=quote)\]"""
-)
+_STEP = re.compile(r"""\.(?P<name>[^.\[]+)|\[(?P<index>\d+)\]|\[(?P<quote>['"])(?P<quoted>(?:\\.|.)*?)(?P=quote)\]""")
 
 
 def _goes_on(called: JsonObject) -> bool:
@@ -364,9 +348,7 @@ def _place(holder: Any, step: str | int, empty: Json) -> Any:
     elif isinstance(holder, dict) and isinstance(step, str):
         holder.setdefault(step, empty)
     else:
-        raise FormatError(
-            f"an argument at {step!r} of {type(holder).__name__}", hint="The path names no place."
-        )
+        raise FormatError(f"an argument at {step!r} of {type(holder).__name__}", hint="The path names no place.")
     return holder[step]
 
 
@@ -379,9 +361,7 @@ def _head(body: JsonObject) -> Iterator[Unit]:
     for index, tool in enumerate(as_list(setting(body, "tools")[1])):
         yield replace(definition(("tools", index), as_block(tool)), compared=tuple(_declared(as_block(tool))))
     told = setting(body, "systemInstruction")[1]
-    given = (
-        told.get("parts") if isinstance(told, dict) else [{"text": told}] if isinstance(told, str) else told
-    )
+    given = told.get("parts") if isinstance(told, dict) else [{"text": told}] if isinstance(told, str) else told
     parts = tuple(
         UnitPart(("systemInstruction", "parts", at), as_block(each)) for at, each in enumerate(as_list(given))
     )

@@ -6,28 +6,12 @@ from mimetypes import guess_type
 from typing import Any
 
 from quire.errors import FormatError
-from quire.providers.convert import (
-    Enclosure,
-    is_from,
-    leave_out_block,
-    leave_out_thinking,
-    own_block,
-    shown_images,
-)
+from quire.providers.convert import Enclosure, is_from, leave_out_block, leave_out_thinking, own_block, shown_images
 from quire.providers.incoming import bytes_of, sub
 from quire.providers.models import ModelInfo
 from quire.providers.outgoing import giving_back
 from quire.providers.provider_tools import Native, with_more
-from quire.providers.rendering import (
-    GO_ON,
-    NO_TEXT,
-    Draft,
-    Writer,
-    note_text,
-    texts,
-    user_text,
-    wanted_effort,
-)
+from quire.providers.rendering import GO_ON, NO_TEXT, Draft, Writer, note_text, texts, user_text, wanted_effort
 from quire.providers.rules.grammar import obj
 from quire.providers.spelling import Spelling, compact, object_of
 from quire.values import (
@@ -88,12 +72,7 @@ def declaration(tool: JsonObject) -> JsonObject:
     if tool.get("description"):
         out["description"] = tool["description"]
     schema = tool.get("parameters") or {}
-    if not schema.get("properties") and not set(schema) - {
-        "type",
-        "properties",
-        "required",
-        "additionalProperties",
-    }:
+    if not schema.get("properties") and not set(schema) - {"type", "properties", "required", "additionalProperties"}:
         return out  # an object without fields is refused; a function without parameters is not
     own = _schema(schema)
     return {**out, "parameters": own} if own is not None else {**out, "parametersJsonSchema": schema}
@@ -101,11 +80,7 @@ def declaration(tool: JsonObject) -> JsonObject:
 
 def _schema(schema: Json) -> JsonObject | None:
     """The schema in Gemini's words, or None where they do not suffice."""
-    if (
-        not isinstance(schema, dict)
-        or not set(schema) <= _FIELDS
-        or not isinstance(schema.get("type", ""), str)
-    ):
+    if not isinstance(schema, dict) or not set(schema) <= _FIELDS or not isinstance(schema.get("type", ""), str):
         return None
     values = schema.get("enum") or []
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
@@ -130,9 +105,7 @@ def _inner(schema: JsonObject) -> list[tuple[str, Json]]:
         out.append(("anyOf", None if None in options else options))
     if "properties" in schema:
         given = schema["properties"]
-        fields = (
-            {name: _schema(item) for name, item in given.items()} if isinstance(given, dict) else {"": None}
-        )
+        fields = {name: _schema(item) for name, item in given.items()} if isinstance(given, dict) else {"": None}
         out.append(("properties", None if None in fields.values() else fields))
     return out
 
@@ -192,12 +165,8 @@ _CAMEL = {
 def part_in(part: Json) -> JsonObject:
     """A part as the REST API spells it; arguments and responses inside are not touched."""
     if not isinstance(part, dict):
-        raise FormatError(
-            f"a part that is {type(part).__name__}", hint="Parts are objects: text, functionCall, …"
-        )
-    out: JsonObject = {
-        _CAMEL.get(str(key), str(key)): value for key, value in part.items() if value is not None
-    }
+        raise FormatError(f"a part that is {type(part).__name__}", hint="Parts are objects: text, functionCall, …")
+    out: JsonObject = {_CAMEL.get(str(key), str(key)): value for key, value in part.items() if value is not None}
     for field in ("inlineData", "fileData"):
         if field in out:
             out[field] = {_CAMEL.get(key, key): value for key, value in sub(out, field).items()}
@@ -211,9 +180,7 @@ def part_in(part: Json) -> JsonObject:
 def _signature(given: Json) -> str:
     """A signature in the API's own base64: an SDK's has another alphabet, the bytes are the same."""
     if not isinstance(given, str) or any(char.isspace() or not char.isprintable() for char in given):
-        raise FormatError(
-            f"a thoughtSignature that is {given!r}", hint="It is base64; keep it exactly as it came."
-        )
+        raise FormatError(f"a thoughtSignature that is {given!r}", hint="It is base64; keep it exactly as it came.")
     return given if given == FOREIGN else given.translate(str.maketrans("-_", "+/"))
 
 
@@ -225,10 +192,7 @@ def spoken(part: JsonObject, place: int) -> Entry:
         call_id = str(given.get("id") or f"call-{place + 1}")
         args = given.get("args")
         return call(
-            call_id,
-            str(given.get("name") or ""),
-            {} if args is None else args,
-            wire=None if plain else {"block": part},
+            call_id, str(given.get("name") or ""), {} if args is None else args, wire=None if plain else {"block": part}
         )
     text = str(part.get("text") or "")
     if part.get("thought"):
@@ -243,10 +207,7 @@ def answered(part: JsonObject, call_id: str) -> Entry:
     plain = set(part["functionResponse"]) <= {"id", "name", "response"} and _is_plain(response)
     plain = plain and set(part) == {"functionResponse"}
     return result(
-        call_id,
-        content=response_text(response),
-        error=failed or None,
-        wire=None if plain else {"block": part},
+        call_id, content=response_text(response), error=failed or None, wire=None if plain else {"block": part}
     )
 
 
@@ -303,9 +264,7 @@ def is_image(part: JsonObject) -> bool:
 def image_of(part: JsonObject) -> Image:
     if held := part.get("inlineData"):
         return Image(media_type=str(held.get("mimeType") or ""), data=str(held.get("data") or ""))
-    return Image(
-        media_type=str(part["fileData"].get("mimeType") or ""), url=str(part["fileData"].get("fileUri") or "")
-    )
+    return Image(media_type=str(part["fileData"].get("mimeType") or ""), url=str(part["fileData"].get("fileUri") or ""))
 
 
 def written(part: Text | Think | Call, message: Message, sheet: Draft, signed: bool) -> JsonObject | None:
@@ -488,13 +447,9 @@ WRITER = Writer(FORMAT, _ids, giving_back(write), _end, _body, _headers, NATIVE)
 def sdk_kwargs(request: Request) -> dict[str, Any]:
     """model, contents and config; base64 becomes bytes, which the SDK encodes again."""
     body = request.body
-    config: JsonObject = {
-        key: value for key, value in body.items() if key not in ("contents", "generationConfig")
-    }
+    config: JsonObject = {key: value for key, value in body.items() if key not in ("contents", "generationConfig")}
     config |= body.get("generationConfig") or {}
-    contents = [
-        {**content, "parts": [_part(part) for part in content["parts"]]} for content in body["contents"]
-    ]
+    contents = [{**content, "parts": [_part(part) for part in content["parts"]]} for content in body["contents"]]
     return {"model": request.model, "contents": contents, "config": config}
 
 

@@ -44,28 +44,8 @@ from quire.providers.rules.openai import CHAT_RULES
 from quire.providers.spelling import dialect_of, parsed_arguments
 from quire.providers.usage import chat_usage, usage
 from quire.providers.wires import ModelCall, Wire
-from quire.providers.wires.openai_chat.write import (
-    ENCLOSURE,
-    FORMAT,
-    WRITER,
-    text_of,
-    thought_of,
-    tool_definition,
-)
-from quire.values import (
-    Entry,
-    Json,
-    JsonObject,
-    Reply,
-    Request,
-    Usage,
-    call,
-    respond,
-    result,
-    system,
-    think,
-    user,
-)
+from quire.providers.wires.openai_chat.write import ENCLOSURE, FORMAT, WRITER, text_of, thought_of, tool_definition
+from quire.values import Entry, Json, JsonObject, Reply, Request, Usage, call, respond, result, system, think, user
 
 # Where servers put what a model thought.
 _THOUGHTS = ("reasoning_content", "reasoning")
@@ -97,9 +77,7 @@ def parse_reply(value: Any, provider: str = FORMAT, model: str = "", names: Iter
         raise refused(reply["error"])
     choices = reply.get("choices")
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        raise FormatError(
-            "a chat completion without choices", hint="An error body is no reply; check the status."
-        )
+        raise FormatError("a chat completion without choices", hint="An error body is no reply; check the status.")
     message = choices[0].get("message")
     if not isinstance(message, dict):
         raise FormatError(
@@ -152,8 +130,7 @@ def _entries(message: Json, where: str = "message") -> list[Entry]:
             failed = True if message.get("_err") is True else None
             return [result(call_id, content=text_of(message.get("content")), error=failed)]
     raise FormatError(
-        f"{where}: unknown role {role!r}",
-        hint="Roles are system, developer, user, assistant, tool, function.",
+        f"{where}: unknown role {role!r}", hint="Roles are system, developer, user, assistant, tool, function."
     )
 
 
@@ -299,10 +276,7 @@ class ChatStream(ReplyStream):
         if isinstance(content := delta.get("content"), list):
             # Mistral streams parts: thinking and text.
             delta = {**delta, "content": text_of(content), "thinking": thought_of(content)}
-        for place, kind, fields in (
-            (0, "think", (*_THOUGHTS, "thinking")),
-            (1, "respond", ("content", "refusal")),
-        ):
+        for place, kind, fields in ((0, "think", (*_THOUGHTS, "thinking")), (1, "respond", ("content", "refusal"))):
             given = [(field, text) for field in fields if (text := text_in(delta, field))]
             for number, (field, text) in enumerate(given):
                 # Where a server says the same under two names, the first becomes the entry and is shown.
@@ -323,9 +297,7 @@ class ChatStream(ReplyStream):
         """Sound comes in pieces, and what is said in it beside them."""
         for field, value in piece.items():
             grows = field in ("data", "transcript")
-            self.audio[field] = (
-                self.audio.get(field, "") + self.tally.add(text_in(piece, field)) if grows else value
-            )
+            self.audio[field] = self.audio.get(field, "") + self.tally.add(text_in(piece, field)) if grows else value
 
     def _call(self, piece: JsonObject) -> None:
         # Some servers leave the index out and send calls whole.
@@ -389,11 +361,7 @@ def _head(body: JsonObject) -> Iterator[Unit]:
 
 
 def _message(message: Json, index: int) -> Unit:
-    role, thought, said = (
-        str(message.get("role", "")),
-        message.get("reasoning_content"),
-        message.get("refusal"),
-    )
+    role, thought, said = (str(message.get("role", "")), message.get("reasoning_content"), message.get("refusal"))
     parts = [UnitPart(("reasoning_content",), {"type": "thinking", "thinking": thought})] if thought else []
     parts += parts_of(message.get("content"), "content")
     # A refusal is the text of a message that has none; calls follow whatever was said.

@@ -20,16 +20,7 @@ from quire.providers.models import ModelInfo, same_model
 from quire.providers.outgoing import giving_back, told_in_front
 from quire.providers.prefix import NO_REPLY, unmarked
 from quire.providers.provider_tools import Native
-from quire.providers.rendering import (
-    GO_ON,
-    Draft,
-    Options,
-    Writer,
-    note_text,
-    texts,
-    user_text,
-    wanted_effort,
-)
+from quire.providers.rendering import GO_ON, Draft, Options, Writer, note_text, texts, user_text, wanted_effort
 from quire.providers.rules.grammar import obj
 from quire.providers.spelling import Spelling, alternates, compact, dialect_of, in_parts, object_text
 from quire.values import Call, Image, Json, JsonObject, Message, Part, Prompt, Result, Text, Think, ToolSet
@@ -64,9 +55,7 @@ def _part_text(part: Json) -> str:
 def _kind(part: JsonObject) -> str:
     """What an entry cannot hold of a user's part."""
     kind = str(part.get("type") or "part")
-    return (
-        "" if part.get("text") is not None or kind in ("text", "image_url", "thinking", "refusal") else kind
-    )
+    return "" if part.get("text") is not None or kind in ("text", "image_url", "thinking", "refusal") else kind
 
 
 ENCLOSURE = Enclosure(_kind, text_of)

@@ -143,19 +143,12 @@ def parse_reply(value: Any, provider: str = FORMAT, model: str = "", names: Iter
         raise refused(reply["error"])
     if not isinstance(reply.get("output"), list):
         raise FormatError(
-            "a response without output",
-            hint="A streamed event goes into quire.providers.stream(target).feed.",
+            "a response without output", hint="A streamed event goes into quire.providers.stream(target).feed."
         )
     asked, model = model, str(reply.get("model") or model)
     return Reply(
         entries=tuple(
-            said(
-                identified(entries_of(reply["output"], provider)),
-                FORMAT,
-                model,
-                read_back(names, NAMES),
-                asked=asked,
-            )
+            said(identified(entries_of(reply["output"], provider)), FORMAT, model, read_back(names, NAMES), asked=asked)
         ),
         usage=usage(provider, reply),
         stop=stop_of(reply),
@@ -233,9 +226,7 @@ _CLIENTS = ("function_call_output", "custom_tool_call_output")
 def _entry(item: Json, after: str, where: str, served: bool) -> tuple[Entry, str]:
     """What one item of a list says; a user's or a tool's item ends the reach of reasoning."""
     if not isinstance(item, dict):
-        raise FormatError(
-            f"{where} is {type(item).__name__}, not an item", hint="Items are objects with a type."
-        )
+        raise FormatError(f"{where} is {type(item).__name__}, not an item", hint="Items are objects with a type.")
     kind, role = kind_of(item) or item.get("type") or "message", item.get("role")
     if not isinstance(kind, str):
         raise FormatError(f"{where}: a type that is {kind!r}", hint="Items are objects with a type.")
@@ -246,9 +237,7 @@ def _entry(item: Json, after: str, where: str, served: bool) -> tuple[Entry, str
     if kind == "message" and role == "user":
         return asked(item.get("content")), ""
     if kind == "message" and role != "assistant":
-        raise FormatError(
-            f"{where}: unknown role {role!r}", hint="Roles are user, assistant, system, developer."
-        )
+        raise FormatError(f"{where}: unknown role {role!r}", hint="Roles are user, assistant, system, developer.")
     named = item.get("call_id") or kind == "local_shell_call_output"
     if kind in _CLIENTS or (kind.endswith("_output") and named and not (served or is_served(item))):
         return answered(item), ""
@@ -411,9 +400,7 @@ def _items(body: JsonObject) -> Sequence[Json]:
 def _item(item: Json, index: int) -> Unit:
     kind = str(item.get("type", "message"))
     # Which side speaks in an item that has no role.
-    role = str(
-        item.get("role") or ("tool" if kind.endswith("_output") else "" if kind == "message" else "assistant")
-    )
+    role = str(item.get("role") or ("tool" if kind.endswith("_output") else "" if kind == "message" else "assistant"))
     section: Section = "messages"
     if kind == "message":
         parts = parts_of(item.get("content"), "content")

@@ -228,9 +228,7 @@ def _unparted(item: JsonObject, wire: JsonObject, sheet: Draft) -> JsonObject:
 
 def output(part: Result, message: Message, sheet: Draft) -> JsonObject:
     """The item of a result; it has the kind of its call."""
-    asked_by = next(
-        (message for message in reversed(sheet.messages) if message.get("call_id") == part.call_id), {}
-    )
+    asked_by = next((message for message in reversed(sheet.messages) if message.get("call_id") == part.call_id), {})
     own = own_block(part, sheet)
     if own and output_text(own) == part.text:
         return {**own, "call_id": part.call_id}
@@ -259,9 +257,7 @@ def write(sheet: Draft, message: Message) -> None:
         case "assistant":
             _assistant(sheet, message)
         case "tool":
-            sheet.messages += [
-                output(part, message, sheet) for part in message.parts if isinstance(part, Result)
-            ]
+            sheet.messages += [output(part, message, sheet) for part in message.parts if isinstance(part, Result)]
         case "note":
             _note(sheet, message)
         case "tools":
@@ -336,11 +332,7 @@ def _end(sheet: Draft) -> None:
 def _body(sheet: Draft, prompt: Prompt) -> JsonObject:
     info, ask = sheet.info, sheet.ask
     tools = sheet.tools(prompt)
-    listed = [
-        tool
-        for tool in tools
-        if "front" in tool and (info.features.late_tools or was_sent(tool["item"], sheet))
-    ]
+    listed = [tool for tool in tools if "front" in tool and (info.features.late_tools or was_sent(tool["item"], sheet))]
     head = _front(sheet, prompt, listed)
     asked = [*head, *sheet.messages]
     if not sheet.messages and not prompt.front:
@@ -372,9 +364,7 @@ def _front(sheet: Draft, prompt: Prompt, tools: list[JsonObject]) -> list[JsonOb
 def _additional(tools: list[JsonObject], item: JsonObject, sheet: Draft) -> JsonObject:
     """An item of tools: as it came where the same model was sent it, else a new one."""
     around = (
-        as_sent(item["message"], sheet)
-        if was_sent(item, sheet)
-        else {"type": "additional_tools", "role": "developer"}
+        as_sent(item["message"], sheet) if was_sent(item, sheet) else {"type": "additional_tools", "role": "developer"}
     )
     return {**around, "tools": tools}
 
