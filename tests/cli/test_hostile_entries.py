@@ -110,6 +110,7 @@ FREE = [
     (place(9, "provider"), "nobody"),
     (place(9, "usage", "input_total"), None),
     (place(1, "wire", "tools"), 5),
+    (place(10, "wire", "format"), []),
 ]
 
 

@@ -54,14 +54,20 @@ class EndsAtOnce(_UvicornServer):
         state = self.server_state
         for listener in (*self.servers, *(sockets or ())):
             listener.close()
-        for connection in list(state.connections):
-            connection.shutdown()
+        told = set[object]()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.config.timeout_graceful_shutdown):
-                while (state.connections or state.tasks) and not self.force_exit:
-                    await asyncio.sleep(0.002)
+                while not self.force_exit:
+                    for connection in state.connections - told:
+                        connection.shutdown()
+                    told |= state.connections
+                    await asyncio.sleep(0.002)  # one that was accepted just now comes yet
+                    if not state.connections and not state.tasks:
+                        break
         for task in state.tasks:
             task.cancel()
+        for connection in list(state.connections):
+            connection.transport.abort()
         if not self.force_exit:
             await self.lifespan.shutdown()
 

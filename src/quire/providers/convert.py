@@ -215,7 +215,7 @@ def strange_kinds(entries: Iterable[Entry]) -> list[str]:
 
 def _native(name: Json) -> Native:
     """What is known of the blocks of a format, or of the one that it is like."""
-    if name not in FORMATS:
+    if not isinstance(name, str) or name not in FORMATS:
         return Native()
     format = format_of(name)
     wire = format_of(format.like) if format.like else format
