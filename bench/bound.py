@@ -41,7 +41,7 @@ OPENINGS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.49)
 COMPARED = ("LangChain trim, exact", "LlamaIndex Memory")
 READ, WRITE = PRICES[0]
 # Settings that are set beside cutting to half, and depths that are set beside the default's.
-FLOORS = (0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
+FLOORS = [step / 40 for step in range(2, 21)]
 DEPTHS = (0.25, 0.3, 0.4)
 # So many threads are taken together where one is short.
 SEVERAL = 4
