@@ -50,7 +50,7 @@ from quire.values import (
 
 if TYPE_CHECKING:
     from quire.providers.cache_marks import Marker
-    from quire.recall import Embedder, Hit, Query
+    from quire.recall import Embedder, Hit, Indexer, Query
     from quire.send.cycle import Outcome
     from quire.send.transport import Transport
     from quire.thread_recall import ThreadRecall
@@ -62,6 +62,8 @@ if TYPE_CHECKING:
 # log ────────▶ select ───────▶ fit ───────▶ render ───────▶ send ───────▶ record ───────▶ log
 
 _logger = logging.getLogger("quire")
+# How many entries go without words before they are made searchable together.
+WORDS_AT_ONCE = 512
 # The state that names where kept items were read.
 _FILES = "window files"
 
@@ -133,6 +135,8 @@ class Thread:
         self._changes: tuple[object, JsonObject] = None, {}
         self._renderings: dict[str, tuple[providers.Rendering, Marker, GrowingCheck]] = {}
         self._recollection: ThreadRecall | None = None
+        # What was appended since words were made last, and who makes them.
+        self._without_words, self._indexer = 0, cast("Indexer | None", None)
         # How many rebases of a fold have been looked through for handles.
         self._no_handle: tuple[Assembly | None, int] = None, 0
         self.lock = threading.RLock()
@@ -199,7 +203,21 @@ class Thread:
         kept = self.store.append(self.name, new, expected_seq=expected) if new or not entries else []
         self._fold.feed(kept)
         self._fold.keep_checkpoint()
+        self._make_searchable(len(kept))
         return kept
+
+    def _make_searchable(self, new: int) -> None:
+        """Words of many entries at once cost a tenth of theirs one by one; the few that are behind wait for a search."""
+        self._without_words += new
+        if self._without_words < WORDS_AT_ONCE or not isinstance(self.store, SqliteStore):
+            return
+        from quire.recall import Indexer, installed
+
+        self._indexer = self._indexer or (Indexer(self.store) if installed() else None)
+        self._without_words = 0
+        if self._indexer is not None:
+            with contextlib.suppress(QuireError):
+                self._indexer.run()
 
     @_one_at_a_time
     def user(
@@ -496,7 +514,9 @@ class Thread:
 
         `exclude=()` searches what it shows too; `scope="threads"` all threads, `scope="records"` the file's records.
         """
-        return self._remembers().search(query, k, lambda: self._selected(self._last_target()), **how)
+        hits = self._remembers().search(query, k, lambda: self._selected(self._last_target()), **how)
+        self._fold.keep_checkpoint(CHECKPOINT_EVERY_READ)
+        return hits
 
     def answer_recall(self, call: Entry) -> Entry:
         """Answer a model's call of `recall`, which a request offers where a handle stands in it; the result is recorded."""

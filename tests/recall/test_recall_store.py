@@ -16,6 +16,7 @@ from quire.errors import CallError, DamageError, NotFound
 from quire.log.sqlite import SqliteStore
 from quire.recall import Hit, Indexer, Query, Recall, query_for
 from quire.recall.document import KINDS, TEXT_LIMIT, document
+from quire.recall.languages import VERSION
 from quire.records import Records
 from quire.thread import Thread, open_store
 from quire.values import Entry, JsonObject
@@ -63,6 +64,18 @@ def test_entries_are_found_as_soon_as_they_are_appended(store: SqliteStore, reca
     store.append("t", [values.user("My puppy is called Rex")])
     assert 11 in seqs(recall.search("puppy Rex", 2, thread="t"))
     assert recall.by == "words"
+
+
+def test_words_of_many_entries_wait_for_no_search_and_a_search_keeps_what_it_folded(store: SqliteStore) -> None:
+    thread = Thread(store, "long")
+    thread.embedder = None
+    for _ in range(3):
+        thread.append(*(values.user(f"number {n} of the warehouse") for n in range(400)))
+    assert len(store.index.without_words(0, VERSION, 10_000)) == 400
+    assert store.checkpoint("long") is None
+    assert thread.recall("number 7") == []  # the next request shows them all
+    assert store.index.without_words(0, VERSION, 10_000) == []
+    assert store.checkpoint("long") is not None
 
 
 def test_a_result_is_found_by_the_arguments_of_its_call_and_knows_its_tool(recall: Recall) -> None:
