@@ -86,7 +86,7 @@ def main() -> None:
         ("400 KB", body(100, 400_000, True)),
         ("100 KB, no marks", body(40, 100_000, False)),
     ]
-    quire = ("-m", "quire.cli.main", "proxy", "--port", "0", "--to")
+    quire = ("-m", "quire", "proxy", "--port", "0", "--to")
     rows: list[dict[str, object]] = []
     with ExitStack() as stack:
         direct = stack.enter_context(process("-c", SERVER))

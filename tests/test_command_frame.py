@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from quire import providers, values
+from quire import __version__, providers, values
 from quire.archive.sessions import STORES
 from quire.cli import convert
 from quire.thread import open_store
@@ -23,6 +23,11 @@ def shell(tmp_path: Path, command: str, program: Path | None = None, **env: str)
     line = f'quire() {{ {quire} "$@"; }}; {command}'
     done = subprocess.run(["bash", "-c", line], env=variables, capture_output=True, stdin=subprocess.DEVNULL)
     return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+def test_the_command_is_a_module_too() -> None:
+    done = subprocess.run([sys.executable, "-m", "quire", "--version"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, f"quire {__version__}\n")
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ def test_a_command_exports_what_it_sent(receiver: Receiver, tmp_path: Path) -> N
             **os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "QUIRE_DB": str(tmp_path / "q.db"),
             "ANTHROPIC_API_KEY": "any", "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url, "OTEL_SERVICE_NAME": "mine",
         }  # fmt: skip
-        command = [sys.executable, "-m", "quire.cli.main", "run", "t", "Hi", "--model", MODEL, "--base-url", server.url]
+        command = [sys.executable, "-m", "quire", "run", "t", "Hi", "--model", MODEL, "--base-url", server.url]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert [attributes(span)["gen_ai.conversation.id"] for span in receiver.spans] == ["t"]

@@ -51,7 +51,7 @@ def run(*words: object, **how: Any) -> str:
 
 
 # The command in a process of its own.
-QUIRE = [sys.executable, "-m", "quire.cli.main"]
+QUIRE = [sys.executable, "-m", "quire"]
 
 
 def on_terminal(folder: Path, *words: str, typed: str = "", program: Sequence[str] = QUIRE, **env: str) -> bytes:

@@ -120,7 +120,7 @@ def test_a_price_that_is_not_known_is_said(tmp_path: Path) -> None:
 def test_emulate_serves_until_it_is_interrupted(tmp_path: Path) -> None:
     replies = tmp_path / "replies"
     replies.write_text('Plain text.\n{"text": "From JSON."}\nIn pieces.\n{"status": 429, "retry_after_s": 1}\n')
-    command = [sys.executable, "-m", "quire.cli.main", "emulate", "-p", "anthropic", "--replies", str(replies)]
+    command = [sys.executable, "-m", "quire", "emulate", "-p", "anthropic", "--replies", str(replies)]
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -307,7 +307,7 @@ class Terminal:
 
     def __init__(self, url: str, cwd: Path, *args: str) -> None:
         self._master, slave = pty.openpty()
-        command = [sys.executable, "-m", "quire.cli.main", "chat", "t", "--model", TARGET, "--base-url", f"{url}/v1"]
+        command = [sys.executable, "-m", "quire", "chat", "t", "--model", TARGET, "--base-url", f"{url}/v1"]
         env = {**os.environ, "PROMPT_TOOLKIT_NO_CPR": "1", "TERM": "xterm", "COLUMNS": "100", "LINES": "40"}
         env["XDG_STATE_HOME"] = str(cwd / "state")
         self.process = subprocess.Popen(

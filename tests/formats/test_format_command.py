@@ -150,7 +150,7 @@ def test_an_error_says_what_and_what_next(args: tuple[str, ...], text: str | byt
 def test_the_command_writes_bytes_and_nothing_else(tmp_path: Path) -> None:
     file = tmp_path / "in.json"
     file.write_text(json.dumps(WINDOW))
-    command = [sys.executable, "-m", "quire.cli.main", "format", "markdown", str(file)]
+    command = [sys.executable, "-m", "quire", "format", "markdown", str(file)]
     done = subprocess.run(command, capture_output=True, check=True, env={"PYTHONIOENCODING": "ascii"})
     assert done.stdout == (
         b"## Context\n\n### Code (from x\\x3a1-2)\n````lisp\na\r\n```\x00\n````\n\n\n\n## Request\n\nq\r\n"

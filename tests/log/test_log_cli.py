@@ -295,7 +295,7 @@ def test_every_command_helps_with_an_example() -> None:
 def test_the_installed_command_pipes_from_one_thread_into_another(tmp_path: Path) -> None:
     """Once through real processes: no colour with NO_COLOR, and a reader that goes away is no error."""
     script = (
-        "set -eo pipefail; q='{q} -m quire.cli.main log'; $q new a; $q append a --user é --respond b >/dev/null;"
+        "set -eo pipefail; q='{q} -m quire log'; $q new a; $q append a --user é --respond b >/dev/null;"
         "$q export a | $q import b -; $q export b | head -c 5 >/dev/null; $q verify"
     ).replace("{q}", sys.executable)
     env = {"QUIRE_DB": str(tmp_path / "q.db"), "NO_COLOR": "1", "PATH": "/usr/bin:/bin"}

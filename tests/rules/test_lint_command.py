@@ -42,9 +42,7 @@ def test_warnings_alone_are_shown_and_exit_with_0(tmp_path: Path) -> None:
 
 def test_the_real_command_exits_with_1(tmp_path: Path) -> None:
     file = write(tmp_path / "r.json", claude(user(), model()))
-    done = subprocess.run(
-        [sys.executable, "-m", "quire.cli.main", "lint", file], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-m", "quire", "lint", file], capture_output=True, text=True, check=False)
     assert (done.returncode, "B2.9" in done.stdout) == (1, True)
 
 

@@ -198,7 +198,7 @@ def test_an_engine_that_died_is_started_again(gguf: Path, monkeypatch: pytest.Mo
 
 def quire(*words: str, **how: object) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", "quire.cli.main", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, **how
+        [sys.executable, "-m", "quire", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, **how
     )  # type: ignore[call-overload]
 
 

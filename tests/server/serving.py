@@ -43,7 +43,7 @@ def served(db: str | Path, proxies: Any = None, **how: Any) -> Iterator[httpx.Cl
 @contextmanager
 def command(line: str) -> Iterator[subprocess.Popen[str]]:
     """`quire …` in a process of its own, which ends with the block."""
-    called = [sys.executable, "-m", "quire.cli.main", *line.split()]
+    called = [sys.executable, "-m", "quire", *line.split()]
     process = subprocess.Popen(called, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         yield process

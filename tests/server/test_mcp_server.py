@@ -49,7 +49,7 @@ def asked(target: Any, ask: "Callable[[Client], Awaitable[T]]") -> T:
 
 
 def test_a_client_over_standard_input_and_output_finds_every_tool_and_uses_them(db: Path) -> None:
-    command = [sys.executable, "-m", "quire.cli.main", "mcp", "--db", str(db)]
+    command = [sys.executable, "-m", "quire", "mcp", "--db", str(db)]
     environment = {"PYTHONPATH": os.pathsep.join(sys.path), "PATH": os.environ["PATH"]}
     from mcp import StdioServerParameters
 
@@ -129,7 +129,7 @@ def test_without_redaction_secrets_are_shown_as_they_are(db: Path) -> None:
     from mcp import StdioServerParameters
 
     server = StdioServerParameters(
-        command=sys.executable, args=["-m", "quire.cli.main", "mcp", "--no-redact", "--db", str(db)],
+        command=sys.executable, args=["-m", "quire", "mcp", "--no-redact", "--db", str(db)],
         env={"PYTHONPATH": os.pathsep.join(sys.path)},
     )  # fmt: skip
     shown = asked(server, lambda client: client.call_tool("show", {"entry": "6", "thread": "kitchen"}))

@@ -335,7 +335,3 @@ def complete(command: click.Command) -> None:
     if isinstance(command, click.Group):
         for below in command.commands.values():
             complete(below)
-
-
-if __name__ == "__main__":
-    main()
