@@ -4,6 +4,7 @@ A request is built and rendered for every assistant message; once more through a
 also stored, watched and recorded. A request's time is the least CPU time of some passes, so that what else the machine
 did counts little. The slow peers are asked at evenly spaced points and their total is scaled up from those; the table
 says so. A second table: what the next request of a thread costs that was just opened, from its checkpoint and without.
+A third: the CPU time of `quire --help` and of the dearest commands' helps, each in a process of its own.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import resource
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -23,6 +25,7 @@ from typing import Any
 from peers import llama_index_memory, points, size
 from quire import Policy, Thread
 from quire.assemble import Assembly, Built, reused_tokens
+from quire.cli.main import COMMANDS
 from quire.cli.output import print_table
 from quire.entry import chain
 from quire.log.sqlite import SqliteStore
@@ -263,6 +266,20 @@ def longest(given: list[Path] | None) -> list[dict[str, Any]]:
     return [{**m, "content": m.get("content") or ""} for m in max(plain, key=len)]
 
 
+def helps(passes: int) -> dict[str, float]:
+    """The least CPU time, in ms, that each help takes, the dearest first."""
+    asked = {"quire": ["--help"], **{f"quire {name}": [name, "--help"] for name in COMMANDS}}
+    found = {name: min(help_ms(words) for _ in range(passes)) for name, words in asked.items()}
+    return dict(sorted(found.items(), key=lambda each: -each[1]))
+
+
+def help_ms(words: list[str]) -> float:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-m", "quire", *words], check=True, stdout=subprocess.DEVNULL)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) * 1000
+
+
 def main() -> None:
     options = parser(__doc__)
     options.add_argument("--samples", type=int, default=12, help="points at which the slow peers are asked")
@@ -321,6 +338,7 @@ def main() -> None:
         "rows": rows,
         "lengths": list(lengths(arguments.lengths, budget)) if arguments.lengths else [],
         "reopened": reopened,
+        "helps": helps(passes),
     }
     if arguments.json:
         print(json.dumps(result))
@@ -338,7 +356,7 @@ def _row(name: str, found: Turns, places: list[int], total: float, how: str) -> 
 
 
 def show(result: dict[str, Any]) -> None:
-    """Both tables, for people."""
+    """The tables, for people."""
     ours = result["rows"][0]["total_s"]
     print_table(
         ("library", *(f"ms at {m}" for m in MARKS), "total s", "× Quire", "measured"),
@@ -366,6 +384,9 @@ def show(result: dict[str, Any]) -> None:
         ("entries", "ms from its checkpoint", "ms without"),
         [(n, f"{ms['checkpoint']:.1f}", f"{ms['without']:,.1f}") for n, ms in result["reopened"].items()],
         title="The next request of a thread that was just opened",
+    )
+    print_table(
+        ("help of", "ms"), [(name, f"{ms:.0f}") for name, ms in result["helps"].items()], title="CPU time of helps"
     )
 
 

@@ -157,7 +157,14 @@ MOVED = (LONG, "An answer.", "Second.")
         (sent("Hi"), sent("Hi", "Yes", "More", at_s=301), "ttl", "ttl", "certain"),
         (sent("Hi"), sent("Hi", "Yes", "More", at_s=60), "provider", "provider", "likely"),
         # Partly read: what stands in front of the moved byte was; behind it nothing could be.
-        (sent(*MOVED), sent(LONG + "?", *MOVED[1:], read=1_700), "client", "retrieval", "certain"),
+        (sent(*MOVED), sent(LONG + "?", *MOVED[1:], read=1_700), "client", "edited", "certain"),
+        (
+            sent(*MOVED),
+            sent("In the books stands this. " * 400, *MOVED[1:], read=1_700),
+            "client",
+            "retrieval",
+            "certain",
+        ),
         # Not even what the mark in front of the moved byte holds was read: the move is not to blame.
         (sent(*MOVED), sent(LONG + "?", *MOVED[1:], at_s=9), "provider", "provider", "likely"),
         (sent(*MOVED), sent(LONG + "?", *MOVED[1:], at_s=400), "ttl", "ttl", "certain"),

@@ -186,10 +186,11 @@ def test_a_missing_key_names_the_variable_to_set() -> None:
             with pytest.raises(ProviderError, match="no API key") as missing:
                 transport_for(f"{provider}:m")
             assert endpoint.keys[0] in missing.value.hint
-        elif provider != "bedrock":
+        elif endpoint.base_url:
             assert transport_for(f"{provider}:m")
-    with pytest.raises(CallError, match="no fixed address"):
-        transport_for("azure:m", api_key="key")
+    for nowhere in ("azure:m", "compatible:m"):
+        with pytest.raises(CallError, match="no fixed address"):
+            transport_for(nowhere, api_key="key")
 
 
 @pytest.mark.parametrize(
