@@ -67,22 +67,22 @@ def test_every_sdk_works_behind_it_and_its_usage_is_read(tmp_path: Path) -> None
     genai = pytest.importorskip("google.genai")
     log = tmp_path / "log.jsonl"
     for watched in watching("anthropic", log):
-        client = anthropic.Anthropic(base_url=watched.url, api_key="k")
-        client.messages.create(**body("Hello"))
-        with client.messages.stream(**body("Hello", "Hi", "Again")) as events:
-            events.until_done()
+        with anthropic.Anthropic(base_url=watched.url, api_key="k") as client:
+            client.messages.create(**body("Hello"))
+            with client.messages.stream(**body("Hello", "Hi", "Again")) as events:
+                events.until_done()
         assert [one.call.provider for one in watched.newest(2)] == ["anthropic"] * 2
     for watched in watching("openai", log):
         for base in (f"{watched.url}/v1", watched.url):
-            client = openai.OpenAI(base_url=base, api_key="k")
-            client.responses.create(model="gpt-5.6", input="Hello", prompt_cache_key="s1")
-            with client.responses.create(model="gpt-5.6", input="Hello", stream=True) as events:
-                list(events)
-            said = [{"role": "user", "content": "Hello"}]
-            how = {"stream": True, "stream_options": {"include_usage": True}}
-            with client.chat.completions.create(model="gpt-5.6", messages=said, **how) as events:
-                list(events)
-            client.chat.completions.create(model="gpt-5.6", messages=said)
+            with openai.OpenAI(base_url=base, api_key="k") as client:
+                client.responses.create(model="gpt-5.6", input="Hello", prompt_cache_key="s1")
+                with client.responses.create(model="gpt-5.6", input="Hello", stream=True) as events:
+                    list(events)
+                said = [{"role": "user", "content": "Hello"}]
+                how = {"stream": True, "stream_options": {"include_usage": True}}
+                with client.chat.completions.create(model="gpt-5.6", messages=said, **how) as events:
+                    list(events)
+                client.chat.completions.create(model="gpt-5.6", messages=said)
         assert all(one.call.usage for one in watched.newest(8))
     for watched in watching("gemini", log):
         client = genai.Client(api_key="k", http_options={"base_url": watched.url})
