@@ -237,6 +237,15 @@ def test_llm_logs_before_its_messages_were_a_tree(home: Path) -> None:
         run("import", "logs.db")
 
 
+def test_a_last_line_that_is_half_written_is_left_out_and_said(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write("a.jsonl", CLAUDE[:3])
+    whole = run("import", "a.jsonl")
+    with Path("a.jsonl").open("a") as file:
+        file.write("\n" + json.dumps(CLAUDE[3])[:-9])
+    assert run("import", "a.jsonl") == whole
+    assert "a.jsonl: its last line is half written, and left out" in caplog.text
+
+
 def test_a_folder_brings_what_is_a_session_and_says_what_is_not(home: Path) -> None:
     Path("all").mkdir()
     write("all/a.jsonl", CLAUDE[:3])
@@ -255,7 +264,7 @@ def test_a_folder_brings_what_is_a_session_and_says_what_is_not(home: Path) -> N
         ('{"type": "session_meta", "payload": {}}\n{"type": "response_item"}', [], "line 2, column 1: x.jsonl holds the fields type, which is not a line of a Codex rollout"),
         ('{"type": "session_meta", "payload": {}}\n{"type": "event_msg", "payload": {}}', ["--from", "openai-responses"], "x.jsonl begins with 'session_meta', which openai-responses does not have"),
         ('{"role": "user", "content": "a"}', ["--from", "codex"], "line 1, column 1: x.jsonl holds the fields role, content, which is not a line of a Codex rollout"),
-        ('{"a": 1}\n{"b"', [], "line 2, column 5: x.jsonl is not JSON: Expecting ':' delimiter"),
+        ('{"a": 1}\n{"b" 2}\n', [], "line 2, column 6: x.jsonl is not JSON: Expecting ':' delimiter"),
         ('{"trajectory_format": "mini-swe-agent-1.1"}', [], "x.jsonl is not as mini-swe-agent writes it: KeyError 'messages'"),
         ('{"resourceSpans": []}', [], "hold no gen_ai.input.messages"),
         ('{"lhar": {"entries": [{"type": "entry", "raw": {"request_body": null}}]}}', [], "holds no bodies"),

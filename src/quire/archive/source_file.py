@@ -9,6 +9,7 @@ import contextlib
 import gzip
 import io
 import json
+import logging
 import re
 import sqlite3
 import zlib
@@ -23,6 +24,7 @@ import msgspec
 from quire.errors import FormatError, NotFound
 from quire.values import Json, JsonObject
 
+_logger = logging.getLogger("quire")
 # So many of the first lines tell what a file is.
 _HEAD = 20
 
@@ -44,6 +46,8 @@ class SourceFile(msgspec.Struct, frozen=True):
     text: str = ""
     head: tuple[tuple[int, Json], ...] = ()
     is_lines: bool = False
+    # Where lines end that are whole: a program that was killed leaves its last one half written.
+    whole_to: int | None = None
     # Of a HAR file, where its entries begin: they are read one by one.
     entries_at: int | None = None
     # What came on standard input in place of a file; a part of the lines instead of all of them.
@@ -70,11 +74,9 @@ class SourceFile(msgspec.Struct, frozen=True):
             yield 1, self.value
             return
         with _readable(self.path), self.opened() as data:
-            if self.part is None:
-                yield from _values(self.path, enumerate(data, 1))
-            else:
-                data.seek(self.part.start)
-                yield from _values(self.path, enumerate(_until(data, self.part.end), self.part.first))
+            part = self.part or LinesOf(0, self.whole_to or 0, 1)
+            data.seek(part.start)
+            yield from _values(self.path, enumerate(_until(data, part.end) if part.end else data, part.first))
 
     def har_entries(self) -> Iterator[JsonObject]:
         """The entries of a HAR file, each read when it is asked for."""
@@ -100,7 +102,8 @@ class SourceFile(msgspec.Struct, frozen=True):
             start, first = 0, 1
             while block := data.read(size):
                 block += data.readline()
-                yield LinesOf(start, start + len(block), first)
+                end = start + len(block)
+                yield LinesOf(start, end if self.whole_to is None else min(end, self.whole_to), first)
                 start, first = start + len(block), first + block.count(b"\n")
 
     def rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
@@ -127,8 +130,9 @@ def source_file(path: Path, text: str | None = None) -> SourceFile:
         data.seek(0)
         if _is_lines(data):
             data.seek(0)
-            head = tuple(islice(_values(path, enumerate(data, 1)), _HEAD))
-            return msgspec.structs.replace(found, head=head, is_lines=True)
+            whole_to = _half_written(path, data)
+            found = msgspec.structs.replace(found, is_lines=True, whole_to=whole_to)
+            return msgspec.structs.replace(found, head=tuple(islice(found.numbered(), _HEAD)))
         data.seek(0)
         ((_, value),) = _values(path, [(1, data.read())])
         return msgspec.structs.replace(found, value=value)
@@ -156,6 +160,26 @@ def _is_lines(data: IO[bytes]) -> bool:
         decoded(first)
         return any(line.strip() for line in data)
     return False
+
+
+def _half_written(path: Path, data: IO[bytes]) -> int | None:
+    """Where a last line begins that has no end and is no value: its program was killed, or writes it just now."""
+    if not data.seekable() or isinstance(getattr(data, "raw", data), gzip.GzipFile):
+        return None  # one that is cut cannot be unpacked either
+    at = end = data.seek(0, io.SEEK_END)
+    last = b""
+    while at and b"\n" not in last:
+        at = max(0, at - _BLOCK)
+        data.seek(at)
+        last = data.read(end - at)
+    begins = at + last.rfind(b"\n") + 1
+    last = last[last.rfind(b"\n") + 1 :]
+    try:
+        decoded(last.strip() or b"null")
+    except (ValueError, RecursionError):
+        _logger.warning("%s: its last line is half written, and left out", path)
+        return begins
+    return None
 
 
 # The head of a HAR file up to its entries; what stands in front of them is short.
