@@ -290,7 +290,7 @@ class SeenThread:
         columns = self.picture().columns
         if not 1 <= n <= len(columns):
             raise NotFound(
-                f"{self.name} has no request {n}",
+                f"thread {self.name} has no request {n}",
                 hint=f"It has requests 1 to {len(columns)}." if columns else "Nobody has asked the model yet.",
             )
         made = self._made[n - 1] if n <= len(self._made) else self._ahead()
