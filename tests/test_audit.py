@@ -16,23 +16,24 @@ from quire.values import Usage
 from toolbox import invoke, run
 
 MODEL = "claude-opus-5-5"
-# Each cause twenty times on a wire; a few of them in the usual run. QUIRE_PLANTS draws others.
+# Each cause twenty times over all wires, or on each of them. QUIRE_PLANTS draws others.
 THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 SEED = os.environ.get("QUIRE_PLANTS", "1")
 
 
 @pytest.mark.parametrize("cause", PLANTS)
 def test_a_planted_cause_is_named_on_every_wire_wherever_it_stands(cause: str) -> None:
-    count = 20 if THOROUGH else 1
+    count = 20 if THOROUGH else 2
     wires = planted.ELSEWHERE.get(cause, tuple(WIRES))
     found = {(wire, real): wrong(count, SEED, wire, cause, real) for wire in wires for real in (False, True)}
-    few = {key: each for key, each in found.items() if len(each) > 0.05 * count}
-    assert len(few) <= (0 if THOROUGH else 1), few
+    assert sum(map(len, found.values())) <= 0.05 * count * len(found), found
+    if THOROUGH:
+        assert {key: each for key, each in found.items() if len(each) > 0.05 * count} == {}
 
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_where_nothing_is_planted_nothing_is_named(wire: str) -> None:
-    for n in range(20 if THOROUGH else 6):
+    for n in range(20):
         assert planted.named(f"{SEED}-{n}", wire, real=bool(n % 2)) == []
 
 

@@ -234,7 +234,7 @@ class Running:
 def _server(service: Service, app: ASGIApp) -> EndsAtOnce:
     import uvicorn
 
-    class Server(EndsAtOnce, uvicorn.Server):
+    class DrainingServer(EndsAtOnce, uvicorn.Server):
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             for each in self.servers:
                 each.close()
@@ -266,4 +266,4 @@ def _server(service: Service, app: ASGIApp) -> EndsAtOnce:
         date_header=False,
         ws_max_size=256 * 1024 * 1024,
     )
-    return Server(config)
+    return DrainingServer(config)
