@@ -236,6 +236,11 @@ def cut(missing: str) -> ProviderError:
     )
 
 
+def not_a_reply(problem: str) -> FormatError:
+    """The error of a value that should be a whole reply."""
+    return FormatError(problem, hint="A streamed event goes into quire.providers.stream(target).feed.")
+
+
 # What providers call failures that pass by themselves.
 _PASSING = ("overload", "rate", "thrott", "timeout", "unavail", "server", "internal", "exhausted")
 _PASSING_CODES = ("408", "409", "425", "429", "500", "502", "503", "504", "529")

@@ -157,7 +157,7 @@ class Layout(msgspec.Struct, frozen=True):
     # The field of the messages.
     field: str
     message: Callable[[Json, int], Unit]
-    messages: Callable[[JsonObject], Sequence[Json]]
+    messages: Callable[[JsonObject], Sequence[Json]] = lambda body: as_list(body.get("messages"))
 
     def units(self, body: JsonObject) -> list[Unit]:
         """The units of a single body."""

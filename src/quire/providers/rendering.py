@@ -18,7 +18,7 @@ from quire.providers.prefix import PrefixLines, Walk, written
 from quire.providers.provider_tools import Native, found_functions, functions_of, is_offered, own_definition, with_more
 from quire.providers.spelling import Spelling
 from quire.providers.wires import Wire
-from quire.values import Call, JsonObject, Message, Part, Prompt, Request, Result, Text
+from quire.values import Call, JsonObject, Message, Part, Prompt, Request, Result, Text, ToolSet
 
 # What makes any list of messages legal to send: one id per call, one result per call, none left over.
 #
@@ -186,9 +186,9 @@ class Draft:
     def need_beta(self, *names: str) -> None:
         self.betas += [name for name in names if name not in self.betas]
 
-    def add_tools_in_front(self, message: Message, tools: tuple[JsonObject, ...]) -> None:
+    def add_tools_in_front(self, message: Message) -> None:
         """Late tools where the provider has no place behind the messages for them."""
-        self.late_tools += self.offered(tools, message)
+        self.late_tools += self.offered(tools_of(message), message)
         self.leave_out(message, "late tools join the list in front, which moves the prefix")
 
     def tools(self, prompt: Prompt) -> list[JsonObject]:
@@ -226,13 +226,14 @@ class Writer(msgspec.Struct, frozen=True):
     """How a wire format writes messages, and puts the request around them."""
 
     format: str
-    ids: Callable[[ModelInfo], Spelling]
     write: Callable[[Draft, Message], None]
-    # What the end of the messages may need (a provider that takes no last assistant message).
-    end: Callable[[Draft], None]
     body: Callable[[Draft, Prompt], JsonObject]
-    headers: Callable[[Draft], dict[str, str]]
     native: Native = Native()
+    # What the end of the messages may need (a provider that takes no last assistant message).
+    end: Callable[[Draft], None] = lambda sheet: None
+    headers: Callable[[Draft], dict[str, str]] = lambda sheet: {}
+    # Which ids of calls the provider takes.
+    ids: Callable[[ModelInfo], Spelling] = lambda info: Spelling()
 
 
 class Rendering:
@@ -340,6 +341,16 @@ def _ended(prompt: Prompt, place: int) -> bool:
     """Whether an earlier request of the epoch held the messages up to this place and no more."""
     at = bisect_left(prompt.ends, place)
     return at < len(prompt.ends) and prompt.ends[at] == place
+
+
+def tools_of(message: Message) -> list[JsonObject]:
+    """The tools that a message brings."""
+    return [tool for part in message.parts if isinstance(part, ToolSet) for tool in part.tools]
+
+
+def text_block(text: str) -> JsonObject:
+    """A block of text as Anthropic, Chat Completions and Cohere write it."""
+    return {"type": "text", "text": text}
 
 
 def texts(message: Message) -> list[str]:

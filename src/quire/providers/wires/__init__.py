@@ -133,9 +133,9 @@ FORMATS: dict[str, str] = {
     "gemini": "quire.providers.wires.gemini",
     "bedrock": "quire.providers.wires.bedrock",
     "cohere": "quire.providers.wires.cohere",
-    "langchain": "quire.providers.wires.langchain",
+    "langchain": "quire.providers.wires.frameworks:LANGCHAIN",
     "openai-agents": "quire.providers.wires.openai_responses:AGENTS",
-    "pydantic-ai": "quire.providers.wires.pydantic_ai",
+    "pydantic-ai": "quire.providers.wires.frameworks:PYDANTIC_AI",
 }
 
 

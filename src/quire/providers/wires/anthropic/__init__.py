@@ -15,6 +15,7 @@ from quire.providers.incoming import (
     cut,
     identified,
     listed,
+    not_a_reply,
     number_in,
     object_in,
     objects,
@@ -89,9 +90,7 @@ def parse_reply(value: Any, provider: str = FORMAT, model: str = "", names: Iter
         raise refused(reply.get("error"))
     content = reply.get("content")
     if not isinstance(content, list):
-        raise FormatError(
-            "a message without content", hint="A streamed event goes into quire.providers.stream(target).feed."
-        )
+        raise not_a_reply("a message without content")
     asked, model = model, str(reply.get("model") or model)
     blocks = [spoken(without_nulls(object_in(block, "a content block"))) for block in content]
     return Reply(
@@ -326,7 +325,7 @@ WIRE = Wire(
     imports=import_messages,
     exports=export_messages,
     writer=WRITER,
-    layout=Layout(_head, "messages", _message, lambda body: as_list(body.get("messages"))),
+    layout=Layout(_head, "messages", _message),
     read=parse_reply,
     stream=MessagesStream,
     usage=anthropic_usage,

@@ -20,11 +20,22 @@ from quire.providers.convert import (
     shown_images,
 )
 from quire.providers.incoming import joined_text
-from quire.providers.models import ModelInfo, data
+from quire.providers.models import data
 from quire.providers.outgoing import giving_back
 from quire.providers.prefix import NO_REPLY, unmarked
 from quire.providers.provider_tools import Native
-from quire.providers.rendering import GO_ON, NO_OUTPUT, NO_TEXT, Draft, Writer, note_text, texts, wanted_effort
+from quire.providers.rendering import (
+    GO_ON,
+    NO_OUTPUT,
+    NO_TEXT,
+    Draft,
+    Writer,
+    note_text,
+    text_block,
+    texts,
+    tools_of,
+    wanted_effort,
+)
 from quire.providers.rules.check import turn_at
 from quire.providers.rules.claude import betas_around, betas_in
 from quire.providers.rules.grammar import obj
@@ -40,7 +51,6 @@ from quire.values import (
     Result,
     Text,
     Think,
-    ToolSet,
     call,
     respond,
     result,
@@ -206,7 +216,7 @@ def write(sheet: Draft, message: Message) -> None:
         case "user":
             if sheet.last.get("role") == "system":
                 # A system message may stand before an assistant's alone.
-                sheet.bridge({"role": "assistant", "content": [_text_block(NO_REPLY)]})
+                sheet.bridge({"role": "assistant", "content": [text_block(NO_REPLY)]})
             sheet.messages.append({"role": "user", "content": _user(sheet, message)})
         case "assistant":
             _assistant(sheet, message)
@@ -219,14 +229,10 @@ def write(sheet: Draft, message: Message) -> None:
             _tools(sheet, message)
 
 
-def _text_block(text: str) -> JsonObject:
-    return {"type": "text", "text": text}
-
-
 def _user(sheet: Draft, message: Message) -> list[JsonObject]:
-    blocks = [_text_block(text) for text in texts(message)]
-    blocks += shown_images(sheet, message, image, _text_block)
-    return ENCLOSURE.shown(sheet, message, blocks) or [_text_block(NO_TEXT)]
+    blocks = [text_block(text) for text in texts(message)]
+    blocks += shown_images(sheet, message, image, text_block)
+    return ENCLOSURE.shown(sheet, message, blocks) or [text_block(NO_TEXT)]
 
 
 def _assistant(sheet: Draft, message: Message) -> None:
@@ -239,7 +245,7 @@ def _assistant(sheet: Draft, message: Message) -> None:
         sheet.leave_out(message, "empty message")
         return
     if not sheet.messages and not begins_imported(message, FORMAT):
-        sheet.bridge({"role": "user", "content": [_text_block(GO_ON)]})
+        sheet.bridge({"role": "user", "content": [text_block(GO_ON)]})
     sheet.messages.append({"role": "assistant", "content": blocks})
 
 
@@ -257,7 +263,7 @@ def _note(sheet: Draft, message: Message) -> None:
         sheet.need_beta(*_betas("late_tools"))
         _system(sheet, named, extra)
     elif late and (texts(message) or extra):
-        _system(sheet, [_text_block(text) for text in texts(message)], extra)
+        _system(sheet, [text_block(text) for text in texts(message)], extra)
     elif texts(message):
         _as_user_text(sheet, note_text(message))
 
@@ -284,22 +290,22 @@ def _system(sheet: Draft, blocks: list[JsonObject], extra: JsonObject) -> None:
 
 def _as_user_text(sheet: Draft, text: str) -> None:
     if sheet.unsent.get("role") == "user":
-        sheet.messages[-1] = {**sheet.last, "content": [*_listed(sheet.last["content"]), _text_block(text)]}
+        sheet.messages[-1] = {**sheet.last, "content": [*_listed(sheet.last["content"]), text_block(text)]}
         return
     if sheet.last.get("role") == "system":
-        sheet.bridge({"role": "assistant", "content": [_text_block(NO_REPLY)]})
-    sheet.messages.append({"role": "user", "content": [_text_block(text)]})
+        sheet.bridge({"role": "assistant", "content": [text_block(NO_REPLY)]})
+    sheet.messages.append({"role": "user", "content": [text_block(text)]})
 
 
 def _listed(content: str | list[JsonObject]) -> list[JsonObject]:
-    return [_text_block(content)] if isinstance(content, str) else content
+    return [text_block(content)] if isinstance(content, str) else content
 
 
 def _tools(sheet: Draft, message: Message) -> None:
-    tools = tuple(tool for part in message.parts if isinstance(part, ToolSet) for tool in part.tools)
+    tools = tools_of(message)
     features = sheet.info.features
     if not (features.late_tools and features.inline_tools and _takes_system(sheet)):
-        sheet.add_tools_in_front(message, tools)
+        sheet.add_tools_in_front(message)
         return
     if not (known := sheet.offered(tools, message)):
         return
@@ -321,7 +327,7 @@ def tool_definition(tool: JsonObject) -> JsonObject:
 
 def _end(sheet: Draft) -> None:
     if not sheet.messages or (sheet.last.get("role") == "assistant" and not sheet.info.features.prefill):
-        sheet.bridge({"role": "user", "content": [_text_block(GO_ON)]})
+        sheet.bridge({"role": "user", "content": [text_block(GO_ON)]})
 
 
 def _body(sheet: Draft, prompt: Prompt) -> JsonObject:
@@ -333,7 +339,7 @@ def _body(sheet: Draft, prompt: Prompt) -> JsonObject:
     if tools := sheet.tools(prompt):
         body["tools"] = sheet.defined(tools, tool_definition)
     if prompt.system.strip():
-        body["system"] = [_text_block(prompt.system)]
+        body["system"] = [text_block(prompt.system)]
     body["messages"] = sheet.messages
     if effort := sheet.effort or ask.effort:
         body["output_config"] = {"effort": effort}
@@ -351,9 +357,5 @@ def _headers(sheet: Draft) -> dict[str, str]:
     return {"anthropic-beta": ",".join(dict.fromkeys(betas))} if betas else {}
 
 
-def _ids(info: ModelInfo) -> Spelling:
-    return Spelling()
-
-
 NATIVE = Native((FORMAT,), "@block", owners=("anthropic",), unique_ids=True)
-WRITER = Writer(FORMAT, _ids, giving_back(write), _end, _body, _headers, NATIVE)
+WRITER = Writer(FORMAT, giving_back(write), _body, NATIVE, end=_end, headers=_headers)

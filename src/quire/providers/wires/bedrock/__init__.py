@@ -13,6 +13,7 @@ from quire.providers.incoming import (
     ReplyStream,
     bytes_of,
     identified,
+    not_a_reply,
     number_in,
     object_in,
     objects,
@@ -85,10 +86,7 @@ def parse_reply(value: Any, provider: str = FORMAT, model: str = "", names: Iter
     reply = object_in(value, "a Converse response")
     message = sub(reply, "output").get("message")
     if not isinstance(message, dict) or not isinstance(message.get("content"), list):
-        raise FormatError(
-            "a Converse response without a message",
-            hint="A streamed event goes into quire.providers.stream(target).feed.",
-        )
+        raise not_a_reply("a Converse response without a message")
     blocks = [spoken(block) for block in message["content"]]
     return Reply(
         entries=tuple(said(identified(blocks) if blocks else [respond("")], FORMAT, model, read_back(names, NAMES))),
@@ -318,7 +316,7 @@ WIRE = Wire(
     imports=import_messages,
     exports=export_messages,
     writer=WRITER,
-    layout=Layout(_head, "messages", _message, lambda body: as_list(body.get("messages"))),
+    layout=Layout(_head, "messages", _message),
     read=parse_reply,
     stream=ConverseStream,
     usage=bedrock_usage,

@@ -20,7 +20,6 @@ from quire.providers.convert import (
     shown_images,
 )
 from quire.providers.incoming import bytes_of, objects, sub
-from quire.providers.models import ModelInfo
 from quire.providers.outgoing import giving_back
 from quire.providers.prefix import NO_REPLY
 from quire.providers.provider_tools import Native
@@ -40,7 +39,6 @@ from quire.values import (
     Result,
     Text,
     Think,
-    ToolSet,
     call,
     respond,
     result,
@@ -220,9 +218,7 @@ def write(sheet: Draft, message: Message) -> None:
             _note(sheet, message)
         case "tools":
             # A toolAddition names a tool of toolConfig; it cannot define one.
-            for part in message.parts:
-                if isinstance(part, ToolSet):
-                    sheet.add_tools_in_front(message, part.tools)
+            sheet.add_tools_in_front(message)
 
 
 def _came_along(message: Message) -> bool:
@@ -333,16 +329,8 @@ def tool_spec(tool: JsonObject) -> JsonObject:
     return {"toolSpec": {"name": NAMES.spell(tool["name"]), **description, "inputSchema": {"json": schema}}}
 
 
-def _headers(sheet: Draft) -> dict[str, str]:
-    return {}
-
-
-def _ids(info: ModelInfo) -> Spelling:
-    return IDS
-
-
 NATIVE = Native((FORMAT,), "@content", owners=("bedrock",))
-WRITER = Writer(FORMAT, _ids, giving_back(write), _end, _body, _headers, NATIVE)
+WRITER = Writer(FORMAT, giving_back(write), _body, NATIVE, end=_end, ids=lambda info: IDS)
 
 
 # The request body with bytes in place of base64, as boto3's `client.converse` takes it.

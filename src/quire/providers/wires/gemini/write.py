@@ -8,7 +8,6 @@ from typing import Any
 from quire.errors import FormatError
 from quire.providers.convert import Enclosure, is_from, leave_out_block, leave_out_thinking, own_block, shown_images
 from quire.providers.incoming import bytes_of, sub
-from quire.providers.models import ModelInfo
 from quire.providers.outgoing import giving_back
 from quire.providers.provider_tools import Native, with_more
 from quire.providers.rendering import GO_ON, NO_TEXT, Draft, Writer, note_text, texts, user_text, wanted_effort
@@ -26,7 +25,6 @@ from quire.values import (
     Result,
     Text,
     Think,
-    ToolSet,
     call,
     respond,
     result,
@@ -335,9 +333,7 @@ def write(sheet: Draft, message: Message) -> None:
         case "note":
             _note(sheet, message)
         case "tools":
-            for part in message.parts:
-                if isinstance(part, ToolSet):
-                    sheet.add_tools_in_front(message, part.tools)
+            sheet.add_tools_in_front(message)
 
 
 def _user(sheet: Draft, message: Message) -> list[JsonObject]:
@@ -429,16 +425,8 @@ def _tools(sheet: Draft, tools: list[JsonObject]) -> list[JsonObject]:
     return [*([{"functionDeclarations": functions}] if functions else []), *own]
 
 
-def _headers(sheet: Draft) -> dict[str, str]:
-    return {}
-
-
-def _ids(info: ModelInfo) -> Spelling:
-    return Spelling()
-
-
 NATIVE = Native((FORMAT,), "@part", "@tools", "@declaration", ("gemini",))
-WRITER = Writer(FORMAT, _ids, giving_back(write), _end, _body, _headers, NATIVE)
+WRITER = Writer(FORMAT, giving_back(write), _body, NATIVE, end=_end)
 
 
 # The REST body as the keyword arguments of google-genai's `client.models.generate_content`.

@@ -11,6 +11,7 @@ from quire.providers.incoming import (
     ReplyStream,
     identified,
     listed,
+    not_a_reply,
     number_in,
     object_in,
     objects,
@@ -80,10 +81,7 @@ def parse_reply(value: Any, provider: str = FORMAT, model: str = "", names: Iter
         raise FormatError("a chat completion without choices", hint="An error body is no reply; check the status.")
     message = choices[0].get("message")
     if not isinstance(message, dict):
-        raise FormatError(
-            "a chat completion without a message",
-            hint="A streamed chunk goes into quire.providers.stream(target).feed.",
-        )
+        raise not_a_reply("a chat completion without a message")
     asked, model = model, str(reply.get("model") or model)
     return Reply(
         entries=tuple(entries_of_reply(message, provider, model, names, asked)),
@@ -353,7 +351,8 @@ def _other(body: JsonObject) -> str:
 # Where a request keeps what is cached.
 
 
-def _head(body: JsonObject) -> Iterator[Unit]:
+def chat_head(body: JsonObject) -> Iterator[Unit]:
+    """The tools and the form of the answer, which stand in front of the messages."""
     for index, tool in enumerate(as_list(body.get("tools"))):
         yield definition(("tools", index), as_block(tool))
     if body.get("response_format"):
@@ -396,7 +395,7 @@ WIRE = Wire(
     imports=import_messages,
     exports=export_messages,
     writer=WRITER,
-    layout=Layout(_head, "messages", _message, lambda body: as_list(body.get("messages"))),
+    layout=Layout(chat_head, "messages", _message),
     read=parse_reply,
     stream=ChatStream,
     usage=chat_usage,

@@ -20,10 +20,20 @@ from quire.providers.models import ModelInfo, same_model
 from quire.providers.outgoing import giving_back, told_in_front
 from quire.providers.prefix import NO_REPLY, unmarked
 from quire.providers.provider_tools import Native
-from quire.providers.rendering import GO_ON, Draft, Options, Writer, note_text, texts, user_text, wanted_effort
+from quire.providers.rendering import (
+    GO_ON,
+    Draft,
+    Options,
+    Writer,
+    note_text,
+    text_block,
+    texts,
+    user_text,
+    wanted_effort,
+)
 from quire.providers.rules.grammar import obj
 from quire.providers.spelling import Spelling, alternates, compact, dialect_of, in_parts, object_text
-from quire.values import Call, Image, Json, JsonObject, Message, Part, Prompt, Result, Text, Think, ToolSet
+from quire.values import Call, Image, Json, JsonObject, Message, Part, Prompt, Result, Text, Think
 
 # What the parts of a Chat message's content mean: text, images, and what is enclosed.
 
@@ -81,9 +91,7 @@ def write(sheet: Draft, message: Message) -> None:
         case "note":
             _note(sheet, message)
         case "tools":
-            for part in message.parts:
-                if isinstance(part, ToolSet):
-                    sheet.add_tools_in_front(message, part.tools)
+            sheet.add_tools_in_front(message)
 
 
 def _take_turns(sheet: Draft, role: str, message: Message | None = None) -> None:
@@ -104,7 +112,7 @@ def _was_taken(sheet: Draft, message: Message) -> bool:
 
 
 def _content(sheet: Draft, text: str) -> str | list[JsonObject]:
-    return [{"type": "text", "text": text}] if text and in_parts(sheet.info) else text
+    return [text_block(text)] if text and in_parts(sheet.info) else text
 
 
 def _user_content(sheet: Draft, message: Message) -> str | list[JsonObject]:
@@ -115,8 +123,8 @@ def _user_content(sheet: Draft, message: Message) -> str | list[JsonObject]:
     if images and not sheet.info.features.images:
         sheet.leave_out(message, f"{sheet.info.provider}:{sheet.info.model} takes no images")
         text, images = "\n\n".join([*texts(message), *["[image]"] * len(images)]), []
-    parts = [_part(text)] if text else []
-    parts += shown_images(sheet, message, _image, _part) if images else []
+    parts = [text_block(text)] if text else []
+    parts += shown_images(sheet, message, image_part, text_block) if images else []
     if sheet.info.provider not in _TAKES_FILES:
         ENCLOSURE.left_out(sheet, message)
     elif (shown := ENCLOSURE.shown(sheet, message, parts)) is not parts:
@@ -133,11 +141,7 @@ def _takes(sheet: Draft, message: Message) -> bool:
     return not wire.get("encloses") and (sheet.info.features.images or not images)
 
 
-def _part(text: str) -> JsonObject:
-    return {"type": "text", "text": text}
-
-
-def _image(image: Image) -> JsonObject | None:
+def image_part(image: Image) -> JsonObject | None:
     """An image by its address or its data."""
     if not (image.data or is_web(image.url)):
         return None
@@ -275,7 +279,7 @@ def _note(sheet: Draft, message: Message) -> None:
 def _with_text(message: JsonObject, text: str) -> JsonObject:
     content = message["content"]
     if isinstance(content, list):
-        return {**message, "content": [*content, {"type": "text", "text": text}]}
+        return {**message, "content": [*content, text_block(text)]}
     return {**message, "content": f"{content}\n\n{text}" if content else text}
 
 
@@ -338,9 +342,7 @@ def tool_definition(tool: JsonObject, names: Spelling = _NAMES) -> JsonObject:
     return {"type": "function", "function": function}
 
 
-def _ids(info: ModelInfo) -> Spelling:
-    return dialect_of(info).ids
-
-
 NATIVE = Native((FORMAT,), anywhere=True)
-WRITER = Writer(FORMAT, _ids, giving_back(write), _end, _body, _headers, NATIVE)
+WRITER = Writer(
+    FORMAT, giving_back(write), _body, NATIVE, end=_end, headers=_headers, ids=lambda info: dialect_of(info).ids
+)

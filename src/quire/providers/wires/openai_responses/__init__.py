@@ -15,6 +15,7 @@ from quire.providers.incoming import (
     check_content,
     identified,
     listed,
+    not_a_reply,
     number_in,
     object_in,
     objects,
@@ -142,9 +143,7 @@ def parse_reply(value: Any, provider: str = FORMAT, model: str = "", names: Iter
     if reply.get("error"):
         raise refused(reply["error"])
     if not isinstance(reply.get("output"), list):
-        raise FormatError(
-            "a response without output", hint="A streamed event goes into quire.providers.stream(target).feed."
-        )
+        raise not_a_reply("a response without output")
     asked, model = model, str(reply.get("model") or model)
     return Reply(
         entries=tuple(

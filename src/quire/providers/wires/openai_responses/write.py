@@ -18,10 +18,9 @@ from quire.providers.convert import (
     was_sent,
 )
 from quire.providers.incoming import joined_text, objects
-from quire.providers.models import ModelInfo
 from quire.providers.outgoing import as_sent, giving_back, told_in_front
 from quire.providers.provider_tools import Native
-from quire.providers.rendering import GO_ON, Draft, Writer, texts, user_text, wanted_effort
+from quire.providers.rendering import GO_ON, Draft, Writer, texts, tools_of, user_text, wanted_effort
 from quire.providers.rules.openai_responses import kind_of
 from quire.providers.spelling import Spelling, compact, dialect_of, in_parts, parsed_arguments
 from quire.values import (
@@ -35,7 +34,6 @@ from quire.values import (
     Result,
     Text,
     Think,
-    ToolSet,
     call,
     respond,
     result,
@@ -306,9 +304,9 @@ def _note(sheet: Draft, message: Message) -> None:
 
 
 def _tools(sheet: Draft, message: Message) -> None:
-    tools = tuple(tool for part in message.parts if isinstance(part, ToolSet) for tool in part.tools)
+    tools = tools_of(message)
     if not sheet.info.features.late_tools:
-        sheet.add_tools_in_front(message, tools)
+        sheet.add_tools_in_front(message)
         return
     if listed := sheet.defined(sheet.offered(tools, message), tool_definition):
         sheet.messages.append(_additional(listed, {}, sheet))
@@ -323,10 +321,6 @@ def tool_definition(tool: JsonObject) -> JsonObject:
         "parameters": tool.get("parameters") or {"type": "object", "properties": {}},
         "strict": False,
     }
-
-
-def _end(sheet: Draft) -> None:
-    """The last item may be any."""
 
 
 def _body(sheet: Draft, prompt: Prompt) -> JsonObject:
@@ -378,13 +372,5 @@ def _key(sheet: Draft) -> JsonObject:
     return {"prompt_cache_key": key}
 
 
-def _headers(sheet: Draft) -> dict[str, str]:
-    return {}
-
-
-def _ids(info: ModelInfo) -> Spelling:
-    return IDS
-
-
 NATIVE = Native((FORMAT, "openai-agents"), "@item", owners=("openai", "azure"), items=True, anywhere=True)
-WRITER = Writer(FORMAT, _ids, giving_back(write), _end, _body, _headers, NATIVE)
+WRITER = Writer(FORMAT, giving_back(write), _body, NATIVE)

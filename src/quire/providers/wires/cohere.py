@@ -6,10 +6,20 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from quire.errors import FormatError
-from quire.providers.convert import from_url, image_json
+from quire.providers.convert import (
+    Enclosure,
+    from_url,
+    image_json,
+    leave_out_block,
+    leave_out_thinking,
+    own_block,
+    shown_images,
+)
 from quire.providers.incoming import (
     ReplyStream,
     identified,
+    joined_text,
+    not_a_reply,
     number_in,
     object_in,
     objects,
@@ -23,14 +33,158 @@ from quire.providers.incoming import (
     without_nulls,
 )
 from quire.providers.outgoing import exported_chat
-from quire.providers.prefix import Layout, Section, Unit, UnitPart, as_block, as_list, definition, parts_of, schema
-from quire.providers.provider_tools import tools_in
+from quire.providers.prefix import Layout, Section, Unit, UnitPart, as_block, as_list, parts_of
+from quire.providers.provider_tools import Native, tools_in
+from quire.providers.rendering import (
+    GO_ON,
+    NO_OUTPUT,
+    NO_TEXT,
+    Draft,
+    Writer,
+    note_text,
+    text_block,
+    texts,
+    wanted_effort,
+)
 from quire.providers.rules.check import Check, Finding, Sequel, TurnMessage, WireRules
 from quire.providers.rules.grammar import grammar_of, misfits, objects_at, shape, text
-from quire.providers.spelling import parsed_arguments
+from quire.providers.spelling import Spelling, compact, object_text, parsed_arguments
 from quire.providers.wires import ModelCall, Wire
-from quire.providers.wires.cohere.write import ENCLOSURE, FORMAT, NAMES, WRITER, text_of, tool_definition
-from quire.values import Entry, Json, JsonObject, Reply, Usage, call, respond, result, system, think, user
+from quire.providers.wires.openai_chat import chat_head, tool_entry
+from quire.providers.wires.openai_chat.write import image_part, tool_definition
+from quire.values import (
+    Call,
+    Entry,
+    Json,
+    JsonObject,
+    Message,
+    Prompt,
+    Reply,
+    Result,
+    Text,
+    Think,
+    Usage,
+    call,
+    respond,
+    result,
+    system,
+    think,
+    user,
+)
+
+FORMAT = "cohere"
+NAMES = Spelling()
+
+
+def text_of(content: Json) -> str:
+    """The text of a message's content; documents and other parts are named in brackets."""
+    return joined_text(content, _part_text)
+
+
+def _part_text(part: Json) -> str:
+    if not isinstance(part, dict):
+        return str(part)
+    if part.get("type") == "document" and isinstance(part.get("document"), dict):
+        data = part["document"].get("data")
+        return data if isinstance(data, str) else compact(data)
+    return str(part["text"]) if "text" in part else f"[{kind}]" if (kind := _kind(part)) else ""
+
+
+def _kind(part: JsonObject) -> str:
+    """What an entry cannot hold of a user's part."""
+    kind = str(part.get("type") or "part")
+    return "" if kind in ("text", "image_url", "thinking") else kind
+
+
+ENCLOSURE = Enclosure(_kind, text_of)
+
+
+def write(sheet: Draft, message: Message) -> None:
+    """Add a message's own messages; a late instruction is text of the user's."""
+    match message.role:
+        case "user":
+            sheet.messages.append({"role": "user", "content": _user_content(sheet, message)})
+        case "assistant":
+            _write_assistant(sheet, message)
+        case "tool":
+            sheet.messages += [_result(part) for part in message.parts if isinstance(part, Result)]
+        case "note":
+            _note(sheet, message)
+        case "tools":
+            sheet.add_tools_in_front(message)
+
+
+def _user_content(sheet: Draft, message: Message) -> list[JsonObject]:
+    parts = [text_block(text) for text in texts(message)]
+    parts += shown_images(sheet, message, image_part, text_block)
+    return ENCLOSURE.shown(sheet, message, parts) or [text_block(NO_TEXT)]
+
+
+def _write_assistant(sheet: Draft, message: Message) -> None:
+    content: list[JsonObject] = []
+    plan: JsonObject = {}
+    for part in message.parts:
+        match part:
+            case Text():
+                leave_out_block(part, message, sheet)
+                content += [text_block(part.text)] if part.text.strip() else []
+            case Think():
+                own = own_block(part, sheet)
+                if own is None:
+                    leave_out_thinking(part, message, sheet)
+                elif "tool_plan" in own:
+                    plan = own
+                else:
+                    content.append(own)
+    calls = [_written_call(part) for part in message.parts if isinstance(part, Call)]
+    if not calls and not any(part["type"] == "text" for part in content):
+        sheet.leave_out(message, "empty message")
+        return
+    out: JsonObject = {"role": "assistant", **({"content": content} if content else {})}
+    sheet.messages.append({**out, **plan, "tool_calls": calls} if calls else out)
+
+
+def _written_call(part: Call) -> JsonObject:
+    arguments = part.arguments or str(part.wire.get("arguments") or "") or compact(part.args)
+    function = {"name": NAMES.spell(part.name), "arguments": object_text(part.args, arguments)}
+    return {"id": part.call_id, "type": "function", "function": function}
+
+
+def _result(part: Result) -> JsonObject:
+    text = part.text if part.text.strip() else NO_OUTPUT
+    return {"role": "tool", "tool_call_id": part.call_id, "content": [text_block(text)]}
+
+
+def _note(sheet: Draft, message: Message) -> None:
+    if wanted_effort(message):
+        sheet.leave_out(message, "reasoning effort has no words here")
+    if not texts(message):
+        return
+    if sheet.unsent.get("role") == "user":
+        sheet.messages[-1] = {"role": "user", "content": [*sheet.last["content"], text_block(note_text(message))]}
+    else:
+        sheet.messages.append({"role": "user", "content": [text_block(note_text(message))]})
+
+
+def _end(sheet: Draft) -> None:
+    if sheet.last.get("role") not in ("user", "tool"):
+        sheet.bridge({"role": "user", "content": [text_block(GO_ON)]})
+
+
+def _request(sheet: Draft, prompt: Prompt) -> JsonObject:
+    head = [{"role": "system", "content": prompt.system}] if prompt.system.strip() else []
+    body: JsonObject = {"model": sheet.info.model, "messages": [*head, *sheet.messages]}
+    if tools := sheet.tools(prompt):
+        body["tools"] = sheet.defined(tools, tool_definition)
+    if sheet.ask.max_tokens:
+        body["max_tokens"] = sheet.ask.max_tokens
+    return {**body, **sheet.ask.extra}
+
+
+WRITER = Writer(FORMAT, write, _request, Native((FORMAT,)), end=_end)
+
+
+# Reading: replies and imported messages into entries, and entries back as they came.
 
 
 def import_messages(value: Any, model: str = "") -> list[Entry]:
@@ -54,9 +208,7 @@ def parse_reply(value: Any, provider: str = FORMAT, model: str = "", names: Iter
     if isinstance(message, str):
         raise refused(reply)
     if not isinstance(message, dict):
-        raise FormatError(
-            "a response without a message", hint="A streamed event goes into quire.providers.stream(target).feed."
-        )
+        raise not_a_reply("a response without a message")
     return Reply(
         entries=tuple(_said(message, model, names)),
         usage=usage_of(sub(reply, "usage")),
@@ -83,16 +235,6 @@ def _count(holder: JsonObject, field: str) -> int:
 
 def _said(message: JsonObject, model: str, names: Iterable[str]) -> list[Entry]:
     return said(identified(_assistant(without_nulls(message))), FORMAT, model, read_back(names, NAMES))
-
-
-def tool_entry(tool: JsonObject) -> JsonObject:
-    """A tool as entries define it."""
-    function = sub(tool, "function") or tool
-    return {
-        "name": str(function.get("name") or ""),
-        "description": str(function.get("description") or ""),
-        "parameters": sub(function, "parameters") or {"type": "object", "properties": {}},
-    }
 
 
 def _entries(message: Json, where: str = "message") -> list[Entry]:
@@ -213,13 +355,6 @@ class CohereStream(ReplyStream):
             yield {"kind": "call", "name": value["name"], "text": value["arguments"]}
 
 
-def _head(body: JsonObject) -> Iterator[Unit]:
-    for index, tool in enumerate(as_list(body.get("tools"))):
-        yield definition(("tools", index), as_block(tool))
-    if body.get("response_format"):
-        yield schema(("response_format",), body["response_format"])
-
-
 def _message(message: Json, index: int) -> Unit:
     role = str(message.get("role", ""))
     parts = [part._replace(markable=False) for part in parts_of(message.get("content"), "content")]
@@ -266,7 +401,7 @@ WIRE = Wire(
     imports=import_messages,
     exports=export_messages,
     writer=WRITER,
-    layout=Layout(_head, "messages", _message, lambda body: as_list(body.get("messages"))),
+    layout=Layout(chat_head, "messages", _message),
     read=parse_reply,
     stream=CohereStream,
     usage=usage_of,

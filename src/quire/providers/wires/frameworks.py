@@ -1,12 +1,10 @@
-"""LangChain's messages as dictionaries: `messages_to_dict`, plain `model_dump`, or serialised constructors.
-
-Only for import and export; LangChain itself is not needed.
-"""
+"""Messages as frameworks keep them (LangChain, pydantic-ai): for import and export alone, the framework is not needed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+import json
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -16,7 +14,7 @@ from quire.providers.incoming import joined_text, listed, objects, sub, tagged, 
 from quire.providers.models import model_info
 from quire.providers.outgoing import exported
 from quire.providers.rendering import Draft, Writer
-from quire.providers.spelling import Spelling, object_of
+from quire.providers.spelling import object_of, parsed_arguments
 from quire.providers.wires import Format
 from quire.providers.wires.openai_responses import entries_of
 from quire.providers.wires.openai_responses.write import FORMAT as RESPONSES
@@ -39,7 +37,33 @@ from quire.values import (
     user,
 )
 
-FORMAT = "langchain"
+# Reads one message; `where` names it in an error.
+_Read: TypeAlias = Callable[[Json, str], list[Entry]]
+_Write: TypeAlias = Callable[[Draft, Message], None]
+
+
+def _format(name: str, read: _Read, write: _Write, instruct: Callable[[str], JsonObject], give: str) -> Format:
+    """A framework's format: imported messages are exported as they came, all others as `write` writes them."""
+    writer = Writer(name, write, lambda sheet, prompt: {"messages": sheet.messages})
+
+    def imports(value: Any, model: str = "") -> list[Entry]:
+        if isinstance(value, dict):
+            value = value.get("messages")
+        if not isinstance(value, list):
+            raise FormatError("no list of messages", hint=give)
+        read_each = ((message, read(message, f"messages[{place}]")) for place, message in enumerate(value))
+        return [entry for message, entries in read_each for entry in tagged(entries, name, message, model)]
+
+    def exports(entries: Iterable[Entry]) -> list[JsonObject]:
+        out = exported(
+            entries, writer, whole_message(lambda message: read(message, "message")), model_info("openai-chat:")
+        )
+        return [*([instruct(out.system.text)] if out.system else []), *out.messages]
+
+    return Format(name=name, imports=imports, exports=exports)
+
+
+# LangChain: `messages_to_dict`, plain `model_dump`, or serialised constructors.
 
 _TYPES = {
     "user": "human",
@@ -58,26 +82,7 @@ _TYPES = {
 }
 
 
-def import_messages(value: Any, model: str = "") -> list[Entry]:
-    """Entries of a list of messages, or of an object that holds one under `messages`."""
-    if isinstance(value, dict):
-        value = value.get("messages")
-    if not isinstance(value, list):
-        raise FormatError("no list of messages", hint='Give the list of messages_to_dict, or {"messages": [...]}.')
-    return [
-        entry
-        for place, message in enumerate(value)
-        for entry in tagged(_entries(message, f"messages[{place}]"), FORMAT, message, model)
-    ]
-
-
-def export_messages(entries: Iterable[Entry]) -> list[JsonObject]:
-    """Messages for `messages_from_dict`; imported ones as they came."""
-    out = exported(entries, WRITER, whole_message(_entries), model_info("openai-chat:"))
-    return [*([_dict("system", out.system.text)] if out.system else []), *out.messages]
-
-
-def _entries(message: Json, where: str = "message") -> list[Entry]:
+def _entries(message: Json, where: str) -> list[Entry]:
     kind, data = _opened(message)
     match kind:
         case "human":
@@ -264,12 +269,143 @@ def _tool(part: Result) -> JsonObject:
     return _dict("tool", part.text, tool_call_id=part.call_id, name=part.name or None, status=status)
 
 
-WRITER = Writer(
-    FORMAT,
-    ids=lambda info: Spelling(),
-    write=write,
-    end=lambda sheet: None,
-    body=lambda sheet, prompt: {"messages": sheet.messages},
-    headers=lambda sheet: {},
+# pydantic-ai: `ModelMessagesTypeAdapter`, `all_messages_json`. A run's `instructions` are not among the messages.
+
+# Parts that a model is not shown: what was on offer when, and how it was asked.
+_SILENT = ("tool-availability-delta", "model-settings-delta", "instruction-baseline", "instruction-delta")
+# The moment of what is written anew: always the same, where pydantic-ai would put the present one.
+_MADE = "1970-01-01T00:00:00Z"
+# Of results, those that did not succeed.
+_FAILED = ("failed", "denied", "interrupted", "retried")
+
+
+def _pydantic_ai_entries(message: Json, where: str) -> list[Entry]:
+    kind = message.get("kind") if isinstance(message, dict) else None
+    if kind not in ("request", "response"):
+        raise FormatError(f"{where}: unknown kind {kind!r}", hint="Messages are of kind request or response.")
+    read = _asked if kind == "request" else _spoken
+    found = [entry for part in objects(message, "parts") for entry in read(part)]
+    return found or [respond("") if kind == "response" else user("")]
+
+
+def _asked(part: JsonObject) -> Iterator[Entry]:
+    kind, content = part.get("part_kind"), part.get("content")
+    if kind == "system-prompt":
+        yield system(_pydantic_ai_text(content))
+    elif kind == "tool-return" or (kind == "retry-prompt" and part.get("tool_name")):
+        failed = True if kind == "retry-prompt" or part.get("outcome") in _FAILED else None
+        yield result(str(part.get("tool_call_id") or ""), content=_pydantic_ai_text(content), error=failed)
+    elif kind not in _SILENT:
+        given = content if isinstance(content, list) else [content]
+        images = [image_json(found) for each in given if (found := _pydantic_ai_image(each)) is not None]
+        yield user(_pydantic_ai_text(content), images=images or None)
+
+
+def _spoken(part: JsonObject) -> Iterator[Entry]:
+    kind, content = part.get("part_kind"), part.get("content")
+    if kind == "thinking":
+        yield think(str(content or ""))
+    elif kind == "tool-call":
+        given = part.get("args") or {}
+        args, wire = parsed_arguments(given) if isinstance(given, str) else (given, {})
+        named = str(part.get("tool_call_id") or ""), str(part.get("tool_name") or "")
+        yield call(*named, args, wire=wire)
+    elif kind == "text" and content:
+        yield respond(str(content))
+    elif kind not in ("text", None):
+        # What only its provider can read goes back whole with its message, or not at all.
+        yield respond(f"[{part.get('tool_name') or kind}]")
+
+
+def _pydantic_ai_image(block: Json) -> Image | None:
+    if not isinstance(block, dict):
+        return None
+    media = str(block.get("media_type") or "")
+    if block.get("kind") == "image-url":
+        return from_url(str(block.get("url") or ""), media)
+    if block.get("kind") == "binary" and media.startswith("image/"):
+        return Image(media_type=media, data=str(block.get("data") or ""))
+    return None
+
+
+def _pydantic_ai_text(content: Json) -> str:
+    """The text of a part's content: words as they are, a tool's own values as JSON."""
+    if content is None or isinstance(content, str | list):
+        return joined_text(content, _pydantic_ai_block)
+    return json.dumps(content, ensure_ascii=False)
+
+
+def _pydantic_ai_block(block: Json) -> str:
+    if not isinstance(block, dict):
+        return block if isinstance(block, str) else json.dumps(block, ensure_ascii=False)
+    kind = block.get("kind")
+    if kind in ("text-content", "structured-content"):
+        return _pydantic_ai_text(block.get("content"))
+    if kind == "cache-point" or _pydantic_ai_image(block) is not None:
+        return ""
+    return f"[{kind}]" if kind else json.dumps(block, ensure_ascii=False)
+
+
+def _write_pydantic_ai(sheet: Draft, message: Message) -> None:
+    """Add a message in the form of `ModelMessagesTypeAdapter`."""
+    if message.role == "assistant":
+        parts = [written for part in message.parts for written in _answer(part)]
+        sheet.messages.append({"kind": "response", "parts": parts, "timestamp": _MADE})
+    elif message.role == "tool":
+        sheet.messages.append(_request(*(_return(part) for part in message.parts if isinstance(part, Result))))
+    elif message.role == "note":
+        said = "\n\n".join(part.text for part in message.parts if isinstance(part, Text))
+        sheet.messages.append(_request(_part("system-prompt", content=said)))
+    elif message.role == "user":
+        sheet.messages.append(_request(_part("user-prompt", content=_pydantic_ai_content(message.parts))))
+
+
+def _request(*parts: JsonObject) -> JsonObject:
+    return {"kind": "request", "parts": list(parts)}
+
+
+def _part(kind: str, **fields: Json) -> JsonObject:
+    return {**fields, "timestamp": _MADE, "part_kind": kind}
+
+
+def _answer(part: Part) -> Iterator[JsonObject]:
+    match part:
+        case Text(text=text) if text:
+            yield {"content": text, "part_kind": "text"}
+        case Think(text=text) if text:
+            yield {"content": text, "part_kind": "thinking"}
+        case Call():
+            yield {"tool_name": part.name, "args": part.args, "tool_call_id": part.call_id, "part_kind": "tool-call"}
+
+
+def _return(part: Result) -> JsonObject:
+    outcome = "failed" if part.error else "success"
+    return _part("tool-return", tool_name=part.name, content=part.text, tool_call_id=part.call_id, outcome=outcome)
+
+
+def _pydantic_ai_content(parts: Iterable[Part]) -> Json:
+    out: list[Json] = []
+    for part in parts:
+        if isinstance(part, Text) and part.text:
+            out.append(part.text)
+        elif isinstance(part, Image) and part.url:
+            out.append({"url": part.url, "kind": "image-url"})
+        elif isinstance(part, Image):
+            out.append({"data": part.data, "media_type": part.media_type, "kind": "binary"})
+    return out[0] if len(out) == 1 and isinstance(out[0], str) else out
+
+
+LANGCHAIN = _format(
+    "langchain",
+    _entries,
+    write,
+    lambda text: _dict("system", text),
+    'Give the list of messages_to_dict, or {"messages": [...]}.',
 )
-WIRE = Format(name=FORMAT, imports=import_messages, exports=export_messages)
+PYDANTIC_AI = _format(
+    "pydantic-ai",
+    _pydantic_ai_entries,
+    _write_pydantic_ai,
+    lambda text: _request(_part("system-prompt", content=text)),
+    "Give what all_messages_json() writes.",
+)
