@@ -20,8 +20,7 @@ from embedded import embedder
 from locomo import KS, Conversation, Question, entries, load
 from quire.cli.output import print_table
 from quire.recall import Collection
-from quire.recall.document import document, indexed
-from quire.recall.query import Query, ask
+from quire.recall.document import Query, ask, document, indexed
 from quire.recall.rank import WEIGHTS, standard
 from quire.recall.words import scores
 from traces import parser

@@ -22,7 +22,7 @@ from quire.providers.usage import cost
 from quire.send.connect import transport_for
 from quire.send.cycle import run_sync
 from quire.send.local import LocalServer, weights
-from quire.send.protocol import Runner
+from quire.send.turn import Runner
 from quire.testing import emulator
 from quire.thread import Thread, open_store
 from quire.values import Usage

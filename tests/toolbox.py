@@ -27,8 +27,8 @@ from quire.log.sqlite import SqliteStore
 from quire.send.connect import transport_for
 from quire.send.cycle import Outcome
 from quire.send.cycle import run as run_cycle
-from quire.send.protocol import CHAT, Runner
 from quire.send.transport import close
+from quire.send.turn import CHAT, Runner
 from quire.thread import Thread
 from quire.values import Entry, JsonObject
 

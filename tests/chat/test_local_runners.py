@@ -12,9 +12,9 @@ from quire.notes.vault import Vault
 from quire.send.builtin import builtin
 from quire.send.local import LocalServer, weights
 from quire.send.note_search import sources
-from quire.send.protocol import Limits
 from quire.send.runners import agent, chat, planned, project, qa
 from quire.send.tools import tool
+from quire.send.turn import Limits
 from quire.send.weights import faster
 from quire.thread import Thread
 from toolbox import carry_out

@@ -14,7 +14,7 @@ from quire.notes.index import NoteIndex
 from quire.notes.vault import Vault
 from quire.records import Records
 from quire.send import runners
-from quire.send.protocol import Runner
+from quire.send.turn import Runner
 from quire.testing import emulator
 from quire.thread import Thread, open_store
 from quire.values import JsonObject

@@ -14,10 +14,9 @@ from quire.notes.vault import Vault
 from quire.send.builtin import builtin
 from quire.send.cycle import Outcome
 from quire.send.note_search import local_search_tool, sources, sources_text
-from quire.send.protocol import Limits, Runner
 from quire.send.runners import PLANNER, agent, chat, plan_schema, planned, project, qa, question_of, read_plan
 from quire.send.tools import Toolbox, tool
-from quire.send.turn_state import attached
+from quire.send.turn import Limits, Runner, attached
 from quire.testing import Emulator, emulator
 from quire.thread import Thread
 from quire.values import Call, Entry, JsonObject, Text, Think

@@ -25,9 +25,9 @@ from quire.records import Records, Selector, draft, find
 from quire.send.builtin import recall_tool
 from quire.send.connect import transport_for
 from quire.send.cycle import Outcome, look, resume, run
-from quire.send.protocol import Runner
 from quire.send.tools import Toolbox, tool
 from quire.send.transport import close
+from quire.send.turn import Runner
 from quire.server.app import Running
 from quire.server.remote_store import HttpStore
 from quire.server.service import Service

@@ -3,9 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire import values
-from quire.recall.document import entry_words, meant_dates, speech
+from quire.recall.document import Query, ask, entry_words, in_first_person, meant_dates, speech
 from quire.recall.languages import readable, terms, tokens
-from quire.recall.query import Query, ask, in_first_person
 
 
 @pytest.mark.parametrize(

@@ -21,10 +21,10 @@ from quire.send import runners
 from quire.send.connect import Retry, transport_for
 from quire.send.cycle import run_sync
 from quire.send.events import Event
-from quire.send.protocol import MESSAGES, Limits, Runner, TurnThread
 from quire.send.text_protocol import TextTools
 from quire.send.tools import Tool
 from quire.send.tools import tool as make_tool
+from quire.send.turn import MESSAGES, Limits, Runner, TurnThread
 from quire.thread import Thread
 from quire.values import Entry, JsonObject, Request
 from toolbox import carry_out

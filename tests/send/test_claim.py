@@ -16,8 +16,8 @@ from quire.errors import ConflictError, QuireError
 from quire.log.sqlite import SqliteStore
 from quire.send.connect import transport_for
 from quire.send.cycle import Outcome, run
-from quire.send.protocol import Runner
 from quire.send.transport import close
+from quire.send.turn import Runner
 from quire.testing import emulator
 from quire.thread import Thread
 

@@ -12,9 +12,8 @@ from quire import values
 from quire.errors import CallError, ProviderError
 from quire.send.cycle import run
 from quire.send.events import Event
-from quire.send.protocol import Limits, Runner, Turn
 from quire.send.transport import close
-from quire.send.turn_state import ask_aside
+from quire.send.turn import Limits, Runner, Turn, ask_aside
 from quire.testing import Cut, Refuse, emulator
 from quire.thread import Thread
 from quire.values import Call, Entry, Text, Think

@@ -16,9 +16,9 @@ from quire.errors import CallError
 from quire.log.sqlite import SqliteStore
 from quire.send.connect import transport_for
 from quire.send.cycle import resume_sync, run, run_sync
-from quire.send.protocol import Runner
 from quire.send.tools import Toolbox
 from quire.send.transport import close
+from quire.send.turn import Runner
 from quire.testing import emulator
 from quire.thread import Thread, open_store
 from quire.values import Call, JsonObject, Text

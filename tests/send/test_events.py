@@ -12,7 +12,7 @@ from quire.errors import CallError
 from quire.log.sqlite import SqliteStore
 from quire.providers.incoming import BlockDelta
 from quire.send.events import Event, Growing, Journal, missed, read_id
-from quire.send.protocol import Runner
+from quire.send.turn import Runner
 from quire.testing import Cut, emulator
 from quire.thread import Thread
 from quire.values import SPOKEN, Call, Entry, Text, Think

@@ -25,11 +25,11 @@ from quire.entry import sha256_hex
 from quire.errors import CallError, MissingPart, ProviderError
 from quire.log.sqlite import SqliteStore
 from quire.providers.rules import errors, validate
-from quire.send.http import told_window
 from quire.send.local import TARGET, Front, LocalServer, announce, local_target, retract, serving_url, weights
-from quire.send.protocol import Runner
 from quire.send.summarise import ByModel
 from quire.send.text_protocol import Completion
+from quire.send.transport import told_window
+from quire.send.turn import Runner
 from quire.send.weights import faster
 from quire.thread import Thread
 from tiny_model import tiny_model

@@ -11,10 +11,9 @@ from send_parts import TARGETS, new_thread
 
 from quire.assemble import Policy
 from quire.send.connect import transport_for
-from quire.send.protocol import CHAT, Turn
 from quire.send.summarise import summary_request
 from quire.send.transport import close
-from quire.send.turn_state import ask_aside
+from quire.send.turn import CHAT, Turn, ask_aside
 from quire.testing import emulator
 from quire.thread import Thread
 from quire.thread_state import policy_for, policy_of

@@ -14,9 +14,9 @@ from quire.errors import CallError
 from quire.log.sqlite import SqliteStore
 from quire.providers.prefix import lined
 from quire.providers.rules import errors, validate
-from quire.send.protocol import Runner
 from quire.send.runners import agent, chat
 from quire.send.tools import tool
+from quire.send.turn import Runner
 from quire.testing import emulator
 from quire.thread import Thread
 from quire.values import Call, Entry, JsonObject, Text

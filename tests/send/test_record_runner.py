@@ -18,9 +18,9 @@ from quire.records import Records
 from quire.records.record import Record
 from quire.send import runners
 from quire.send.builtin import record_tools
-from quire.send.protocol import Limits, Runner
 from quire.send.record_runner import SYSTEM, keep_records
 from quire.send.tools import Tool, Toolbox
+from quire.send.turn import Limits, Runner
 from quire.testing import emulator
 from quire.thread import Thread
 from quire.values import Call, Entry, JsonObject, respond, user

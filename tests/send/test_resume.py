@@ -15,10 +15,9 @@ from quire.log.sqlite import SqliteStore
 from quire.providers.rules import errors, validate
 from quire.send.connect import transport_for
 from quire.send.cycle import last_target, look
-from quire.send.protocol import Limits, Runner
 from quire.send.tools import Toolbox
 from quire.send.tools import tool as make_tool
-from quire.send.turn_state import standing, without_cut
+from quire.send.turn import Limits, Runner, standing, without_cut
 from quire.testing import emulator
 from quire.thread import Thread
 from quire.values import Call, Entry, Text

@@ -15,10 +15,10 @@ from quire.notes.index import NoteIndex
 from quire.notes.vault import Vault
 from quire.providers.rules import errors, validate
 from quire.send.cycle import Decision, Outcome, look
-from quire.send.protocol import Limits, Runner
 from quire.send.runners import PLANNER, agent, planned, qa
 from quire.send.summarise import ByModel
 from quire.send.tools import tool
+from quire.send.turn import Limits, Runner
 from quire.testing import Emulator, emulator
 from quire.thread import Thread
 from quire.values import Call, Entry, JsonObject, Text

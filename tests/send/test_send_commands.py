@@ -18,7 +18,7 @@ from quire.log.sqlite import SqliteStore
 from quire.providers.simulate.blocks import Shares
 from quire.providers.simulate.prefix_caches import StepCache
 from quire.send import weights
-from quire.send.protocol import Limits, Runner
+from quire.send.turn import Limits, Runner
 from quire.testing import Cut, Refuse, emulator
 from quire.values import Call, Entry, Text
 from toolbox import invoke

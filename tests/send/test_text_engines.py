@@ -14,8 +14,8 @@ from quire.assemble import Policy
 from quire.errors import BudgetError
 from quire.log.sqlite import SqliteStore
 from quire.send.cycle import Outcome, run
-from quire.send.protocol import Runner
 from quire.send.text_protocol import Completion, CompletionStream
+from quire.send.turn import Runner
 from quire.tokens import counter
 from quire.values import JsonObject, Request
 from toolbox import closed_later

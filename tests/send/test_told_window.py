@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from quire.send.http import told_window
+from quire.send.transport import told_window
 from quire.thread import Thread, open_store
 from quire.thread_state import policy_for
 from quire.values import Json

@@ -16,8 +16,7 @@ from quire import providers
 from quire.errors import CallError, ProviderError
 from quire.providers import models
 from quire.send.connect import Retry, RetryingTransport, transport_for
-from quire.send.http import SseReader, events
-from quire.send.transport import Transport, close, endpoint_for, message_of, refusal, retry_after
+from quire.send.transport import SseReader, Transport, close, endpoint_for, events, message_of, refusal, retry_after
 from quire.testing import Cut, Refuse, Slow, emulator
 from quire.values import JsonObject, Message, Prompt, Request, Text
 

@@ -10,7 +10,7 @@ import uvicorn.protocols.http.auto  # noqa: F401  (imported before the fork, as 
 import quire.log.postgres
 import quire.recall
 import quire.send.connect
-import quire.send.http  # noqa: F401
+import quire.send.transport  # noqa: F401
 from quire.errors import QuireError
 from quire.server.app import Running, all_routes
 from quire.server.service import Service, ServiceLimits

@@ -74,7 +74,7 @@ def project_messages(entries: Iterable[Entry]) -> list[ChatMessage]:
 
 def _messages_with_entries(entries: Iterable[Entry]) -> list[tuple[ChatMessage, Entry]]:
     """Each message with the entry that says it."""
-    from quire.send.turn_state import without_cut
+    from quire.send.turn import without_cut
 
     out: list[tuple[ChatMessage, Entry]] = []
     waiting: list[JsonObject] = []

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from quire.cli.chat_screen import Screen
     from quire.log.store import Store
     from quire.send.cycle import Decision, Outcome
-    from quire.send.protocol import Runner
+    from quire.send.turn import Runner
     from quire.thread import Thread
 
 
@@ -139,7 +139,7 @@ class Session:
 
     def resume(self) -> None:
         """Go on with a turn that was cut off when the program last ended, as it was begun."""
-        from quire.send.turn_state import standing
+        from quire.send.turn import standing
 
         if not self.entries():
             return
@@ -157,7 +157,7 @@ class Session:
 
     def compact(self, asking: bool = True) -> PlannedRebase | None:
         """Cut older turns now and have the model summarise them, if it is to be asked; None where nothing can go."""
-        from quire.send.protocol import Turn
+        from quire.send.turn import Turn
 
         reached, runner = self._ready(self.kit)
         user = next(entry for entry in reversed(self.entries()) if entry.kind == "user")
@@ -176,7 +176,7 @@ class Session:
     def _answer(self, kit: Equipment) -> Outcome:
         from quire.send.cycle import run
         from quire.send.note_search import sources, sources_text
-        from quire.send.turn_state import newest_turn
+        from quire.send.turn import newest_turn
 
         (target, transport, *_), runner = self._ready(kit)
         carried = run(self.thread, target, transport, runner, on_event=self.screen.event, decide=self._decide)

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from quire.assemble.rebase import Rebase
     from quire.assemble.summary import Summarise
     from quire.cli.chat import Session
-    from quire.send.protocol import Turn
     from quire.send.summarise import ByModel
+    from quire.send.turn import Turn
     from quire.thread import Thread
 
 

@@ -99,7 +99,7 @@ def run(
     """
     from quire.send.cycle import run_sync
     from quire.send.note_search import sources, sources_text
-    from quire.send.turn_state import newest_turn
+    from quire.send.turn import newest_turn
 
     words, choice, screen = _words(text), chosen(how), PlainScreen(as_json)
     with equipped(choice) as kit:
@@ -138,7 +138,7 @@ def _words(text: str | None) -> str:
 
 def _mention_interrupted(store: Store, thread: str) -> None:
     """A new turn leaves an open one behind; whoever did not mean that should know."""
-    from quire.send.turn_state import standing
+    from quire.send.turn import standing
 
     if any(each.name == thread for each in store.threads()) and standing(store, thread).next in ("ask", "run"):
         echo("the turn before was not finished; `quire resume` would have gone on with it", err=True, dim=True)
@@ -179,7 +179,7 @@ def resume(
     """
     from quire.send.cycle import interrupted, look, resume_sync
     from quire.send.note_search import sources, sources_text
-    from quire.send.turn_state import newest_turn, standing
+    from quire.send.turn import newest_turn, standing
 
     with open_db(db, create=False) as store:
         found = look(store, thread)

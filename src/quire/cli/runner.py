@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from quire.notes.index import NoteIndex
     from quire.notes.vault import Vault
     from quire.records.find import Progress
-    from quire.send.protocol import Runner
     from quire.send.tools import Tool, Toolbox
     from quire.send.transport import Transport
+    from quire.send.turn import Runner
     from quire.thread import Thread
 
 
@@ -95,8 +95,7 @@ def _local() -> Connection:
 def _window(target: str, url: str | None) -> int:
     """What a server of one's own says of its window; a provider is not asked."""
     from quire.providers.models import split_target
-    from quire.send.http import told_window
-    from quire.send.transport import endpoint_for, key_for
+    from quire.send.transport import endpoint_for, key_for, told_window
 
     endpoint = endpoint_for(target)
     if endpoint.needs_key or not endpoint.base_url:

@@ -162,8 +162,8 @@ def _begin_demo(store: Store) -> None:
     from quire.emulate import Emulator
     from quire.send.connect import transport_for
     from quire.send.cycle import run_sync
-    from quire.send.protocol import Runner
     from quire.send.tools import Toolbox
+    from quire.send.turn import Runner
     from quire.thread import Thread
     from quire.values import system
 

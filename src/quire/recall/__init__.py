@@ -13,11 +13,10 @@ from quire.errors import MissingPart
 from quire.values import JsonObject
 
 if TYPE_CHECKING:
-    from quire.recall.document import Document, Found, relevant
+    from quire.recall.document import Document, Found, Query, query_for, relevant
     from quire.recall.index import Indexer
     from quire.recall.meaning import Embedder, minilm
     from quire.recall.placement import Placed, place, recall_tool
-    from quire.recall.query import Query, query_for
     from quire.recall.rank import Collection
     from quire.recall.search import Hit, Recall
 
@@ -29,11 +28,11 @@ _WHERE = {
     "Hit": "search",
     "Indexer": "index",
     "Placed": "placement",
-    "Query": "query",
+    "Query": "document",
     "Recall": "search",
     "minilm": "meaning",
     "place": "placement",
-    "query_for": "query",
+    "query_for": "document",
     "recall_tool": "placement",
     "relevant": "document",
 }

@@ -21,9 +21,8 @@ from quire.formats.clean import Clean, ToolResult, formatted_context
 from quire.log.store import Store
 from quire.providers.convert import holds_blocks
 from quire.recall import MOST
-from quire.recall.document import relevant
+from quire.recall.document import Query, relevant
 from quire.recall.languages import terms
-from quire.recall.query import Query
 from quire.recall.search import Hit, Recall
 from quire.tokens import counter
 from quire.values import Entry, JsonObject, LeftOut, Message, Prompt, Result, Text

@@ -11,10 +11,22 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 import numpy as np
 
-from quire.recall.document import TOOL, USUAL_COSINE, Document, DocumentTerms, Found, indexed, is_name, pieces
+from quire.recall.document import (
+    EARLIER,
+    TOOL,
+    USUAL_COSINE,
+    Document,
+    DocumentTerms,
+    Found,
+    Query,
+    QueryTerms,
+    ask,
+    indexed,
+    is_name,
+    pieces,
+)
 from quire.recall.languages import WHOLE
 from quire.recall.meaning import MEANING_PARTS, Embedder, Meaning
-from quire.recall.query import EARLIER, Query, QueryTerms, ask
 from quire.recall.words import Array, Bools, Column, Floats, Ints, Neighbours, Postings, posting_run, scores
 
 # Several reasons to one order: words and meaning standardised over the candidates and added, with small priors.

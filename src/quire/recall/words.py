@@ -12,8 +12,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from quire.recall.document import QueryTerms
 from quire.recall.languages import WHOLE
-from quire.recall.query import QueryTerms
 
 # Arrays that grow at the end: one column of facts, one row a document.
 

@@ -18,8 +18,7 @@ from quire.providers.models import model_info, resolve, split_target
 from quire.providers.prefix import line, prefix_bytes
 from quire.providers.usage import usage
 from quire.providers.wires import ModelCall, wire_of
-from quire.send.http import Http
-from quire.send.transport import Endpoint, Transport, close, endpoint_for
+from quire.send.transport import Endpoint, Http, Transport, close, endpoint_for
 from quire.values import JsonObject, Request
 
 # Gemini's explicit caches, carried out: a transport that keeps one for each conversation while it pays.

@@ -22,17 +22,22 @@ from quire.log.store import Store
 from quire.providers.incoming import BlockDelta
 from quire.send.connect import transport_for
 from quire.send.events import Event, Growing, Journal, OnEvent, entry_event
-from quire.send.protocol import CHAT, MESSAGES, Runner, Turn, TurnThread, may_run_again
 from quire.send.summarise import ByModel
 from quire.send.tools import Toolbox
 from quire.send.transport import Transport, close, named_window, served
-from quire.send.turn_state import (
+from quire.send.turn import (
+    CHAT,
+    MESSAGES,
     Next,
+    Runner,
+    Turn,
     TurnState,
+    TurnThread,
     check_prices,
     head_entries,
     is_aside,
     limit_met,
+    may_run_again,
     newest_turn,
     read_head,
     standing,

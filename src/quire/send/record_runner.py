@@ -28,10 +28,9 @@ from quire.records import Builder, Config, Record, Records, Selector, catalog, c
 from quire.records.agent import RESPONSE, RESPONSE_SCHEMA, parse_reply, react, response_context
 from quire.records.record import USER, draft, shape
 from quire.send.builtin import entry_tag, now_ms, record_tools
-from quire.send.protocol import Limits, Runner, Turn, TurnThread
 from quire.send.text_protocol import RereadStream, with_shorter_result
 from quire.send.tools import Tool, Toolbox
-from quire.send.turn_state import attached, is_opening, newest_turn, read_head, without_cut
+from quire.send.turn import Limits, Runner, Turn, TurnThread, attached, is_opening, newest_turn, read_head, without_cut
 from quire.tokens import IMAGE_TOKENS, counter
 from quire.values import Entry, Image, JsonObject, Message, Prompt, Reply, Request, Text
 

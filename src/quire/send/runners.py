@@ -15,13 +15,23 @@ from quire.assemble.user_message import block, escaped, shown
 from quire.items import from_file
 from quire.notes.index import NoteIndex
 from quire.send.note_search import local_search_tool
-from quire.send.protocol import CHAT, MESSAGES, RECALL_SHARE, Limits, Runner, Turn, TurnThread
 from quire.send.record_runner import records as records
 from quire.send.text_protocol import TextTools, tool_text
 from quire.send.tool_schema import faults
 from quire.send.tools import Tool, Toolbox
 from quire.send.transport import endpoint_for
-from quire.send.turn_state import ask_aside, attached, newest_turn
+from quire.send.turn import (
+    CHAT,
+    MESSAGES,
+    RECALL_SHARE,
+    Limits,
+    Runner,
+    Turn,
+    TurnThread,
+    ask_aside,
+    attached,
+    newest_turn,
+)
 from quire.tokens import counter
 from quire.values import Entry, Item, Json, JsonObject, Message, Prompt, Request, Text, item_json
 

@@ -19,8 +19,8 @@ from quire.providers import sdk_kwargs
 from quire.providers.gemini_cache import CacheCall
 from quire.providers.incoming import plain, refused
 from quire.providers.wires import ModelCall
-from quire.send.http import events as sse
 from quire.send.transport import Transport, refusal, timed_out, too_deep, unreachable
+from quire.send.transport import events as sse
 from quire.values import JsonObject, Request
 
 

@@ -12,8 +12,7 @@ from quire import providers
 from quire.assemble.summary import Leaving, Summarise, extract, truncate
 from quire.errors import ProviderError
 from quire.log import off_loop
-from quire.send.protocol import Turn
-from quire.send.turn_state import ask_aside
+from quire.send.turn import Turn, ask_aside
 from quire.tokens import counter
 from quire.values import Call, Message, Prompt, Request, Text, Usage
 

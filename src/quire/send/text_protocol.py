@@ -23,8 +23,7 @@ from quire.providers.prefix import hashed, lined
 from quire.providers.provider_tools import functions_of
 from quire.providers.usage import usage
 from quire.providers.wires import wire_of
-from quire.send.protocol import MESSAGES, TurnThread
-from quire.send.turn_state import without_cut
+from quire.send.turn import MESSAGES, TurnThread, without_cut
 from quire.tokens import counter
 from quire.values import Entry, Json, JsonObject, Reply, Request, Usage, call, respond, think, user
 

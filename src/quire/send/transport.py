@@ -1,21 +1,28 @@
-"""How a request reaches a model: one protocol, over the official SDKs or plain HTTP."""
+"""How a request reaches a model: one protocol; over plain HTTP here, over the official SDKs in `send/sdk.py`."""
 
 from __future__ import annotations
 
 import functools
 import html
+import json
 import re
 from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from quire.errors import ProviderError
-from quire.providers.gemini_cache import Served
+from quire import providers
+from quire.errors import CallError, MissingPart, ProviderError
+from quire.providers.gemini_cache import CacheCall, Served
 from quire.providers.models import provider_facts, resolve
+from quire.providers.wires import wire_of
+from quire.providers.wires.openai_chat import DONE
 from quire.values import Json, JsonObject, Request
+
+if TYPE_CHECKING:
+    import httpx
 
 
 class Transport(Protocol):
@@ -204,3 +211,257 @@ def _hint(status: int, endpoint: Endpoint) -> str:
     if status == 402:
         return "Check the account at the provider."
     return "Check the base URL and what the provider says of this status."
+
+
+# Plain HTTP, for every server that speaks a provider's format: no SDK, the same bytes.
+
+
+# Server-sent events: bytes in pieces of any size in, the JSON of each event out.
+
+# No event of any provider comes near this; a line that never ends is not one.
+LIMIT_BYTES = 16 * 1024 * 1024
+
+
+async def events(chunks: AsyncIterator[bytes], provider: str) -> AsyncIterator[JsonObject]:
+    """The events of a response body; comments are passed over. A body without any is no stream."""
+    reader, began = SseReader(), b""
+    async for chunk in chunks:
+        began += chunk[: _SHOWN_BYTES - len(began)]
+        for data in reader.feed(chunk):
+            if (event := decoded(data, provider)) is not None:
+                yield event
+    for data in reader.finish():
+        if (event := decoded(data, provider)) is not None:
+            yield event
+    if not reader.events and began.strip():
+        said = message_of(began.decode(errors="replace").strip())
+        raise ProviderError(f"{provider} sent no stream but {said}", hint="Check the base URL, and any proxy.")
+
+
+# How much of a body that is no stream is looked at to say what it is.
+_SHOWN_BYTES = 2_000
+
+
+class SseReader:
+    """Splits a body into events' data; lines end with LF, CRLF or CR, wherever the pieces break."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._data: list[bytes] = []
+        self._after_cr = False
+        self.events = 0
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """The data of every event that this chunk completes."""
+        if self._after_cr and chunk.startswith(b"\n"):
+            chunk = chunk[1:]
+        if chunk:
+            self._after_cr = chunk.endswith(b"\r")
+        text = self._rest + chunk
+        if len(text) > LIMIT_BYTES:
+            raise ProviderError(f"a stream event of more than {LIMIT_BYTES:,} bytes", hint="Check the base URL.")
+        lines = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        self._rest = lines.pop()
+        return [data for line in lines if (data := self._line(line)) is not None]
+
+    def finish(self) -> list[bytes]:
+        """The body has ended; an event without its blank line is whole all the same."""
+        last = [self._line(self._rest), self._line(b"")] if self._rest else [self._line(b"")]
+        self._rest = b""
+        return [data for data in last if data is not None]
+
+    def _line(self, line: bytes) -> bytes | None:
+        if line.startswith(b"data:"):
+            self._data.append(line[5:].removeprefix(b" "))
+        elif not line and self._data:
+            data, self._data = b"\n".join(self._data), []
+            self.events += 1
+            return data
+        return None
+
+
+def decoded(data: bytes, provider: str) -> JsonObject | None:
+    """An event's JSON; None for the word with which some end their streams."""
+    if data.strip() == b"[DONE]":
+        return DONE if wire_of(provider).call.ends_in_done else None
+    try:
+        event = json.loads(data)
+    except RecursionError as error:
+        raise too_deep(provider) from error
+    except ValueError as error:
+        # What is cut in the middle of an event was cut by the connection.
+        raise ProviderError(f"{provider} sent an event that is not JSON: {data[:120]!r}", retryable=True) from error
+    if not isinstance(event, dict):
+        raise ProviderError(f"{provider} sent an event that is no object: {data[:120]!r}")
+    return event
+
+
+class Http:
+    """A transport over httpx."""
+
+    def __init__(self, base_url: str, api_key: str = "", timeout_s: float = 600.0, proxies: bool = False) -> None:
+        self.base_url, self.api_key, self.timeout_s = base_url.rstrip("/"), api_key, timeout_s
+        # Whether the environment's proxies are used; the command says yes, a library is told.
+        self.proxies = proxies
+        self._client: httpx.AsyncClient | None = None
+        _httpx()  # what is not installed is said before anything is written down
+
+    async def aclose(self) -> None:
+        """End the connections; the next request makes new ones."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+    async def send(self, request: Request) -> JsonObject:
+        """The whole reply, as JSON."""
+        httpx = _httpx()
+        try:
+            response = await self._connected().post(**self._call(request, streamed=False))
+            self._check(request.provider, response.status_code, response.content, response.headers)
+            reply: JsonObject = response.json()
+            return reply
+        except httpx.HTTPError as error:
+            raise self._failed(request.provider, error) from error
+        except RecursionError as error:
+            raise too_deep(request.provider) from error
+        except ValueError as error:
+            raise ProviderError(f"{request.provider} sent a reply that is not JSON", retryable=True) from error
+
+    async def stream(self, request: Request) -> AsyncIterator[JsonObject]:
+        """The reply's events while they arrive."""
+        httpx = _httpx()
+        try:
+            async with self._connected().stream("POST", **self._call(request, True)) as response:
+                if response.status_code >= 400:
+                    said = await response.aread()
+                    self._check(request.provider, response.status_code, said, response.headers)
+                async for event in events(response.aiter_bytes(), request.provider):
+                    yield event
+        except httpx.HTTPError as error:
+            raise self._failed(request.provider, error) from error
+
+    async def carry_out(self, errand: CacheCall) -> JsonObject:
+        """A call for an explicit Gemini cache; its reply."""
+        httpx = _httpx()
+        try:
+            call = wire_of(errand.provider).call
+            response = await self._connected().request(
+                errand.method,
+                call.url(self.base_url, f"/{errand.path}"),
+                json=errand.body,
+                headers=call.sent_headers(self.api_key),
+            )
+            self._check(errand.provider, response.status_code, response.content, response.headers)
+            reply: JsonObject = response.json()
+            return reply
+        except httpx.HTTPError as error:
+            raise self._failed(errand.provider, error) from error
+        except ValueError as error:
+            raise ProviderError(f"{errand.provider} sent a reply that is not JSON", retryable=True) from error
+
+    def _connected(self) -> httpx.AsyncClient:
+        if self._client is None:
+            timeout = _httpx().Timeout(self.timeout_s, connect=min(10.0, self.timeout_s))
+            # Certificates are only loaded where they are used; that alone takes longer than a local request.
+            secure = self.base_url.startswith("https")
+            self._client = _httpx().AsyncClient(timeout=timeout, trust_env=self.proxies, verify=secure)
+        return self._client
+
+    def _call(self, request: Request, streamed: bool) -> dict[str, Any]:
+        wire = wire_of(request.provider)
+        call = wire.call
+        if call.path is None:
+            raise CallError(f"{wire.name} cannot be spoken over plain HTTP", hint=f"Install {call.sdk}.")
+        body = {**providers.http_body(request), **(call.streaming if streamed else {})}
+        return {
+            "url": call.url(self.base_url, call.path(request, streamed)),
+            "content": json.dumps(body, ensure_ascii=False).encode(),
+            "headers": {"content-type": "application/json", **call.sent_headers(self.api_key), **request.headers},
+        }
+
+    def _check(self, provider: str, status: int, said: bytes, headers: Any) -> None:
+        if status >= 400:
+            try:
+                value = json.loads(said)
+            except ValueError:
+                value = said.decode(errors="replace")
+            raise refusal(provider, status, value, dict(headers))
+
+    def _failed(self, provider: str, error: httpx.HTTPError) -> ProviderError:
+        if isinstance(error, _httpx().TimeoutException):
+            return timed_out(provider, self.timeout_s)
+        return unreachable(provider, self.base_url, error)
+
+
+def _httpx() -> Any:  # the module, loaded where it is used
+    try:
+        import httpx
+    except ImportError as error:
+        raise MissingPart("httpx is not installed", hint="pip install 'quire[send]'") from error
+    return httpx
+
+
+# What servers of one's own tell of their windows, each in its own place.
+
+
+class _Config(msgspec.Struct):
+    n_ctx: int = 0
+    context_length: int = 0
+
+
+class _Instance(msgspec.Struct):
+    id: str = ""
+    config: _Config = msgspec.field(default_factory=_Config)
+
+
+class _Model(msgspec.Struct):
+    id: str | None = None
+    model: str | None = None
+    key: str | None = None
+    max_model_len: int | None = None
+    context_length: int | None = None
+    loaded_context_length: int | None = None
+    loaded_instances: tuple[_Instance, ...] = ()
+
+    def window(self, name: str) -> int:
+        """The tokens that the model takes as it is loaded, if it is the one of that name."""
+        for loaded_instance in self.loaded_instances:
+            if name in (loaded_instance.id, self.key):
+                return loaded_instance.config.context_length
+        if not {name, f"{name}:latest"} & {self.id, self.model}:
+            return 0
+        return self.max_model_len or self.context_length or self.loaded_context_length or 0
+
+
+class _Told(msgspec.Struct):
+    default_generation_settings: _Config = msgspec.field(default_factory=_Config)
+    data: tuple[_Model, ...] = ()
+    models: tuple[_Model, ...] = ()
+
+
+# llama.cpp; vLLM and SGLang; Ollama; LM Studio, and LM Studio before 0.4.
+_TELLING = ("/props", "/v1/models", "/api/ps", "/api/v1/models", "/api/v0/models")
+
+
+def told_window(base_url: str, model: str, api_key: str = "", timeout_s: float = 1.0) -> int:
+    """The tokens that a server of one's own says the model takes as it is loaded; 0 where it does not say."""
+    httpx = _httpx()
+    headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+    try:
+        with httpx.Client(timeout=timeout_s, trust_env=False, headers=headers) as client:
+            for path in _TELLING:
+                reply = client.get(base_url.rstrip("/").removesuffix("/v1") + path)
+                if window := _window(reply.content, model):
+                    return window
+    except (httpx.HTTPError, httpx.InvalidURL, OSError):
+        pass  # the request itself will say what is wrong
+    return 0
+
+
+def _window(said: bytes, model: str) -> int:
+    try:
+        told = msgspec.json.decode(said, type=_Told)
+    except (msgspec.DecodeError, RecursionError):
+        return 0
+    found = (each.window(model) for each in (*told.data, *told.models))
+    return told.default_generation_settings.n_ctx or next(filter(None, found), 0)

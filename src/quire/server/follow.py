@@ -19,7 +19,7 @@ from quire.errors import NotFound, QuireError
 from quire.log import off_loop
 from quire.log.store import Store
 from quire.send.events import STATE, Event, missed, read_id
-from quire.send.turn_state import is_opening
+from quire.send.turn import is_opening
 from quire.server.routes import EVENTS, HttpRefusal
 from quire.values import Entry, Json
 

@@ -19,9 +19,8 @@ from quire.providers.wires import wire_of
 from quire.send.connect import Via, transport_for
 from quire.send.cycle import GO_ON, Cycle, Decision, interrupted_result, last_target
 from quire.send.events import event_id
-from quire.send.protocol import RECALL_SHARE, Limits, Runner
 from quire.send.transport import Transport, address_for, close, endpoint_for, key_for
-from quire.send.turn_state import standing, usage_of, usd_of
+from quire.send.turn import RECALL_SHARE, Limits, Runner, standing, usage_of, usd_of
 from quire.server.follow import ALIVE, OPENING, event_bytes, named_bytes
 from quire.server.routes import EVENTS, EntryJson, HttpRefusal, Model, Route, RouteCall, problem_of
 from quire.values import Entry, Item, JsonObject, RequestOptions

@@ -29,7 +29,7 @@ from quire.providers.explain import diagnosis_of
 from quire.providers.prefix import Unit
 from quire.providers.usage import cost
 from quire.providers.wires import wire_of
-from quire.send.http import SseReader, decoded
+from quire.send.transport import SseReader, decoded
 from quire.server.mend import Mended, Savings
 from quire.values import Json, JsonObject
 
