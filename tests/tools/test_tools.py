@@ -17,7 +17,7 @@ from running import run
 
 from quire import values
 from quire.errors import CallError, NotFound
-from quire.items.cut import at_hits, at_lines, at_sections, head
+from quire.items.sources import at_hits, at_lines, at_sections, head
 from quire.log.entries import check
 from quire.send.tool_schema import faults
 from quire.send.tools import Output, Tool, Toolbox, tool

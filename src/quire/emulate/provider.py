@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from quire.emulate import anthropic, bedrock, gemini, openai
+from quire.emulate import anthropic, gemini, openai
 from quire.emulate.script import (
     Answering,
     Diagnosis,
@@ -33,7 +33,7 @@ VOICES: dict[str, ReplyForm] = {
     "openai-responses": openai.RESPONSES,
     "openai-chat": openai.CHAT,
     "gemini": gemini.VOICE,
-    "bedrock": bedrock.VOICE,
+    "bedrock": anthropic.CONVERSE,
 }
 
 

@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 
 from quire.errors import BudgetError, CallError, FormatError, NotFound, QuireError
-from quire.items.cut import cut
-from quire.items.sources import item, remade, source_id
+from quire.items.sources import cut, item, remade, source_id
 from quire.log.shapes import (
     COUNTED,
     INTEGER,

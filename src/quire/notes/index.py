@@ -15,7 +15,7 @@ import platformdirs
 
 from quire.entry import sha256_hex
 from quire.errors import DamageError, MissingPart
-from quire.items.cut import heading_lines
+from quire.items.sources import heading_lines
 from quire.notes.note import Note, aliases, title_of
 from quire.notes.vault import NoteChange, Progress, Vault
 

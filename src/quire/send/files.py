@@ -13,8 +13,8 @@ import msgspec
 
 from quire.assemble.summary import truncate
 from quire.errors import CallError, MissingPart, QuireError
-from quire.items.cut import at_hits, head, heading_lines
 from quire.items.folder import FolderEntry, Root
+from quire.items.sources import at_hits, head, heading_lines
 from quire.send.tools import Output, Tool, tool
 
 # Where a file may be cut: before its definitions or its sections, at blank lines, at lines; in this order.

@@ -18,7 +18,7 @@ from collections.abc import Coroutine, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from quire.errors import CallError, MissingPart, ProviderError
-from quire.items.cut import at_lines
+from quire.items.sources import at_lines
 from quire.send.tools import Output, Tool
 from quire.values import Entry, JsonObject
 

@@ -16,7 +16,7 @@ from quire.errors import BudgetError, CallError, FormatError, ProviderError
 from quire.formats import clean, replay
 from quire.formats import protocol_stream as protocol
 from quire.formats.replay import Delimiter, Respond, call_json, marks, render_event
-from quire.items.cut import at_lines
+from quire.items.sources import at_lines
 from quire.providers.incoming import BlockDelta, Partial, recordable, refused
 from quire.providers.models import split_target
 from quire.providers.prefix import hashed, lined

@@ -17,7 +17,7 @@ import msgspec
 from quire import values
 from quire.entry import whole_characters
 from quire.errors import CallError, QuireError
-from quire.items.cut import Cutter, at_lines
+from quire.items.sources import Cutter, at_lines
 from quire.send.tool_schema import Signature, signature
 from quire.values import Entry, JsonObject
 
