@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property, partial, wraps
 from pathlib import Path
@@ -23,7 +22,7 @@ from quire.assemble.summary import Summarise, extract
 from quire.errors import CallError, MissingPart, QuireError
 from quire.items import Window, from_file, from_image, kept_id, read_again
 from quire.items.sources import IMAGE_TYPES
-from quire.log import refuse_loop
+from quire.log import now_ms, refuse_loop
 from quire.log.shapes import short
 from quire.log.sqlite import SqliteStore
 from quire.log.store import DEFAULT_TENANT, Store, check_tenant, is_server, tenant_file
@@ -83,11 +82,6 @@ def open_store(place: str | Path, tenant: str = DEFAULT_TENANT) -> Store:
     return SqliteStore(Path(place) if str(place) == ":memory:" else tenant_file(Path(place), tenant))
 
 
-def wall_ms() -> int:
-    """The time that live entries are stamped with; it orders nothing."""
-    return time.time_ns() // 1_000_000
-
-
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
@@ -115,7 +109,7 @@ class Thread:
         name: str,
         policy: Policy | None = None,
         summarise: Summarise = extract,
-        clock: Callable[[], int] = wall_ms,
+        clock: Callable[[], int] = now_ms,
         observers: Iterable[Observer] | None = None,
     ) -> None:
         self.store, self.name, self.policy, self.summarise, self.clock = store, name, policy, summarise, clock

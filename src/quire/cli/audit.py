@@ -93,10 +93,7 @@ def audit(
         return
     own = threads or db is not None
     if own and (paths or step or what_if):
-        raise CallError(
-            "--threads reads Quire's own threads alone: no PATH, no settings of clients and no --what-if",
-            hint="Leave those out; `quire plan THREAD` compares policies on a thread.",
-        )
+        raise _more_than_threads()
     places = () if own else paths or _found_at_home()
     if step == "verify":
         audit_settings.verify(places)
@@ -111,6 +108,13 @@ def audit(
         audit_settings.apply(report)
     if fail_under is not None and 100 * report.total.reuse < fail_under:
         raise click.exceptions.Exit(1)
+
+
+def _more_than_threads() -> CallError:
+    return CallError(
+        "--threads reads Quire's own threads alone: no PATH, no settings of clients and no --what-if",
+        hint="Leave those out; `quire plan THREAD` compares policies on a thread.",
+    )
 
 
 def _no_request(places: Sequence[Path]) -> CallError:

@@ -12,8 +12,9 @@ from rich.console import Console
 from rich.progress import Progress as Bar
 
 from quire.cli.output import Place, counted, db_option, echo, json_option, print_json, print_table
-from quire.cli.store import NO_MODEL, embedder, now_ms, open_db, open_records
+from quire.cli.store import NO_MODEL, embedder, open_db, open_records
 from quire.errors import CallError
+from quire.log import now_ms
 
 if TYPE_CHECKING:
     from quire.recall.index import IndexReport, Progress

@@ -24,8 +24,9 @@ from quire.cli.output import (
     value_of,
     value_or_lines,
 )
-from quire.cli.store import NO_MODEL, embedder, now_ms, open_records, words_option
+from quire.cli.store import NO_MODEL, embedder, open_records, words_option
 from quire.errors import CallError, FormatError
+from quire.log import now_ms
 from quire.values import Json, JsonObject
 
 if TYPE_CHECKING:

@@ -177,7 +177,7 @@ def resume(
       quire resume demo
       quire resume work --rerun
     """
-    from quire.send.cycle import interrupted, look, resume_sync
+    from quire.send.cycle import look
     from quire.send.note_search import sources, sources_text
     from quire.send.turn import newest_turn, standing
 
@@ -190,17 +190,24 @@ def resume(
         choice = chosen(how, remembered(standing(store, thread).user))
         screen = PlainScreen(as_json)
         with equipped(choice) as kit, store.turn_lock(thread):
-            log = _opened(store, thread, reached, kit, screen)
-            runner = kit.runner(log, reached)
-            _name(look(store, thread, runner), rerun)
-            decide = again if rerun else interrupted
-            to = {"target": reached.target, "decide": decide, "on_event": screen.event}
-            try:
-                outcome = resume_sync(log, reached.transport, runner, **to)
-            finally:
-                screen.end()
+            outcome = _resumed(_opened(store, thread, reached, kit, screen), reached, kit, screen, rerun)
             listed = sources_text(sources(newest_turn(store, thread)))
     report(outcome, reached.target, as_json, listed)
+
+
+def _resumed(thread: Thread, reached: Connection, kit: Equipment, screen: PlainScreen, rerun: bool) -> Outcome:
+    """Go on with the newest turn, once the calls that may have run already are named."""
+    from quire.send.cycle import interrupted, look, resume_sync
+
+    runner = kit.runner(thread, reached)
+    _name(look(thread.store, thread.name, runner), rerun)
+    decide = again if rerun else interrupted
+    try:
+        return resume_sync(
+            thread, reached.transport, runner, target=reached.target, decide=decide, on_event=screen.event
+        )
+    finally:
+        screen.end()
 
 
 def again(call: Entry) -> Decision:

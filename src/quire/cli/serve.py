@@ -13,13 +13,15 @@ import click
 
 from quire.cli.output import Place, db_option, default_db, echo, json_option, place_name, print_json, print_table
 from quire.cli.proxy import passing_for, passing_options, port_option, serve_promptly, show_total
-from quire.cli.store import make_folder, now_ms, open_db
+from quire.cli.store import make_folder, open_db
 from quire.errors import CallError, NotFound
+from quire.log import now_ms
 from quire.log.store import DEFAULT_TENANT
 from quire.values import JsonObject
 
 if TYPE_CHECKING:
     from quire.log.store import Store
+    from quire.server.app import Running
     from quire.server.proxy import Passing
     from quire.server.service import Service, ServiceLimits
 
@@ -109,6 +111,10 @@ def serve(
     if to is not None:
         base = f"OPENAI_BASE_URL={running.url}/v1" if local else f"the base URL {running.url}"
         echo(f"give a client {base}, and see its reuse and money here and on that page", err=True, dim=True)
+    _run_to_the_end(running, service)
+
+
+def _run_to_the_end(running: Running, service: Service) -> None:
     running.run()
     for watcher in service.watchers.values():
         show_total(watcher)
@@ -156,13 +162,32 @@ _DEMO = (
 )
 
 
+_DEMO_RULES = """\
+You mend the web shop of a small company.
+- Name the file and the function.
+- Say what you changed in one line.
+- Prices are in euros.
+- Never touch the ledger.
+"""
+
+
+def _demo_file(path: str) -> str:
+    """Read a file of the shop."""
+    parts = ("lines", "prices", "taxes", "labels", "dates", "notes")
+    return f"# {path}\n" + "".join(
+        f"def {verb}_{part}(order):\n    return [{verb}(each) for each in order.{part} if each.open]\n\n"
+        for verb in ("check", "load", "save", "sort")
+        for part in parts
+    )
+
+
 def _begin_demo(store: Store) -> None:
     """A coding session with a provider's stand-in, so that there is something to look at: reuse, a pause, a cut."""
     from quire.assemble import Policy
     from quire.emulate import Emulator
     from quire.send.connect import transport_for
     from quire.send.cycle import run_sync
-    from quire.send.tools import Toolbox
+    from quire.send.tools import Toolbox, tool
     from quire.send.turn import Runner
     from quire.thread import Thread
     from quire.values import system
@@ -173,27 +198,12 @@ def _begin_demo(store: Store) -> None:
         now[0] += 1_500
         return now[0]
 
-    def read(path: str) -> str:
-        """Read a file of the shop."""
-        parts = ("lines", "prices", "taxes", "labels", "dates", "notes")
-        return f"# {path}\n" + "".join(
-            f"def {verb}_{part}(order):\n    return [{verb}(each) for each in order.{part} if each.open]\n\n"
-            for verb in ("check", "load", "save", "sort")
-            for part in parts
-        )
-
-    target, runner = "anthropic:claude-opus-5-5", Runner(tools=Toolbox(read))
+    target, runner = "anthropic:claude-opus-5-5", Runner(tools=Toolbox(tool(name="read")(_demo_file)))
     replies = [
         reply for _, path, answer in _DEMO for reply in ({"calls": [{"name": "read", "args": {"path": path}}]}, answer)
     ]
     thread = Thread(store, "demo", Policy(budget=3_500, reply=500), clock=clock, observers=())
-    rules = (
-        "Name the file and the function.",
-        "Say what you changed in one line.",
-        "Prices are in euros.",
-        "Never touch the ledger.",
-    )
-    thread.append(system("You mend the web shop of a small company.\n" + "".join(f"- {rule}\n" for rule in rules)))
+    thread.append(system(_DEMO_RULES))
     with Emulator("anthropic", replies, lenient=True, clock=lambda: now[0]) as provider:
         for n, (text, _, _) in enumerate(_DEMO):
             now[0] += 12 * 60_000 if n == len(_DEMO) - 2 else 20_000

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -107,10 +106,6 @@ def open_thread(source: str, db: Place | None) -> Iterator[Store]:
 # Fewer vectors than this are made before a bar could be read.
 WORTH_SHOWING = 64
 NO_MODEL = "by words alone: the embedding model is not installed (quire local install minilm)"
-
-
-def now_ms() -> int:
-    return int(time.time() * 1000)
 
 
 words_option = click.option("--words", is_flag=True, help="Go by words alone, without the embedding model.")

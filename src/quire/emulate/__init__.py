@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import socket
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from quire.emulate.provider import Emulated
 from quire.emulate.script import Cut, EmulatedRequest, Refuse, Replies, Reply, Slow
 from quire.errors import CallError, MissingPart
+from quire.log import now_ms
 
 if TYPE_CHECKING:
     import uvicorn
@@ -156,7 +156,7 @@ class Emulator(BackgroundServer):
         lenient: bool = False,
         state: Path | None = None,
     ) -> None:
-        self._emulated = Emulated(provider, replies, clock or _wall_clock, piece, enforce_binding, lenient, state)
+        self._emulated = Emulated(provider, replies, clock or now_ms, piece, enforce_binding, lenient, state)
         super().__init__(lambda: _app(self._emulated, chunk_bytes), port)
 
     @property
@@ -197,7 +197,3 @@ def _listen(port: int) -> socket.socket:
     # Clients may connect from now on; they wait until the server has started.
     listener.listen(128)
     return listener
-
-
-def _wall_clock() -> int:
-    return int(time.time() * 1000)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import bisect
 import re
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 
@@ -15,6 +14,7 @@ import msgspec
 
 from quire.errors import BudgetError, CallError, FormatError, NotFound, QuireError
 from quire.items.sources import cut, item, remade, source_id
+from quire.log import now_ms
 from quire.log.shapes import (
     COUNTED,
     INTEGER,
@@ -171,11 +171,6 @@ class Sizes:
     def pin(self, id: str, pinned: bool) -> None:
         if self._of is not None:
             self.pinned += self._of[id] if pinned else -self._of[id]
-
-
-def now_ms() -> int:
-    """Unix milliseconds."""
-    return time.time_ns() // 1_000_000
 
 
 class Window:

@@ -7,7 +7,6 @@ import asyncio
 import json
 import math
 import operator
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -17,6 +16,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from quire.errors import CallError, ConflictError, NotFound
+from quire.log import now_ms
 from quire.log.store import Store
 from quire.records import Record, Records, Selector, react
 from quire.records.builder import built_by
@@ -181,25 +181,29 @@ _ENTRY = "entry:"
 _DONE = {"create": "created", "update": "updated", "delete": "deleted"}
 
 
-def now_ms() -> int:
-    """The time that records are kept at."""
-    return time.time_ns() // 1_000_000
-
-
 def entry_tag(entry: Entry) -> str:
     """The tag that says of which entry a record was made, by the twelve digits that name it elsewhere too."""
     return f"{_ENTRY}{entry.id.removeprefix('sha256:')[:12]}"
 
 
-def record_tools(kept: Records, *, clock: Callable[[], int] = now_ms) -> list[Tool]:
-    """`find_records` and `change_record`; contexts of consumers that a change concerns are built anew."""
-    locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+class _InOrder:
+    """Runs calls one after the other, though they may run again: so that one finds what another wrote."""
 
-    async def in_order(work: Callable[[], JsonObject]) -> JsonObject:
-        """Calls that may run again run side by side; these keep their order, so that one finds what another wrote."""
-        async with locks.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
+    def __init__(self) -> None:
+        self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+
+    async def __call__(self, work: Callable[[], JsonObject]) -> JsonObject:
+        async with self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
             return dict(await in_thread(work))
 
+
+def record_tools(kept: Records, *, clock: Callable[[], int] = now_ms) -> list[Tool]:
+    """`find_records` and `change_record`; contexts of consumers that a change concerns are built anew."""
+    in_order = _InOrder()
+    return [_find_tool(kept, in_order, clock), _change_tool(kept, in_order, clock)]
+
+
+def _find_tool(kept: Records, in_order: _InOrder, clock: Callable[[], int]) -> Tool:
     @tool(
         idempotent=True,
         category="system",
@@ -220,6 +224,10 @@ def record_tools(kept: Records, *, clock: Callable[[], int] = now_ms) -> list[To
         """
         return await in_order(partial(_find, kept, query, id, schema_name, tag, max(1, min(k, 50)), clock()))
 
+    return find_records
+
+
+def _change_tool(kept: Records, in_order: _InOrder, clock: Callable[[], int]) -> Tool:
     @tool(
         idempotent=True,
         category="system",
@@ -252,7 +260,7 @@ def record_tools(kept: Records, *, clock: Callable[[], int] = now_ms) -> list[To
         given = {name: value for name, value in fields.items() if value is not None}
         return await in_order(partial(_change, kept, action, call, id, version, schema_name, given, clock()))
 
-    return [find_records, change_record]
+    return change_record
 
 
 def _find(kept: Records, *wanted: Any) -> JsonObject:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any, Literal, Protocol, cast
@@ -13,6 +12,7 @@ import msgspec
 
 from quire.entry import sha256_hex
 from quire.errors import CallError, ProviderError
+from quire.log import now_ms
 from quire.providers.gemini_cache import CacheCall, CacheKeeper, Served, lasting
 from quire.providers.models import model_info, resolve, split_target
 from quire.providers.prefix import line, prefix_bytes
@@ -74,7 +74,7 @@ class CachedTransport:
     """A transport around another that speaks to Gemini; `caches` makes the calls, `clock` says the time in ms."""
 
     def __init__(self, inner: Transport, caches: CacheCalls, clock: Callable[[], int] | None = None) -> None:
-        self.inner, self._caches, self._clock = inner, caches, clock or _wall_clock
+        self.inner, self._caches, self._clock = inner, caches, clock or now_ms
         self.conversations: list[CachedConversation] = []
 
     async def aclose(self) -> None:
@@ -188,10 +188,6 @@ def _answered(at: CachedConversation, reply: JsonObject) -> None:
 
 def _content_hashes(body: JsonObject) -> list[str]:
     return [sha256_hex(line(content)) for content in body.get("contents") or ()]
-
-
-def _wall_clock() -> int:
-    return int(time.time() * 1000)
 
 
 # Trying again: a fixed schedule, the provider's own retry-after, and never once a reply has begun.

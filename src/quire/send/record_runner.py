@@ -19,7 +19,7 @@ from quire.assemble.user_message import block, image_part, user_text
 from quire.errors import NotFound
 from quire.formats import clean
 from quire.formats.clean import ToolResult
-from quire.log import off_loop
+from quire.log import now_ms, off_loop
 from quire.log.store import Store
 from quire.providers.incoming import recordable
 from quire.providers.models import split_target
@@ -27,7 +27,7 @@ from quire.providers.rules import require
 from quire.records import Builder, Config, Record, Records, Selector, catalog, config, configured
 from quire.records.agent import RESPONSE, RESPONSE_SCHEMA, parse_reply, react, response_context
 from quire.records.record import USER, draft, shape
-from quire.send.builtin import entry_tag, now_ms, record_tools
+from quire.send.builtin import entry_tag, record_tools
 from quire.send.text_protocol import RereadStream, with_shorter_result
 from quire.send.tools import Tool, Toolbox
 from quire.send.turn import Limits, Runner, Turn, TurnThread, attached, is_opening, newest_turn, read_head, without_cut

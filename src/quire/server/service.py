@@ -16,7 +16,7 @@ import msgspec
 
 from quire.entry import sha256_hex
 from quire.errors import ConflictError, NotFound, QuireError
-from quire.log import off_loop
+from quire.log import now_ms, off_loop
 from quire.log.store import DEFAULT_TENANT, RecordFilter, Store, is_server, tenant_file
 from quire.records.record import decode, draft
 from quire.send.events import STATE as PARTIAL
@@ -25,7 +25,7 @@ from quire.server.follow import Follower, Readers
 from quire.server.routes import HttpRefusal, Route, RouteCall
 from quire.server.turns import Turns
 from quire.telemetry import watched
-from quire.thread import Thread, open_store, wall_ms
+from quire.thread import Thread, open_store
 from quire.values import Entry, Json, JsonObject
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class Service:
         # No new turn begins when the service is to end; once the turns have ended, readers are told to come back.
         self.draining = False
         self.ending = asyncio.Event()
-        self.clock = wall_ms
+        self.clock = now_ms
         # What watches each tenant's proxy on the same port, where there is one.
         self.watchers: dict[str, CacheWatcher] = {}
         self.passes_on = False
@@ -258,14 +258,14 @@ class Service:
         return given
 
     def _remembered(self, mark: str) -> JsonObject:
-        found = list(self._own.records.select(RecordFilter((_ONCE,), (mark,), wall_ms())))
+        found = list(self._own.records.select(RecordFilter((_ONCE,), (mark,), now_ms())))
         return decode(found[-1]).context if found else {}
 
     def _remember(self, mark: str, what: JsonObject) -> None:
         self._kept += 1
         if self._kept % 1000 == 1:
-            self._own.records.purge(wall_ms())
-        record = draft(_ONCE, what, tags=[mark], ttl_s=_REMEMBERED_S, now=wall_ms())
+            self._own.records.purge(now_ms())
+        record = draft(_ONCE, what, tags=[mark], ttl_s=_REMEMBERED_S, now=now_ms())
         insert_record(self._own.records, record)
 
 
