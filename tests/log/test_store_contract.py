@@ -302,6 +302,8 @@ def test_the_change_feed_tells_every_append_once_and_in_order(store: Store) -> N
     store.append("b", users("5"))
     assert [(one.n, one.entry.text) for one in store.changes(after=3)] == [(5, "5")]
     assert store.last_change() == 5
+    assert store.index.changed(1, 2) == [(2, "a"), (3, "b")]
+    assert store.index.changed(3, 9) == [(5, "b")]
     with pytest.raises(CallError):
         store.changes(after=-1)
 

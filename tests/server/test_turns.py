@@ -158,6 +158,17 @@ def test_a_reader_that_is_cut_off_anywhere_misses_nothing_and_sees_nothing_twice
     assert len(set(reader.ids)) == len(reader.ids)
 
 
+def test_readers_of_a_deleted_thread_are_sent_away(replicas: list[httpx.Client]) -> None:
+    for replica in replicas:  # by the process they read from, and by another
+        replicas[0].post("/api/threads/gone/entries", json={"entries": [user("a")]})
+        with replicas[0].stream("GET", "/api/threads/gone/events") as reply:
+            pieces = reply.iter_bytes()
+            while b"event: entry" not in next(pieces):
+                pass
+            replica.delete("/api/threads/gone")
+            assert b"event: entry" not in b"".join(pieces)
+
+
 def test_events_of_what_is_not_there(replicas: list[httpx.Client]) -> None:
     assert replicas[0].get("/api/threads/none/events").status_code == 404
     replicas[0].post("/api/threads/e/entries", json={"entries": [user("x")]})

@@ -39,14 +39,15 @@ select e.n, e.seq, e.id, e.body, e.crc, coalesce(({_HOLDERS.format(branch="e.bra
 from quire.entries e where %s order by e.n limit %%(limit)s
 """
 _NEXT = "update quire.tenants set derived = derived + %s returning derived"
-# The tenant's row is held until the numbers can be seen.
+# The tenant's row is held until the numbers can be seen. Here and below a row is looked up by a query of its own: a join
+# would be planned before anything is known of the tables, and then reads all that the tenant has.
 _ADD = """
 with counted as (update quire.tenants set derived = derived + %s returning derived)
 insert into quire.words
 select current_setting('quire.tenant'), given.entry, counted.derived + 1 - given.back, given.kind, given.rules, given.packed
 from counted, unnest(%b::bytea[], %b::bigint[], %b::text[], %b::integer[], %b::bytea[])
     as given (entry, back, kind, rules, packed)
-where exists (select from quire.entries e where e.id = given.entry)
+where (select true from quire.entries e where e.id = given.entry limit 1)
 on conflict (tenant, entry) do update
 set n = excluded.n, kind = excluded.kind, rules = excluded.rules, packed = excluded.packed
 """
@@ -128,6 +129,13 @@ class PostgresIndex:
         found = self._session.rows(query, {"branch": branch, "seq": seq})
         return str(found[0][0]) if found else ""
 
+    def changed(self, after: int, limit: int) -> list[tuple[int, str]]:
+        query = """
+            select e.n, coalesce((select name from quire.threads t where t.branch = e.branch), '') from quire.entries e
+            where e.n > %s order by e.n limit %s
+        """
+        return self._session.rows(query, (after, limit))
+
     def changes_where(self, where: str, values: dict[str, Any]) -> list[Change]:
         """Entries as changes, in the order of their numbers."""
         found = self._session.rows(_CHANGES % where, values)
@@ -151,7 +159,7 @@ class PostgresIndex:
 
     def words(self, stretch: Stretch) -> list[tuple[int, str, EntryWords | None]]:
         query = """
-            select e.seq, e.id, r.packed from quire.entries e left join quire.words r on r.entry = e.id
+            select e.seq, e.id, (select packed from quire.words r where r.entry = e.id) from quire.entries e
             where e.branch = %s and e.seq > %s and e.seq <= %s order by e.seq
         """
         found = self._session.rows(query, (stretch.branch, stretch.low, stretch.high))

@@ -141,6 +141,13 @@ class SqliteIndex:
         with self._file.guard() as conn:
             return branches.holder(conn, branch, seq)
 
+    def changed(self, after: int, limit: int) -> list[tuple[int, str]]:
+        query = """
+            SELECT n, coalesce(name, '') FROM entries LEFT JOIN threads USING (branch) WHERE n > ? ORDER BY n LIMIT ?
+        """
+        with self._file.guard() as conn:
+            return conn.execute(query, (after, limit)).fetchall()
+
     def add(self, words: Iterable[EntryWords]) -> None:
         rows = list(words)
         if not rows:

@@ -89,6 +89,9 @@ class Index(Protocol):
     def holder(self, branch: int, seq: int) -> str:
         """The oldest thread that holds an entry; empty when none does any more."""
 
+    def changed(self, after: int, limit: int) -> list[tuple[int, str]]:
+        """The first changes behind number `after` without what they say: number, and the thread that was appended to."""
+
     def add(self, words: Iterable[EntryWords]) -> None:
         """Keep the words of entries, in place of those that were there; of entries that are gone meanwhile, none."""
 

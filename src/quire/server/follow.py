@@ -31,6 +31,8 @@ _PAGE = 16
 _HELD = 100
 # How often the database is asked for what other processes wrote, and how often a quiet connection is kept alive.
 _LOOK_S = 0.1
+# So many changes are looked through for the threads that are followed; behind more, each of those is looked at.
+_CHANGES = 1000
 _ALIVE_S = 15.0
 
 
@@ -133,17 +135,24 @@ class Follower:
 
     async def _look(self) -> None:
         """Look for news while anybody reads: at once for what this process wrote, else as often as the store tells."""
-        seen = await off_loop(self._store.last_change)
+        seen, turn = await off_loop(self._store.last_change), 0
         while self._tails:
             await self._news(seen)
             self._woken.clear()
             names, self._written = self._written, set()
             try:
-                now = await off_loop(self._store.last_change)
-                every = now != seen
-                seen = now
-                for name, tail in list(self._tails.items()):
-                    if every or name in names or tail.is_written():
+                changes = await off_loop(self._store.index.changed, seen, _CHANGES)
+                if len(changes) == _CHANGES:
+                    # Rather look at each thread that is followed than read what all others gained.
+                    seen = await off_loop(self._store.last_change)
+                    names = set(self._tails)
+                elif changes:
+                    seen = changes[-1][0]
+                    names |= {thread for _, thread in changes}
+                # Of a thread that was deleted, no change tells: each is looked at now and then.
+                turn = (turn + 1) % max(1, len(self._tails))
+                for place, (name, tail) in enumerate(list(self._tails.items())):
+                    if place == turn or name in names or tail.is_written():
                         await tail.look(self._store)
             except QuireError:
                 await asyncio.sleep(1)  # the database is away; readers keep their places

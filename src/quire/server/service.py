@@ -70,6 +70,11 @@ class TenantStore:
         self._wrote(thread)
         return kept
 
+    def delete(self, thread: str) -> None:
+        """Remove a thread; whoever follows it hears that it ended."""
+        self._store.delete(thread)
+        self._wrote(thread)
+
     def set_state(self, thread: str, key: str, value: Json) -> None:
         """Keep derived state; of a reply that is still being written, only what is whole words by now."""
         partial = key == PARTIAL and isinstance(value, dict)
