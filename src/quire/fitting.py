@@ -208,8 +208,8 @@ def _imported(form: str, value: Json) -> list[Entry]:
     entries = providers.import_(form, value)
     if isinstance(format_of(form), Wire) or not isinstance(value, dict):
         return entries
-    told = [values.system(str(value["system"]))] if value.get("system") else []
-    return [*told, *providers.tool_entries(value.get("tools") or ()), *entries]
+    instructions = [values.system(str(value["system"]))] if value.get("system") else []
+    return [*instructions, *providers.tool_entries(value.get("tools") or ()), *entries]
 
 
 def _in_form(built: Built, entries: Sequence[Entry], form: str, target: str, given: Any) -> Sequence[Any]:
@@ -278,11 +278,11 @@ def _row(message: Message, entries: Sequence[Entry]) -> list[Entry]:
     if message.role in ("assistant", "tool"):
         pairs = zip(message.parts, message.seqs, strict=True)
         return [_entry(part, entries[seq - 1]) for part, seq in pairs]
-    said = "\n\n".join(part.text for part in message.parts if isinstance(part, Text))
+    text = "\n\n".join(part.text for part in message.parts if isinstance(part, Text))
     come = next((entries[seq - 1] for seq in message.seqs if entries[seq - 1].kind != "attach"), None)
-    if come is not None and come.text == said:
+    if come is not None and come.text == text:
         return [come]
-    return [values.system(said) if message.role == "note" else values.user(said)] if said else []
+    return [values.system(text) if message.role == "note" else values.user(text)] if text else []
 
 
 def _entry(part: Part, come: Entry) -> Entry:

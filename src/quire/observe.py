@@ -278,15 +278,15 @@ class RequestLog:
             return
         request, built = sending.request, sending.built
         hashes = {**request.layers, "request": request.lines.sha256}
-        told = " ".join(f"{name}={sha256[:12]}" for name, sha256 in hashes.items())
+        line = " ".join(f"{name}={sha256[:12]}" for name, sha256 in hashes.items())
         place = f"turn {built.turn} step {built.step}, epoch {built.epoch}, {built.tokens:,} tokens"
-        _logger.debug("%s: %s to %s: %s", self._thread, place, request.target, told)
+        _logger.debug("%s: %s to %s: %s", self._thread, place, request.target, line)
 
     def on_reply(self, received: Received) -> None:
         used = received.reply.usage
         written = used.cache_write_5m + used.cache_write_1h
-        said = f"{used.cache_read:,} of {used.input_total:,} tokens cached, {written:,} written, {used.output:,} out"
-        _logger.debug("%s: %s: %s", self._thread, received.request.target, said)
+        summary = f"{used.cache_read:,} of {used.input_total:,} tokens cached, {written:,} written, {used.output:,} out"
+        _logger.debug("%s: %s: %s", self._thread, received.request.target, summary)
 
 
 def chat_messages(built: Built) -> list[JsonObject]:

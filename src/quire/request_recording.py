@@ -68,8 +68,8 @@ def assert_valid(body: JsonObject | Request, provider: str = "", model: str = ""
     name = provider or (f"{body.provider}" if isinstance(body, Request) else detect(given)) or "openai-chat"
     found = errors(validate(given, name, model or None))
     if found:
-        told = "\n".join(f"  {each.path}: {each.message} {each.fix}" for each in found)
-        raise AssertionError(f"{name} would refuse the request:\n{told}")
+        problems = "\n".join(f"  {each.path}: {each.message} {each.fix}" for each in found)
+        raise AssertionError(f"{name} would refuse the request:\n{problems}")
 
 
 def _body(request: JsonObject | Request) -> JsonObject:
@@ -153,8 +153,8 @@ class RecordedRequests:
             body = json.loads(data)
         if not isinstance(body, dict) or not is_body(body):
             return None
-        told = {str(name).lower(): str(value) for name, value in dict(headers).items()}
-        made = HttpExchange(int(time.time() * 1000), str(url), told, body)
+        lowered = {str(name).lower(): str(value) for name, value in dict(headers).items()}
+        made = HttpExchange(int(time.time() * 1000), str(url), lowered, body)
         self.exchanges.append(made)
         return made
 

@@ -101,12 +101,12 @@ class ThreadRecall:
         ahead = assembly.ahead()
         prompt = ahead.epoch.prompt()
         shown = in_prompt(prompt, ahead.left_out, ahead.entries)
-        told = [entry for seq in sorted(shown) if "recalled_ids" in (entry := ahead.entries[seq]).meta]
-        room = int(assembly.policy.limit * share) - sum(counter().count(_recalled(each)) for each in told)
+        recalled = [entry for seq in sorted(shown) if "recalled_ids" in (entry := ahead.entries[seq]).meta]
+        room = int(assembly.policy.limit * share) - sum(counter().count(_recalled(each)) for each in recalled)
         if room < LEAST_TOKENS:
             return []
         # What was recalled and still stands is never repeated.
-        known = {*shown, *(id for entry in told for id in entry.meta["recalled_ids"])}
+        known = {*shown, *(id for entry in recalled for id in entry.meta["recalled_ids"])}
         spoken = any(entry.kind in SPOKEN and entry.meta.get("placement") != "context" for entry in turn)
         if not spoken:
             # Half of it is left for what the turn's own steps will name.
@@ -187,10 +187,10 @@ def _texts(prompt: Prompt, own: set[int]) -> Iterator[str]:
 
 def _telling(entries: Sequence[Entry]) -> list[str]:
     """The words of the model's newest message that name one thing: an id, a path, a date, an address."""
-    said = "\n".join(
+    text = "\n".join(
         json.dumps(entry.args, ensure_ascii=False) if entry.kind == "call" else entry.text
         for entry in entries
         if entry.kind != "think"
     )
-    found = (word.strip(".:/-#") for word in _TELLING.findall(said))
+    found = (word.strip(".:/-#") for word in _TELLING.findall(text))
     return list(dict.fromkeys(word for word in found if len(word) >= 4 and _NAMES_ONE.search(word)))

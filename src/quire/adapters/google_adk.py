@@ -44,9 +44,9 @@ class QuirePlugin(BasePlugin):
     async def before_model_callback(self, *, callback_context: Any, llm_request: Any) -> None:
         """Before each call; may be given to a single agent as its `before_model_callback`, too."""
         config, body = llm_request.config, {"contents": plain(llm_request.contents)}
-        if told := config.system_instruction:
-            text = {"role": "user", "parts": [{"text": told}]}
-            body["systemInstruction"] = text if isinstance(told, str) else plain(told)
+        if instruction := config.system_instruction:
+            text = {"role": "user", "parts": [{"text": instruction}]}
+            body["systemInstruction"] = text if isinstance(instruction, str) else plain(instruction)
         if config.tools:
             body["tools"] = plain(config.tools)
         named = str(llm_request.model or "").rpartition("/")[2]
@@ -121,6 +121,6 @@ def _entries(event: Event) -> list[Entry]:
     """What an event says; the first entry keeps the event itself."""
     whole = event.model_dump(mode="json", by_alias=True, exclude_none=True)
     content: JsonObject | None = whole.get("content")
-    said = providers.import_("gemini", [content]) if content and content.get("parts") else []
-    first, *more = said or [values.note("")]
+    entries = providers.import_("gemini", [content]) if content and content.get("parts") else []
+    first, *more = entries or [values.note("")]
     return [Entry(first.kind, {**first.body, "meta": {**first.meta, "adk_event": whole}}), *more]

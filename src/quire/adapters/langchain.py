@@ -67,8 +67,8 @@ class QuireMiddleware(AgentMiddleware[AgentState[Any], Any]):
         given, marks = self._fitters.fit(body, str(request.messages[0].id), target)
         if not takes_marks(target):
             return request.override(messages=given["messages"])
-        told = request.system_message
-        marked = cast(SystemMessage, _in_blocks(told)) if told is not None else None
+        instruction = request.system_message
+        marked = cast(SystemMessage, _in_blocks(instruction)) if instruction is not None else None
         return request.override(messages=_marked_at(given["messages"], marks), system_message=marked)
 
 

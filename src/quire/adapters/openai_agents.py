@@ -40,8 +40,8 @@ class QuireInputFilter:
     def __call__(self, data: CallModelData[Any]) -> ModelInputData:
         given, agent = data.model_data, data.agent
         tools = [_tool(each) for each in agent.tools if isinstance(each, FunctionTool)]
-        told = {"instructions": given.instructions} if given.instructions else {}
-        body = {"input": given.input, "tools": tools, **told}
+        head = {"instructions": given.instructions} if given.instructions else {}
+        body = {"input": given.input, "tools": tools, **head}
         model = agent.model if isinstance(agent.model, str) else getattr(agent.model, "model", "")
         target = self._target or target_of("openai", str(model))
         fitted = self._fitters.fit(body, json.dumps(given.input[:1], default=str), target)

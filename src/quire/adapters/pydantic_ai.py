@@ -49,9 +49,9 @@ class QuireHistory(AbstractCapability[Any]):
         self, ctx: RunContext[Any], request_context: ModelRequestContext
     ) -> ModelRequestContext:
         asked, model = request_context.model_request_parameters, request_context.model
-        told = "\n\n".join(part.content for part in asked.instruction_parts or ())
+        instructions = "\n\n".join(part.content for part in asked.instruction_parts or ())
         tools = [_tool(each) for each in (*asked.function_tools, *asked.output_tools)]
-        body = {"messages": request_context.messages, "system": told, "tools": tools}
+        body = {"messages": request_context.messages, "system": instructions, "tools": tools}
         target = self._target or target_of(model.system, model.model_name)
         fitted = self._fitters.fit(body, str(ctx.conversation_id), target)
         return replace(request_context, messages=list(fitted.given["messages"]))

@@ -56,10 +56,10 @@ class QuireConversationManager(ConversationManager):
             raise e
 
     async def _fitted(self, context: InvokeModelContext) -> InvokeModelContext:
-        model, told = context.model, context.system_prompt
+        model, prompt = context.model, context.system_prompt
         named = str((model.get_config() or {}).get("model_id") or "")
         target = self._target or target_of(type(model).__module__.rpartition(".")[2], named)
-        system = [{"text": told}] if isinstance(told, str) else list(told or ())
+        system = [{"text": prompt}] if isinstance(prompt, str) else list(prompt or ())
         tools = [{"toolSpec": spec} for spec in context.tool_specs]
         messages = [{name: each[name] for name in ("role", "content")} for each in plain(context.messages)]
         body = {"messages": messages, "system": system, "toolConfig": {"tools": tools}}
@@ -70,7 +70,7 @@ class QuireConversationManager(ConversationManager):
             return context.replace(messages=fitted)
         if system and _MARK not in system:
             system = [*system, _MARK]
-        return context.replace(messages=_marked(fitted, marks), system_prompt=system or told)
+        return context.replace(messages=_marked(fitted, marks), system_prompt=system or prompt)
 
 
 def _marked(messages: Sequence[JsonObject], marks: Sequence[int]) -> list[JsonObject]:

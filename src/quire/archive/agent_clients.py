@@ -35,11 +35,11 @@ def _claude_code(file: SourceFile) -> Iterator[StoredConversation]:
     for number, line in file.numbered():
         if not isinstance(line, dict) or not isinstance(line.get("type"), str):
             raise misfit(file, number, line, "a line of Claude Code")
-        said = line.get("message")
+        message = line.get("message")
         compacted = compacted or line.get("subtype") == "compact_boundary" or bool(line.get("isCompactSummary"))
         if line["type"] not in ("user", "assistant") or str(line.get("uuid") or number) in seen:
             continue
-        if not isinstance(said, dict) or "content" not in said:
+        if not isinstance(message, dict) or "content" not in message:
             raise misfit(file, number, line, "a message of Claude Code")
         seen.add(str(line.get("uuid") or number))
         side = str(line.get("agentId") or "side") if line.get("isSidechain") else ""
@@ -48,7 +48,7 @@ def _claude_code(file: SourceFile) -> Iterator[StoredConversation]:
         chain = chains.setdefault(name, [])
         _rewind(chain, line)
         chain.append(line)
-        if isinstance(said.get("usage"), dict):
+        if isinstance(message.get("usage"), dict):
             # The lines of one reply repeat its usage, the last with all that it wrote.
             call = _claude_call(f"{file.path}:{number}", line, session, side, compacted)
             first = calls.setdefault(name, {}).setdefault(call.id, call)
@@ -60,23 +60,23 @@ def _claude_code(file: SourceFile) -> Iterator[StoredConversation]:
         model = next((model for model in models if not model.startswith("<")), "")
         times = tuple(milliseconds(at) for at, _ in merged)
         sent = tuple(calls.get(name, {}).values())
-        said = [message for _, message in merged]
-        yield StoredConversation(name, "anthropic", said, model, times=times, calls=sent)
+        messages = [each for _, each in merged]
+        yield StoredConversation(name, "anthropic", messages, model, times=times, calls=sent)
 
 
 def _claude_call(source: str, line: JsonObject, session: str, agent: str, compacted: bool) -> SentCall:
-    said = line["message"]
-    used = usage("anthropic", said["usage"])
+    message = line["message"]
+    used = usage("anthropic", message["usage"])
     return SentCall(
         source=source,
         provider="anthropic",
-        model=str(said.get("model") or ""),
+        model=str(message.get("model") or ""),
         usage=used if used.input_total else None,
         at_ms=milliseconds(line.get("timestamp")),
         session=session,
         agent=agent,
         compacted=compacted,
-        id=str(said.get("id") or line.get("uuid") or source),
+        id=str(message.get("id") or line.get("uuid") or source),
     )
 
 
@@ -104,14 +104,14 @@ def _merged(chain: list[JsonObject]) -> list[tuple[Json, JsonObject]]:
     out: list[tuple[Json, JsonObject]] = []
     last = ""
     for line in chain:
-        said = line["message"]
-        blocks = said["content"] if isinstance(said["content"], list) else None
-        if blocks is not None and said.get("id") and said["id"] == last:
+        message = line["message"]
+        blocks = message["content"] if isinstance(message["content"], list) else None
+        if blocks is not None and message.get("id") and message["id"] == last:
             out[-1][1]["content"].extend(blocks)
         else:
-            content = list(blocks) if blocks is not None else said["content"]
-            out.append((line.get("timestamp"), {"role": said["role"], "content": content}))
-        last = said.get("id") or ""
+            content = list(blocks) if blocks is not None else message["content"]
+            out.append((line.get("timestamp"), {"role": message["role"], "content": content}))
+        last = message.get("id") or ""
     return out
 
 
@@ -121,7 +121,7 @@ def _merged(chain: list[JsonObject]) -> list[tuple[Json, JsonObject]]:
 def _codex(file: SourceFile) -> Iterator[StoredConversation]:
     items: list[JsonObject] = []
     times: list[int | None] = []
-    told = model = ""
+    instructions = model = ""
     name = file.name
     usages = _CodexUsage(str(file.path))
     for number, each in file.numbered():
@@ -132,12 +132,12 @@ def _codex(file: SourceFile) -> Iterator[StoredConversation]:
             items.append({key: value for key, value in held.items() if not key.startswith("internal_")})
             times.append(milliseconds(each.get("timestamp")))
         elif each["type"] == "session_meta":
-            told = text_in(held.get("base_instructions") or held.get("instructions") or "")
+            instructions = text_in(held.get("base_instructions") or held.get("instructions") or "")
             name = str(held.get("id") or name)
         elif each["type"] == "turn_context":
             model = str(held.get("model") or model)
         usages.take(number, each, model, name)
-    value = {"instructions": told, "input": items} if told else {"input": items}
+    value = {"instructions": instructions, "input": items} if instructions else {"input": items}
     calls = tuple(usages.records or usages.counts)
     yield StoredConversation(name, "openai-responses", value, model, times=tuple(times), calls=calls)
 
@@ -207,39 +207,39 @@ def _pi(file: SourceFile) -> Iterator[StoredConversation]:
     while newest in lines:
         chain.append(lines.pop(newest))
         newest = str(chain[-1].get("parentId") or "")
-    said = [each["message"] for each in reversed(chain) if each["type"] == "message"]
-    answers = [each for each in said if each.get("role") == "assistant"]
+    messages = [each["message"] for each in reversed(chain) if each["type"] == "message"]
+    answers = [each for each in messages if each.get("role") == "assistant"]
     api = next((str(answer.get("api") or answer.get("provider") or "") for answer in reversed(answers)), "")
     model = next((str(answer["model"]) for answer in reversed(answers) if answer.get("model")), "")
-    made = turns_in_format(name, api, [_pi_turn(each) for each in said], model)
+    made = turns_in_format(name, api, [_pi_turn(each) for each in messages], model)
     yield msgspec.structs.replace(made, calls=tuple(calls))
 
 
 def _pi_call(source: str, line: JsonObject, session: str, compacted: bool) -> SentCall | None:
-    said = line.get("message") if line["type"] == "message" else None
-    used = said.get("usage") if isinstance(said, dict) else None
-    if not isinstance(said, dict) or not isinstance(used, dict):
+    message = line.get("message") if line["type"] == "message" else None
+    used = message.get("usage") if isinstance(message, dict) else None
+    if not isinstance(message, dict) or not isinstance(used, dict):
         return None
     fresh, read, written, output = (int(used.get(key) or 0) for key in ("input", "cacheRead", "cacheWrite", "output"))
     # A reply that was aborted before it began has used nothing that is known.
-    told = Usage(fresh + read + written, read, written, output=output) if fresh + read + written else None
+    reported = Usage(fresh + read + written, read, written, output=output) if fresh + read + written else None
     return SentCall(
         source=source,
-        provider=known_provider(str(said.get("provider") or "")),
-        model=str(said.get("model") or ""),
-        usage=told,
-        at_ms=milliseconds(said.get("timestamp") or line.get("timestamp")),
+        provider=known_provider(str(message.get("provider") or "")),
+        model=str(message.get("model") or ""),
+        usage=reported,
+        at_ms=milliseconds(message.get("timestamp") or line.get("timestamp")),
         session=session,
         compacted=compacted,
-        id=str(said.get("responseId") or line.get("id") or source),
+        id=str(message.get("responseId") or line.get("id") or source),
     )
 
 
 def _pi_turn(said: JsonObject) -> StoredTurn:
     at = milliseconds(said.get("timestamp"))
     if said.get("role") == "toolResult":
-        told = StoredBlock(text_in(said.get("content")), call_id=str(said.get("toolCallId")), name=str(said.get("toolName")), is_result=True, error=bool(said.get("isError")))  # fmt: skip
-        return StoredTurn("user", (told,), at)
+        block = StoredBlock(text_in(said.get("content")), call_id=str(said.get("toolCallId")), name=str(said.get("toolName")), is_result=True, error=bool(said.get("isError")))  # fmt: skip
+        return StoredTurn("user", (block,), at)
     content = said.get("content")
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content or []
     return StoredTurn(str(said.get("role")), tuple(map(_pi_block, blocks)), at)
@@ -293,9 +293,9 @@ def _gemini_cli(file: SourceFile) -> Iterator[StoredConversation]:
 
 
 def _gemini_usage(tokens: JsonObject) -> Usage:
-    told = {key: int(tokens.get(key) or 0) for key in ("input", "cached", "output", "thoughts")}
-    output = told["output"] + told["thoughts"]
-    return Usage(told["input"], told["cached"], output=output, reasoning=told["thoughts"])
+    counts = {key: int(tokens.get(key) or 0) for key in ("input", "cached", "output", "thoughts")}
+    output = counts["output"] + counts["thoughts"]
+    return Usage(counts["input"], counts["cached"], output=output, reasoning=counts["thoughts"])
 
 
 def _gemini_lines(file: SourceFile) -> Iterator[JsonObject]:
@@ -312,8 +312,8 @@ def _gemini_parts(message: JsonObject) -> list[JsonObject]:
         ": ".join(filter(None, (t.get("subject"), t.get("description")))) for t in message.get("thoughts") or ()
     ]
     content = message.get("content")
-    said = [{"text": content}] if isinstance(content, str) and content else content or []
-    return [*({"text": text, "thought": True} for text in thoughts), *said]
+    parts = [{"text": content}] if isinstance(content, str) and content else content or []
+    return [*({"text": text, "thought": True} for text in thoughts), *parts]
 
 
 def _answered(content: Json) -> list[str]:

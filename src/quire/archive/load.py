@@ -284,8 +284,8 @@ def _fork(
     same = next((n for n, each in enumerate(as_said) if now[n : n + 1] != [each]), len(before))
     if same == len(before):
         return None
-    said = [entry for _, entry in _messages_with_entries(old)]
-    cut = next(n for n, entry in enumerate(old) if entry is said[same])
+    messages = [entry for _, entry in _messages_with_entries(old)]
+    cut = next(n for n, entry in enumerate(old) if entry is messages[same])
     # A reply begins with its request and its thoughts, which are those of other words.
     while before[same].role == "ai" and cut and _begins_reply(old[cut - 1]):
         cut -= 1
@@ -293,7 +293,7 @@ def _fork(
     for n, message in enumerate(shown[same:], same):
         asked = n < len(before) and before[n].role == message.role == "user"
         as_before = asked and before[n].context == message.context
-        entries += [_asked_again(said[n], message)] if as_before else fresh.entries(message, n)
+        entries += [_asked_again(messages[n], message)] if as_before else fresh.entries(message, n)
     return Fork(cut, tuple(_marked(entries, same + 1)))
 
 
@@ -323,11 +323,11 @@ def read_back(store: Store, thread: str, loaded: Loaded) -> str:
     shared = [entry.id for entry in chain(loaded.entries[: fork.behind])]
     if [each.id for each in store.read(thread, limit=fork.behind)] != shared or not (loaded.fork or fork.entries):
         return ""
-    said = [entry.body for entry in fork.entries]
+    bodies = [entry.body for entry in fork.entries]
     for info in store.threads():
         if (info.parent, info.forked_at) == (thread, fork.behind):
-            begun = store.read(info.name, after=fork.behind, limit=len(said))
-            if [entry.body for entry in begun] == said:
+            begun = store.read(info.name, after=fork.behind, limit=len(bodies))
+            if [entry.body for entry in begun] == bodies:
                 return ""  # it was read back before
     name = thread if fork.behind == store.info(thread).seq else store.fork(thread, fork.behind)
     if fork.entries:
@@ -380,10 +380,10 @@ def _compare(old: Sequence[ChatMessage], shown: Sequence[ChatMessage], warnings:
         warnings.append(f"message {listed} was edited in the file; the original in the comment is used")
     if len(shown) < len(old):
         gone = len(old) - len(shown)
-        told = "1 message was removed from the file; the comment still has it"
+        notice = "1 message was removed from the file; the comment still has it"
         if gone > 1:
-            told = f"{gone} messages were removed from the file; the comment still has them"
-        warnings.append(told)
+            notice = f"{gone} messages were removed from the file; the comment still has them"
+        warnings.append(notice)
 
 
 class Fresh:

@@ -185,24 +185,24 @@ def _langfuse(file: SourceFile) -> Iterator[LoggedExchange]:
         body = {"messages": given} if isinstance(given, list) else given
         if not isinstance(body, dict):
             body = {"messages": [{"role": "user", "content": str(generation.get("input") or "")}]}
-        said = {"role": "assistant", "content": text_in(generation.get("output"))}
+        answer = {"role": "assistant", "content": text_in(generation.get("output"))}
         about = {
             "session": str(generation.get("sessionId") or generation.get("traceId") or ""),
             "at": generation.get("startTime"),
             "usage": _langfuse_usage(generation),
         }
         place, model = f"{file.path}#{generation.get('id')}", str(generation.get("model") or "")
-        yield LoggedExchange(body, output if isinstance(output, dict) else said, place, model, about)
+        yield LoggedExchange(body, output if isinstance(output, dict) else answer, place, model, about)
 
 
 def _langfuse_usage(generation: JsonObject) -> JsonObject:
     """Langfuse counts what was cached beside the input, under the providers' own words."""
-    told = generation.get("usageDetails") or generation.get("usage") or {}
-    read = sum(int(told.get(key) or 0) for key in ("input_cached_tokens", "cache_read_input_tokens"))
-    written = int(told.get("cache_creation_input_tokens") or told.get("input_cache_creation") or 0)
-    fresh = int(told.get("input") or 0)
+    reported = generation.get("usageDetails") or generation.get("usage") or {}
+    read = sum(int(reported.get(key) or 0) for key in ("input_cached_tokens", "cache_read_input_tokens"))
+    written = int(reported.get("cache_creation_input_tokens") or reported.get("input_cache_creation") or 0)
+    fresh = int(reported.get("input") or 0)
     counts = {"input_total": fresh + read + written, "cache_read": read, "cache_write_5m": written}
-    return {**counts, "output": int(told.get("output") or 0)} if fresh + read + written else {}
+    return {**counts, "output": int(reported.get("output") or 0)} if fresh + read + written else {}
 
 
 def _each_object(file: SourceFile) -> Iterator[JsonObject]:
@@ -243,11 +243,11 @@ def _otel(file: SourceFile) -> Iterator[LoggedExchange]:
         if not isinstance(given, list):
             continue
         found += 1
-        told = _json(facts.get("gen_ai.system_instructions")) or []
-        system = [{"role": "system", "content": _otel_text(told)}] if told else []
+        instructions = _json(facts.get("gen_ai.system_instructions")) or []
+        system = [{"role": "system", "content": _otel_text(instructions)}] if instructions else []
         tools = _json(facts.get("gen_ai.tool.definitions"))
-        said = _json(facts.get("gen_ai.output.messages")) or []
-        output = [each for message in said for each in _otel_message(message)]
+        answers = _json(facts.get("gen_ai.output.messages")) or []
+        output = [each for message in answers for each in _otel_message(message)]
         body = {"messages": [*system, *(each for message in given for each in _otel_message(message))]}
         body |= {"tools": [tool if "function" in tool else {"type": "function", "function": tool} for tool in tools]} if isinstance(tools, list) else {}  # fmt: skip
         about = {
@@ -277,8 +277,8 @@ _OTEL_PROVIDERS = {"aws.bedrock": "bedrock", "gcp.gemini": "gemini", "gcp.vertex
 def _otel_usage(facts: JsonObject) -> JsonObject:
     """Input tokens with those that were cached, as the conventions count them."""
     names = {"input_total": "input_tokens", "output": "output_tokens", "cache_read": "cache_read.input_tokens", "cache_write_5m": "cache_creation.input_tokens"}  # fmt: skip
-    told = {name: _json(str(facts.get(f"gen_ai.usage.{key}") or 0)) for name, key in names.items()}
-    return told if told["input_total"] else {}
+    counts = {name: _json(str(facts.get(f"gen_ai.usage.{key}") or 0)) for name, key in names.items()}
+    return counts if counts["input_total"] else {}
 
 
 def _spans(file: SourceFile) -> Iterator[tuple[str, JsonObject]]:

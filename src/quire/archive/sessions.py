@@ -76,8 +76,8 @@ def _llm(file: SourceFile) -> Iterator[StoredConversation]:
             tip = messages[tip][0]
         models = file.rows("SELECT model FROM turns WHERE thread_id = ? ORDER BY id DESC", thread)
         tools = file.rows("SELECT DISTINCT name, description, input_schema FROM tools JOIN turn_tools ON tools.id = tool_id JOIN turns ON turns.id = turn_id WHERE thread_id = ? ORDER BY tools.id", thread)  # fmt: skip
-        told = "\n".join(block.text for turn in turns if turn.role == "system" for block in turn.blocks)
-        head = {"system": told, "tools": [{"name": n, "description": d or "", "parameters": json.loads(s or "{}")} for n, d, s in tools]}  # fmt: skip
+        system = "\n".join(block.text for turn in turns if turn.role == "system" for block in turn.blocks)
+        head = {"system": system, "tools": [{"name": n, "description": d or "", "parameters": json.loads(s or "{}")} for n, d, s in tools]}  # fmt: skip
         model = str(models[0][0]) if models else ""
         kept = [turn for turn in turns if turn.role != "system"]
         made = turns_in_format(thread, model, kept, model.rpartition("/")[2], head)
@@ -148,19 +148,21 @@ def _aider(file: SourceFile) -> Iterator[StoredConversation]:
 
 
 def _mini_swe_agent(file: SourceFile) -> Iterator[StoredConversation]:
-    told = [{key: value for key, value in each.items() if key != "extra"} for each in file.value["messages"]]
-    told = [each for each in told if each.get("role") != "exit"]
+    messages = [{key: value for key, value in each.items() if key != "extra"} for each in file.value["messages"]]
+    messages = [each for each in messages if each.get("role") != "exit"]
     config = file.value.get("info", {}).get("config", {}).get("model", {})
     provider, _, model = str(config.get("model_name") or "").rpartition("/")
     # Of the Responses API the message itself is the reply.
     held = [(each.get("extra") or {}, each) for each in file.value["messages"]]
     replies = [(extra, extra.get("response") or each) for extra, each in held if "response" in extra or "usage" in each]
     calls = _calls(file, str(file.path), ((provider, model, usage(known_provider(provider), reply), milliseconds(extra.get("timestamp")), str(reply.get("id") or "")) for extra, reply in replies))  # fmt: skip
-    if any("output" in each for each in told):
-        items = [item for each in told for item in (each["output"] if isinstance(each.get("output"), list) else [each])]
+    if any("output" in each for each in messages):
+        items = [
+            item for each in messages for item in (each["output"] if isinstance(each.get("output"), list) else [each])
+        ]
         yield StoredConversation(file.name, "openai-responses", {"input": items}, model, calls=calls)
     else:
-        yield StoredConversation(file.name, "openai-chat", told, model, calls=calls)
+        yield StoredConversation(file.name, "openai-chat", messages, model, calls=calls)
 
 
 def _swe_agent(file: SourceFile) -> Iterator[StoredConversation]:
@@ -242,18 +244,18 @@ def _langchain_usage(told: JsonObject) -> Usage:
 def _pydantic_ai(file: SourceFile) -> Iterator[StoredConversation]:
     turns: list[StoredTurn] = []
     replies: list[tuple[str, str, Usage, int | None, str]] = []
-    provider = model = told = ""
+    provider = model = instructions = ""
     for each in file.objects():
-        told = str(each.get("instructions") or told)
+        instructions = str(each.get("instructions") or instructions)
         provider, model = str(each.get("provider_name") or provider), str(each.get("model_name") or model)
-        said = [_pydantic_part(part) for part in each.get("parts") or () if part.get("part_kind") != "system-prompt"]
-        told = told or "\n".join(str(part.get("content")) for part in each.get("parts") or () if part.get("part_kind") == "system-prompt")  # fmt: skip
+        blocks = [_pydantic_part(part) for part in each.get("parts") or () if part.get("part_kind") != "system-prompt"]
+        instructions = instructions or "\n".join(str(part.get("content")) for part in each.get("parts") or () if part.get("part_kind") == "system-prompt")  # fmt: skip
         role = "assistant" if each.get("kind") == "response" else "user"
-        turns.append(StoredTurn(role, tuple(said), milliseconds(each.get("timestamp"))))
+        turns.append(StoredTurn(role, tuple(blocks), milliseconds(each.get("timestamp"))))
         if isinstance(each.get("usage"), dict) and role == "assistant":
             id = str(each.get("provider_response_id") or "")
             replies.append((provider, model, _pydantic_usage(each["usage"]), turns[-1].at, id))
-    made = turns_in_format(file.name, provider, turns, model, {"system": told})
+    made = turns_in_format(file.name, provider, turns, model, {"system": instructions})
     yield msgspec.structs.replace(made, calls=_calls(file, str(file.path), replies))
 
 

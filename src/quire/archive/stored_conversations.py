@@ -286,8 +286,8 @@ def turns_in_format(
     if format == "openai-responses" and not any(block.signature for turn in turns for block in turn.blocks):
         format = "openai-chat"
     write, field = _WRITERS[format]
-    told = (head or {}).get("system") if format == "openai-chat" else ""
-    messages: list[tuple[int | None, JsonObject]] = [(None, {"role": "system", "content": told})] if told else []
+    system = (head or {}).get("system") if format == "openai-chat" else ""
+    messages: list[tuple[int | None, JsonObject]] = [(None, {"role": "system", "content": system})] if system else []
     messages += [(turn.at, message) for turn in turns for message in write(turn)]
     value: JsonObject = {**_head(format, head or {}), field: [message for _, message in messages]}
     return StoredConversation(name, format, value, model, times=tuple(at for at, _ in messages))
@@ -295,13 +295,13 @@ def turns_in_format(
 
 def _head(format: str, head: JsonObject) -> JsonObject:
     """A system prompt and tools ({name, description, parameters}) as a request of the format holds them."""
-    told, tools = head.get("system") or "", head.get("tools") or []
+    system, tools = head.get("system") or "", head.get("tools") or []
     systems: dict[str, JsonObject] = {
-        "anthropic": {"system": told},
-        "gemini": {"systemInstruction": {"parts": [{"text": told}]}},
-        "openai-responses": {"instructions": told},
+        "anthropic": {"system": system},
+        "gemini": {"systemInstruction": {"parts": [{"text": system}]}},
+        "openai-responses": {"instructions": system},
     }
-    made: JsonObject = systems.get(format, {}) if told else {}
+    made: JsonObject = systems.get(format, {}) if system else {}
     if tools and format == "anthropic":
         made["tools"] = [
             {"name": t["name"], "description": t["description"], "input_schema": t["parameters"]} for t in tools

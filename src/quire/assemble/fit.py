@@ -86,11 +86,11 @@ def plan(epoch: Epoch, policy: Policy, rung: Rung = RUNGS[0], head: int | None =
     if request is not None and request < opening:
         request = None
     asked = strip.leaves[request].tokens if request is not None else 0
-    told = old[0].summary_tokens if summed_up else 0
+    summary_tokens = old[0].summary_tokens if summed_up else 0
     # What stands beside the old summary, pins say, is told in front again.
-    pinned = old[0].tokens - told if summed_up else 0
+    pinned = old[0].tokens - summary_tokens if summed_up else 0
     gone = strip.sums[drop] - strip.sums[opening] - asked - pinned if drop else 0
-    limit, most = _summary_limits(policy, rung, room, told, gone - told) if drop else (0, 0)
+    limit, most = _summary_limits(policy, rung, room, summary_tokens, gone - summary_tokens) if drop else (0, 0)
     kept = strip.total - gone + limit - strip.shortened(max(opening, drop), handle)
     if not drop:
         same = strip.sums[strip.first_long(opening, handle)]
@@ -328,8 +328,8 @@ def _whole(messages: Sequence[JsonObject], place: int) -> JsonObject:
 
 def current_place(built: Built, messages: Sequence[JsonObject]) -> int:
     """Which of the messages is the current user's: the last that begins with those words, or the last of a user."""
-    said = built.prompt.messages[built.user].parts if built.user is not None else ()
-    text = next((part.text for part in said if isinstance(part, Text)), "")
+    parts = built.prompt.messages[built.user].parts if built.user is not None else ()
+    text = next((part.text for part in parts if isinstance(part, Text)), "")
     last = -1
     for place in range(len(messages) - 1, -1, -1):
         if messages[place].get("role") == "user":

@@ -140,9 +140,9 @@ def _documents_handled(
 
 def _cut_handled(parts: tuple[Part, ...], user: UserTurn | None) -> tuple[Part, ...]:
     """Parts with what is left of a text that was cut, behind a user's words, as its handle."""
-    said = user.entry.text if user else ""
+    text = user.entry.text if user else ""
     return tuple(
-        Text(part.text.replace(said, cut_handle(said, part.wire)) if said else cut_handle(part.text, part.wire))
+        Text(part.text.replace(text, cut_handle(text, part.wire)) if text else cut_handle(part.text, part.wire))
         if isinstance(part, Text) and "cut" in part.wire
         else part
         for part in parts

@@ -113,9 +113,9 @@ class Pending:
     def _close_user(self, epoch: Epoch, turn: int, policy: Policy) -> list[LeftOut]:
         if self.user is None:
             return []
-        told = tuple((call, result) for call, result in self.context if result and result_text(result))
-        seqs = (*self.user.seqs, *(entry.seq for pair in told for entry in pair))
-        epoch.say(msgspec.structs.replace(self.user, context=told, seqs=seqs), turn, policy)
+        answered = tuple((call, result) for call, result in self.context if result and result_text(result))
+        seqs = (*self.user.seqs, *(entry.seq for pair in answered for entry in pair))
+        epoch.say(msgspec.structs.replace(self.user, context=answered, seqs=seqs), turn, policy)
         silent = [entry for pair in self.context for entry in pair if entry is not None and entry.seq not in seqs]
         self.user, self.context = None, []
         return [LeftOut(entry.seq, "a tool that gave nothing") for entry in silent]

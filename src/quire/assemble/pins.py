@@ -209,5 +209,5 @@ def _versions(epoch: Epoch) -> set[Version]:
 
 def _showing(epoch: Epoch, turn: int, promote: Promote) -> set[int]:
     """The entries whose items a message may still show: each-turn keeps them in the newest turn alone."""
-    told = [placed for placed in epoch.strip.leaves if promote == "at-rebase" or placed.turn == turn]
-    return {seq for placed in told for seq in placed.message.seqs}
+    leaves = [placed for placed in epoch.strip.leaves if promote == "at-rebase" or placed.turn == turn]
+    return {seq for placed in leaves for seq in placed.message.seqs}

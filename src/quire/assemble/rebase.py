@@ -108,8 +108,8 @@ class Rebase(msgspec.Struct, frozen=True):
             "pinned": list(self.pinned),
             "fallbacks": list(self.fallbacks),
         }
-        if told := {key: value for key, value in meta.items() if value}:
-            written["meta"] = told
+        if values := {key: value for key, value in meta.items() if value}:
+            written["meta"] = values
         return written
 
 
@@ -155,9 +155,9 @@ def apply(epoch: Epoch, rebase: Rebase, policy: Policy, state: Outliving) -> Epo
     after.opening = len(after.strip.leaves)
     after.whole = epoch.whole and not rebase.before_seq
     if front := front_text(rebase):
-        told = leaf(Message("user", (Text(front),)), SUMMARY_TURN)
+        summary = leaf(Message("user", (Text(front),)), SUMMARY_TURN)
         tokens = counter().count(rebase.summary)
-        after.strip.add(msgspec.structs.replace(told, summary_tokens=tokens))
+        after.strip.add(msgspec.structs.replace(summary, summary_tokens=tokens))
     for placed in leaves[begins:]:
         _carry(after, placed, edited, policy, state)
     after.fold = len(after.strip.leaves)

@@ -411,8 +411,8 @@ def _long_parts(placed: PlacedMessage, assembly: Assembly) -> Iterator[LongPart]
         if isinstance(part, Result) or (isinstance(part, Text) and seq in ids and part.text):
             yield LongPart(seq, part.text, counter().count(part.text) + size)
     for *asked, given in pairs([row[0] if row else None for row in blocks]) if message.role == "assistant" else ():
-        told = [own_handle(blocks[at][0], sizes[at], ids.get(message.seqs[at], ""), result=False) for at in asked]
-        beside = tuple(Edit(message.seqs[at], "cut", text) for at, text in zip(asked, told, strict=True))
+        handles = [own_handle(blocks[at][0], sizes[at], ids.get(message.seqs[at], ""), result=False) for at in asked]
+        beside = tuple(Edit(message.seqs[at], "cut", text) for at, text in zip(asked, handles, strict=True))
         yield LongPart(message.seqs[given], said(blocks[given][0])[0], sizes[given], beside=beside)
 
 

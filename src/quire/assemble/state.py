@@ -181,8 +181,8 @@ class Assembly:
 
     def _feed_note(self, entry: Entry) -> None:
         # A note without words may set the effort from here on.
-        told = entry.text.strip() or entry.wire.get("effort") or entry.wire.get("blocks")
-        if told or self._came(entry):
+        content = entry.text.strip() or entry.wire.get("effort") or entry.wire.get("blocks")
+        if content or self._came(entry):
             self.pending.late.append(Message("note", (Text(entry.text, entry.wire),), (entry.seq,)))
             self.carried.late[entry.seq] = (normal(entry.text), False)
             if "recalled_ids" in entry.meta:

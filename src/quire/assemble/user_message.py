@@ -349,8 +349,8 @@ def original(entry: Entry) -> str:
     """An entry's own text for a reader; what says nothing by itself, as its JSON."""
     if entry.kind in ("result", "attach"):
         return whole_text(entry)
-    told = whole_text(entry) if entry.kind in ("user", "respond") else entry.text
-    return told or encode(entry, ids=False)
+    text = whole_text(entry) if entry.kind in ("user", "respond") else entry.text
+    return text or encode(entry, ids=False)
 
 
 def call_text(name: str, args: Json) -> str:

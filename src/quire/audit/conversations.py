@@ -148,15 +148,15 @@ def _in_blocks(body: JsonObject, field: str) -> JsonObject:
         rows = [{"role": "user", "content": rows}]
     if not isinstance(rows, list):
         return body
-    told = {"system": [{"type": "text", "text": body["system"]}]} if isinstance(body.get("system"), str) else {}
-    return {**body, **told, field: [_message_in_blocks(row, field) for row in rows]}
+    system = {"system": [{"type": "text", "text": body["system"]}]} if isinstance(body.get("system"), str) else {}
+    return {**body, **system, field: [_message_in_blocks(row, field) for row in rows]}
 
 
 def _message_in_blocks(message: Json, field: str) -> Json:
     if not isinstance(message, dict) or not isinstance(message.get("content"), str):
         return message
-    said = "output_text" if message.get("role") == "assistant" else "input_text"
-    return {**message, "content": [{"type": said if field == "input" else "text", "text": message["content"]}]}
+    kind = "output_text" if message.get("role") == "assistant" else "input_text"
+    return {**message, "content": [{"type": kind if field == "input" else "text", "text": message["content"]}]}
 
 
 def _message_hashes(units: Iterable[Unit]) -> list[str]:

@@ -288,10 +288,10 @@ def summary(trigger: float = 0.9, most: int = 10**12, newest: float = 0.2, size:
             if built.head_tokens + sum(size for _, size in pairs) > limit and len(pairs) > len(head) + 1:
                 keep = _tail(pairs[len(head) :], newest * policy.limit)
                 gone = pairs[: len(pairs) - keep]
-                told = _summed_up(gone, recorded, min(size, policy.limit // 8))
-                yield SimulatedRequest(_with(built, *zip(*pairs, strict=True)), aside=True, output=told[1])
-                head, start = [told], len(built.sizes) - keep
-                pairs = [told, *pairs[len(pairs) - keep :]]
+                summary = _summed_up(gone, recorded, min(size, policy.limit // 8))
+                yield SimulatedRequest(_with(built, *zip(*pairs, strict=True)), aside=True, output=summary[1])
+                head, start = [summary], len(built.sizes) - keep
+                pairs = [summary, *pairs[len(pairs) - keep :]]
             yield SimulatedRequest(_with(built, *zip(*pairs, strict=True)))
 
     return sends

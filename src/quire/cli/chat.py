@@ -146,8 +146,8 @@ class Session:
         asked = standing(self.store, self.thread.name).user
         if standing(self.store, self.thread.name).next not in ("ask", "run"):
             return
-        said = shortened(asked.text if asked else "")
-        self.screen.note(f"going on with the turn that was interrupted: {said}")
+        words = shortened(asked.text if asked else "")
+        self.screen.note(f"going on with the turn that was interrupted: {words}")
         before = remembered(asked)
         if self.kit.choice != chosen({}) or before == self.kit.choice:
             self._answer(self.kit)

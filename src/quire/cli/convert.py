@@ -243,8 +243,8 @@ def _warn(found: list[Imported]) -> None:
         heads = {"system": "system prompt", "tools": "tools"}
         lacking = [f"no {name}" for kind, name in heads.items() if kind not in kinds_in]
         lacking += [f"no {name}" for name in dict.fromkeys(name for each in own for name in each.lacks)]
-        said = f"; it holds {', '.join(lacking)}" if lacking else ""
-        echo(f"read as {store}: {counted(len(own), 'conversation')}{said}", err=True)
+        detail = f"; it holds {', '.join(lacking)}" if lacking else ""
+        echo(f"read as {store}: {counted(len(own), 'conversation')}{detail}", err=True)
 
 
 def _values(text: str, file: str) -> list[Any]:

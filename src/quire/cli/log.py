@@ -98,18 +98,18 @@ def append(
     """
     from quire.log.entries import decode_lines
 
-    said = [SPEAKERS[kind](text, at=at) for kind, text in ctx.meta["quire.spoken"]]
-    if not said and file is None:
+    spoken = [SPEAKERS[kind](text, at=at) for kind, text in ctx.meta["quire.spoken"]]
+    if not spoken and file is None:
         raise CallError("nothing to append", hint='Give --user "TEXT", or a file of entries, or - for stdin.')
     text = "" if file is None else file if file.startswith("{") else read_text(file)
     with open_db(db, create=False) as store:
         info = store.info(thread)
         expected = info.seq if expected_seq is None else expected_seq
-        behind = _chained_end(said, info)
+        behind = _chained_end(spoken, info)
         more = list(decode_lines(text, *behind))
         # Given ids were checked against the end of the thread as it was, so it must still be there.
         must_be = expected if expected_seq is not None or any(e.id or e.seq for e in more) else None
-        appended = store.append(thread, [*said, *more], must_be)
+        appended = store.append(thread, [*spoken, *more], must_be)
     _print_appended(thread, appended, as_json)
 
 

@@ -146,9 +146,9 @@ def _all_requests(entries: list[Entry], under: list[Policy]) -> Iterator[Request
         if folds.under(policy).asks(entry):
             yield RequestAt(entry.at, ask(folds.under(policy), entry))
         folds.feed(entry)
-    said = [entry for entry in entries if entry.kind not in ("sent", "rebase")]
-    if said and said[-1].kind not in SPOKEN and (assembly := folds.under(under[-1])).turn:
-        yield RequestAt(said[-1].at, _built(assembly))
+    conversation = [entry for entry in entries if entry.kind not in ("sent", "rebase")]
+    if conversation and conversation[-1].kind not in SPOKEN and (assembly := folds.under(under[-1])).turn:
+        yield RequestAt(conversation[-1].at, _built(assembly))
 
 
 def _built(assembly: Assembly) -> Built | Refused:
@@ -222,8 +222,8 @@ def _named(piece: JsonObject, width: int = 64) -> tuple[str, str]:
         kind = "tool"
     elif piece.keys() & {"text", "instructions"} and piece.keys() <= {"type", "text", "instructions"}:
         kind = "system"
-    said = " ".join(" ".join(_texts(piece)).split())
-    return str(kind), said if len(said) <= width else said[: width - 1] + "…"
+    text = " ".join(" ".join(_texts(piece)).split())
+    return str(kind), text if len(text) <= width else text[: width - 1] + "…"
 
 
 def _texts(value: Json) -> Iterator[str]:

@@ -231,12 +231,12 @@ def _show(found: Interrupted, thread: str, as_json: bool) -> None:
         ]
         print_json({"thread": thread, "next": found.next, "model": found.target, "calls": calls})
         return
-    said = {
+    messages = {
         "done": f"the newest turn of {thread} is answered",
         "nothing": f"{thread} has no user entry to answer",
         "ask": f"the model is to be asked{' to go on' * found.stopped} ({found.target or 'none was asked yet'})",
         "run": "calls are to be run",
     }
-    echo(said[found.next])
+    echo(messages[found.next])
     if doubtful or waiting:
         print_table(["call", "tool", "state"], [(c.call_id, c.name, s) for c, s in [*doubtful, *waiting]])

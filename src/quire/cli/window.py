@@ -100,11 +100,11 @@ def _texts(error: str | None, repl: str | None, language: str) -> list[Item]:
     """What comes as text: an error with its traceback, a stretch of a REPL's history."""
     from quire.items import item
 
-    said = {"error": error, "repl-history": repl}
+    contents = {"error": error, "repl-history": repl}
     meta = {"language": language} if language else None
     return [
         item(read_text(file).rstrip("\n"), type, meta if type == "repl-history" else None)
-        for type, file in said.items()
+        for type, file in contents.items()
         if file is not None
     ]
 

@@ -235,8 +235,8 @@ def drop_mismatched(body: JsonObject, seen: ServerMemory) -> DroppedThinking:
         {**message, "content": _without(message["content"], index, taken)}
         for index, message in enumerate(body["messages"])
     ]
-    said = tuple({"type": "thinking_dropped", "path": path, "reason": "prefix_binding_mismatch"} for path in paths)
-    return DroppedThinking({**body, "messages": messages}, said)
+    dropped = tuple({"type": "thinking_dropped", "path": path, "reason": "prefix_binding_mismatch"} for path in paths)
+    return DroppedThinking({**body, "messages": messages}, dropped)
 
 
 def _mismatched(body: JsonObject, seen: ServerMemory) -> Iterator[str]:

@@ -130,12 +130,12 @@ def _parts(said: Said) -> tuple[Spoken, ...]:
     if not isinstance(said, Mapping):
         return tuple(_part(each) for each in said)
     try:
-        told = msgspec.convert({key: said[key] for key in said if said[key] is not None}, _Scripted)
+        scripted = msgspec.convert({key: said[key] for key in said if said[key] is not None}, _Scripted)
     except msgspec.ValidationError as error:
         raise CallError(f"a scripted reply is wrong: {error}", hint=_HINT) from error
-    thinking = [Think(told.thinking)] if told.thinking else []
-    text = [Text(told.text)] if told.text else []
-    return (*thinking, *text, *(Call(call.id, call.name, call.args) for call in told.calls))
+    thinking = [Think(scripted.thinking)] if scripted.thinking else []
+    text = [Text(scripted.text)] if scripted.text else []
+    return (*thinking, *text, *(Call(call.id, call.name, call.args) for call in scripted.calls))
 
 
 _HINT = 'A reply is a string, or {"text": "…", "thinking": "…", "calls": [{"name": "f", "args": {}}]}.'

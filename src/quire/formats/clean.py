@@ -346,8 +346,8 @@ _SHOWN = ("user", "respond")
 
 
 def _result(exchange: CallPair) -> JsonObject:
-    said = (exchange.outcome, exchange.content)
-    return {"tool": exchange.name, "output": "\n\n".join(part for part in said if part)}
+    values = (exchange.outcome, exchange.content)
+    return {"tool": exchange.name, "output": "\n\n".join(part for part in values if part)}
 
 
 def output_text(output: Json) -> str:

@@ -165,8 +165,8 @@ def _value(text: str) -> Markdown:
         system, found, rest = text[len(SYSTEM_OPEN) - 1 :].partition(SYSTEM_CLOSE + OPEN)
         if not found:
             raise fault(text, 0, f"expected {SYSTEM_CLOSE.strip()} and a context behind the system prompt", _HINT)
-        told = re.sub(r"(?m)^\\(?=\\*</system>)", "", system[1:])
-        return msgspec.structs.replace(_parse_tagged(OPEN + rest, alone=False), system=told)
+        instructions = re.sub(r"(?m)^\\(?=\\*</system>)", "", system[1:])
+        return msgspec.structs.replace(_parse_tagged(OPEN + rest, alone=False), system=instructions)
     if text.startswith(OPEN + HEADING[:-1]):
         return _parse_tagged(text)
     if not text.startswith(HEADING.rstrip()):

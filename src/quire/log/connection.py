@@ -103,7 +103,7 @@ def _refuse_stump(path: str | Path) -> None:
 
 def _use_write_ahead_log(conn: sqlite3.Connection) -> None:
     """Switch a new file over; when several processes do so at once, SQLite refuses all but one without waiting."""
-    begin, told = time.monotonic(), False
+    begin, warned = time.monotonic(), False
     _wait_at_most(conn, SILENT_S)
     while True:
         try:
@@ -113,8 +113,8 @@ def _use_write_ahead_log(conn: sqlite3.Connection) -> None:
             waited = time.monotonic() - begin
             if _code(error) not in _BUSY or waited > BUSY_TIMEOUT_S:
                 raise
-            if waited > SILENT_S and not told:
-                told = _tell_of_wait(conn)
+            if waited > SILENT_S and not warned:
+                warned = _tell_of_wait(conn)
         time.sleep(RETRY_S)
     _wait_at_most(conn, BUSY_TIMEOUT_S)
 

@@ -267,8 +267,8 @@ def _span(span: Duration) -> str:
     for unit in ("weeks", "days", "hours", "minutes", "seconds"):
         parts[unit] = left if unit == "seconds" else int(left / _UNITS[unit])
         left -= parts[unit] * _UNITS[unit]
-    said = [f"{_whole(count):g} {unit if count != 1 else unit[:-1]}" for unit, count in parts.items() if count]
-    return ", ".join(said) or "0 seconds"
+    units = [f"{_whole(count):g} {unit if count != 1 else unit[:-1]}" for unit, count in parts.items() if count]
+    return ", ".join(units) or "0 seconds"
 
 
 # Functions

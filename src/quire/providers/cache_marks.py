@@ -165,7 +165,7 @@ class Piece(msgspec.Struct, frozen=True):
 
 
 class MarkRows:
-    """The rows of a thread's bodies, from their units; what stands as it stood is not looked at again."""
+    """The rows of a thread's bodies, from their units; unchanged units are not looked at again."""
 
     def __init__(self, wire: str) -> None:
         self._walk = Walk(wire_of(wire).layout, frozen=True)

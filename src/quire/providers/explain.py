@@ -170,9 +170,9 @@ def _cause(
     if unforeseen and reported.cache_read > predicted:
         return _more(sent)
     place = moved(sent.before, sent.blocks) if sent.before is not None else None
-    told = _told(diagnosis, place)
-    if told is not None:
-        return told
+    diagnosed = _told(diagnosis, place)
+    if diagnosed is not None:
+        return diagnosed
     if place is not None:
         return "moved", f"{place.path} moved in {place.layer}, {place.offset:,} characters in", place.layer
     if not unforeseen and sent.predicted.cause:

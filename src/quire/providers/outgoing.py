@@ -110,9 +110,9 @@ def giving_back(write: Callable[[Draft, Message], None]) -> Callable[[Draft, Mes
         came = _as_they_came(sheet, message)
         if came is None or not (sheet.native.anywhere or _holds(came, anew)):
             return
-        told = message.role == "note"
-        parted = bool(bridges or told) and _is_parted(sheet, last, came[0], before)
-        if told and parted:
+        is_note = message.role == "note"
+        parted = bool(bridges or is_note) and _is_parted(sheet, last, came[0], before)
+        if is_note and parted:
             return
         if _follows(sheet, message, before) and not parted:
             bridges = []
@@ -154,12 +154,12 @@ def _as_they_came(sheet: Draft, message: Message) -> list[JsonObject] | None:
         if void or not was_sent(wire, sheet) or (message.role == "note" and not came_to(wire, sheet)):
             return None
         came = as_sent(wire["message"], sheet)
-        told = [part for each in project(format_of(wire["format"]).imports([came])) for part in each.parts]
-        if not _says(parts, told[: len(parts)]) or _is_refused(came, sheet):
+        imported = [part for each in project(format_of(wire["format"]).imports([came])) for part in each.parts]
+        if not _says(parts, imported[: len(parts)]) or _is_refused(came, sheet):
             return None
-        if len(told) > len(parts):
+        if len(imported) > len(parts):
             # What the user said with these results comes next.
-            sheet.half = (came, told[len(parts) :]) if message.role == "tool" else None
+            sheet.half = (came, imported[len(parts) :]) if message.role == "tool" else None
             return None
         out.append(came)
     return out or None

@@ -165,7 +165,7 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 class Walk:
-    """The units of a thread's bodies; one that stands as it stood is the same object again.
+    """The units of a thread's bodies; an unchanged one is the same object again.
 
     `frozen`: bodies are not changed in place, so the very same message holds what it held. Of others a copy is kept.
     """
@@ -197,7 +197,7 @@ class _Values:
         self._values: list[Json] = []
         self._copies: list[bytes] = []
         self._units: list[Unit] = []
-        # The units of values that no longer stand where they stood, by their identity.
+        # The units of values that have moved, by the identity of the value.
         self._moved: dict[int, Unit] = {}
         # How many of the newest row's first units were not made again.
         self.same = 0
@@ -215,7 +215,7 @@ class _Values:
         return self._units
 
     def _changed(self, values: Sequence[Json], known: int) -> Iterable[int]:
-        # Over all of them at the speed of C: nearly every value stands as it stood.
+        # Over all of them at the speed of C: nearly every value is unchanged.
         if not self._frozen:
             before, self._copies = self._copies, list(map(written, values))
             return compress(range(known), map(ne, before, self._copies))
@@ -373,13 +373,13 @@ def hashed(lines: Iterable[bytes]) -> Lines:
 
 
 class PrefixLines:
-    """The lines of a thread's requests: what stands as it stood is neither written nor hashed again."""
+    """The lines of a thread's requests: what has not changed is neither written nor hashed again."""
 
     def __init__(self) -> None:
         self._units: Sequence[Unit] = ()
         self._lines: list[bytes] = []
         self._hashes: list[str] = []
-        # The hash of the first lines, those that have stood in two requests.
+        # The hash of the first lines, those that two requests have held.
         self._hash, self._settled = hashlib.sha256(), 0
 
     def of(self, units: Sequence[Unit]) -> Lines:

@@ -47,13 +47,13 @@ def offered(defined: Iterable[Offered], model: str = "", **wire: object) -> Entr
     listed: list[JsonObject] = []
     own: JsonObject = {}
     more: JsonObject = {}
-    for one in given:
-        tool = one.tool
-        if one.own is not None:
+    for offer in given:
+        tool = offer.tool
+        if offer.own is not None:
             tool = {**tool, "name": _free(tool["name"], taken | own.keys())}
-            own[tool["name"]] = one.own
-        elif one.more:
-            more[tool["name"]] = one.more
+            own[tool["name"]] = offer.own
+        elif offer.more:
+            more[tool["name"]] = offer.more
         listed.append(tool)
     if own:
         wire |= {"own": own, "model": model} if model else {"own": own}
@@ -245,5 +245,5 @@ def _member(tool: JsonObject) -> JsonObject | None:
         return _any_text(tool)
     schema = tool.get("parameters")
     parameters = schema if isinstance(schema, dict) else {"type": "object", "properties": {}}
-    told = {"name": tool["name"], "description": tool.get("description") or "", "parameters": parameters}
-    return told if tool.get("type") == "function" else None
+    function = {"name": tool["name"], "description": tool.get("description") or "", "parameters": parameters}
+    return function if tool.get("type") == "function" else None

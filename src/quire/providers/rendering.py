@@ -273,7 +273,7 @@ class Rendering:
         )
 
     def _keep_front(self, shown: list[JsonObject], written: int) -> None:
-        """What stands in front as it stood is the very same message, as those behind it are."""
+        """Use the earlier objects for messages in front that have not changed, so that nobody looks at them twice."""
         front = len(shown) - written
         if front > 0 and shown[:front] == self._front:
             shown[:front] = self._front
@@ -317,7 +317,7 @@ class Rendering:
                 self._offer_found(settled)
         self.taken = prompt.messages
         if before:
-            # What stands behind a rebase as it stood is the very same message: whoever looks at it knows it already.
+            # Messages that a rebase did not change stay the same objects, so that nobody looks at them twice.
             standing = {written(message): message for message in before}
             self.sheet.messages = [standing.get(written(each), each) for each in self.sheet.messages]
 
@@ -329,7 +329,7 @@ class Rendering:
                 self.sheet.late_tools += self.sheet.offered(found_functions(block))
 
     def _seal(self, taken: int) -> None:
-        """A request ended here: what it put behind the messages stands where it stood."""
+        """Freeze what is written so far: a request ended here, so these bytes may not change."""
         shown = self.sheet.copy()
         self.writer.end(shown)
         if len(shown.messages) > len(self.sheet.messages):

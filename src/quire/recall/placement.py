@@ -204,10 +204,10 @@ def _stands(hit: Hit, line: str, standing: Mapping[str, str] | Collection[str]) 
 
 
 def _text(shown: Sequence[Hit], named: Sequence[Hit], lines: Mapping[str, str]) -> str:
-    said = [hit for hit in _in_order(shown) if hit.entry.kind != "result"]
+    spoken = [hit for hit in _in_order(shown) if hit.entry.kind != "result"]
     results = [hit for hit in _in_order(shown) if hit.entry.kind == "result"]
     value = Clean(
-        conversation=tuple(clean.CleanMessage(_ROLE[hit.entry.kind], lines[hit.id]) for hit in said if lines[hit.id]),
+        conversation=tuple(clean.CleanMessage(_ROLE[hit.entry.kind], lines[hit.id]) for hit in spoken if lines[hit.id]),
         tool_results=tuple(ToolResult(hit.tool, lines[hit.id]) for hit in results),
     )
     again = references([_name(hit) for hit in _in_order(named)], "at-rebase")
@@ -235,8 +235,8 @@ def _name(hit: Hit) -> str:
 def _entry_words(entry: Entry) -> str:
     if entry.kind != "result":
         return entry.text
-    said = (entry.body.get("outcome"), entry.body.get("content"))
-    return "\n\n".join(str(part) for part in said if part)
+    values = (entry.body.get("outcome"), entry.body.get("content"))
+    return "\n\n".join(str(part) for part in values if part)
 
 
 # The tool by which a model asks for older entries itself: one definition, whoever runs it.

@@ -129,13 +129,13 @@ class SpeakerPriors:
         speakers = [self._numbers.setdefault(document.speaker, len(self._numbers)) for document in documents]
         self._said.lengthen(len(self._numbers) - self._said.size)
         self._count(np.array(speakers, np.int64), 1)
-        said = [document.speech for document in documents]
+        speech = [document.speech for document in documents]
         self.speakers.extend(speakers)
         self._returned.extend([document.speaker == TOOL for document in documents])
-        self.asks.extend([each.asks for each in said])
-        self._person.extend([each.person for each in said])
-        self._times.extend([each.times for each in said])
-        self._names.extend([each.names for each in said])
+        self.asks.extend([each.asks for each in speech])
+        self._person.extend([each.person for each in speech])
+        self._times.extend([each.times for each in speech])
+        self._names.extend([each.names for each in speech])
 
     def state(self) -> dict[str, bytes]:
         """All columns as bytes, to be stored; `restore` reads them."""

@@ -249,9 +249,9 @@ class Scope:
             if row.kind == "call":
                 sessions.called(chain, row.call_id, WaitingCall(row.entry, seq, row.words))
             place = sessions.of(chain, row.session, row.at) if row.kind not in _ALONE else ""
-            said = SpeechSigns(bool(row.asks), row.person, row.times, row.names, row.length)
+            speech = SpeechSigns(bool(row.asks), row.person, row.times, row.names, row.length)
             words = f"{row.words} {call.words if call is not None else ''}"
-            yield _Row(branch, seq, row.kind, DocumentTerms(row.entry, words, row.speaker, place, said), call)
+            yield _Row(branch, seq, row.kind, DocumentTerms(row.entry, words, row.speaker, place, speech), call)
 
     @property
     def pieces(self) -> list[Stretch]:

@@ -108,9 +108,9 @@ class AgentReply(msgspec.Struct, frozen=True, kw_only=True):
 
     def entries(self) -> list[Entry]:
         """The reply as entries for a log: what it says, then its calls."""
-        said = [respond(self.message)] if self.message or not self.tool_requests else []
+        answer = [respond(self.message)] if self.message or not self.tool_requests else []
         return [
-            *said,
+            *answer,
             *(
                 call(tool_request.request_id, tool_request.tool, tool_request.input)
                 for tool_request in self.tool_requests
@@ -250,14 +250,14 @@ async def carry_out(
     """
     reply, shared = parse_reply(text), list(tags)
     fields = reply.fields()
-    said = records.create(**{**fields, "tags": [*fields["tags"], *shared]}, now=now)
+    message = records.create(**{**fields, "tags": [*fields["tags"], *shared]}, now=now)
     responses = []
     for request in reply.tool_requests:
         result = await tools.run(call(request.request_id, request.tool, request.input))
         # Kept one by one: what a tool has done is known even if the next one never ends.
         context = response_context(request.tool, request.request_id, result)
         responses.append(records.create(RESPONSE, context, tags=shared, now=now))
-    return CarriedOut(reply, said, tuple(responses), react(records, said, *responses, now=now))
+    return CarriedOut(reply, message, tuple(responses), react(records, message, *responses, now=now))
 
 
 def response_context(tool: str, request_id: str, result: Entry) -> JsonObject:

@@ -60,8 +60,8 @@ class CachedConversation:
         return request.prefix.startswith(self.prefix) or self._says_again(request)
 
     def _says_again(self, request: Request) -> bool:
-        said = _content_hashes(request.body)[1:]
-        return 2 * sum(each in self.said for each in said) >= max(1, len(said))
+        contents = _content_hashes(request.body)[1:]
+        return 2 * sum(each in self.said for each in contents) >= max(1, len(contents))
 
     def ask(self, request: Request, at_ms: int) -> list[CacheCall]:
         """Take the next request; the calls to make before it."""

@@ -194,8 +194,8 @@ class Cycle:
         if not (self.runner.system or self.runner.memory is not None or self._tools):
             return
         known = await off_loop(read_head, self.thread.store, self.thread.name)
-        if told := head_entries(known, self.runner.system, self.runner.memory):
-            await self._append(*told)
+        if head := head_entries(known, self.runner.system, self.runner.memory):
+            await self._append(*head)
         if new := [tool for tool in self._tools if known.tools.get(str(tool["name"])) != tool]:
             await self._append(values.tools(new))
 
@@ -248,8 +248,8 @@ class Cycle:
         assert self._turn.user is not None  # run() asked
         # Tools that number what they find are told of the turn and of the numbers that are taken in it.
         meta = {**call.meta, "turn": self._turn.user.id, "sources": list(self._turn.sources)}
-        told = msgspec.structs.replace(call, body={**call.body, "meta": meta})
-        await self._append(await self.runner.tools.run(told))
+        named = msgspec.structs.replace(call, body={**call.body, "meta": meta})
+        await self._append(await self.runner.tools.run(named))
 
     def _runs_recall(self) -> bool:
         """Whether the runner has a tool `recall` of its own; else the thread answers, for a handle offers it."""

@@ -95,9 +95,9 @@ class LocalServer:
         assert self._process.stdout is not None
         self.url = self._process.stdout.readline().decode().strip()
         if not self.url:
-            said = self.log().strip()
+            log = self.log().strip()
             self.stop()
-            last = (said.split("\n") or [""])[-1][-300:]
+            last = (log.split("\n") or [""])[-1][-300:]
             raise ProviderError(f"the local engine did not start: {last}", hint="Check the model file.")
 
     def stop(self) -> None:
@@ -144,8 +144,8 @@ class LocalServer:
                 return json.load(reply)
         except urllib.error.HTTPError as error:
             with error:
-                said = error.read().decode(errors="replace")
-            raise ProviderError(f"the local engine refused {path}: {said[:400]}", status=error.code) from error
+                answer = error.read().decode(errors="replace")
+            raise ProviderError(f"the local engine refused {path}: {answer[:400]}", status=error.code) from error
         except OSError as error:
             raise ProviderError(f"the local engine does not answer: {error}", retryable=True) from error
 
@@ -310,15 +310,15 @@ def demanding(body: JsonObject, path: str) -> JsonObject:
     kept = [tool for tool in tools if not wanted or _name(tool) == wanted]
     field = "input" if path.endswith("/responses") else "messages"
     talk = body.get(field)
-    said = [{"role": "user", "content": talk}] if isinstance(talk, str) else talk
-    if not kept or not isinstance(said, list):
+    messages = [{"role": "user", "content": talk}] if isinstance(talk, str) else talk
+    if not kept or not isinstance(messages, list):
         return body
     begun: JsonObject = {"role": "assistant", "content": CALL}
     if field == "input":
         parts = [{"type": "output_text", "text": CALL, "annotations": []}]
         begun = {"type": "message", "role": "assistant", "status": "completed", "content": parts}
     choice = {"type": "any"} if path.endswith("/messages") else "required"
-    return {**body, "tools": kept, "tool_choice": choice, field: [*said, begun]}
+    return {**body, "tools": kept, "tool_choice": choice, field: [*messages, begun]}
 
 
 def _demanded_tool(choice: Json) -> str | None:

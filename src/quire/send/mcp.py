@@ -94,10 +94,10 @@ class McpServer:
             listed = ready.result(_START_TIMEOUT_S)
         # What a foreign program does to the connection can raise anything; it is told in one line.
         except Exception as error:
-            said = self._said()
+            output = self._said()
             self.stop()
             raise ProviderError(
-                f"the MCP server {self._name()} did not start: {_reason(error)}{said}",
+                f"the MCP server {self._name()} did not start: {_reason(error)}{output}",
                 hint="Run its command by hand to see what it says.",
             ) from error
         self.tools = tuple(self._tool(each) for each in listed)

@@ -144,14 +144,14 @@ _SPOKEN = re.compile(
 def time_range(text: str, now_ms: int | None = None) -> TimeRange:
     """The days that a phrase means; one that is not understood is an error."""
     today = _local_day(int(time.time() * 1000) if now_ms is None else now_ms)
-    said = " ".join(text.lower().split())
-    if both := _BOTH.fullmatch(said):
+    lowered = " ".join(text.lower().split())
+    if both := _BOTH.fullmatch(lowered):
         first, last = _period(both[1], today), _period(both[2], today)
         if first and last:
             # "From Friday to Monday" began before: a week ago among weekdays, else a year.
             before = 0 if first[0] <= last[1] else 7 if (first[0] - last[1]).days < 7 else 365
             return TimeRange(_back(first[0], before), last[1])
-    elif (since := _SINCE.fullmatch(said)) and (days := _period(since[2], today)):
+    elif (since := _SINCE.fullmatch(lowered)) and (days := _period(since[2], today)):
         ranges = {
             "since": (days[0], today),
             "after": (days[1] + timedelta(1), today),
@@ -159,7 +159,7 @@ def time_range(text: str, now_ms: int | None = None) -> TimeRange:
             "until": (date.min, days[1]),
         }
         return TimeRange(*ranges[since[1]])
-    elif days := _period(said, today):
+    elif days := _period(lowered, today):
         return TimeRange(*days)
     raise CallError(
         f"the time range {text!r} is not understood",
@@ -169,9 +169,9 @@ def time_range(text: str, now_ms: int | None = None) -> TimeRange:
 
 def spoken_time(text: str, now_ms: int | None = None) -> str:
     """The time that a question names, in its own words: "What did we decide on Monday?" -> "on Monday"."""
-    said = " ".join(text.split())
-    for match in sorted(_SPOKEN.finditer(said.lower()), key=lambda each: -len(each[0])):
-        phrase = said[match.start() : match.end()]
+    line = " ".join(text.split())
+    for match in sorted(_SPOKEN.finditer(line.lower()), key=lambda each: -len(each[0])):
+        phrase = line[match.start() : match.end()]
         with contextlib.suppress(CallError):
             time_range(phrase, now_ms)
             return phrase
@@ -341,14 +341,14 @@ def local_search_tool(
             index.update()
             index.embed(most=_MOST_MEANT)
         now = now_ms() if now_ms else None
-        said = timeRange or spoken_time(query, now)
+        span = timeRange or spoken_time(query, now)
         earlier = str(call.meta.get("earlier") or "")
-        if said:
-            found = _of_time(index, _without(query, said), time_range(said, now), k, limit)
+        if span:
+            found = _of_time(index, _without(query, span), time_range(span, now), k, limit)
         else:
             found = documents(index.search(query, k, earlier=earlier), limit)
         asked = question(call).strip() if question and call.meta.get("placement") != "context" else ""
-        return _output(numbers.numbered(found, call), said, asked)
+        return _output(numbers.numbered(found, call), span, asked)
 
     return search
 
@@ -356,8 +356,8 @@ def local_search_tool(
 def _output(found: Sequence[FoundNote], time_range: str, asked: str) -> Output:
     """What a model reads of a search, and the documents for whoever lists sources."""
     text = local_search(found, time_range)
-    told = [msgspec.to_builtins(Source(each.id, each.title, each.path)) for each in found]
-    return Output(f"{text}\n\n[User query]:\n\n{asked}" if asked else text, meta={"sources": told})
+    sources = [msgspec.to_builtins(Source(each.id, each.title, each.path)) for each in found]
+    return Output(f"{text}\n\n[User query]:\n\n{asked}" if asked else text, meta={"sources": sources})
 
 
 def _without(query: str, said: str) -> str:

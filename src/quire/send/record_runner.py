@@ -172,8 +172,8 @@ def keep_records(kept: Records, store: Store, thread: str, now: int | None = Non
     entries = _finished(new)
     calls = {each.call_id: each for each in [*newest_turn(store, thread), *entries] if each.kind == "call"}
     # That a reply was cut off may be told by nothing but the next request, which has not ended itself.
-    said = [entry for entry in without_cut(new) if entries and entry.seq <= entries[-1].seq]
-    made = [made for entry in said if (made := _draft(entry, calls, thread, now))]
+    spoken = [entry for entry in without_cut(new) if entries and entry.seq <= entries[-1].seq]
+    made = [made for entry in spoken if (made := _draft(entry, calls, thread, now))]
     created = kept.create_all(each for each in made if not _newest_record(kept, each.tags, now))
     if entries:
         store.set_state(thread, STATE, {"seq": entries[-1].seq})
@@ -316,7 +316,7 @@ def reply_entries(entry: Entry, taken: set[str]) -> list[Entry]:
     problems = list(reply.problems) if reply.structured else _broken(entry.text)
     if not (reply.structured or problems):
         return [entry]
-    said = [values.respond(reply.message)] if reply.structured and reply.message else []
+    answer = [values.respond(reply.message)] if reply.structured and reply.message else []
     calls = [
         values.call(
             _free(tool_request.request_id, taken),
@@ -330,7 +330,7 @@ def reply_entries(entry: Entry, taken: set[str]) -> list[Entry]:
         values.call(_free("malformed", taken), "tool_requests", {}, meta={"malformed": problem, "idempotent": True})
         for problem in problems
     ]
-    first, *others = [*said, *calls, *wrong] or [values.respond("")]
+    first, *others = [*answer, *calls, *wrong] or [values.respond("")]
     begun = Entry(first.kind, {**first.body, "meta": {**first.meta, "reply": entry.text}})
     return [recordable(each) for each in (begun, *others)]
 

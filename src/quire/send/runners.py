@@ -58,11 +58,11 @@ async def plan(turn: Turn, tools: Toolbox, *, most: int = 6, attempts: int = 2) 
     for _ in range(attempts):
         request = planner_request(asked, turn.target, tools)
         reply = await ask_aside(turn, request, "plan")
-        said = "".join(entry.text for entry in reply.entries if entry.kind == "respond")
-        found = read_plan(said, tools, most)
+        text = "".join(entry.text for entry in reply.entries if entry.kind == "respond")
+        found = read_plan(text, tools, most)
         if not found.problems:
             break
-        asked += [said or "[]", f"This cannot be used: {'; '.join(found.problems)}. Reply with the JSON array alone."]
+        asked += [text or "[]", f"This cannot be used: {'; '.join(found.problems)}. Reply with the JSON array alone."]
     return [call_entry(turn.user, n, name, args, tools) for n, (name, args) in enumerate(found.calls, 1)]
 
 
@@ -262,9 +262,15 @@ def agent(
         return Runner(
             name="agent", system=system, memory=memory, tools=box, limits=limits, options=options, recall=RECALL_SHARE
         )
-    told = system_text(system, tool_text=tool_text(box.definitions())).lstrip("\n")
+    prompt = system_text(system, tool_text=tool_text(box.definitions())).lstrip("\n")
     return Runner(
-        name="agent", system=told, memory=memory, tools=box.hidden(), limits=limits, options=options, speech=TextTools()
+        name="agent",
+        system=prompt,
+        memory=memory,
+        tools=box.hidden(),
+        limits=limits,
+        options=options,
+        speech=TextTools(),
     )
 
 

@@ -235,9 +235,9 @@ class Bedrock(SdkTransport):
     def _failed(self, provider: str, error: Any) -> ProviderError:
         failures = self._failures
         if isinstance(error, failures.ClientError):
-            said, about = error.response.get("Error") or {}, error.response.get("ResponseMetadata") or {}
-            status = about.get("HTTPStatusCode") or _STATUS.get(str(said.get("Code")), 500)
-            message = {"message": said.get("Message") or str(error)}
+            problem, about = error.response.get("Error") or {}, error.response.get("ResponseMetadata") or {}
+            status = about.get("HTTPStatusCode") or _STATUS.get(str(problem.get("Code")), 500)
+            message = {"message": problem.get("Message") or str(error)}
             return refusal(provider, status, message, about.get("HTTPHeaders") or {})
         if isinstance(error, (failures.NoCredentialsError, failures.NoRegionError)):
             return ProviderError(f"bedrock: {error}", hint="Set AWS credentials and AWS_REGION as boto3 expects them.")

@@ -259,11 +259,11 @@ def told_messages(messages: Sequence[JsonObject], delimiter: Delimiter = "$") ->
     """Calls as lines of the assistant's message, the results of one group as the user's next message."""
     out: list[JsonObject] = []
     for message in messages:
-        told = _message_in_words(message, delimiter)
-        if out and out[-1]["role"] == told["role"] == "user" and message["role"] == "tool":
-            out[-1] = {"role": "user", "content": f"{out[-1]['content']}\n\n{told['content']}"}
+        in_words = _message_in_words(message, delimiter)
+        if out and out[-1]["role"] == in_words["role"] == "user" and message["role"] == "tool":
+            out[-1] = {"role": "user", "content": f"{out[-1]['content']}\n\n{in_words['content']}"}
         else:
-            out.append(told)
+            out.append(in_words)
     return out
 
 

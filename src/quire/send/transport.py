@@ -44,8 +44,8 @@ async def close(transport: Transport) -> None:
 
 def served(transport: Transport, request: Request) -> Served | None:
     """What an explicit cache did for a request that was answered, where the transport keeps such caches."""
-    told = getattr(transport, "served", None)
-    found: Served | None = told(request) if told is not None else None
+    lookup = getattr(transport, "served", None)
+    found: Served | None = lookup(request) if lookup is not None else None
     return found
 
 
@@ -234,8 +234,8 @@ async def events(chunks: AsyncIterator[bytes], provider: str) -> AsyncIterator[J
         if (event := decoded(data, provider)) is not None:
             yield event
     if not reader.events and began.strip():
-        said = message_of(began.decode(errors="replace").strip())
-        raise ProviderError(f"{provider} sent no stream but {said}", hint="Check the base URL, and any proxy.")
+        problem = message_of(began.decode(errors="replace").strip())
+        raise ProviderError(f"{provider} sent no stream but {problem}", hint="Check the base URL, and any proxy.")
 
 
 # How much of a body that is no stream is looked at to say what it is.
@@ -333,8 +333,8 @@ class Http:
         try:
             async with self._connected().stream("POST", **self._call(request, True)) as response:
                 if response.status_code >= 400:
-                    said = await response.aread()
-                    self._check(request.provider, response.status_code, said, response.headers)
+                    body = await response.aread()
+                    self._check(request.provider, response.status_code, body, response.headers)
                 async for event in events(response.aiter_bytes(), request.provider):
                     yield event
         except httpx.HTTPError as error:
@@ -460,8 +460,8 @@ def told_window(base_url: str, model: str, api_key: str = "", timeout_s: float =
 
 def _window(said: bytes, model: str) -> int:
     try:
-        told = msgspec.json.decode(said, type=_Told)
+        answer = msgspec.json.decode(said, type=_Told)
     except (msgspec.DecodeError, RecursionError):
         return 0
-    found = (each.window(model) for each in (*told.data, *told.models))
-    return told.default_generation_settings.n_ctx or next(filter(None, found), 0)
+    found = (each.window(model) for each in (*answer.data, *answer.models))
+    return answer.default_generation_settings.n_ctx or next(filter(None, found), 0)

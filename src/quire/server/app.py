@@ -97,8 +97,8 @@ async def _refused(service: Service, request: Request, error: Exception) -> Resp
     from starlette.exceptions import HTTPException
 
     status, headers = (error.status_code, error.headers) if isinstance(error, HTTPException) else (500, None)
-    said = {404: f"there is no route {request.url.path[:200]!r}", 405: f"{request.method} is not taken here"}
-    return problem_response(HttpRefusal(status, said.get(status, "internal error"), headers=headers), service)
+    messages = {404: f"there is no route {request.url.path[:200]!r}", 405: f"{request.method} is not taken here"}
+    return problem_response(HttpRefusal(status, messages.get(status, "internal error"), headers=headers), service)
 
 
 @contextlib.asynccontextmanager

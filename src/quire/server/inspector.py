@@ -311,8 +311,8 @@ def inspect_entry(call: RouteCall) -> FullText:
     if not found:
         raise NotFound(f"{call.name} has no entry {call.query.seq}", hint="Entries count from 1.")
     entry = found[0]
-    told = whole_text(entry) if entry.kind in ("result", "attach", "user", "respond") else entry.text
-    return FullText(told or encode(entry, ids=False))
+    text = whole_text(entry) if entry.kind in ("result", "attach", "user", "respond") else entry.text
+    return FullText(text or encode(entry, ids=False))
 
 
 def inspect_search(call: RouteCall) -> FoundEntries:

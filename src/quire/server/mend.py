@@ -161,7 +161,7 @@ class Mender:
             state.newest = draft.body
             fired += ["tail"] if _with_tails(draft) else []
         draft.betas = needed_betas(draft.messages)
-        # A tail that stands as it stood is no rule of its own: the one that wrote it is told again.
+        # A tail that has not changed is not reported as a rule: the rule that wrote it is.
         if fired == ["tail"] or (fired == ["tail", "marks"]):
             fired = [*state_rules(state), *(name for name in fired if name != "tail")]
         return draft, [name for name in dict.fromkeys(fired) if name != "tail"]

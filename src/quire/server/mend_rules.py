@@ -217,10 +217,10 @@ def late_effort(draft: BodyDraft) -> bool:
     first, now = ((each.get(holder) or {}).get("effort") for each in (draft.state.first, draft.body))
     if not first or not now:
         return False
-    told = draft.state.effort or first
-    if now == told == first:
+    current = draft.state.effort or first
+    if now == current == first:
         return False
-    if now != told:
+    if now != current:
         if not draft.takes_text:
             return False
         if holder == "reasoning":

@@ -62,7 +62,7 @@ class ShownRequest(msgspec.Struct, frozen=True):
 
     built: Built | Refused
     policy: Policy
-    # What caches compare one after the other, and how many of them stand as they stood.
+    # What caches compare one after the other, and how many of them are the same as before.
     pieces: tuple[object, ...]
     same: int
     cold: bool
@@ -187,7 +187,7 @@ def compared_pieces(built: Built) -> tuple[object, ...]:
 
 
 def same_pieces(old: tuple[object, ...], new: tuple[object, ...]) -> int:
-    """How many leading pieces stand as they stood."""
+    """How many leading pieces are the same as in the request before."""
     most = min(len(old), len(new))
     differs = (n for n in range(most) if old[n] is not new[n] and old[n] != new[n])
     return next(differs, most)

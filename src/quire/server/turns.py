@@ -371,9 +371,12 @@ async def _answer(call: RouteCall, turn: RunningTurn, stream: bool) -> Any:
         return call.service.readers.response(_told(call, turn))
     outcome = await asyncio.shield(turn.task)
     if outcome.problem is not None:
-        said = outcome.problem
+        problem = outcome.problem
         raise HttpRefusal(
-            said["status"], said.get("detail", ""), hint=said.get("hint", ""), state=msgspec.to_builtins(outcome)
+            problem["status"],
+            problem.get("detail", ""),
+            hint=problem.get("hint", ""),
+            state=msgspec.to_builtins(outcome),
         )
     return outcome
 

@@ -268,8 +268,8 @@ class SeenThread:
         return self._next[1]
 
     def _made_now(self) -> ShownRequest | None:
-        said = next((each.kind for each in reversed(self.entries) if each.kind not in ("sent", "rebase")), "")
-        if not said or said in SPOKEN:
+        last_kind = next((each.kind for each in reversed(self.entries) if each.kind not in ("sent", "rebase")), "")
+        if not last_kind or last_kind in SPOKEN:
             return None
         assembly = self._folds.under(self.policy)
         if not assembly.turn or assembly.round.streaming:

@@ -353,7 +353,7 @@ def read_exchange(exchange: WatchedExchange) -> Reading | None:
     call = call_of("", about, sent, None)
     data = plain(exchange.reply, exchange.reply_headers.get("content-encoding", ""), cut=not exchange.whole)
     ended = exchange.whole or _LAST_WORD.search(data) is not None
-    told = not wire_of(call.provider).reports_no_cache or _FIGURES.search(data) is not None
+    reported = not wire_of(call.provider).reports_no_cache or _FIGURES.search(data) is not None
     if "event-stream" not in exchange.reply_headers.get("content-type", ""):
         whole = _json_or_none(data)
         reply: JsonObject = whole if isinstance(whole, dict) else {}
@@ -361,7 +361,7 @@ def read_exchange(exchange: WatchedExchange) -> Reading | None:
         items = tuple(item for item in reply.get("output") or () if isinstance(item, dict))
         ended = exchange.whole or bool(reply)
         said = diagnosis_of(reply) or _asked_for(sent)
-        return Reading(_telling(call, told), given, str(reply.get("id") or ""), items, said, ended)
+        return Reading(_telling(call, reported), given, str(reply.get("id") or ""), items, said, ended)
     wire = wire_of(call.provider, sent)
     speaks = call.provider if wire_of(call.provider).name == wire.name else wire.name
     stream = providers.stream(f"{speaks}:{call.model}")
@@ -377,7 +377,7 @@ def read_exchange(exchange: WatchedExchange) -> Reading | None:
     used = stream.partial().usage
     call = msgspec.structs.replace(call, usage=used if used.input_total else None)
     items = tuple(items_by_place[place] for place in sorted(items_by_place))
-    return Reading(_telling(call, told), given, id, items, diagnosis, ended)
+    return Reading(_telling(call, reported), given, id, items, diagnosis, ended)
 
 
 # The last word of a stream, in any format.

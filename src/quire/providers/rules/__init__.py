@@ -107,7 +107,7 @@ Checked: TypeAlias = tuple[str, dict[bytes, int]]
 
 
 class GrowingCheck:
-    """Checks one thread's requests as they grow: messages that stand as they stood are not looked at again.
+    """Checks one thread's requests as they grow: unchanged messages are not looked at again.
 
     Bodies must not be changed in place: the very same message is taken to be what it was. What was found in it is
     found again. `checked` is what another found of earlier requests: `GrowingCheck.checked`, kept somewhere safe.
@@ -142,7 +142,7 @@ class GrowingCheck:
             return [found("B.json", "$", problem="nested too deeply")]
 
     def _begin(self, sequels: Iterable[Callable[[], Sequel]]) -> None:
-        # What stood before, by the identity of each message: one that has only moved is read and hashed already.
+        # Earlier messages by their identity: one that has only moved is read and hashed already.
         self._before = {id(turn.value): (turn, name) for turn, name in zip(self._turns, self._names, strict=True)}
         self._messages: Sequence[Json] = ()
         self._lines: Sequence[bytes] = ()
@@ -304,13 +304,13 @@ def _no_numbers(value: Json, path: str) -> Iterator[Finding]:
     """NaN and the infinities, which JSON does not have."""
     waiting = [(path, value)]
     while waiting:
-        place, one = waiting.pop()
-        if isinstance(one, dict):
-            waiting += [(at(place, str(name)), inner) for name, inner in one.items()]
-        elif isinstance(one, list | tuple):
-            waiting += [(f"{place}[{index}]", inner) for index, inner in enumerate(one)]
-        elif isinstance(one, float) and not math.isfinite(one):
-            yield found("B.json", place, problem=f"{where(place)}: {one} is no number that JSON has")
+        place, value = waiting.pop()
+        if isinstance(value, dict):
+            waiting += [(at(place, str(name)), inner) for name, inner in value.items()]
+        elif isinstance(value, list | tuple):
+            waiting += [(f"{place}[{index}]", inner) for index, inner in enumerate(value)]
+        elif isinstance(value, float) and not math.isfinite(value):
+            yield found("B.json", place, problem=f"{where(place)}: {value} is no number that JSON has")
 
 
 # What a model takes, by the model table: its name, media, effort levels, roles; and fields that nobody knows.
@@ -402,8 +402,8 @@ _HELD = re.compile(r"(?:data:)?(audio|video)/[\w.+-]+(?:;.*)?", re.S)
 def _held(block: JsonObject) -> str:
     """Audio or video, where a block says that it holds it in place of what its type says."""
     inner = [block, *(value for value in block.values() if isinstance(value, dict))]
-    told = [text(value)[:80] for part in inner for value in part.values() if isinstance(value, str)]
-    return next((match[1] for each in told if (match := _HELD.fullmatch(each))), "")
+    texts = [text(value)[:80] for part in inner for value in part.values() if isinstance(value, str)]
+    return next((match[1] for each in texts if (match := _HELD.fullmatch(each))), "")
 
 
 def _enclosed(check: Check, turn: TurnMessage) -> Iterator[tuple[str, str, JsonObject]]:

@@ -61,8 +61,8 @@ class ToolsDefined(Sequel):
 def blank_blocks(blocks: Iterable[TurnBlock]) -> Iterator[Finding]:
     """Row 35."""
     for block in blocks:
-        said = block.raw.get("text")
-        if block.type == "text" and isinstance(said, str) and not said.strip():
+        words = block.raw.get("text")
+        if block.type == "text" and isinstance(words, str) and not words.strip():
             yield found("B2.35", block.path)
 
 

@@ -73,16 +73,16 @@ def _against(check: Check, seen: ServerMemory, talk: Conversation) -> Iterator[F
     latest = _latest(talk)
     sent = list(signed(talk))
     modified = False
-    for one in sent:
-        issued = seen.signed.get(one.key)
+    for thought in sent:
+        issued = seen.signed.get(thought.key)
         if issued is None:
             if seen.complete:
-                yield found("B2.12", one.block.path)
-        elif issued.content != one.content:
-            modified = modified or one.message == latest
-            yield found("B2.10" if one.message == latest else "B2.12", one.block.path)
-        elif issued.prefix != one.prefix and _is_bound(check, seen):
-            yield found("B2.11", one.block.path)
+                yield found("B2.12", thought.block.path)
+        elif issued.content != thought.content:
+            modified = modified or thought.message == latest
+            yield found("B2.10" if thought.message == latest else "B2.12", thought.block.path)
+        elif issued.prefix != thought.prefix and _is_bound(check, seen):
+            yield found("B2.11", thought.block.path)
     if not modified and latest is not None:
         yield from _incomplete(seen, talk.messages[latest], [each.key for each in sent if each.message == latest])
 
@@ -138,8 +138,8 @@ def remember(seen: ServerMemory, talk: Conversation, *, since: int = 0) -> None:
     for _, run in groupby(given, key=lambda each: each.message):
         blocks = list(run)
         reply = tuple(block.key for block in blocks)
-        for one in blocks:
-            seen.sign(one.key, Issued(one.prefix, one.content, reply))
+        for thought in blocks:
+            seen.sign(thought.key, Issued(thought.prefix, thought.content, reply))
 
 
 # Claude's cache marks: how many, in which order, on what (rows 6 to 8 and the caching guide's own rules).

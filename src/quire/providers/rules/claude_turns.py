@@ -277,8 +277,8 @@ def blank_texts(check: Check, blocks: Iterable[TurnBlock]) -> Iterator[Finding]:
         inner = objects_at(block.raw.get("content"), f"{block.path}.content")
         held = inner if block.type == "tool_result" else [(block.path, block.raw)]
         for path, raw in held:
-            said = raw.get("text") if raw.get("type") == "text" else None
-            if said == "":
+            words = raw.get("text") if raw.get("type") == "text" else None
+            if words == "":
                 yield found("B2.5" if raw.get("cache_control") else "B2.4", path)
-            elif isinstance(said, str) and not said.strip() and check.via_bedrock:
+            elif isinstance(words, str) and not words.strip() and check.via_bedrock:
                 yield found("B2.4b", path)

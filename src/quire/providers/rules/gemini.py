@@ -225,8 +225,8 @@ def least(check: Check) -> Iterator[Finding]:
     parts += [part for _, part in objects_at(obj(system).get("parts"), "")]
     if any(get(part, name) is not None for part in parts for name in ("inlineData", "fileData")):
         return
-    said = "\n".join([text(system), *(text(part.get("text")) for part in parts)])
-    tokens = count(said, check.info.model).tokens
+    instructions = "\n".join([text(system), *(text(part.get("text")) for part in parts)])
+    tokens = count(instructions, check.info.model).tokens
     if tokens < check.info.min_cache_tokens:
         yield found("B2.33", setting(check.body, "contents")[0], found=tokens, least=check.info.min_cache_tokens)
 
@@ -243,17 +243,17 @@ def _schema(schema: JsonObject, path: str) -> Iterator[Finding]:
     waiting: list[tuple[str, Json]] = [(path, schema)]
     # A list of its own instead of recursion: schemas from outside may be nested to any depth.
     while waiting:
-        place, one = waiting.pop()
-        if not isinstance(one, dict):
+        place, value = waiting.pop()
+        if not isinstance(value, dict):
             continue
-        for name in one:
+        for name in value:
             if name not in known:
                 fix = f"Leave {name} out, or send the schema as parametersJsonSchema."
                 yield found("B2.34", at(place, name), name=name, fix=fix)
-        if isinstance(one.get("type"), list):
+        if isinstance(value.get("type"), list):
             fix = "Use one type, and nullable for null; or send the schema as parametersJsonSchema."
             yield found("B2.34", f"{place}.type", name="type", fix=fix)
-        waiting += _children(one, place)
+        waiting += _children(value, place)
 
 
 def _children(schema: JsonObject, path: str) -> list[tuple[str, Json]]:

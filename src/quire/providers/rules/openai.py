@@ -184,8 +184,8 @@ class Alternation(Sequel):
         self._expected = "user"
 
     def take(self, check: Check, turn: TurnMessage) -> Iterator[Finding]:
-        told = turn.index == 0 and turn.role in ("system", "developer")
-        if not check.info.features.alternation or not self._expected or told:
+        is_instruction = turn.index == 0 and turn.role in ("system", "developer")
+        if not check.info.features.alternation or not self._expected or is_instruction:
             return
         if turn.role == "tool" or call_ids(turn.raw):
             return

@@ -133,7 +133,7 @@ def _pointed(row: Iterable[Block]) -> Iterator[Block]:
 
 
 class Reader:
-    """Reads a thread's bodies one after the other; blocks of units that stand as they stood are not made again."""
+    """Reads a thread's bodies one after the other; blocks of unchanged units are not made again."""
 
     def __init__(self, wire: str, frozen: bool = False) -> None:
         self._walk = Walk(wire_of(wire).layout, frozen)

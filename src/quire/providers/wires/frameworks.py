@@ -191,16 +191,16 @@ def _responses_items(data: JsonObject) -> list[Entry]:
 def _item(block: JsonObject) -> JsonObject:
     item = {key: value for key, value in block.items() if key not in _LANGCHAINS and value is not None}
     if block.get("type") == "reasoning":
-        told = [{"type": "summary_text", "text": str(each.get("text") or "")} for each in objects(block, "summary")]
-        return {**{key: value for key, value in item.items() if key != "status"}, "summary": told}
+        summary = [{"type": "summary_text", "text": str(each.get("text") or "")} for each in objects(block, "summary")]
+        return {**{key: value for key, value in item.items() if key != "status"}, "summary": summary}
     if block.get("type") == "text":
-        said = {
+        output = {
             "type": "output_text",
             "text": str(block.get("text") or ""),
             "annotations": block.get("annotations") or [],
         }
         named = {"id": block["id"]} if block.get("id") else {}
-        return {"type": "message", **named, "role": "assistant", "status": "completed", "content": [said]}
+        return {"type": "message", **named, "role": "assistant", "status": "completed", "content": [output]}
     return item
 
 
@@ -354,8 +354,8 @@ def _write_pydantic_ai(sheet: Draft, message: Message) -> None:
     elif message.role == "tool":
         sheet.messages.append(_request(*(_return(part) for part in message.parts if isinstance(part, Result))))
     elif message.role == "note":
-        said = "\n\n".join(part.text for part in message.parts if isinstance(part, Text))
-        sheet.messages.append(_request(_part("system-prompt", content=said)))
+        text = "\n\n".join(part.text for part in message.parts if isinstance(part, Text))
+        sheet.messages.append(_request(_part("system-prompt", content=text)))
     elif message.role == "user":
         sheet.messages.append(_request(_part("user-prompt", content=_pydantic_ai_content(message.parts))))
 

@@ -131,10 +131,10 @@ def _user(blocks: list[JsonObject]) -> list[Entry]:
     """The results, and then what the user says, as the API orders them."""
     results = [answered(block) for block in blocks if block.get("type") == "tool_result"]
     rest = [block for block in blocks if block.get("type") != "tool_result"]
-    images = [image_json(one) for block in rest if (one := _image(block))]
+    images = [image_json(image) for block in rest if (image := _image(block))]
     wire = ENCLOSURE.origin(rest, first=not results)
-    said = user(text_of(rest), images=images or None, wire=wire)
-    return results if results and not rest else [*results, said]
+    entry = user(text_of(rest), images=images or None, wire=wire)
+    return results if results and not rest else [*results, entry]
 
 
 def _image(block: JsonObject) -> Image | None:
@@ -148,12 +148,12 @@ def _system(message: JsonObject, blocks: list[JsonObject]) -> list[Entry]:
     effort = sub(message, "output_config").get("effort")
     added = [sub(tool, "definition") for block in blocks if "definition" in (tool := sub(block, "tool"))]
     text = text_of([block for block in blocks if block.get("type") == "text"])
-    told = {"effort": effort} if effort else {}
+    wire = {"effort": effort} if effort else {}
     named = [block for block in blocks if block.get("type") in ("tool_addition", "tool_removal")]
     if len(named) > len(added):
         # Tools of the list in front, by their names: nothing that an entry could say.
-        return [note(text, wire={**told, "blocks": blocks})]
-    out = [system(text, wire=told or None)] if text or effort or not added else []
+        return [note(text, wire={**wire, "blocks": blocks})]
+    out = [system(text, wire=wire or None)] if text or effort or not added else []
     return out + ([offered(typed(added, tool_entry, tool_definition))] if added else [])
 
 

@@ -58,8 +58,8 @@ def _head_entries(request: JsonObject, model: str) -> list[Entry]:
     if defined := objects(sub(request, "toolConfig"), "tools"):
         out.append(offered(map(_offer, _unpointed(defined)), format=FORMAT, tools=defined))
     if request.get("system") is not None:
-        told = objects(request, "system")
-        out.append(system(told_text(told, text_of), wire={"format": FORMAT, "system": told}))
+        blocks = objects(request, "system")
+        out.append(system(told_text(blocks, text_of), wire={"format": FORMAT, "system": blocks}))
     return out
 
 
@@ -126,8 +126,8 @@ def _user(content: list[JsonObject]) -> list[Entry]:
     rest = [block for block in content if "toolResult" not in block and "cachePoint" not in block]
     images = [image_json(_image(sub(block, "image"))) for block in rest if "image" in block]
     wire = ENCLOSURE.origin(rest, first=not results)
-    said = user(text_of(rest), images=images or None, wire=wire)
-    return results if results and not rest else [*results, said]
+    entry = user(text_of(rest), images=images or None, wire=wire)
+    return results if results and not rest else [*results, entry]
 
 
 def _image(given: JsonObject) -> Image:
@@ -259,9 +259,9 @@ class ConverseStream(ReplyStream):
 
 def other_format(body: JsonObject) -> str:
     """Bedrock takes Anthropic's own format too: `anthropic_version`, or blocks with a `type`."""
-    said = (each.get("content") for each in as_list(body.get("messages")) if isinstance(each, dict))
+    contents = (each.get("content") for each in as_list(body.get("messages")) if isinstance(each, dict))
     # The first message that says something tells.
-    first = next((content for content in said if content), None)
+    first = next((content for content in contents if content), None)
     typed = any(isinstance(block, dict) and isinstance(block.get("type"), str) for block in as_list(first))
     return "anthropic" if "anthropic_version" in body or typed or isinstance(first, str) else ""
 

@@ -275,13 +275,13 @@ def _note(sheet: Draft, message: Message) -> None:
     if effort := wanted_effort(message):
         sheet.effort = effort
         sheet.leave_out(message, "effort is set for the whole request, which moves the prefix of the messages")
-    said = texts(message)
+    words = texts(message)
     role, unsent = sheet.last.get("role"), sheet.unsent.get("role")
-    if not said:
+    if not words:
         return
     if sheet.info.features.late_system and (role == "user" or unsent == "system"):
         before = sheet.messages.pop()["content"] if role == "system" else []
-        sheet.messages.append({"role": "system", "content": [*before, *({"text": text} for text in said)]})
+        sheet.messages.append({"role": "system", "content": [*before, *({"text": text} for text in words)]})
     elif unsent == "user":
         added = {"text": note_text(message)}
         sheet.messages[-1] = {**sheet.last, "content": [*sheet.last["content"], added]}

@@ -100,10 +100,10 @@ def _head_entries(request: JsonObject) -> list[Entry]:
     given = request.get("tools")
     if defined := objects({"tools": [given] if isinstance(given, dict) else given}, "tools"):
         out.append(offered(_offers(defined), format=FORMAT, tools=defined))
-    told = request.get("systemInstruction", request.get("system_instruction"))
-    if told is not None:
-        parts = [part_in(part) for part in listed(told, "parts")] if isinstance(told, dict) else [{"text": told}]
-        out.append(system(told_text(parts, text_of), wire={"format": FORMAT, "system": told}))
+    prompt = request.get("systemInstruction", request.get("system_instruction"))
+    if prompt is not None:
+        parts = [part_in(part) for part in listed(prompt, "parts")] if isinstance(prompt, dict) else [{"text": prompt}]
+        out.append(system(told_text(parts, text_of), wire={"format": FORMAT, "system": prompt}))
     return out
 
 
@@ -190,8 +190,8 @@ def _entries(content: Json, where: str = "content", waiting: Iterable[Entry] = (
     wire = ENCLOSURE.origin(rest, first=not results)
     if not text_of(rest) and not images:
         wire = {"blank": True}
-    said = user(text_of(rest), images=images or None, wire=wire)
-    return results if results and not rest else [*results, said]
+    entry = user(text_of(rest), images=images or None, wire=wire)
+    return results if results and not rest else [*results, entry]
 
 
 def _results(parts: list[JsonObject], waiting: list[Entry]) -> list[Entry]:
@@ -360,12 +360,14 @@ def _head(body: JsonObject) -> Iterator[Unit]:
         yield Unit(("cachedContent",), "tools", "tool", cached, (), ({"cachedContent": cached},))
     for index, tool in enumerate(as_list(setting(body, "tools")[1])):
         yield replace(definition(("tools", index), as_block(tool)), compared=tuple(_declared(as_block(tool))))
-    told = setting(body, "systemInstruction")[1]
-    given = told.get("parts") if isinstance(told, dict) else [{"text": told}] if isinstance(told, str) else told
+    prompt = setting(body, "systemInstruction")[1]
+    given = (
+        prompt.get("parts") if isinstance(prompt, dict) else [{"text": prompt}] if isinstance(prompt, str) else prompt
+    )
     parts = tuple(
         UnitPart(("systemInstruction", "parts", at), as_block(each)) for at, each in enumerate(as_list(given))
     )
-    yield Unit((), "system", "system", told, parts, tuple(part.value for part in parts))
+    yield Unit((), "system", "system", prompt, parts, tuple(part.value for part in parts))
 
 
 def _declared(tool: JsonObject) -> Iterator[Json]:

@@ -420,8 +420,8 @@ def _body(sheet: Draft, prompt: Prompt) -> JsonObject:
 def _tools(sheet: Draft, tools: list[JsonObject]) -> list[JsonObject]:
     """All functions in one tool, and beside it Gemini's own, a tool each."""
     own = [definition for tool in tools if (definition := sheet.own(tool))]
-    told = [tool for tool in tools if sheet.own(tool) is None]
-    functions = [with_more(declaration(tool), tool, NATIVE) for tool in told]
+    declared = [tool for tool in tools if sheet.own(tool) is None]
+    functions = [with_more(declaration(tool), tool, NATIVE) for tool in declared]
     return [*([{"functionDeclarations": functions}] if functions else []), *own]
 
 

@@ -360,11 +360,11 @@ def chat_head(body: JsonObject) -> Iterator[Unit]:
 
 
 def _message(message: Json, index: int) -> Unit:
-    role, thought, said = (str(message.get("role", "")), message.get("reasoning_content"), message.get("refusal"))
+    role, thought, refusal = (str(message.get("role", "")), message.get("reasoning_content"), message.get("refusal"))
     parts = [UnitPart(("reasoning_content",), {"type": "thinking", "thinking": thought})] if thought else []
     parts += parts_of(message.get("content"), "content")
     # A refusal is the text of a message that has none; calls follow whatever was said.
-    parts += [UnitPart(("refusal",), {"type": "text", "text": said})] if said else []
+    parts += [UnitPart(("refusal",), {"type": "text", "text": refusal})] if refusal else []
     calls = as_list(message.get("tool_calls"))
     parts += [UnitPart(("tool_calls", at), as_block(call)) for at, call in enumerate(calls)]
     parts = parts or [UnitPart(("content",), {"type": "text", "text": ""})]

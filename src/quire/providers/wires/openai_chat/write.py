@@ -301,10 +301,10 @@ def _body(sheet: Draft, prompt: Prompt) -> JsonObject:
     dialect = dialect_of(sheet.info)
     messages = sheet.messages
     heads = [prompt.system] if prompt.system and sheet.info.features.template else prompt.systems
-    told = told_in_front(
+    instructions = told_in_front(
         sheet, prompt, heads, text_of, lambda text: {"role": "system", "content": _content(sheet, text)}
     )
-    messages = [*told, *messages]
+    messages = [*instructions, *messages]
     if not sheet.messages and (not prompt.front or alternates(sheet.info)):
         messages.append({"role": "user", "content": _content(sheet, GO_ON)})
     body: JsonObject = {"model": sheet.info.model, "messages": messages}

@@ -386,9 +386,9 @@ def _head(body: JsonObject) -> Iterator[Unit]:
         yield replace(unit, parts=()) if as_block(tool).get("defer_loading") else unit
     if isinstance(body.get("text"), dict) and body["text"].get("format"):
         yield schema(("text", "format"), body["text"]["format"])
-    if told := body.get("instructions"):
-        parts = tuple(part._replace(markable=False) for part in parts_of(told, "instructions"))
-        yield Unit((), "system", "system", told, parts, ({"instructions": told},))
+    if instructions := body.get("instructions"):
+        parts = tuple(part._replace(markable=False) for part in parts_of(instructions, "instructions"))
+        yield Unit((), "system", "system", instructions, parts, ({"instructions": instructions},))
 
 
 def _items(body: JsonObject) -> Sequence[Json]:

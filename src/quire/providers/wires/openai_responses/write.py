@@ -178,8 +178,8 @@ def _reference(own: JsonObject, part: Text, message: Message, sheet: Draft) -> J
 
 def is_named(item: JsonObject) -> bool:
     """Whether an item only names what the provider holds: by its id, without what it says."""
-    told = item.get("encrypted_content") or item.get("content")
-    return kind_of(item) == "item_reference" or (item.get("type") == "reasoning" and not told)
+    thought = item.get("encrypted_content") or item.get("content")
+    return kind_of(item) == "item_reference" or (item.get("type") == "reasoning" and not thought)
 
 
 def _is_stored(part: Text | Think, sheet: Draft) -> bool:
