@@ -211,7 +211,7 @@ def _end(store: Store, thread: str) -> tuple[str, int]:
     return info.id, info.seq
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group()
 def log() -> None:
     """Keep threads: every entry is stored durably, chained by hash, and never changed.
 

@@ -108,7 +108,7 @@ def _json(info: ModelInfo) -> dict[str, Any]:
 # `quire local`: install, list and serve the embedded models.
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group()
 def local() -> None:
     """Install, list and serve the models that Quire runs itself.
 

@@ -265,7 +265,7 @@ def purge(db: Place | None, as_json: bool) -> None:
 COMMANDS = (create, update, delete, catalog, purge)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group()
 def record() -> None:
     """Keep records: documents with tags, versions, a time to live, and hints on what a model sees of them.
 
@@ -386,7 +386,7 @@ def history(id: str, db: Place | None, as_json: bool) -> None:
 # `quire build`: the context of a consumer, from its configuration and the records.
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command()
 @click.argument("consumer")
 @click.option("--request", help="What is asked, as text.")
 @click.option("--trigger", metavar="ID", help="The record that asks; default: the newest one that triggers.")

@@ -65,7 +65,7 @@ def outcome_json(outcome: Outcome, target: str) -> JsonObject:
     }
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command()
 @click.argument("thread")
 @click.argument("text", required=False)
 @attach_option
@@ -147,7 +147,7 @@ def _mention_interrupted(store: Store, thread: str) -> None:
 # `quire resume`: go on with a turn that was interrupted.
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command()
 @click.argument("thread")
 @model_options
 @runner_options

@@ -25,10 +25,8 @@ if TYPE_CHECKING:
     from quire.server.proxy import Passing
     from quire.server.service import Service, ServiceLimits
 
-_HELP = {"help_option_names": ["-h", "--help"]}
 
-
-@click.group(invoke_without_command=True, context_settings=_HELP)
+@click.group(invoke_without_command=True)
 @port_option
 @click.option(
     "--host", default="127.0.0.1", show_default=True, help="Which address; any but this machine's demands keys."
@@ -229,7 +227,7 @@ def _proxies(to: str | None, how: JsonObject) -> Callable[[str], Passing] | None
     return lambda tenant: own if tenant == DEFAULT_TENANT else passing_for(to, tenant, **how)
 
 
-@serve.group(context_settings=_HELP)
+@serve.group()
 def keys() -> None:
     """Make, list and revoke the keys of a service."""
 
@@ -337,7 +335,7 @@ def _show(url: str, no_browser: bool) -> None:
         webbrowser.open(url)
 
 
-@click.command(context_settings=_HELP)
+@click.command()
 @click.option("--no-redact", is_flag=True, help="Show secrets as they are kept.")
 @db_option
 def mcp(no_redact: bool, db: Place | None) -> None:
