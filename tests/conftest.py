@@ -6,6 +6,7 @@ import importlib.util
 import inspect
 import json
 import os
+import re
 import shutil
 import signal
 import tempfile
@@ -16,8 +17,10 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import httpx
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling
 
 from quire.assemble import Assembly, Built
 from quire.log.sqlite import SqliteStore
@@ -42,6 +45,10 @@ if os.path.isdir(MEMORY) and "TMPDIR" not in os.environ:
 
 ROOT = Path(__file__).resolve().parent.parent
 
+# Many processes share the machine: what httpx waits for unless it is told otherwise, which all of its calls share.
+_patience = inspect.signature(httpx.get).parameters["timeout"].default
+_patience.connect = _patience.read = _patience.write = _patience.pool = 120.0
+
 # `ci` gives the same cases every time, so that a red run can be repeated; the others look for new ones.
 _EXAMPLES = {"ci": 200, "explore": 500, "nightly": 10_000, "quick": 60}
 for _name, _examples in _EXAMPLES.items():
@@ -65,6 +72,31 @@ TRACES = "pi_large_session swe_agent tau2_airline tau_retail_gemini tau_retail_g
 def traces(name: str) -> list[Any]:
     """Recorded conversations, each with its messages in the form of OpenAI Chat."""
     return [json.loads(line) for line in shared_data(f"traces/{name}.jsonl").read_text().split("\n") if line]
+
+
+class OneWorkerAFile(LoadScopeScheduling):
+    """The tests of a file run in one process, and so do files of one `xdist_group`: what they share is made once.
+
+    By itself pytest-xdist puts the mark into a field of a test that pytest does not read any more.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return self._groups.setdefault(file, _group(ROOT / file) or file)
+
+    def __init__(self, *how: Any) -> None:
+        super().__init__(*how)
+        self._groups: dict[str, str] = {}
+
+
+def _group(file: Path) -> str:
+    found = re.search(r'xdist_group\("(\w+)"\)', file.read_text())
+    return found[1] if found else ""
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    config.option.loadscopereorder = False
+    return OneWorkerAFile(config, log)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -4,12 +4,15 @@ import asyncio
 import copy
 import os
 import pty
+import random
+import socket
 import subprocess
 import sys
 import threading
+import time
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib import import_module
 from pathlib import Path
@@ -70,8 +73,37 @@ def on_terminal(folder: Path, *words: str, typed: str = "", program: Sequence[st
     except OSError:  # how Linux says that the other end is closed
         pass
     os.close(ours)
-    process.wait(30)
+    process.wait(120)
     return received
+
+
+def until(holds: Callable[[], object], what: object = "it did not come") -> None:
+    """Wait for what another thread, process or page does; long enough for a machine that is busy with other things."""
+    end = time.monotonic() + 120
+    while not holds():
+        assert time.monotonic() < end, what
+        time.sleep(0.01)
+
+
+def free_port() -> int:
+    """A port that nobody has, and that the system gives to nobody who asks for any."""
+    while True:
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", random.SystemRandom().randrange(20_000, 32_000)))
+            return int(probe.getsockname()[1])
+
+
+def assert_in_proportion(work: Callable[[int], object], length: int) -> None:
+    """Eight times the length takes far less than sixty-four times the CPU time, in one of ten tries at least."""
+    for _ in range(10):
+        spent = []
+        for size in (length // 8, length):
+            begun = time.process_time()
+            work(size)
+            spent.append(time.process_time() - begun)
+        if spent[1] < 0.01 or spent[1] < 24 * spent[0]:
+            return
+    raise AssertionError(f"{length // 8} take {spent[0]:.3f} s, {length} take {spent[1]:.3f} s")
 
 
 class Later:

@@ -14,7 +14,7 @@ import pytest
 from cache_bodies import MINUTE, assistant, claude, text, user
 
 from quire.errors import FormatError
-from toolbox import run
+from toolbox import free_port, run
 
 
 @pytest.fixture
@@ -121,9 +121,7 @@ def test_emulate_serves_until_it_is_interrupted(tmp_path: Path) -> None:
     replies = tmp_path / "replies"
     replies.write_text('Plain text.\n{"text": "From JSON."}\nIn pieces.\n{"status": 429, "retry_after_s": 1}\n')
     command = [sys.executable, "-m", "quire", "emulate", "-p", "anthropic", "--replies", str(replies)]
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command += ["--lenient", "--state", str(tmp_path / "state"), "--port", str(port), "--chunk-bytes", "5"]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}
@@ -135,16 +133,16 @@ def test_emulate_serves_until_it_is_interrupted(tmp_path: Path) -> None:
     for _ in range(2):
         body = json.dumps({**claude(user(text(3)))}).encode()
         request = urllib.request.Request(f"{url}/v1/messages", body, {"content-type": "application/json"})
-        with urllib.request.urlopen(request, timeout=20) as reply:
+        with urllib.request.urlopen(request, timeout=120) as reply:
             answers.append(json.load(reply)["content"][0]["text"])
     body = json.dumps({**claude(user(text(3))), "stream": True}).encode()
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as raw:
+    with socket.create_connection(("127.0.0.1", port), timeout=120) as raw:
         head = f"POST /v1/messages HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
         raw.sendall(head.encode() + body)
         sizes = re.findall(rb"(?:^|\r\n)([0-9a-f]+)\r\n", raw.makefile("rb").read().partition(b"\r\n\r\n")[2])
     assert max(int(size, 16) for size in sizes) == 5
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=20)
+    _, said = process.communicate(timeout=120)
     assert answers == ["Plain text.", "From JSON."]
     assert process.returncode == 0
     assert "stopped after 3 requests" in said

@@ -6,7 +6,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import time
 from http.server import HTTPServer
 from pathlib import Path
 
@@ -26,7 +25,7 @@ from quire.send.transport import unreachable
 from quire.testing import Refuse, emulator
 from quire.thread import open_store
 from quire.values import Entry
-from toolbox import QUIRE, QuietHandler, in_background
+from toolbox import QUIRE, QuietHandler, in_background, until
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -37,13 +36,12 @@ def run(*words: str) -> tuple[str, str, BaseException | None]:
 
 
 def test_ctrl_c_while_the_command_is_loaded_is_no_traceback(home: Path) -> None:
-    (home / "click.py").write_text("import time\nopen('up', 'w').close()\ntime.sleep(60)\n")
+    (home / "click.py").write_text("import time\nopen('up', 'w').close()\ntime.sleep(600)\n")
     env = {**os.environ, "PYTHONPATH": f"{home}:{os.environ.get('PYTHONPATH', '')}"}
     process = subprocess.Popen(QUIRE, env=env, stderr=subprocess.PIPE)
-    while not (home / "up").exists():
-        time.sleep(0.02)
+    until((home / "up").exists)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=120)
     assert err == b"stopped\n"
 
 

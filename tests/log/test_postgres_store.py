@@ -5,11 +5,11 @@ import os
 import subprocess
 import sys
 import threading
-import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -28,7 +28,7 @@ from quire.records import Records
 from quire.testing import postgres_server
 from quire.thread import Thread, open_store
 from quire.values import Entry
-from toolbox import new_tenant, run
+from toolbox import new_tenant, run, until
 
 # The whole length is run at night: what is measured does not grow with it.
 ENTRIES = 50_000 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 10_000
@@ -180,7 +180,7 @@ def test_a_turn_that_was_taken_over_writes_nothing_more(pg_url: str) -> None:
         assert holder.stdout.readline() == "taken\n"
         with pytest.raises(ConflictError, match="was taken over"):
             first.append("t", users("too late"))
-        holder.communicate("\n", timeout=20)
+        holder.communicate("\n", timeout=120)
         with pytest.raises(ConflictError, match="was taken over"):
             first.append("t", users("still", "too late"))
         assert [entry.text for entry in first.read("t")] == ["mine", "still mine: nobody took it", "theirs"]
@@ -191,11 +191,10 @@ def append_together(store: PostgresStore, url: str, *appends: tuple[str, list[En
     with psycopg.connect(url) as root, ThreadPoolExecutor(len(appends)) as pool:
         root.execute("select 1 from quire.tenants where tenant = %s for update", (store.tenant,))
         asked = [pool.submit(store.append, *each) for each in appends]
-        while len(store._commits._waiting) < len(appends) - 1:
-            time.sleep(0.01)
+        until(lambda: len(store._commits._waiting) >= len(appends) - 1)
         root.rollback()
         for each in asked:
-            each.result(60)
+            each.result(120)
 
 
 def test_appends_that_share_a_commit_are_numbered_without_a_gap(pg_url: str) -> None:
@@ -240,13 +239,13 @@ def test_a_turn_is_let_go_of_by_a_process_that_is_killed(pg_url: str) -> None:
             pass
         holder.kill()
         holder.communicate()
-        until = time.monotonic() + 10
-        while True:
-            try:
-                with store.turn_lock("t"):
-                    break
-            except ConflictError:
-                assert time.monotonic() < until
+
+        def free() -> bool:
+            with suppress(ConflictError), store.turn_lock("t"):
+                return True
+            return False
+
+        until(free)
 
 
 def test_replicas_that_start_together_make_the_tables_once_and_no_old_one_opens_a_newer_database(pg_url: str) -> None:
@@ -309,7 +308,7 @@ def test_appends_from_everywhere_at_once_are_all_there_once_in_one_order(pg_url:
         seen: list[int] = []
 
         def follow() -> None:
-            while len(seen) < 8 * per and store.wait_for_change(seen[-1] if seen else 0, 20):
+            while len(seen) < 8 * per and store.wait_for_change(seen[-1] if seen else 0, 120):
                 seen.extend(change.n for change in store.changes(seen[-1] if seen else 0))
 
         def write(writer: int) -> None:
@@ -347,13 +346,12 @@ def test_a_restart_of_the_server_loses_nothing_and_doubles_nothing() -> None:
         with ThreadPoolExecutor(2) as pool:
             running = [pool.submit(write, writer) for writer in (0, 1)]
             for restarts in (1, 2):
-                while min(map(len, written)) < 6 * restarts and not any(each.done() for each in running):
-                    time.sleep(0.01)
+                until(lambda: min(map(len, written)) >= 6 * restarts or any(each.done() for each in running))  # noqa: B023
                 server.stop()
                 server.start()
             ended.set()
             for each in running:
-                each.result(60)
+                each.result(120)
         kept = [entry.text for entry in store.read("t")]
         for writer in (0, 1):
             assert [text for text in kept if text.startswith(f"{writer} ")] == written[writer]
@@ -361,7 +359,18 @@ def test_a_restart_of_the_server_loses_nothing_and_doubles_nothing() -> None:
         assert store.verify().entries == len(kept)
 
 
-def test_a_long_thread_is_served_from_its_checkpoint_within_fifty_milliseconds_of_cpu(pg_url: str) -> None:
+class Counted(PostgresStore):
+    """A store that counts the entries it was asked for."""
+
+    entries_read = 0
+
+    def read(self, *where: Any, **how: Any) -> list[Entry]:
+        found = super().read(*where, **how)
+        self.entries_read += len(found)
+        return found
+
+
+def test_a_long_thread_is_served_from_its_checkpoint_and_the_little_behind_it(pg_url: str) -> None:
     tenant, target = new_tenant(), "anthropic:claude-opus-5-5"
     policy = Policy(budget=16_000, summary=0, handles=0)
     with PostgresStore(pg_url, tenant=tenant) as store:
@@ -375,14 +384,10 @@ def test_a_long_thread_is_served_from_its_checkpoint_within_fifty_milliseconds_o
             thread.append(*said)
         thread.request(target)
         thread.append(values.user("and now?"))
-    used = []
-    for _ in range(3):
-        with PostgresStore(pg_url, tenant=tenant) as replica:
-            begun = time.process_time()
-            request = Thread(replica, "long", policy, observers=()).request(target)
-            used.append(time.process_time() - begun)
-    assert request.body["messages"][-1]["content"][-1]["text"].endswith("and now?")
-    assert min(used) < 0.05, used
+    with Counted(pg_url, tenant=tenant) as replica:
+        request = Thread(replica, "long", policy, observers=()).request(target)
+        assert request.body["messages"][-1]["content"][-1]["text"].endswith("and now?")
+        assert 0 < replica.entries_read < 500
 
 
 def test_an_address_that_leads_nowhere_is_an_error_without_its_password(tmp_path: Path) -> None:

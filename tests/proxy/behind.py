@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,17 +13,10 @@ from quire.server.app import Running
 from quire.server.proxy import CacheWatcher, Passing, Proxy, ProxyOptions, Watched
 from quire.server.service import Service
 from quire.testing import Emulator, emulator
-from toolbox import QUIRE
+from toolbox import QUIRE, until
 
 RULES = "Always be careful with the records. " * 400
 HEADERS = {"x-api-key": "secret-key", "anthropic-version": "2023-06-01"}
-
-
-def wait_for(done: Callable[[], bool], seconds: float = 10.0) -> None:
-    end = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < end, "it did not come"
-        time.sleep(0.01)
 
 
 class Watching:
@@ -34,7 +26,7 @@ class Watching:
         self.server, self.url, self.watcher, self.seen = server, url, watcher, seen
 
     def newest(self, count: int) -> list[Watched]:
-        wait_for(lambda: len(self.seen) >= count)
+        until(lambda: len(self.seen) >= count)
         return self.seen
 
 
@@ -102,7 +94,7 @@ def running(*words: str, **env: str) -> Iterator[tuple[str, Callable[[], tuple[s
         assert " on http" in line, line + process.stderr.read()
         yield (
             line.partition(" on ")[2].split()[0],
-            lambda: (process.send_signal(signal.SIGINT), process.communicate(timeout=20))[1],
+            lambda: (process.send_signal(signal.SIGINT), process.communicate(timeout=120))[1],
         )
     finally:
         process.kill()

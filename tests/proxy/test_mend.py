@@ -8,14 +8,14 @@ from typing import Any
 
 import httpx
 import pytest
-from behind import HEADERS, RULES, Upstream, Watching, body, running, wait_for, watching
+from behind import HEADERS, RULES, Upstream, Watching, body, running, watching
 
 from quire.providers.prefix import prefix_bytes
 from quire.server.mend import Mender, difference, is_subscription
 from quire.server.mend_rules import RULES as MENDING
 from quire.server.mend_rules import changed_sections
 from quire.server.proxy import CacheWatcher, Proxy, ProxyOptions, Watched
-from toolbox import invoke
+from toolbox import invoke, until
 
 pytestmark = [pytest.mark.xdist_group("sdk"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 Body = dict[str, Any]
@@ -428,7 +428,7 @@ def test_the_provider_is_asked_and_says_the_same(
     with Proxy(ProxyOptions(to=server.url, ask_provider=True), watcher) as proxy:
         for turn in range(1, TURNS + 1):
             converse(proxy.url, provider, [{**change(make(turn), turn), "metadata": {"user_id": word + provider}}])
-            wait_for(lambda turn=turn: len(seen) == turn)  # type: ignore[misc]
+            until(lambda turn=turn: len(seen) == turn)  # type: ignore[misc]
     agreement = watcher.as_json()["provider_agreement"]
     assert agreement == {"asked": TURNS - 1, "agreed": TURNS - 1}
     assert any(word in each.line() for each in seen)

@@ -14,11 +14,12 @@ import brotli
 import httpx
 import pytest
 import zstandard
-from behind import Upstream, Watching, body, passing_on, wait_for, watching
+from behind import Upstream, Watching, body, passing_on, watching
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from quire.server.proxy import CacheWatcher, Passing, Proxy, ProxyOptions, Watched
+from toolbox import until
 
 pytestmark = [pytest.mark.xdist_group("sdk"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -142,7 +143,7 @@ def test_compressed_bodies_pass_as_they_are_and_are_read(
     with httpx.stream("POST", f"{url}/v1/messages", content=sent, headers={"content-encoding": coding}) as reply:
         assert b"".join(reply.iter_raw()) == app.reply[0]
     assert app.seen[0][4] == sent
-    wait_for(lambda: bool(seen))
+    until(lambda: bool(seen))
     assert seen[0].call.body["messages"][0]["content"][0]["text"] == "Hi"
     assert seen[0].call.usage is not None
     assert seen[0].call.usage.input_total == 9
@@ -207,10 +208,10 @@ def test_an_application_that_goes_ends_the_call(before_s: float) -> None:
     with Upstream(app) as url, Proxy(url, CacheWatcher()) as proxy:
         with socket.create_connection(("127.0.0.1", int(proxy.url.rsplit(":", 1)[1]))) as own:
             own.sendall(b"POST /v1/messages HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\n{}")
-            wait_for(lambda: app.asked)
+            until(lambda: app.asked)
             if not before_s:
                 assert own.recv(10)
-        wait_for(lambda: app.gone)
+        until(lambda: app.gone)
 
 
 def test_a_slow_reader_slows_the_provider_down() -> None:
@@ -224,7 +225,7 @@ def test_a_slow_reader_slows_the_provider_down() -> None:
                 before = app.sent
                 time.sleep(0.3)
             assert app.sent < 40 * 1024 * 1024
-        wait_for(lambda: app.gone)
+        until(lambda: app.gone)
 
 
 # OpenAI's servers hold what came before: over HTTP by its id, over a WebSocket by the connection as well.

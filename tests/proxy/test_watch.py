@@ -9,13 +9,13 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from behind import HEADERS, RULES, Watching, body, running, wait_for, watching
+from behind import HEADERS, RULES, Watching, body, running, watching
 
 from quire.audit import Grouping, SentCall, audit, read_calls
 from quire.server.proxy import CacheWatcher, Proxy, Watched
 from quire.testing import Cut, Refuse, Slow, emulator
 from quire.values import Usage
-from toolbox import QUIRE, run
+from toolbox import QUIRE, run, until
 
 pytestmark = [pytest.mark.xdist_group("sdk"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -124,7 +124,7 @@ def test_what_fails_in_watching_never_fails_the_application(caplog: pytest.LogCa
     ):
         reply = httpx.post(f"{proxy.url}/v1/messages", json=body("Hi"), headers=HEADERS)
         assert reply.status_code == 200
-        wait_for(lambda: "nobody listens" in caplog.text)
+        until(lambda: "nobody listens" in caplog.text)
 
 
 # Whose loss it is.
@@ -239,7 +239,7 @@ def test_the_command_watches_until_it_is_stopped(tmp_path: Path) -> None:
     ):
         assert httpx.post(f"{url}/v1/messages", json=body("Hi"), headers=HEADERS).status_code == 200
         assert server.requests[0].headers["x-api-key"] == "of-the-proxy"
-        wait_for(lambda: log.exists() and bool(log.read_text()))
+        until(lambda: log.exists() and bool(log.read_text()))
         shown, said = ended()
     assert "anthropic:claude-opus-5-5" in shown
     assert "stopped after 1 request" in said
@@ -255,7 +255,7 @@ def test_the_command_watches_until_it_is_stopped(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_call_of_the_command_says_so(words: tuple[str, ...], said: str) -> None:
-    done = subprocess.run([*QUIRE, "proxy", *words], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*QUIRE, "proxy", *words], capture_output=True, text=True, timeout=120)
     assert done.returncode in (1, 2)
     assert said in done.stderr
     assert "Traceback" not in done.stderr

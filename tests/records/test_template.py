@@ -1,7 +1,6 @@
 """The template engine: what it shows, what it refuses, and that nothing hostile gets further."""
 
 import contextlib
-import time
 
 import pytest
 from hypothesis import given
@@ -10,7 +9,7 @@ from hypothesis import strategies as st
 from quire.errors import DataError, FormatError, QuireError
 from quire.records.hints import render
 from quire.records.paths import HintLimits, Meter
-from toolbox import SCALARS, json_of
+from toolbox import SCALARS, assert_in_proportion, json_of
 
 CONTEXT = {
     "name": "Ada",
@@ -100,10 +99,8 @@ def test_nested_loops_stop_at_the_limit_of_steps() -> None:
     inner: object = "x"
     for _ in range(8):
         inner = {"l": [inner] * 10}
-    started = time.process_time()
     with pytest.raises(DataError, match="more than 100,000 steps"):
         show(template, inner)
-    assert time.process_time() - started < 2
 
 
 def test_output_stops_at_the_limit_of_size() -> None:
@@ -120,10 +117,11 @@ def test_a_template_may_be_only_so_long_and_so_deep() -> None:
 
 @pytest.mark.parametrize("piece", ["{{", "{{{", "{{!--", "{{#if a", "}}", "{{a}}", "{{#each list}}", "[", "{{../"])
 def test_reading_takes_linear_time_whatever_is_repeated(piece: str) -> None:
-    started = time.process_time()
-    with contextlib.suppress(QuireError):
-        show((piece * 64_000)[:64_000])
-    assert time.process_time() - started < 1
+    def read(length: int) -> None:
+        with contextlib.suppress(QuireError):
+            show((piece * length)[:length])
+
+    assert_in_proportion(read, 64_000)
 
 
 names = st.sampled_from(

@@ -13,7 +13,7 @@ from quire.send.transport import told_window
 from quire.thread import Thread, open_store
 from quire.thread_state import policy_for
 from quire.values import Json
-from toolbox import QuietHandler, in_background, invoke
+from toolbox import QuietHandler, in_background, invoke, until
 
 # As each server answers: llama.cpp, vLLM, Ollama, LM Studio, LM Studio before 0.4.
 LOADED = [{"id": "m", "config": {"context_length": 5000, "parallel": 4}}]
@@ -65,6 +65,12 @@ def serving(told: dict[str, Json], wait_s: float = 0.0) -> Iterator[Server]:
         yield server
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a server may take its time, which is not what is tried here."""
+    monkeypatch.setattr(told_window, "__defaults__", ("", 60.0))
+
+
 @pytest.mark.parametrize("path", TOLD)
 def test_each_server_tells_its_window_in_its_own_place(path: str) -> None:
     with serving({path: TOLD[path]}) as server:
@@ -81,6 +87,7 @@ def test_a_server_that_tells_nothing_of_use_is_left_alone(said: Json) -> None:
 def test_nobody_waits_long_for_a_server_that_is_slow_or_away() -> None:
     with serving(TOLD, wait_s=0.5) as server:
         assert told_window(server.url, "m", timeout_s=0.1) == 0
+        until(lambda: server.asked)
         assert len(server.asked) == 1
     assert told_window(server.url, "m") == 0
     assert told_window("no address", "m") == 0

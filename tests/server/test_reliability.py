@@ -19,6 +19,7 @@ from serving import command, served, started, user
 
 from quire.server.service import ServiceLimits
 from quire.testing import Cut, Slow, emulator
+from toolbox import until
 
 MODEL = "anthropic:claude-opus-5-5"
 READERS = 2000 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 200
@@ -52,11 +53,10 @@ def test_killed_amid_turns_nothing_acknowledged_is_lost_and_nothing_runs_twice(t
             key = {"idempotency-key": "turn"}
             with client.stream("POST", "/api/threads/t/turns", json={"text": "two"}, headers=key) as reply:
                 next(reply.iter_bytes())
-                while not model.requests:
-                    time.sleep(0.02)
+                until(lambda: model.requests)
                 process.kill()
                 process.wait()
-        with command(line) as process, httpx.Client(base_url=started(process), timeout=30) as client:
+        with command(line) as process, httpx.Client(base_url=started(process)) as client:
             assert entries(client, "t")[:1] == kept
             standing = client.get("/api/threads/t/turn").json()
             assert (standing["next"], standing["running"]) == ("ask", False)
@@ -141,10 +141,8 @@ def test_an_upstream_that_hangs_is_left_and_one_that_is_cut_is_asked_again(tmp_p
         emulator("anthropic", [Slow("Late.", 60), Cut("Cut off in the middle.", 300), "Whole."], lenient=True) as model,
         served(tmp_path / "q.db", model=MODEL, base_url=model.url) as client,
     ):
-        begun = time.monotonic()
         body = {"text": "Hello?", "limits": {"seconds": 1}, "stream": False}
         assert client.post("/api/threads/t/turns", json=body).json()["stop"] == "seconds"
-        assert time.monotonic() - begun < 10
         resumed = client.post("/api/threads/t/resume", json={"stream": False}).json()
         assert (resumed["stop"], resumed["text"]) == ("answered", "Whole.")
 
@@ -156,9 +154,7 @@ def test_a_turn_goes_on_where_its_caller_vanishes(tmp_path: Path) -> None:
     ):
         with client.stream("POST", "/api/threads/t/turns", json={"text": "Hello?"}) as reply:
             next(reply.iter_bytes())
-        until = time.monotonic() + 20
-        while client.get("/api/threads/t/turn").json()["next"] != "done" and time.monotonic() < until:
-            time.sleep(0.05)
+        until(lambda: client.get("/api/threads/t/turn").json()["next"] == "done")
         assert [entry["text"] for entry in entries(client, "t") if entry["kind"] == "respond"] == ["Still here."]
 
 
@@ -194,7 +190,7 @@ def test_many_slow_readers_hold_little_memory(tmp_path: Path) -> None:
         with ExitStack() as open_:
             for _ in range(READERS):
                 open_.enter_context(slow_reader(host, int(port)))
-            assert httpx.get(f"{url}/api/threads/t", timeout=60).json()["seq"] == 100
+            assert httpx.get(f"{url}/api/threads/t").json()["seq"] == 100
             time.sleep(READERS / 200)
             grown = memory_mb(process.pid) - before
         assert grown < 30 + READERS * 0.15, f"{READERS} readers took {grown:.0f} MB"
@@ -207,12 +203,12 @@ def test_more_readers_than_the_limit_are_sent_away(tmp_path: Path) -> None:
         with follow() as first, follow() as second, follow() as third:
             assert [each.status_code for each in (first, second, third)] == [200, 200, 503]
             assert (third.headers["retry-after"], "2 readers" in third.read().decode()) == ("5", True)
-        until = time.monotonic() + 20
-        while time.monotonic() < until:  # those that left make room
+
+        def let_in() -> bool:
             with follow() as again:
-                if again.status_code == 200:
-                    return
-        raise AssertionError("nobody is let in any more")
+                return again.status_code == 200
+
+        until(let_in, "those that left make no room")
 
 
 @pytest.mark.parametrize(("grace", "stop", "text"), [(30, "answered", "In time."), (0, "stopped", None)])
@@ -221,19 +217,18 @@ def test_at_the_end_a_turn_may_go_on_for_the_grace_and_is_recorded(
 ) -> None:
     with emulator("anthropic", [Slow("In time.", 1 if grace else 60)], lenient=True) as model:
         line = f"serve --port 0 --db {tmp_path}/q.db --model {MODEL} --base-url {model.url} --grace {grace}"
-        with command(line) as process, httpx.Client(base_url=started(process), timeout=60) as client:
+        with command(line) as process, httpx.Client(base_url=started(process)) as client:
             client.post("/api/threads/other/entries", json={"entries": [user("Hi")]})
             with (
                 client.stream("GET", "/api/threads/other/events") as reader,
                 client.stream("POST", "/api/threads/t/turns", json={"text": "Hello?"}) as turn,
             ):
-                while not model.requests:
-                    time.sleep(0.02)
+                until(lambda: model.requests)
                 process.terminate()
                 told = turn.read().decode()
                 assert f'"stop":"{stop}"' in told
                 assert "Hi" in reader.read().decode()  # sent away once the turns have ended
-            assert process.wait(60) == 0
+            assert process.wait(120) == 0
     with served(tmp_path / "q.db") as client:
         sent = entries(client, "t")
         assert next((each["text"] for each in sent if each["kind"] == "respond"), None) == text

@@ -3,7 +3,6 @@
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -20,6 +19,7 @@ from serving import SseReader, user
 from quire.testing import emulator, postgres_server
 from quire.thread import open_store
 from quire.values import Call, JsonObject, Text
+from toolbox import free_port, until
 
 KILLS = 20 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 6
 MODEL = "anthropic:claude-opus-5-5"
@@ -55,7 +55,7 @@ class Replicas:
     def _client(self) -> httpx.Client:
         """This OS thread's own."""
         if not hasattr(self._local, "client"):
-            self._local.client = httpx.Client(timeout=20)
+            self._local.client = httpx.Client()
             self._clients.append(self._local.client)
         client: httpx.Client = self._local.client
         return client
@@ -70,7 +70,7 @@ class Replicas:
 
     def ask(self, dice: random.Random, method: str, path: str, body: JsonObject, key: str) -> JsonObject:
         """Ask any replica, with one key, until one has answered."""
-        until = time.monotonic() + 40
+        end = time.monotonic() + 120
         while True:
             url = f"http://127.0.0.1:{dice.choice(self.ports)}{path}"
             with suppress(httpx.HTTPError):
@@ -80,14 +80,8 @@ class Replicas:
                     return answer
                 passing = reply.status_code >= 500 or "under way" in reply.text or "carried out" in reply.text
                 assert passing, (path, body, reply.status_code, reply.text)
-            assert time.monotonic() < until, (path, body)
+            assert time.monotonic() < end, (path, body)
             time.sleep(0.05)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def calls_then_answers(body: JsonObject) -> list[Any]:
@@ -156,10 +150,8 @@ class Load:
 
     def go_on(self, steps: int) -> None:
         """Wait until so much more was done, or something went wrong."""
-        until, wanted = time.monotonic() + 20, self._done() + steps
-        while self._done() < wanted and not self.ended.is_set():
-            assert time.monotonic() < until, "nothing is done any more"
-            time.sleep(0.01)
+        wanted = self._done() + steps
+        until(lambda: self._done() >= wanted or self.ended.is_set(), "nothing is done any more")
 
     def _done(self) -> int:
         return len(self.shared) + len(self.ran)

@@ -1,7 +1,6 @@
 """Nobody reaches another tenant's threads or records, by whichever route; and no key is to be found anywhere."""
 
 import logging
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from quire.server.routes import Route
 from quire.server.service import open_own
 from quire.testing import emulator
 from quire.thread import open_store
+from toolbox import until
 
 MARK = "the marmalade of tenant A"
 ITEM = {"content": MARK}
@@ -73,8 +73,7 @@ def client(place: str, keys: dict[str, str]) -> Iterator[httpx.Client]:
         assert client.post("/v1/messages", json=asked, headers=own).status_code == 200
         assert client.post("/v1/messages", json=asked).status_code == 401
         client.headers["authorization"] = f"Bearer {keys['a']}"
-        while not client.get("/api/proxy/conversations").json()["conversations"]:
-            time.sleep(0.02)
+        until(lambda: client.get("/api/proxy/conversations").json()["conversations"])
         client.post("/api/threads/t/entries", json={"entries": [user(MARK), user(MARK)]})
         client.post("/api/threads/t/window", json=ITEM)
         client.post("/api/records", json={"schema_name": "note.v1", "context": {"text": MARK}})

@@ -18,6 +18,7 @@ from quire.log.turn_lock import own_fence
 from quire.server.remote_store import HttpStore
 from quire.testing import Cut, Emulator, Refuse, Slow, emulator
 from quire.values import Call, Text
+from toolbox import until
 
 MODEL = "anthropic:claude-opus-5-5"
 
@@ -95,14 +96,13 @@ def test_the_caller_runs_the_calls_and_resumes(replicas: list[httpx.Client], mod
 def test_a_turn_is_stopped_and_gone_on_with(replicas: list[httpx.Client], model: Emulator, by: int) -> None:
     name = f"stop{by}"
     before = len(model.requests)
-    model.next(Slow("Too late.", 30))
+    model.next(Slow("Too late.", 300))
     reader = SseReader()
     with replicas[0].stream("POST", f"/api/threads/{name}/turns", json={"text": "Wait."}) as reply:
         pieces = reply.iter_bytes()
         while not any(text == "Wait." for text in reader.texts.values()):
             reader.feed(next(pieces))
-        while len(model.requests) == before:
-            time.sleep(0.02)
+        until(lambda: len(model.requests) > before)
         busy = replicas[1 - by].post(f"/api/threads/{name}/turns", json={"text": "And this?"})
         assert (busy.status_code, busy.json()["title"]) == (409, "conflict")
         assert replicas[by].post(f"/api/threads/{name}/stop").json() == {"stopped": True}
@@ -182,7 +182,7 @@ def test_a_turn_held_over_http_is_held_at_the_service_and_its_appends_are_fenced
 ) -> None:
     place = new_place(kind, request)
     with served(place) as one, served(place) as other, HttpStore(str(one.base_url)) as store:
-        hold = lambda client: client.post("/api/threads/t/hold", timeout=5).status_code  # noqa: E731
+        hold = lambda client: client.post("/api/threads/t/hold").status_code  # noqa: E731
         with store.turn_lock("t"):
             store.append("t", [values.user("mine")])
             for _ in range(3):

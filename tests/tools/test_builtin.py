@@ -5,7 +5,6 @@ import os
 import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -148,13 +147,11 @@ def test_grep_finds_lines_and_counts_what_it_leaves_out(root: Path) -> None:
 def test_a_pattern_that_explodes_is_stopped(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (root / "bad.txt").write_text("a" * 60 + "!\n")
     monkeypatch.setattr("quire.send.files.matcher", lambda p, i: _quick(p, i))
-    before = time.monotonic()
     result = run(box(root), {"pattern": "(a|aa)+$"}, "grep")
     assert result == {
         "outcome": "the search took longer than 0.2 s (Use a simpler pattern or a smaller folder.)",
         "error": True,
     }
-    assert time.monotonic() - before < 5
 
 
 def _quick(pattern: str, ignore_case: bool):  # type: ignore[no-untyped-def]
@@ -313,9 +310,8 @@ def test_arithmetic_is_right(expression: str, value: str) -> None:
      "-" * 1500 + "1", "1" * 3000, "sqrt(-1)", "max()", "0 ** -1", "1\0", "2 ** 8000 * 2 ** 8000", "sqrt(x=1)"],
 )  # fmt: skip
 def test_what_is_not_bounded_arithmetic_is_an_error_at_once(expression: str) -> None:
-    before = time.monotonic()
-    assert run(calculate, {"expression": expression})["error"] is True
-    assert time.monotonic() - before < 2
+    result = run(calculate, {"expression": expression})
+    assert (result["error"], "did not end" in result["outcome"]) == (True, False)
 
 
 NUMBERS = st.integers(-99, 99).map(str)
