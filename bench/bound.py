@@ -30,11 +30,11 @@ import numpy as np
 from peers import PEERS, Sizes, cut_to_half_validly, points
 from quire import Policy
 from quire.assemble import Built, reused_tokens
-from quire.assemble.hindsight import optimum, trail
+from quire.assemble.hindsight import optimum
 from quire.assemble.policy import When
 from quire.cli.output import print_table
 from reuse import PRICES, budgets, change, load, measure_peer
-from traces import WORDS, entries, live, parser
+from traces import WORDS, entries, foreseen, live, parser
 
 FLOOR = 0.5
 OPENINGS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.49)
@@ -213,7 +213,7 @@ def sweep(budget: int = 24_000) -> Iterable[dict[str, Any]]:
         threads = [with_results(share, budget, 7 + n) for n in range(SEVERAL if share >= 0.1 else 1)]
         ours, made = measured(threads, policy)
         best = sum(
-            min(optimum(trail(entries({"messages": one}), deep), deep).cost for deep in _depths(policy))
+            min(optimum(foreseen(entries({"messages": one}), deep), deep).cost for deep in _depths(policy))
             for one in threads
         )
         least = sum(least_cost(Talk.of(one), budget, ours.share, 0, policy.floor) for one in threads)

@@ -1,7 +1,7 @@
 """Reuse and cost of fitting real conversations to a budget: Quire beside its peers and the optimum.
 
 One request per recorded model call, one tokenizer for all; Quire's are those of a live thread: `thread.request` and
-`thread.record`. Cost = read price × reused tokens + write price × the rest, in plain input tokens. Only requests that are
+`thread.record` with the provider's report. Cost = read price × reused tokens + write price × the rest, in plain input tokens. Only requests that are
 valid, within budget and end in the newest floor of the thread verbatim count as comparable; the others are counted apart.
 Beside each peer stands the cheapest of Quire's drop-only settings that keeps as much; `bench/bound.py` says what nobody
 could go below. At the end, Quire's cost over the optimum for every price set, and where a third of the user's turns come
@@ -23,15 +23,13 @@ import msgspec
 
 from peers import PEERS, Sizes, points
 from quire import Policy
-from quire.assemble import DROP_ONLY, Built, requests, reused_tokens
-from quire.assemble.fit import Refused
-from quire.assemble.hindsight import optimum, trail
-from quire.assemble.summary import extract
+from quire.assemble import DROP_ONLY, Built, reused_tokens
+from quire.assemble.hindsight import optimum
 from quire.cli.output import print_table
 from quire.recall import RECALL_TOOL
 from quire.tokens import tools_tokens
 from quire.values import Entry
-from traces import conversations, entries, files, live, parser, synthetic, with_pauses
+from traces import conversations, entries, files, foreseen, live, parser, synthetic, with_pauses
 
 PRICES = ((0.1, 1.25), (0.05, 2.0), (0.1, 1.0), (0.5, 1.0), (0.0, 1.0))
 # The share of the user's turns that come after the cache has gone, and after how many seconds it goes.
@@ -67,7 +65,7 @@ class Tally(msgspec.Struct):
 
 
 def measure_quire(
-    made: Iterable[Built | Refused | None], whole: list[Built], budget: int, share: float, cold: Sequence[bool] = ()
+    made: Iterable[Built | None], whole: list[Built], budget: int, share: float, cold: Sequence[bool] = ()
 ) -> Tally:
     """Count over requests of Quire's.
 
@@ -77,7 +75,7 @@ def measure_quire(
     tally, before = Tally(), None
     for one, all_, stale in zip(made, whole, cold or [False] * len(whole), strict=True):
         tally.requests += 1
-        if not isinstance(one, Built):
+        if one is None:
             tally.over += 1
             continue
         reused = 0 if stale else reused_tokens(before, one)
@@ -255,7 +253,7 @@ def measure(thread: Thread, budget: int, peers: dict[str, Any]) -> list[dict[str
     common_ = {"budget": budget, "ttl_s": None}
     rows = []
     for name, policy in QUIRE.items():
-        seen = trail(thread.entries, change(policy, **common_), extract)
+        seen = foreseen(thread.entries, change(policy, **common_))
         for prices in PRICES if name == "Quire" else PRICES[:1]:
             ours = change(policy, **common_, read=prices[0], write=prices[1])
             tally = measure_quire(live(thread.entries, ours), thread.whole, budget, policy.floor)
@@ -264,9 +262,8 @@ def measure(thread: Thread, budget: int, peers: dict[str, Any]) -> list[dict[str
     for name, peer in peers.items():
         rows.append(_row(thread, budget, name, measure_peer(peer, thread.messages, budget), PRICES[0], None))
     for name, (share, policy) in OTHERS.items() if peers else ():
-        # Cut only when full, a thread needs no record of what was sent: its fold makes the same requests.
         ours = change(policy, budget=int(share * budget), ttl_s=None)
-        tally = measure_quire(requests(thread.entries, ours), thread.whole, budget, 0.5)
+        tally = measure_quire(live(thread.entries, ours), thread.whole, budget, 0.5)
         rows.append(_row(thread, budget, name, tally, PRICES[0], None))
     return rows
 
@@ -274,7 +271,7 @@ def measure(thread: Thread, budget: int, peers: dict[str, Any]) -> list[dict[str
 def _with_cold_turns(thread: Thread, budget: int) -> dict[str, Any]:
     policy = Policy(budget=budget, ttl_s=TTL_S, read=PRICES[0][0], write=PRICES[0][1])
     paused = with_pauses(thread.entries, COLD_TURNS)
-    seen = trail(paused, policy, extract)
+    seen = foreseen(paused, policy)
     cold = [step.cold for step in seen.steps]
     tally = measure_quire(live(paused, policy), thread.whole, budget, policy.floor, cold)
     return _row(thread, budget, COLD, tally, PRICES[0], optimum(seen, policy).cost)

@@ -10,11 +10,15 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from quire import Policy, Thread
 from quire.assemble import Built
+from quire.assemble.hindsight import Trail, trail
 from quire.errors import BudgetError
 from quire.providers.wires import openai_chat
 from quire.testing import MemoryStore
+from quire.tokens import Calibrations
 from quire.values import SPOKEN, Entry, Reply, Usage
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -106,8 +110,8 @@ TARGET = "openai-chat:gpt-5"
 def live(given: Iterable[Entry], policy: Policy) -> Iterator[Built | None]:
     """The requests of a thread as users run it, one in front of each run of the model's messages.
 
-    Each is made by `thread.request` and its answer recorded by `thread.record`, at the times that the entries have; None
-    where the budget cannot hold it.
+    Each is made by `thread.request` and its answer recorded by `thread.record`, at the times that the entries have and
+    with a report of the tokens that all are counted in; None where the budget cannot hold it.
     """
     now = 0
     thread = Thread(MemoryStore(), "t", policy, clock=lambda: now, observers=())
@@ -127,8 +131,16 @@ def live(given: Iterable[Entry], policy: Policy) -> Iterator[Built | None]:
             thread.append(*some)
             yield None
         else:
-            thread.record(Reply(some, Usage()), request)
+            thread.record(Reply(some, Usage(input_total=built.tokens)), request)
             yield built
+
+
+def foreseen(given: Iterable[Entry], policy: Policy) -> Trail:
+    """The same thread for whoever knows it in advance: `optimum` finds its cheapest cuts, with such a report at hand."""
+    found = trail(given, policy)
+    reported = Calibrations().observe(TARGET, 1, 1)
+    found.start.asked = msgspec.structs.replace(found.start.asked, model=TARGET, calibrations=reported)
+    return found
 
 
 def with_pauses(given: Iterable[Entry], share: float, seed: int = 7) -> list[Entry]:

@@ -317,7 +317,7 @@ def test_names_parted_by_commas_are_read_too() -> None:
     assert earlier("Named: ORDER_77812, src/alpha.py").words["Named: "] == ["ORDER_77812", "src/alpha.py"]
 
 
-# What a user demands: {n} makes each one's own.
+# What a user demands, in words of his own: {n} makes each one's own.
 DEMANDS = (
     "Please never touch retrying{n}.py, it is frozen until 2026-12-{day:02}.",
     "You must always ask before deploying service {n}.",
@@ -329,25 +329,43 @@ DEMANDS = (
     "The contact is Maria Fernandez-{n}.",
     "Answer in French from now on, whatever module {n} says",
     "don't rename /srv/app/core_{n}.toml",
+    "Under no circumstances may the old cluster be switched off.",
+    "We agreed on 4,{n:03} EUR.",
+    "Hands off the billing module.",
+    "Ask Dr. Weber before you merge.",
+    "Nothing may be deleted.",
+    "Die Frist ist der {day}. März.",
+    "niemals direkt auf main schieben",
+    "No toques el archivo de pagos.",
+    "Il faut toujours demander, sans exception.",
+    "Никогда не удаляй таблицу клиентов.",
+    "必须先问我再部署。",
 )
 
 
 def demanding_thread(seed: int) -> tuple[list[Entry], list[str], int]:
-    """A thread with ten demands from its first turn to its last, what they are, and a budget for it."""
+    """A thread with ten demands from its first turn to its last, what they are, and a budget for it.
+
+    Some are said in passing, some stand in a list, and some amid what is pasted.
+    """
     dice = random.Random(seed)
     turns = dice.randint(30, 50)
-    at = {0, turns - 1, *dice.sample(range(1, turns - 1), len(DEMANDS) - 2)}
-    demands = [words.format(n=dice.randint(0, 999), day=dice.randint(1, 28)) for words in DEMANDS]
-    waiting, out = dice.sample(demands, len(demands)), list[Entry]()
+    demands = [words.format(n=dice.randint(0, 999), day=dice.randint(1, 28)) for words in dice.sample(DEMANDS, 10)]
+    at = {0, turns - 1, *dice.sample(range(1, turns - 1), len(demands) - 2)}
+    waiting, out = demands.copy(), list[Entry]()
     for n in range(turns):
         filler = " ".join(dice.choices(("look", "into", "the", "thing", "again", "module"), k=dice.randint(3, 60)))
-        said = [f"{filler}.", waiting.pop()] if n in at else [filler]
-        out.append(values.user(dice.choice((" ", "\n")).join(dice.sample(said, len(said)))))
+        said, between = [filler], dice.choice((" ", "\n", "\n- "))
+        if n in at:
+            # A mere fact amid what is pasted is most likely pasted too.
+            often = 1 if waiting[-1].startswith("The c") else dice.choice((1, 1, 8))
+            said = [f"{filler}." if between == " " else filler] * often + [waiting.pop()]
+        out.append(values.user(between.join(dice.sample(said, len(said)))))
         if dice.random() < 0.5:
             out.append(values.call(f"c{n}", "read", {"path": f"src/m_{n}.py"}))
             out.append(values.result(f"c{n}", None, "a line of text\n" * dice.randint(1, 80)))
         out.append(values.respond("We should go on as it was. " * dice.randint(1, 20)))
-    return list(chain(out)), demands, dice.choice((1_000, 1_200, 1_500))
+    return list(chain(out)), demands, dice.choice((1_200, 1_500, 1_800))
 
 
 @pytest.mark.moves_prefix(reason="many rebases are made")

@@ -16,7 +16,7 @@ from typing import TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from quire.assemble.telling import LEAST, likelihood, telling, within
+from quire.assemble.telling import LEAST, commands, likelihood, telling, within
 from quire.entry import result_text
 from quire.tokens import counter
 from quire.values import Entry
@@ -184,50 +184,76 @@ Summarise: TypeAlias = Callable[[Leaving], str]
 
 # What the user demanded: sentences with a word of command, a date, an id, an amount or a name in them.
 
-_SENTENCES = re.compile(r"(?<=[.!?])\s+| … |(?<= \[\.\.\.\]) |\n+")
-_COMMAND = re.compile(
-    r"(?i)\b(?:never|must|mustn't|always|do not|don't|dont|only|until|till|by|deadline|unless|except|without|"
-    r"at most|at least|no more than|not allowed|may not|cannot|can't|should|shall|need|needs|required?|ensure|"
-    r"make sure|remember|keep|avoid|stop|instead|prefer|forbidden|frozen|before|after|important|from now on)\b"
+_STOPS = ".!?。！？"
+# Where a sentence ends: not behind a letter or a title, nor between an ordinal and the name it belongs to.
+_SENTENCES = re.compile(
+    r"(?<=[.!?])(?<!\b[^\W\d_]\.)(?<!\b[A-Z][a-z]\.)(?<!\bMrs\.)(?<!\bProf\.)(?!(?:(?<=^\d\.)|(?<=\s\d\.)|(?<=\s\d\d\.))\s[^\W\d_a-z])\s+"
+    r"|(?<=[。！？])| … |(?<= \[\.\.\.\]) |\n+"
 )
 _FACT = re.compile(r"\d|[$€£@#]|\w_\w|\w/\w|\w\.\w|(?<=[\w,;:] )[A-Z][\w'-]+")
 # Of a text longer than this only sentences of command are demands: the rest is most likely pasted.
 _PASTED = 1_200
 # A sentence longer than this is told by what stands around the word of command; where room is short, less of it.
 _SENTENCE_MOST, _SENTENCE_LEAST = 400, 200
-# Sentences with a fact but no command are told whole up to the first of these lengths at which all of them fit; up to
-# the short one even where that takes more than the summary's own share.
-_FACTS, _SHORT_FACT = (400, 200, 120, 60, 0), 120
+# In a longer one the user's own words stand in front of what is pasted or behind it, within so many characters.
+_OWN = 200
+# A short sentence has three words at least: 'go on' and 'thank you' tell nothing.
+_BRIEF_SPACES = 2
+
+
+class Whole(msgspec.Struct, frozen=True):
+    """Up to how many characters a sentence without a command is told whole: one with a fact, and any other."""
+
+    facts: int = 0
+    brief: int = 0
+
+
+# The first of these at which all that is to be told whole fits; where it is no more than the short facts, even where
+# that takes more than the summary's own share.
+_SHORT_FACTS = Whole(120)
+_WHOLES = (Whole(400, 60), Whole(200, 60), Whole(120, 60), _SHORT_FACTS, Whole(60), Whole())
 _CODE = re.compile(r"[;{}]\s*$|^\s*(?:[-+@|>$#*/]{2}|import |from \S+ import|def |class |const |let |return )|\w\(.*\)")
 
 
 @lru_cache(maxsize=4096)
-def demands(text: str, facts: int = _FACTS[0]) -> tuple[str, ...]:
-    """The sentences of a user's message that are kept word for word; without a command, those up to `facts` long."""
-    pasted = len(text) > _PASTED
-    found = list[str]()
-    for sentence in _SENTENCES.split(text.removesuffix(_MORE)):
+def demands(text: str, whole: Whole = _WHOLES[0]) -> tuple[str, ...]:
+    """The sentences of a user's message that are kept word for word: those of command, and others by their length."""
+    text = text.removesuffix(_MORE)
+    found, place = list[str](), 0
+    for sentence in _SENTENCES.split(text):
+        place = text.index(sentence, place)
+        own = len(text) <= _PASTED or not _OWN < place < len(text) - _OWN
         if sentence.endswith(CUT):
             continue
-        commands = _COMMAND.search(sentence) if not _CODE.search(sentence) else None
-        longest = _SENTENCE_MOST if facts > _SHORT_FACT else _SENTENCE_LEAST
-        if commands and len(sentence) > longest:
-            found.append(_around(sentence, commands.start(), longest // 2))
-        elif commands or (not pasted and len(sentence) <= facts and _states(sentence)):
+        commanding = commands(sentence) if not _CODE.search(sentence) else []
+        longest = _SENTENCE_MOST if whole.facts > _SHORT_FACTS.facts else _SENTENCE_LEAST
+        if commanding and len(sentence) > longest:
+            found += _around(sentence, commanding, longest // 2)
+        elif commanding or (own and _states(sentence, whole)):
             found.append(sentence.strip())
     return tuple(dict.fromkeys(each for each in found if each))
 
 
-def _states(sentence: str) -> bool:
-    """Whether a sentence holds a fact; a question asks for one."""
-    return not sentence.rstrip().endswith("?") and _FACT.search(sentence) is not None
+def _states(sentence: str, whole: Whole) -> bool:
+    """Whether a sentence is told whole for its fact, or because it is short; a question asks for one."""
+    size = len(sentence)
+    if size > whole.facts or sentence.rstrip().endswith("?"):
+        return False
+    return _FACT.search(sentence) is not None or (size <= whole.brief and sentence.count(" ") >= _BRIEF_SPACES)
 
 
-def _around(text: str, place: int, characters: int) -> str:
-    """What stands around a place, in whole words."""
-    start = text.rfind(" ", 0, max(0, place - characters)) + 1
-    end = text.find(" ", place + characters)
-    return text[start : end if end > 0 else len(text)]
+def _around(text: str, places: Iterable[int], characters: int) -> Iterator[str]:
+    """What stands around each of the places, in whole words; what overlaps is one."""
+    begun, done = 0, -1
+    for place in places:
+        start = text.rfind(" ", 0, max(0, place - characters)) + 1
+        if start > done >= 0:
+            yield text[begun:done]
+        begun = begun if start <= done else start
+        end = text.find(" ", place + characters)
+        done = end if end > 0 else len(text)
+    if done > begun:
+        yield text[begun:done]
 
 
 _DECISION = re.compile(
@@ -272,37 +298,41 @@ def extract(gone: Leaving) -> str:
     """Requests and decisions in their order, then what was changed and named, as much as the limit holds."""
     told = earlier(gone.before)
     said = [*_summary_lines(told.lines, gone.entries)]
-    most = max(gone.limit, min(gone.most, _demanded(said, _SHORT_FACT)))
+    most = max(gone.limit, min(gone.most, _demanded(said, _SHORT_FACTS)))
     prose = _fitted(told.prose, gone.limit // 2)
     limit = most - _count(prose)
-    share = {facts: 1.0 if facts <= _SHORT_FACT else 0.5 for facts in _FACTS}
-    facts = next((facts for facts in _FACTS if _demanded(said, facts) <= limit * share[facts]), 0)
-    lines, missing = _listed(said, told.missing, limit, facts)
+    fits = (each for each in _WHOLES if _demanded(said, each) <= limit * (1.0 if _is_short(each) else 0.5))
+    whole = next(fits, Whole())
+    lines, missing = _listed(said, told.missing, limit, whole)
     limit -= _count(unlisted(missing)) + 1
-    size = cache(partial(_size, lines, facts=facts))
+    size = cache(partial(_size, lines, whole=whole))
     length = max(min(longest, _length(size, limit * share)) for share, longest in _SHARES)
-    known = {*gone.known, *telling("\n".join([prose, *_cut(lines, length, facts)]))}
+    known = {*gone.known, *telling("\n".join([prose, *_cut(lines, length, whole)]))}
     words = _words(gone.entries, told.words, known, min(limit - size(length), limit / 2))
     # What the words leave goes back to the lines.
     length = max(length, _length(size, limit - _count(words)))
-    return _within(_Draft(prose, missing, tuple(lines), length, facts, words), most)
+    return _within(_Draft(prose, missing, tuple(lines), length, whole, words), most)
 
 
-def _demanded(lines: Sequence[Line], facts: int) -> int:
+def _is_short(whole: Whole) -> bool:
+    return whole.facts <= _SHORT_FACTS.facts and not whole.brief
+
+
+def _demanded(lines: Sequence[Line], whole: Whole) -> int:
     """The tokens that it takes to tell all demands."""
-    wanted = [line for line in dict.fromkeys(lines) if _is_demand(line, facts)]
-    return _size(wanted, 0, facts) + _count(unlisted(Untold(9_999, 9_999))) + 1 if wanted else 0
+    wanted = [line for line in dict.fromkeys(lines) if _is_demand(line, whole)]
+    return _size(wanted, 0, whole) + _count(unlisted(Untold(9_999, 9_999))) + 1 if wanted else 0
 
 
 def forgotten(gone: Leaving, text: str) -> str:
     """What a summary by another leaves out of the demands and of what was named, as lines to stand behind it."""
     told = earlier(gone.before)
     said = [*_summary_lines(told.lines, gone.entries)]
-    room = {facts: max(gone.limit // 2, gone.most if facts <= _SHORT_FACT else 0) for facts in _FACTS}
-    facts = next((facts for facts in _FACTS if _demanded(said, facts) <= room[facts]), 0)
-    asked = [demand for line in said if line.who == "User" for demand in demands(line.text, facts)]
+    room = {each: max(gone.limit // 2, gone.most if _is_short(each) else 0) for each in _WHOLES}
+    whole = next((each for each in _WHOLES if _demanded(said, each) <= room[each]), Whole())
+    asked = [demand for line in said if line.who == "User" for demand in demands(line.text, whole)]
     lines = [Line("User", fromkey) for fromkey in dict.fromkeys(asked) if fromkey not in text]
-    while lines and _count("\n".join(written(lines))) > room[facts]:
+    while lines and _count("\n".join(written(lines))) > room[whole]:
         del lines[0]
     words = _words(gone.entries, told.words, {*gone.known, *telling(text)}, gone.limit / 4)
     return "\n".join(part for part in (*written(lines), words) if part)
@@ -315,12 +345,12 @@ class _Draft(msgspec.Struct, frozen=True, dict=True):
     missing: Untold
     lines: tuple[Line, ...]
     length: int
-    facts: int
+    whole: Whole
     words: str
 
     @cached_property
     def text(self) -> str:
-        parts = (self.prose, unlisted(self.missing), *_cut(self.lines, self.length, self.facts), self.words)
+        parts = (self.prose, unlisted(self.missing), *_cut(self.lines, self.length, self.whole), self.words)
         return "\n".join(part for part in parts if part)
 
     def fits(self, limit: int) -> bool:
@@ -328,7 +358,7 @@ class _Draft(msgspec.Struct, frozen=True, dict=True):
 
     def without_one(self) -> _Draft:
         """The draft with the line that matters least counted instead of told."""
-        least = _leaving(self.lines, self.facts)[0]
+        least = _leaving(self.lines, self.whole)[0]
         kept = [*self.lines]
         del kept[least]
         return replace(self, lines=tuple(kept), missing=self.missing.and_also([self.lines[least]]))
@@ -371,7 +401,7 @@ def _summary_lines(before: Sequence[Line], entries: Sequence[Entry]) -> Iterator
             yield line
     for entry in entries:
         if entry.kind == "user" and entry.text.strip():
-            yield Line("User", _flat(entry.text))
+            yield Line("User", _asked(entry.text))
         elif entry.kind == "respond":
             sentences = re.split(r"(?<=[.!?])\s+|\n+", _FENCED.sub("\n", _BOX.sub("", entry.text)))
             told = (Line(kind, _flat(each)) for each in sentences if (kind := _settles(each)))
@@ -428,7 +458,7 @@ def _settles(sentence: str) -> str:
     return "Done" if _DECISION.search(sentence) else ""
 
 
-def _listed(lines: Sequence[Line], missing: Untold, limit: int, facts: int) -> tuple[list[Line], Untold]:
+def _listed(lines: Sequence[Line], missing: Untold, limit: int, whole: Whole) -> tuple[list[Line], Untold]:
     """The lines that can be told at least by their first words, and how many are missing with all others.
 
     Equal ones are told once. All others give way to requests, older ones to newer ones, all to demands.
@@ -437,16 +467,16 @@ def _listed(lines: Sequence[Line], missing: Untold, limit: int, facts: int) -> t
     missing = missing.and_also(line for place, line in enumerate(lines) if newest[line] != place)
     by_age = sorted(newest, key=newest.__getitem__)
     kinds = {kind: [line for line in by_age if line.who == kind] for kind in KINDS}
-    room = max(_DECIDED * limit, _SHARES[0][0] * limit - _size(kinds["User"], _SHORTEST, facts))
+    room = max(_DECIDED * limit, _SHARES[0][0] * limit - _size(kinds["User"], _SHORTEST, whole))
     few = {"Done": _newest_within(kinds["Done"], room)}
     few |= {kind: kinds[kind][-number:] for kind, number in _FEW.items()}
     for kind, some in few.items():
         missing = missing.and_also(kinds[kind][: len(kinds[kind]) - len(some)])
     kept = [line for kind in KINDS for line in few.get(kind, kinds[kind])]
-    size, sizes = _size(kept, _SHORTEST, facts), [_count(text) + 1 for text in _cut(kept, _SHORTEST, facts)]
+    size, sizes = _size(kept, _SHORTEST, whole), [_count(text) + 1 for text in _cut(kept, _SHORTEST, whole)]
     gone = set[int]()
-    for place in _leaving(kept, facts):
-        share = 1 if _is_demand(kept[place], facts) else _MOST
+    for place in _leaving(kept, whole):
+        share = 1 if _is_demand(kept[place], whole) else _MOST
         if size + _count(unlisted(missing)) <= limit * share:
             break
         size -= sizes[place]
@@ -463,14 +493,14 @@ def _newest_within(lines: Sequence[Line], room: float) -> Sequence[Line]:
     return lines[start:]
 
 
-def _is_demand(line: Line, facts: int) -> bool:
-    return line.who == "User" and bool(demands(line.text, facts))
+def _is_demand(line: Line, whole: Whole) -> bool:
+    return line.who == "User" and bool(demands(line.text, whole))
 
 
-def _leaving(lines: Sequence[Line], facts: int) -> list[int]:
+def _leaving(lines: Sequence[Line], whole: Whole) -> list[int]:
     """The places of lines in the order in which they give way."""
     order = {kind: rank for rank, kind in enumerate(reversed(KINDS))}
-    return sorted(range(len(lines)), key=lambda at: (_is_demand(lines[at], facts), order[lines[at].who]))
+    return sorted(range(len(lines)), key=lambda at: (_is_demand(lines[at], whole), order[lines[at].who]))
 
 
 def _length(size: Callable[[int], int], room: float) -> int:
@@ -483,8 +513,8 @@ def _length(size: Callable[[int], int], room: float) -> int:
     return _LENGTHS[low]
 
 
-def _size(lines: Sequence[Line], length: int, facts: int) -> int:
-    return _lines_count(_cut(lines, length, facts)) + 1 if lines else 0
+def _size(lines: Sequence[Line], length: int, whole: Whole) -> int:
+    return _lines_count(_cut(lines, length, whole)) + 1 if lines else 0
 
 
 def _lines_count(lines: Sequence[str]) -> int:
@@ -500,23 +530,23 @@ def _line_count(line: str) -> int:
     return _count(f"{line}\n")
 
 
-def _cut(lines: Sequence[Line], length: int, facts: int) -> list[str]:
+def _cut(lines: Sequence[Line], length: int, whole: Whole) -> list[str]:
     """Requests and all others, each by its first words and its demands; of the newest requests twice as many."""
     asked = sum(line.who == "User" for line in lines)
     newest = range(asked - min(_NEWEST, asked // _PART), asked)
     lengths = (length * (2 if place in newest else 1) for place in range(len(lines)))
     return written(
-        [Line(line.who, _first_words_and_demands(line, most, facts)) for line, most in zip(lines, lengths, strict=True)]
+        [Line(line.who, _first_words_and_demands(line, most, whole)) for line, most in zip(lines, lengths, strict=True)]
     )
 
 
 @lru_cache(maxsize=8192)
-def _first_words_and_demands(line: Line, length: int, facts: int) -> str:
+def _first_words_and_demands(line: Line, length: int, whole: Whole) -> str:
     """A line by its first words; of a request the demands behind them are told whole."""
     if line.who != "User":
         return first_words(line.text, max(length, _READABLE))
     text = line.text.removesuffix(_MORE)
-    wanted = demands(text, facts)
+    wanted = demands(text, whole)
     head = first_words(text, length)
     start = head.removesuffix(CUT)
     if head == text:
@@ -524,17 +554,20 @@ def _first_words_and_demands(line: Line, length: int, facts: int) -> str:
     behind = [demand for demand in wanted if not _stands(demand, start)]
     if not behind:
         return start + _MORE if any(map(start.endswith, wanted)) else head
+    if length <= _SHORTEST:
+        return GAP.join(wanted) + _MORE
     # A demand that the cut has parted is told whole instead.
     parted = [place for demand in behind if 0 <= (place := text.find(demand)) < len(start)]
-    first = start[: min(parted)].strip() if parted else start
-    shown = "" if length <= _SHORTEST or not first else f"{first.removesuffix(CUT)}{CUT} "
-    return shown + GAP.join(behind) + _MORE
+    first = (start[: min(parted)].strip() if parted else start).removesuffix(CUT).removesuffix(_MORE)
+    behind = [demand for demand in wanted if not _stands(demand, first)]
+    mark = GAP if any(map(first.endswith, wanted)) else f"{CUT} "
+    return (first and first + mark) + GAP.join(behind) + _MORE
 
 
 def _stands(demand: str, text: str) -> bool:
     """Whether a demand stands in a text as a sentence that a cut behind it leaves whole."""
     before, _, behind = text.partition(demand)
-    return before != text and (not behind or demand[-1] in ".!?" or behind.startswith(_MORE))
+    return before != text and (not behind or demand[-1] in _STOPS or behind.startswith(_MORE))
 
 
 def _fitted(text: str, limit: int) -> str:
@@ -579,6 +612,19 @@ def _text(entry: Entry) -> str:
 def _flat(text: str) -> str:
     """On one line; what stands between the words of a line stays."""
     return " ".join(part for line in text.split("\n") if (part := line.strip()))
+
+
+# What begins a line that is none of the sentence before it: a mark of a list, a capital, a sign.
+_BEGINS = re.compile(r"[^\w\s('\"]|\d+[.)]\s|[^\W\d_a-z]")
+
+
+def _asked(text: str) -> str:
+    """A request on one line; where a line ends a sentence that has no full stop, a list's say, it is seen."""
+    out = ""
+    for line in filter(None, map(str.strip, text.split("\n"))):
+        ends = not out or out[-1] in _STOPS or not (_BEGINS.match(line) and line[0] == line[0].upper())
+        out += (" " if ends and out else GAP if out else "") + line
+    return out
 
 
 def _count(text: str) -> int:

@@ -1,6 +1,6 @@
-"""Which words of a text are likely to be named again: ids, paths, dotted names, then dates, amounts, numbers.
+"""Which words of a text matter later: those likely to be named again, and those that make a sentence a demand.
 
-How likely was counted on recorded agent runs: of the words in messages that lie a while back, which does a later
+Ids, paths, dotted names, then dates, amounts, numbers: how likely they are named again was counted on recorded agent runs: of the words in messages that lie a while back, which does a later
 action name? A word that an action or the user named before is likelier, a key of a JSON object never is.
 """
 
@@ -107,3 +107,56 @@ def within(scored: Mapping[str, float], room: float) -> list[str]:
 def _size(word: str) -> int:
     """The tokens of a word in a line."""
     return counter().count(f" {word}")
+
+
+# Words of command, by language: no and never, must and may, always and only, until and without. What a user demands
+# holds one of these few words, however it is put.
+_COMMANDS = frozenset(
+    re.findall(
+        r"\S+",
+        """
+    never must mustn't always don't dont not no nothing nobody none neither nor nowhere only until till by deadline unless
+    except without cannot can't won't shouldn't isn't aren't should shall need needs require required ensure remember keep
+    avoid stop instead prefer forbid forbidden prohibited frozen before after important refrain leave stay stays stick
+    agree agreed strictly confidential whatever every maximum minimum max min limit limits exactly
+    nie niemals nicht kein keine keinen keinem keiner keines nichts niemand immer stets nur muss musst müssen müsst darf
+    darfst dürfen dürft soll sollst sollen sollte sollten bis ohne außer vorher spätestens höchstens mindestens unbedingt
+    verboten frist geeinigt vereinbart stattdessen wichtig statt
+    jamais toujours ne pas rien personne aucun aucune seulement uniquement dois doit doivent devez faut sans sauf avant
+    après jusqu jusque interdit interdite désormais convenu convenus délai évite évitez assure
+    nunca jamás siempre nada nadie ningún ninguna ninguno solo sólo solamente únicamente debe debes deben debería sin
+    salvo excepto antes después hasta prohibido prohibida asegúrate asegura acordamos acordado plazo evita
+    mai sempre non niente nessun nessuno nessuna soltanto deve devi devono bisogna senza tranne prima dopo fino entro
+    vietato vietata almeno evitare concordato
+    não ninguém nenhum nenhuma só somente apenas devem sem exceto depois até proibido proibida prazo evite combinado
+    nooit altijd niet geen niets niemand alleen slechts moet moeten mag mogen zonder behalve voordat uiterlijk minstens
+    hoogstens verboden afgesproken belangrijk
+    aldrig aldri alltid altid inte ikke ingen inget endast bara kun måste skal skall utan uden uten senast senest
+    nigdy zawsze nie nic nikt tylko musi musisz bez najpóźniej
+    никогда всегда не нет ничего никто только должен должна должно должны нужно надо нельзя без кроме после
+    обязательно запрещено ніколи завжди лише тільки треба потрібно
+    ποτέ πάντα μη μην δεν μόνο πρέπει χωρίς μέχρι πριν asla daima sadece yalnızca değil sakın gerek
+    """,
+    )
+)
+_PHRASES = re.compile(
+    r"(?i)\b(?:at most|at least|make sure|from now on|may not|ha(?:ve|s) to|hands off|off[- ]limits|(?:i|we) (?:want|insist|expect)|ab (?:jetzt|sofort)|"
+    r"au (?:plus|moins)|à partir d|hay que|tiene[ns]? que|(?:como|al|no) máximo|al menos|a partir d|d'ora in poi|pelo menos|"
+    r"al massimo|vanaf nu|her zaman|de a(?:hora|gora) en)|"
+    r"不要|不得|不能|不可|不许|不准|别|勿|禁止|必须|必須|务必|一定|绝对|絶対|总是|永远|从不|只能|仅|除非|之前|之后|以内|最多|至少|截止|"
+    r"ないで|ません|なければ|必ず|決して|常に|だけ|のみ|まで|마세요|하지 마|절대|반드시|항상|까지|없이|금지|"
+    r"لا |لن |أبد|دائم|فقط|يجب|ممنوع|بدون|मत |नहीं|कभी|हमेशा|केवल|सिर्फ़?|बिना"
+)
+_SPOKEN_WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)?")
+
+
+def commands(sentence: str) -> list[int]:
+    """Where words of command stand in a sentence: 'Please never push' -> [7]."""
+    found = [word.start() for word in _SPOKEN_WORD.finditer(sentence) if _is_command(word[0])]
+    return sorted([*found, *(phrase.start() for phrase in _PHRASES.finditer(sentence))])
+
+
+def _is_command(word: str) -> bool:
+    word = word.lower().replace("’", "'")
+    # French joins its 'ne' and 'jusque' to what follows.
+    return word in _COMMANDS or word.startswith("n'") or word.partition("'")[0] in _COMMANDS
