@@ -179,6 +179,8 @@ BEDROCK: list[tuple[str, list[Object], list[Object], Object]] = [
         {"title": "t", "location": {"documentPage": {"documentIndex": 0, "start": 1, "end": 2}}}]}}), [], {}),
     *[(HAIKU, _bedrock(USE), [{"role": "user", "content": [{"toolResult": {"toolUseId": "t1", "content": content}}]}],
        SPEC) for content in ([], [{"json": {"a": 1}}, {"text": "b"}, {"image": {"format": "png", "source": {"bytes": PNG}}}])],
+    (HAIKU, _bedrock(USE), [{"role": "user", "content": [{"toolResult": {"toolUseId": "t1", "content": [{"text": "b"}]}}]},
+                            {"role": "user", "content": [{"text": "Look at it."}]}], SPEC),
 ]  # fmt: skip
 BODIES = {
     "anthropic": ANTHROPIC,

@@ -24,6 +24,22 @@ def gave(media_type: str) -> Body:
     return contents(ask(), reply(fc(thoughtSignature="c2ln")), ask(answer))
 
 
+def strict(**wrong: Any) -> Body:
+    """A function whose schema is kept to the letter."""
+    place = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    return {
+        "type": "function",
+        "name": "f",
+        "strict": True,
+        "parameters": {**place, "additionalProperties": False, **wrong},
+    }
+
+
+def strict_reply(**wrong: Any) -> Body:
+    schema = {"name": "f", "strict": True, "schema": strict(**wrong)["parameters"]}
+    return {"response_format": {"type": "json_schema", "json_schema": schema}}
+
+
 class Case(NamedTuple):
     row: str
     provider: str
@@ -166,8 +182,13 @@ ANTHROPIC = [
          claude(model="claude-opus-4-6", output_config={"effort": "high"})),
     Case("B.field", "anthropic", claude(max_token=5), "$.max_token", claude()),
     *[Case("B.reasoning", "openai-chat", {"model": "o3", "messages": [user()], name: value}, f"$.{name}",
-           {"model": model, "messages": [user()], name: 1})
-      for name, value, model in (("temperature", 0.5, "o3"), ("max_tokens", 9, "gpt-4o"))],
+           {"model": model, "messages": [user()], name: right})
+      for name, value, model, right in (
+          ("temperature", 0.5, "o3", 1), ("max_tokens", 9, "gpt-4o", 9), ("stop", ["x"], "gpt-4o", ["x"]))],
+    *[Case("B.strict", "openai", items(tools=[strict(**wrong)]), "$.tools[0].parameters", items(tools=[strict()]))
+      for wrong in ({"required": []}, {"additionalProperties": True})],
+    Case("B.strict", "openai-chat", {"model": "gpt-4o", "messages": [user()], **strict_reply(required=None)},
+         "$.response_format.json_schema.schema", {"model": "gpt-4o", "messages": [user()], **strict_reply()}),
     Case("B.reasoning", "openai", items(model="gpt-4o", reasoning={"effort": "low"}), "$.reasoning",
          items(model="gpt-5", reasoning={"effort": "low"})),
     Case("B.role", "openai-chat", {"model": "o1-mini", "messages": [late(), user()]}, "$.messages[0].role",

@@ -279,10 +279,9 @@ def user_text(before: list[str], query: str, composer: str = "") -> str:
 
 
 def _message(turn: UserTurn, text: str, images: list[Json]) -> Message:
-    # Images alone may have come in one message with results, or a provider takes no words: `wire` tells.
+    # What was imported may have been sent without words, alone or in one message with results: `wire` tells.
     wire = turn.entry.wire
-    alone = {"more", "blank", *(["message"] if turn.entry.body.get("images") else [])}
-    parts: list[Part] = [Text(text, wire)] if text or wire.keys() & alone else []
+    parts: list[Part] = [Text(text, wire)] if text or wire.keys() & {"more", "message"} else []
     parts += [image_part(image) for image in [*(turn.entry.body.get("images") or ()), *images]]
     return Message("user", tuple(parts), turn.seqs)
 

@@ -211,10 +211,56 @@ def marks_around(check: Check) -> Iterator[Finding]:
     if check.info.features.strict:
         yield from _options(check)
         yield from _thinkers(check)
+        yield from _as_openai(check, _strict_schemas(check.body))
+
+
+def _strict_schemas(body: JsonObject) -> Iterator[Finding]:
+    """Schemas that are to be kept to the letter: of functions, and of the reply."""
+    for path, tool in objects_at(body.get("tools"), "$.tools"):
+        inner = "function" in tool
+        function = obj(tool.get("function")) if inner else tool
+        if function.get("strict") is True:
+            at = f"{path}.function.parameters" if inner else f"{path}.parameters"
+            yield from _closed(function.get("parameters"), at, f"function '{function.get('name')}'")
+    formats = {
+        "$.response_format.json_schema": obj(obj(body.get("response_format")).get("json_schema")),
+        "$.text.format": obj(obj(body.get("text")).get("format")),
+    }
+    for path, format in formats.items():
+        if format.get("strict") is True:
+            yield from _closed(format.get("schema"), f"{path}.schema", f"response_format '{format.get('name')}'")
+
+
+def _closed(schema: Json, path: str, owner: str) -> Iterator[Finding]:
+    """Every object names all its properties as required, and allows no other."""
+    if isinstance(schema, list):
+        for place, each in enumerate(schema):
+            yield from _closed(each, f"{path}[{place}]", owner)
+    if not isinstance(schema, dict):
+        return
+    properties = obj(schema.get("properties"))
+    if properties or schema.get("type") == "object":
+        listed = schema.get("required")
+        absent = [name for name in properties if not isinstance(listed, list) or name not in listed]
+        if schema.get("additionalProperties") is not False:
+            problem = "'additionalProperties' is required to be supplied and to be false."
+            yield found("B.strict", path, owner=owner, problem=problem, fix='Say "additionalProperties": false.')
+        elif absent:
+            problem = (
+                "'required' is required to be supplied and to be an array including every key in properties. "
+                f"Missing '{absent[0]}'."
+            )
+            fix = "List every property; one that may be absent takes null as well."
+            yield found("B.strict", path, owner=owner, problem=problem, fix=fix)
+    for name in ("properties", "$defs", "definitions"):
+        for key, each in obj(schema.get(name)).items():
+            yield from _closed(each, f"{path}.{name}.{key}", owner)
+    for name in ("items", "anyOf"):
+        yield from _closed(schema.get(name), f"{path}.{name}", owner)
 
 
 # What a model that thinks before it answers takes at its default alone.
-_DRAWN = {"temperature": 1, "top_p": 1, "presence_penalty": 0, "frequency_penalty": 0}
+_DRAWN = {"temperature": 1, "top_p": 1, "presence_penalty": 0, "frequency_penalty": 0, "stop": None}
 
 
 def _thinkers(check: Check) -> Iterator[Finding]:

@@ -176,8 +176,9 @@ def tool_result(part: Result, sheet: Draft) -> JsonObject:
     came = own["toolResult"].get("content") if own else None
     if came is not None and text_of(came) == part.text and (came or not part.error):
         content = came
-    status = "error" if part.error else "success"
-    return {"toolResult": {"toolUseId": part.call_id, "content": content, "status": status}}
+    # Some models take no status; success is what its absence means.
+    failed = {"status": "error"} if part.error else {}
+    return {"toolResult": {"toolUseId": part.call_id, "content": content, **failed}}
 
 
 def told_call(part: Call) -> JsonObject:

@@ -188,8 +188,6 @@ def _entries(content: Json, where: str = "content", waiting: Iterable[Entry] = (
     rest = [part for part in parts if "functionResponse" not in part]
     images = [image_json(image_of(part)) for part in rest if is_image(part)]
     wire = ENCLOSURE.origin(rest, first=not results)
-    if not text_of(rest) and not images:
-        wire = {"blank": True}
     entry = user(text_of(rest), images=images or None, wire=wire)
     return results if results and not rest else [*results, entry]
 
