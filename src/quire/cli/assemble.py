@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 from click.core import ParameterSource
-from rich.console import Console
-from rich.text import Text
 
 from quire.assemble.policy import Policy
 from quire.cli.output import (
@@ -27,12 +25,16 @@ from quire.cli.output import (
     print_json,
     print_table,
     print_text,
+    styled,
 )
 from quire.cli.store import is_file, load_entries, load_usable, open_db, open_thread
 from quire.errors import CallError, NotFound
 from quire.values import Entry, JsonObject
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
     from quire.assemble import Built, Refused
     from quire.server.segments import Whereabouts
     from quire.server.views import SeenThread
@@ -149,7 +151,7 @@ def assemble(source: str, turn: int | None, as_json: bool, db: Place | None, **f
             else:
                 show_request(out, seen_one)
     if shown and not as_json:
-        out.print(Text(LEGEND, "dim"))
+        out.print(styled((LEGEND, "dim")))
     if not shown and turn is not None:
         raise NotFound(f"there is no request in turn {turn}", hint="Leave --turn out to see all turns.")
     if not shown and not as_json:
@@ -214,7 +216,7 @@ def show_request(out: Console, view: RequestView) -> None:
 
     built = view.built
     if isinstance(built, Refused):
-        out.print(Text.assemble(_place(built), ("refused", "red"), f": {in_line(built.error)}"))
+        out.print(styled(_place(built), ("refused", "red"), f": {in_line(built.error)}"))
         return
     out.print(_totals(built, view.row["reused_tokens"], view.policy.limit))
     for name, size in view.row["tokens"].items():
@@ -226,18 +228,18 @@ def show_request(out: Console, view: RequestView) -> None:
     new = [left for left in built.left_out if left not in known]
     for reason in dict.fromkeys(left.reason for left in new):
         seqs = [left.entry for left in new if left.reason == reason]
-        out.print(Text(f"  left out: {ranges(seqs)}: {in_line(reason)}", "dim"))
+        out.print(styled((f"  left out: {ranges(seqs)}: {in_line(reason)}", "dim")))
 
 
 def _place(built: Built | Refused) -> Text:
-    return Text.assemble((f"turn {built.turn}.{built.step}", "bold"), "  ")
+    return styled((f"turn {built.turn}.{built.step}", "bold"), "  ")
 
 
 def _totals(built: Built, reused: int, budget: int) -> Text:
     # Where the model has said how it counts, the budget in its tokens is another number of ours.
     told = f" ({budget:,} as the model counts)" if built.limit != budget else ""
     share = 100 * reused / max(1, built.tokens)
-    return Text.assemble(
+    return styled(
         _place(built),
         f"epoch {built.epoch}  {built.tokens:,} of {built.limit:,} tokens{told}",
         f"  reused {reused:,} ({share:.0f} %)  new {built.tokens - reused:,}",
@@ -246,14 +248,14 @@ def _totals(built: Built, reused: int, budget: int) -> Text:
 
 def _bar(name: str, size: int, limit: int) -> Text:
     width = max(1, round(_BAR * min(1.0, size / limit)))
-    return Text.assemble("  ", (f"{name:5}", _COLOURS[name]), f" {size:>9,} ", ("█" * width, _COLOURS[name]))
+    return styled("  ", (f"{name:5}", _COLOURS[name]), f" {size:>9,} ", ("█" * width, _COLOURS[name]))
 
 
 def _rebase_line(record: JsonObject) -> Text:
     actions = Counter(edit["action"] for edit in record["edits"])
     what = ", ".join(f"{count} × {in_line(action)}" for action, count in actions.items()) or "no edits"
     told = f" ({in_line(record['reason'])}): freed {record['freed']:,} tokens; {what}"
-    return Text.assemble("  ", ("rebase", "yellow"), told)
+    return styled("  ", ("rebase", "yellow"), told)
 
 
 def ranges(numbers: list[int]) -> str:

@@ -17,6 +17,7 @@ from quire.errors import CallError, FormatError
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
     from quire.send.events import Event
     from quire.values import Entry, Json
@@ -250,6 +251,13 @@ def console() -> Console:
         # rich's own NO_COLOR still writes bold; a terminal that wants no colour wants no escapes either.
         color_system=None if os.environ.get("NO_COLOR") else "auto",
     )
+
+
+def styled(*parts: str | Text | tuple[str, str]) -> Text:
+    """Words for a console, each with its style."""
+    from rich.text import Text
+
+    return Text.assemble(*parts)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> None:

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
-from rich.console import Console
-from rich.progress import Progress as Bar
 
 from quire.cli.output import Place, counted, db_option, echo, json_option, print_json, print_table
 from quire.cli.store import NO_MODEL, embedder, open_db, open_records
@@ -225,6 +223,9 @@ def _listed(amounts: Sequence[tuple[int, str, str]]) -> str:
 @contextmanager
 def _bar() -> Iterator[Progress]:
     """A bar per kind of work on stderr; nothing where stderr is no terminal."""
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
     console = Console(stderr=True)
     with Bar(console=console, transient=True, disable=not console.is_terminal) as bar:
         tasks = {what: bar.add_task(what, visible=False) for what in _WORK}

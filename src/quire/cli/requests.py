@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
-from rich.text import Text
 
 from quire.cli.output import (
     called,
@@ -20,6 +19,7 @@ from quire.cli.output import (
     print_table,
     provider_and_model,
     read_text,
+    styled,
     value_of,
     value_or_lines,
 )
@@ -27,6 +27,8 @@ from quire.errors import CallError, FormatError
 from quire.values import JsonObject
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from quire.providers.rules import Finding, Unchecked
     from quire.providers.simulate import Predicted, Simulator
 
@@ -356,7 +358,7 @@ def _draw(predicted: list[Predicted]) -> None:
     for number, group in enumerate(groups):
         out.print(_bar(_name(number, size, len(predicted)), group, longest))
     of_each = f", {size} requests a bar" if size > 1 else ""
-    out.print(Text.assemble(("█ read  ", "green"), ("▓ written  ", "yellow"), ("░ plain", "red"), of_each))
+    out.print(styled(("█ read  ", "green"), ("▓ written  ", "yellow"), ("░ plain", "red"), of_each))
 
 
 def _name(number: int, size: int, count: int) -> str:
@@ -370,7 +372,7 @@ def _bar(name: str, group: list[Predicted], longest: int) -> Text:
     total = sum(member.total for member in group)
     # Ends, not lengths, are rounded: the parts then always add up to the whole bar.
     ends = [round(tokens * _WIDTH / longest) for tokens in (read, read + written, total)]
-    return Text.assemble(
+    return styled(
         f"{name:>9} ",
         ("█" * ends[0], "green"),
         ("▓" * (ends[1] - ends[0]), "yellow"),
