@@ -109,8 +109,10 @@ def entry_of(thread: str, row: Row) -> Entry:
 def changes_of(conn: sqlite3.Connection, rows: Iterable[tuple[int, int, int, bytes, bytes, int]]) -> list[Change]:
     """Changes from the number, branch and row of each entry, each with the oldest thread that holds it."""
     changes = []
+    # A branch that has a name is older than all its forks; only entries of one without are looked up one by one.
+    named = dict(conn.execute("SELECT branch, name FROM threads"))
     for n, branch, seq, id, body, crc in rows:
-        thread = holder(conn, branch, seq)
+        thread = named.get(branch) or holder(conn, branch, seq)
         changes.append(Change(n, thread, entry_of(thread, (seq, id, body, crc))))
     return changes
 

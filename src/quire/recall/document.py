@@ -148,9 +148,13 @@ def speech(text: str) -> SpeechSigns:
 
 def _names(text: str) -> Iterator[str]:
     """Words that name something: of "Hey Ann! I saw Rome in May.", Rome."""
-    for found in (_ASCII_NAME if text.isascii() else _INSIDE).finditer(_SPOKEN_TO.sub(" ", text)):
+    for found in (_ASCII_NAME if text.isascii() else _INSIDE).finditer(text):
         if found[1][0].isupper() and found[1].lower() not in _NAMELESS:
-            yield found[1]
+            # Whether it is the one spoken to is told from the mark in front of it, or the beginning.
+            mark = max(text.rfind(each, 0, found.start()) for each in ",.!?…")
+            addressed = _SPOKEN_TO.match(text, max(0, mark))
+            if addressed is None or addressed.end() <= found.start():
+                yield found[1]
 
 
 class DocumentTerms(msgspec.Struct, frozen=True):

@@ -14,7 +14,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable
 from functools import lru_cache
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any
 
 from quire.errors import MissingPart
@@ -26,6 +26,8 @@ VERSION = 6
 WHOLE = "="
 # A compound longer than this is no name but data.
 _LONGEST = 120
+# By how many words the language of a text is told.
+_TELLING = 400
 
 # Letters, digits, underscores, and the marks that some scripts write as signs of their own.
 _MARKS = "".join(chr(sign) for sign in range(0x300, 0x1100) if unicodedata.category(chr(sign))[0] == "M")
@@ -148,14 +150,17 @@ def terms(text: str, asked: bool = False) -> list[str]:
         each: (_known_parts if len(each) <= _LONGEST else _taken_apart)(each.strip(_JOINED), asked)
         for each in dict.fromkeys(compounds)
     }
-    parts = [part for each in compounds for part in apart[each][0]]
     whole = [name for _, names in apart.values() for name in names]
-    language, foreign = _language(parts, text.isascii())
-    grammar = FUNCTION_WORDS[language]
-    kept = [part for part in parts if part not in grammar] if text.isascii() else list(_without(parts, grammar))
+    beginning = list(islice((part for each in compounds for part in apart[each][0]), _TELLING))
+    language, foreign = _language(beginning, text.isascii())
+    # What is said again is stemmed once.
+    kept = {
+        each: (_known_stems if len(each) <= _LONGEST else _stemmed)(parts, language)
+        for each, (parts, _) in apart.items()
+    }
     if asked or foreign:
-        whole += (part for part in kept if not part.isdigit())
-    return stems(kept, language) + [WHOLE + word for word in dict.fromkeys(whole)]
+        whole += (word for words, _ in kept.values() for word in words if not word.isdigit())
+    return [stem for each in compounds for stem in kept[each][1]] + [WHOLE + word for word in dict.fromkeys(whole)]
 
 
 def _composed(text: str) -> str:
@@ -184,8 +189,15 @@ def _taken_apart(compound: str, asked: bool) -> tuple[tuple[str, ...], tuple[str
     return tuple(parts), tuple(whole)
 
 
+def _stemmed(parts: tuple[str, ...], language: str) -> tuple[list[str], list[str]]:
+    """Of the parts of a compound those that are no grammar, and their stems."""
+    grammar, russian = FUNCTION_WORDS[language], FUNCTION_WORDS["russian"]
+    kept = [part for part in parts if part and part not in grammar and part not in russian]
+    return kept, stems(kept, language)
+
+
 # Texts of one thread say the same words again and again.
-_known_parts = lru_cache(maxsize=1 << 15)(_taken_apart)
+_known_parts, _known_stems = lru_cache(maxsize=1 << 15)(_taken_apart), lru_cache(maxsize=1 << 15)(_stemmed)
 
 
 def _take_signs(word: str, parts: list[str], whole: list[str], asked: bool) -> None:
@@ -206,18 +218,13 @@ def _language(parts: list[str], is_ascii: bool) -> tuple[str, bool]:
 
     Code and lists hold a word of some language by chance, so others need a fifth of the words and, without accents, two.
     """
-    words = set(parts[:400])
+    words = set(parts)
     counts = Counter(language for word in words for language in _LANGUAGES.get(word, ()))
     most = max(counts.values(), default=0)
     if most <= counts["english"] or 5 * most < len(words) or most < (2 if is_ascii else 1):
         return "english", False
     best = [language for language, count in counts.items() if count == most]
     return (best[0] if len(best) == 1 else "english"), True
-
-
-def _without(parts: list[str], grammar: frozenset[str]) -> Iterable[str]:
-    russian = FUNCTION_WORDS["russian"]
-    return (part for part in parts if part and part not in grammar and part not in russian)
 
 
 # A stemmer keeps state while it works, so each Python thread has its own.
