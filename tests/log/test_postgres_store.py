@@ -7,7 +7,7 @@ import sys
 import threading
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext, suppress
+from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -65,9 +65,13 @@ def filled(url: str, tenant: str) -> Store:
 
 def test_no_row_of_another_tenant_can_be_seen_changed_or_made_whatever_is_asked(pg_url: str) -> None:
     ours, theirs = new_tenant(), new_tenant()
-    with filled(pg_url, theirs) as other, other.turn_lock("t"), open_store(pg_url, ours) as store:
+    with (
+        filled(pg_url, theirs) as other,
+        other.turn_lock("t"),
+        open_store(pg_url, ours) as store,
+        closing(TenantSession(pg_url, ours)) as session,  # a store's way to the database, past all that it would ask
+    ):
         entry = other.read("t")[0]
-        session = store._session  # the way to the database itself, past everything that a store would ask
         tables = [name for (name,) in session.rows(TABLES)]
         assert {"entries", "turns", "record_vectors", "scopes", "vectors"} <= set(tables)
         with psycopg.connect(pg_url) as root:
@@ -125,7 +129,7 @@ def test_a_small_tenant_finds_by_meaning_among_a_large_one(pg_url: str) -> None:
             return next(n for n in range(4) if root.execute(f"select {same}", (n, tenant)).fetchone() == (True,))
 
         second = next(tenant for tenant in iter(new_tenant, "") if part(tenant) == part(first))
-        with open_store(url, second) as small:
+        with open_store(url, second) as small, closing(TenantSession(url, second)) as session:
             fill(large, 500)
             own = fill(small, 5)
             for at, vector in enumerate(own):
@@ -136,10 +140,10 @@ def test_a_small_tenant_finds_by_meaning_among_a_large_one(pg_url: str) -> None:
                 assert set(found) <= {entry.id for entry in small.read("t")}
             assert [data for _, data in small.index.vectors("m")] == own
             far = f"[1{',0' * 255}]"
-            plan = str(small._session.rows("explain " + nearest_query(256), (far, "m", far, 3)))
+            plan = str(session.rows("explain " + nearest_query(256), (far, "m", far, 3)))
             assert "Order By" in plan, plan
             # What the database does unless told otherwise, and why it is.
-            assert len(small._session.rows(nearest_query(256), (far, "m", far, 3))) < 3
+            assert len(session.rows(nearest_query(256), (far, "m", far, 3))) < 3
 
 
 def test_among_very_many_entries_the_store_is_asked_for_the_nearest(
@@ -155,12 +159,13 @@ def test_among_very_many_entries_the_store_is_asked_for_the_nearest(
         return [(hit.id, hit.score, hit.by) for hit in Recall(store, Hashed()).search("dog called", 6)]
 
     held = found()
+    asked, nearest = [], store.index.nearest
+    monkeypatch.setattr(store.index, "nearest", lambda *what: asked.append(what) or nearest(*what))
+    assert (found(), asked) == (held, [])
     monkeypatch.setattr(search, "_MANY", 1)
     assert found() == held
+    assert asked
     assert Recall(store, Hashed()).without_meaning() == 0
-    recall = Recall(store, Hashed())
-    recall.search("tea", 1)
-    assert recall._scope(None).asks_near
 
 
 def test_a_turn_that_was_taken_over_writes_nothing_more(pg_url: str) -> None:
@@ -209,10 +214,8 @@ def test_appends_that_share_a_commit_are_numbered_without_a_gap(pg_url: str) -> 
         assert [entry.text for entry in store.read("q")] == ["q1", "q2", "q2"]
         assert [change.n for change in store.changes()] == list(range(1, 10))
         assert (store.verify().entries, store.last_change()) == (9, 9)
-        with store._session.transaction() as conn:
-            commits = conn.execute("select count(distinct xmin::text) from quire.entries").fetchone()
-        assert commits is not None
-        assert commits[0] < 9
+        with closing(TenantSession(pg_url, store.tenant)) as session:
+            assert session.rows("select count(distinct xmin::text) from quire.entries")[0][0] < 9
         assert [hit.thread for hit in Recall(store).search("hello", thread="b")] == ["b"]
 
 
@@ -418,9 +421,12 @@ def test_the_shell_works_on_a_server(pg_url: str, home: Path) -> None:
 
 def test_what_waits_for_the_tenants_row_is_told_so(pg_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tenant = new_tenant()
-    with PostgresStore(pg_url, tenant=tenant) as store, psycopg.connect(pg_url) as root:
+    with (
+        PostgresStore(pg_url, tenant=tenant) as store,
+        closing(TenantSession(pg_url, tenant)) as session,
+        psycopg.connect(pg_url) as root,
+    ):
         root.execute("select * from quire.tenants where tenant = %s for update", (tenant,))
-        session: TenantSession = store._session
         asked = "select set_config('lock_timeout', '50', true), (select change from quire.tenants for update)"
         with pytest.raises(ConflictError, match="in the way"):
             session.rows(asked)
