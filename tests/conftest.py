@@ -47,7 +47,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Many processes share the machine: what httpx waits for unless it is told otherwise, which all of its calls share.
 _patience = inspect.signature(httpx.get).parameters["timeout"].default
-_patience.connect = _patience.read = _patience.write = _patience.pool = 120.0
+_patience.connect = _patience.read = _patience.write = _patience.pool = 600.0
 
 # `ci` gives the same cases every time, so that a red run can be repeated; the others look for new ones.
 _EXAMPLES = {"ci": 200, "explore": 500, "nightly": 10_000, "quick": 60}

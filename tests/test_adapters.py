@@ -119,7 +119,7 @@ def test_llm_records_its_conversations_and_shows_them(sdks: dict[str, str], tmp_
     environment |= {"QUIRE_DB": str(tmp_path / "q.db"), "PYTHONPATH": str(ROOT / "src")}
     typed = "\n".join([*lines, "llm -c 'And are 42 pieces enough for two?'", "llm quire record", "llm quire show 0"])
     done = subprocess.run(
-        [sys.executable, "-c", LLM], input=typed, env=environment, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", LLM], input=typed, env=environment, capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 new entries, 0 held already" in done.stdout

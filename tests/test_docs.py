@@ -73,7 +73,7 @@ def test_what_a_page_shows_is_what_happens(
         else:
             for command, expected in commands(code.replace("8765", port)):
                 done = subprocess.run(
-                    ["bash", "-c", command], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120
+                    ["bash", "-c", command], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=600
                 )
                 assert matches(done.stdout + done.stderr, expected), (
                     f"{page.name}, block at line {line}: $ {command}\nprinted:\n{done.stdout}{done.stderr}\nexpected:\n{expected}"

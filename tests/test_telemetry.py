@@ -74,7 +74,7 @@ def receiver() -> Iterator[Receiver]:
 def test_each_answered_request_is_a_span_with_its_tokens_money_and_epoch(receiver: Receiver) -> None:
     tracers, parent = TracerProvider(), TracerProvider()
     tracers.add_span_processor(SimpleSpanProcessor(OTLPSpanExporter(f"{receiver.url}/v1/traces")))
-    meters = MeterProvider([PeriodicExportingMetricReader(OTLPMetricExporter(f"{receiver.url}/v1/metrics"))])
+    meters = MeterProvider([PeriodicExportingMetricReader(OTLPMetricExporter(f"{receiver.url}/v1/metrics"), 1e8)])
     with open_store(":memory:") as store:
         thread = Thread(store, "kitchen", observers=[Telemetry("kitchen", tracers, meters)])
         thread.user("Which colour has the secret kettle?")
@@ -133,7 +133,7 @@ def test_a_command_exports_what_it_sent(receiver: Receiver, tmp_path: Path) -> N
             "ANTHROPIC_API_KEY": "any", "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url, "OTEL_SERVICE_NAME": "mine",
         }  # fmt: skip
         command = [sys.executable, "-m", "quire", "run", "t", "Hi", "--model", MODEL, "--base-url", server.url]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert [attributes(span)["gen_ai.conversation.id"] for span in receiver.spans] == ["t"]
     assert receiver.services == {"mine"}

@@ -73,13 +73,13 @@ def on_terminal(folder: Path, *words: str, typed: str = "", program: Sequence[st
     except OSError:  # how Linux says that the other end is closed
         pass
     os.close(ours)
-    process.wait(120)
+    process.wait(600)
     return received
 
 
 def until(holds: Callable[[], object], what: object = "it did not come") -> None:
     """Wait for what another thread, process or page does; long enough for a machine that is busy with other things."""
-    end = time.monotonic() + 120
+    end = time.monotonic() + 300
     while not holds():
         assert time.monotonic() < end, what
         time.sleep(0.01)

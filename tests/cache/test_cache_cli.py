@@ -133,16 +133,16 @@ def test_emulate_serves_until_it_is_interrupted(tmp_path: Path) -> None:
     for _ in range(2):
         body = json.dumps({**claude(user(text(3)))}).encode()
         request = urllib.request.Request(f"{url}/v1/messages", body, {"content-type": "application/json"})
-        with urllib.request.urlopen(request, timeout=120) as reply:
+        with urllib.request.urlopen(request, timeout=600) as reply:
             answers.append(json.load(reply)["content"][0]["text"])
     body = json.dumps({**claude(user(text(3))), "stream": True}).encode()
-    with socket.create_connection(("127.0.0.1", port), timeout=120) as raw:
+    with socket.create_connection(("127.0.0.1", port), timeout=600) as raw:
         head = f"POST /v1/messages HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
         raw.sendall(head.encode() + body)
         sizes = re.findall(rb"(?:^|\r\n)([0-9a-f]+)\r\n", raw.makefile("rb").read().partition(b"\r\n\r\n")[2])
     assert max(int(size, 16) for size in sizes) == 5
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=120)
+    _, said = process.communicate(timeout=600)
     assert answers == ["Plain text.", "From JSON."]
     assert process.returncode == 0
     assert "stopped after 3 requests" in said

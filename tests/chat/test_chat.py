@@ -317,7 +317,7 @@ class Terminal:
         os.close(slave)
         self.seen = ""
 
-    def until(self, text: str, timeout_s: float = 120.0) -> str:
+    def until(self, text: str, timeout_s: float = 600.0) -> str:
         """Everything shown up to and including a text."""
         end = time.monotonic() + timeout_s
         while text not in self.seen:
@@ -383,7 +383,7 @@ def test_in_a_terminal_ctrl_c_stops_the_answer_and_keeps_what_came(
         terminal.type("/layers\r")
         terminal.until("epoch 1, ")
         terminal.type("/quit\r")
-        assert terminal.process.wait(120) == 0
+        assert terminal.process.wait(600) == 0
     stopped = [one for one in entries(db) if one.meta.get("stopped")]
     assert [one.kind for one in stopped] == ["respond", "sent"]
     assert stopped[0].text.startswith("endless endless")
@@ -410,7 +410,7 @@ def test_a_killed_chat_goes_on_where_it_was(db: Path, tmp_path: Path, terminals:
         again.until("Ctrl-D leaves")
         again.until("›")
         again.type("\x04")
-        assert again.process.wait(120) == 0
+        assert again.process.wait(600) == 0
         second, third = server.requests[1:]
     assert second.body == third.body
     assert kinds(db).count("result") == 1

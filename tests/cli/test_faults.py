@@ -41,7 +41,7 @@ def test_ctrl_c_while_the_command_is_loaded_is_no_traceback(home: Path) -> None:
     process = subprocess.Popen(QUIRE, env=env, stderr=subprocess.PIPE)
     until((home / "up").exists)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=120)
+    _, err = process.communicate(timeout=600)
     assert err == b"stopped\n"
 
 

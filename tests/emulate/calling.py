@@ -38,7 +38,7 @@ def call(
     sent = {"content-type": "application/json", **KEYS, **(headers or {})}
     request = urllib.request.Request(server.url + path, data, sent, method=method)
     try:
-        with urllib.request.urlopen(request, timeout=120) as reply:
+        with urllib.request.urlopen(request, timeout=600) as reply:
             return Answered(reply.status, _lower(reply.headers), reply.read())
     except urllib.error.HTTPError as error:
         with error:

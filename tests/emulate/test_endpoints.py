@@ -320,7 +320,7 @@ def test_frames_that_are_wrong_and_connections_without_a_key_are_refused() -> No
                 assert (told["type"], told["status"]) == ("error", 400)
             connection.send(json.dumps({"type": "response.create", "model": "gpt-5.6", "input": "hi"}))
             with pytest.raises(exceptions.ConnectionClosed):
-                [connection.recv(timeout=120) for _ in range(100)]
+                [connection.recv(timeout=600) for _ in range(100)]
 
 
 # Thinking, sealed contents and thoughts come when they are asked for.

@@ -63,7 +63,7 @@ class Page:
             viewport={"width": width, "height": height}, color_scheme=scheme, accept_downloads=True
         )
         self.page = self.context.new_page()
-        self.page.set_default_timeout(120_000)  # many tests share the machine
+        self.page.set_default_timeout(180_000)  # many tests share the machine
         self.base, self.errors = base or f"{shown.url}/", list[str]()
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.on("console", lambda said: self._say(said.type, said.text))
@@ -336,7 +336,7 @@ def test_a_turn_streams_into_two_browsers_alike_is_stopped_and_resumed(shown: Si
         for page in (talking, watching):
             page.get_by_text("You are welcome.").first.wait_for()
         picture(talking, "live", shown.folder)
-        shown.model.next(Slow("Too late.", 60))
+        shown.model.next(Slow("Too late.", 600))
         before = len(shown.model.requests)
         talking.locator(".composer textarea").fill("And now?")
         talking.get_by_role("button", name="Send").click()

@@ -48,7 +48,7 @@ def test_processes_write_their_own_threads_and_a_common_one_at_once(tmp_path: Pa
         for number in range(writers)
     ]
     for process in started:
-        _, errors = process.communicate(timeout=120)
+        _, errors = process.communicate(timeout=600)
         assert process.returncode == 0, errors.decode()
     with SqliteStore(path) as store:
         assert store.verify().threads == writers + 1

@@ -94,7 +94,7 @@ def running(*words: str, **env: str) -> Iterator[tuple[str, Callable[[], tuple[s
         assert " on http" in line, line + process.stderr.read()
         yield (
             line.partition(" on ")[2].split()[0],
-            lambda: (process.send_signal(signal.SIGINT), process.communicate(timeout=120))[1],
+            lambda: (process.send_signal(signal.SIGINT), process.communicate(timeout=600))[1],
         )
     finally:
         process.kill()

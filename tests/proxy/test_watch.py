@@ -255,7 +255,7 @@ def test_the_command_watches_until_it_is_stopped(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_call_of_the_command_says_so(words: tuple[str, ...], said: str) -> None:
-    done = subprocess.run([*QUIRE, "proxy", *words], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([*QUIRE, "proxy", *words], capture_output=True, text=True, timeout=600)
     assert done.returncode in (1, 2)
     assert said in done.stderr
     assert "Traceback" not in done.stderr

@@ -112,7 +112,7 @@ def test_a_thread_with_an_embedder_learns_the_meaning_of_its_entries_by_itself(s
     thread.embedder = embedder = Telling()
     thread.append(values.user("a walrus on the beach"), values.respond("tax forms"))
     assert thread.recall("the beach", k=1, exclude=())[0].seq == 1
-    assert embedder.made.wait(timeout=120)
+    assert embedder.made.wait(timeout=600)
     thread._remembers().close()
     assert vectors(store) == 2
     assert thread.recall("the beach", k=1, exclude=())[0].parts["meaning"] > 0
@@ -122,7 +122,7 @@ def test_in_the_background_new_entries_get_their_meaning(tmp_path: Path) -> None
     embedder = Telling()
     with open_store(tmp_path / "q.db") as store, Recall(store, embedder, background=True) as recall:
         store.append("t", [values.user("a walrus on the beach"), values.user("tax forms")])
-        assert embedder.made.wait(timeout=120)
+        assert embedder.made.wait(timeout=600)
         recall.close()
         assert vectors(store) == 2
         hit = recall.search("the beach walrus", 1, thread="t")[0]
@@ -139,7 +139,7 @@ class Slow(HashedWords):
 
     def encode(self, texts: Sequence[str]) -> Any:
         self.asked_now.set()
-        assert self.go_on.wait(120)
+        assert self.go_on.wait(600)
         return super().encode(texts)
 
 
@@ -159,11 +159,11 @@ def test_closing_the_store_waits_for_the_step_that_the_indexer_is_at(store: Sqli
     filled(store, 3)
     slow = Slow()
     Indexer(store, slow).start()
-    assert slow.asked_now.wait(120)
+    assert slow.asked_now.wait(600)
     closing = threading.Thread(target=store.close)
     closing.start()
     slow.go_on.set()
-    closing.join(120)
+    closing.join(600)
     assert not closing.is_alive()
     assert [one.name for one in threading.enumerate() if one.name == "quire-indexer"] == []
     with SqliteStore(store.path) as again:

@@ -189,7 +189,7 @@ def test_an_engine_that_died_is_started_again(gguf: Path, monkeypatch: pytest.Mo
     os.kill(running[0].pid, signal.SIGKILL)
     gone(running[0].pid)
     second = local_target().base_url
-    with urllib.request.urlopen(f"{second}/health", timeout=120) as reply:
+    with urllib.request.urlopen(f"{second}/health", timeout=600) as reply:
         assert reply.status == 200
     running[0].stop()
 
@@ -207,7 +207,7 @@ def test_ctrl_c_stops_the_answer_and_keeps_what_came(engine: LocalServer, tmp_pa
         assert process.stdout is not None
         began = process.stdout.read(8)
         process.send_signal(signal.SIGINT)
-        rest, said = process.communicate(timeout=120)
+        rest, said = process.communicate(timeout=600)
     assert process.returncode == 130, said
     assert b"stopped; what was acknowledged is stored" in said
     with SqliteStore(database) as store:
@@ -231,16 +231,16 @@ def test_quire_model_serve_serves_until_it_is_stopped_and_leaves_no_process(
         assert process.stdout is not None
         line = process.stdout.readline().decode()
         url = line.split()[3]
-        with urllib.request.urlopen(f"{url}/health", timeout=120) as reply:
+        with urllib.request.urlopen(f"{url}/health", timeout=600) as reply:
             assert reply.status == 200
         assert (tmp_path / "quire" / "serving.json").exists()
         (engine,) = children(process.pid)
         process.send_signal(ended_by)
-        process.communicate(timeout=120)
+        process.communicate(timeout=600)
     assert process.returncode == code
     gone(engine)
     with pytest.raises(OSError, match="refused"):
-        urllib.request.urlopen(f"{url}/health", timeout=120)
+        urllib.request.urlopen(f"{url}/health", timeout=600)
     if ended_by != signal.SIGKILL:
         assert not (tmp_path / "quire" / "serving.json").exists()
 
@@ -252,15 +252,15 @@ def test_quire_model_serve_says_when_the_window_is_smaller_and_tells_no_path(ggu
     with quire(*words, env={**os.environ, **folders, "PYTHONUNBUFFERED": "1"}) as process:
         assert process.stdout is not None
         url = process.stdout.readline().decode().split()[3]
-        with urllib.request.urlopen(f"{url}/v1/models", timeout=120) as reply:
+        with urllib.request.urlopen(f"{url}/v1/models", timeout=600) as reply:
             assert [model["id"] for model in json.load(reply)["data"]] == ["tiny"]
-        with urllib.request.urlopen(f"{url}/props", timeout=120) as reply:
+        with urllib.request.urlopen(f"{url}/props", timeout=600) as reply:
             assert json.load(reply)["total_slots"] == 2
         (engine,) = children(process.pid)
         given = json.loads(Path(f"/proc/{engine}/cmdline").read_text().split("\0")[-2])
         assert (given["slots"], given["threads"]) == (2, 2)
         process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=120)
+        _, said = process.communicate(timeout=600)
     assert b"--ctx 40000 is lowered to 32768" in said
 
 
@@ -269,7 +269,7 @@ def test_the_engine_tells_its_window_and_a_thread_keeps_to_it(tiny: LocalServer,
         assert told_window(front.url, "any") == told_window(f"{tiny.url}/v1", "any") == tiny.window == 4096
         words = ["run", "t", "Hi", "--db", str(tmp_path / "t.db"), "--model", "llamacpp:any", "--base-url", front.url]
         with quire(*words) as process:
-            _, said = process.communicate(timeout=120)
+            _, said = process.communicate(timeout=600)
         assert process.returncode == 0, said
     with SqliteStore(tmp_path / "t.db") as store:
         assert [entry.meta["window"] for entry in store.read("t") if entry.kind == "sent"] == [4096, 4096]

@@ -35,7 +35,7 @@ def new_place(kind: str, request: pytest.FixtureRequest) -> str:
 def served(db: str | Path, proxies: Any = None, **how: Any) -> Iterator[httpx.Client]:
     """A service in a thread of its own."""
     service = Service(db, **how)
-    with Running(service, proxies=proxies) as running, httpx.Client(base_url=running.url, timeout=120) as client:
+    with Running(service, proxies=proxies) as running, httpx.Client(base_url=running.url) as client:
         assert client.get("/readyz").status_code == 200
         yield client
 

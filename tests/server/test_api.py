@@ -104,7 +104,7 @@ def promises(clients: dict[str, httpx.Client]) -> list[Callable[[], None]]:
         # Random cases go to both stores; those that go through a schema field by field are many, and go to one in turn.
         through_the_schema = case.meta.phase.name == "coverage"
         for client in [next(_IN_TURN)(clients)] if through_the_schema else clients.values():
-            case.call_and_validate(base_url=str(client.base_url), timeout=120)
+            case.call_and_validate(base_url=str(client.base_url), timeout=600)
 
     many = 200 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 5
     how = settings(max_examples=many, suppress_health_check=list(HealthCheck), deadline=None)

@@ -46,7 +46,7 @@ def entries(client: httpx.Client, thread: str) -> list[dict[str, Any]]:
 
 
 def test_killed_amid_turns_nothing_acknowledged_is_lost_and_nothing_runs_twice(tmp_path: Path) -> None:
-    with emulator("anthropic", [Slow("Never heard.", 60), "Here I am again."], lenient=True) as model:
+    with emulator("anthropic", [Slow("Never heard.", 600), "Here I am again."], lenient=True) as model:
         line = f"serve --port 0 --db {tmp_path}/q.db --model {MODEL} --base-url {model.url}"
         with command(line) as process, httpx.Client(base_url=started(process)) as client:
             kept = client.post("/api/threads/t/entries", json={"entries": [user("one")]}).json()["entries"]
@@ -138,7 +138,9 @@ def test_an_upstream_of_garbage_is_a_502_and_the_turn_can_be_resumed(tmp_path: P
 
 def test_an_upstream_that_hangs_is_left_and_one_that_is_cut_is_asked_again(tmp_path: Path) -> None:
     with (
-        emulator("anthropic", [Slow("Late.", 60), Cut("Cut off in the middle.", 300), "Whole."], lenient=True) as model,
+        emulator(
+            "anthropic", [Slow("Late.", 600), Cut("Cut off in the middle.", 300), "Whole."], lenient=True
+        ) as model,
         served(tmp_path / "q.db", model=MODEL, base_url=model.url) as client,
     ):
         body = {"text": "Hello?", "limits": {"seconds": 1}, "stream": False}
@@ -215,7 +217,7 @@ def test_more_readers_than_the_limit_are_sent_away(tmp_path: Path) -> None:
 def test_at_the_end_a_turn_may_go_on_for_the_grace_and_is_recorded(
     tmp_path: Path, grace: int, stop: str, text: str | None
 ) -> None:
-    with emulator("anthropic", [Slow("In time.", 1 if grace else 60)], lenient=True) as model:
+    with emulator("anthropic", [Slow("In time.", 1 if grace else 600)], lenient=True) as model:
         line = f"serve --port 0 --db {tmp_path}/q.db --model {MODEL} --base-url {model.url} --grace {grace}"
         with command(line) as process, httpx.Client(base_url=started(process)) as client:
             client.post("/api/threads/other/entries", json={"entries": [user("Hi")]})
@@ -228,7 +230,7 @@ def test_at_the_end_a_turn_may_go_on_for_the_grace_and_is_recorded(
                 told = turn.read().decode()
                 assert f'"stop":"{stop}"' in told
                 assert "Hi" in reader.read().decode()  # sent away once the turns have ended
-            assert process.wait(120) == 0
+            assert process.wait(600) == 0
     with served(tmp_path / "q.db") as client:
         sent = entries(client, "t")
         assert next((each["text"] for each in sent if each["kind"] == "respond"), None) == text

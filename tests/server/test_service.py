@@ -122,7 +122,7 @@ def test_quire_serve_runs_and_ends_by_a_signal(tmp_path: Path) -> None:
             often = next(reply for _ in range(500) if (reply := client.get("/api/threads")).status_code != 200)
         assert (often.status_code, int(often.headers["retry-after"])) == (429, 1)
         process.terminate()
-        assert process.wait(120) == 0
+        assert process.wait(600) == 0
 
 
 def test_the_proxy_on_the_same_port_takes_the_options_of_quire_proxy(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_the_proxy_on_the_same_port_takes_the_options_of_quire_proxy(tmp_path: P
             url = started(process)
             assert httpx.post(f"{url}/v1/messages", json=body, headers=headers).status_code == 200
             process.send_signal(signal.SIGINT)
-            shown, said = process.communicate(timeout=120)
+            shown, said = process.communicate(timeout=600)
         assert model.requests[0].body["system"][0]["cache_control"]
         assert model.requests[0].headers["x-api-key"] == os.environ["PATH"]
     assert "mended: marks" in shown
@@ -164,10 +164,10 @@ def test_the_local_model_comes_along(tmp_path: Path) -> None:
     with command(f"serve --port 0 --local --db {tmp_path}/q.db") as process:
         url = started(process)
         short = {"options": {"max_tokens": 8}, "stream": False}
-        own = httpx.post(f"{url}/api/threads/t/turns", json={"text": "Hello!", **short}, timeout=120).json()
+        own = httpx.post(f"{url}/api/threads/t/turns", json={"text": "Hello!", **short}, timeout=600).json()
         assert (own["stop"], own["model"]) == ("answered", "llamacpp:smollm2")
         body = {"model": "smollm2", "messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 8}
-        passed = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=120)
+        passed = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=600)
         assert passed.json()["choices"][0]["message"]["content"]
         process.terminate()
-        assert process.wait(120) == 0
+        assert process.wait(600) == 0
