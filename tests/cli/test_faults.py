@@ -5,7 +5,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from http.server import HTTPServer
 from pathlib import Path
 
@@ -18,7 +18,6 @@ from quire.cli.attachments import attached_items
 from quire.cli.main import quire
 from quire.entry import INTERRUPTED, result_text
 from quire.errors import ProviderError, QuireError
-from quire.log import connection
 from quire.providers.convert import project
 from quire.send.cycle import GO_ON
 from quire.send.transport import unreachable
@@ -91,10 +90,13 @@ def test_waiting_for_a_locked_file_is_said(home: Path, caplog: pytest.LogCapture
         store.create("t")
         other = sqlite3.connect("quire.db", isolation_level=None, check_same_thread=False)
         other.execute("BEGIN IMMEDIATE")
-        threading.Timer(connection.SILENT_S + 0.5, lambda: other.execute("COMMIT")).start()
-        store.append("t", [values.user("Hi")])
+        said = f"waiting for {home / 'quire.db'}: another process is writing to it"
+        with ThreadPoolExecutor(1) as pool:
+            appended = pool.submit(store.append, "t", [values.user("Hi")])
+            until(lambda: said in caplog.text)
+            other.execute("COMMIT")
+            assert appended.result(600)
         other.close()
-    assert f"waiting for {home / 'quire.db'}: another process is writing to it" in caplog.text
 
 
 def test_waiting_on_a_refusal_is_said() -> None:

@@ -319,7 +319,7 @@ def _served(port: int, place: Place) -> str:
     url = f"http://127.0.0.1:{port}"
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with direct.open(f"{url}/api/threads", timeout=2) as reply:
+        with direct.open(f"{url}/api/threads", timeout=10) as reply:
             there = {(each["name"], each["id"]) for each in json.load(reply)["threads"]}
         with open_db(place, create=False) as store:
             return url if there == {(each.name, each.id) for each in store.threads()} else ""
