@@ -226,18 +226,18 @@ def _in_form(built: Built, entries: Sequence[Entry], form: str, target: str, giv
 
 def _objects_that_stand(messages: Sequence[Any], given: Sequence[Any]) -> Sequence[Any]:
     """The messages, with those that came as an SDK's objects (a reply's own, or its blocks) as those again."""
-    came = {_said(as_json): message for message in given if (as_json := plain(message)) != message}
-    return [came.get(_said(message), message) for message in messages] if came else messages
+    came = {_message_key(as_json): message for message in given if (as_json := plain(message)) != message}
+    return [came.get(_message_key(message), message) for message in messages] if came else messages
 
 
-def _said(message: Any) -> bytes:
+def _message_key(message: Any) -> bytes:
     """A message told apart from others, whatever the order of its keys; a key that is null is one that is not there."""
     return canonical({key: value for key, value in message.items() if value is not None})
 
 
 def _standing(built: Built, entries: Sequence[Entry]) -> list[Entry]:
     """What a request says, as entries: messages that stand whole are those that came, others have today's words."""
-    rows = [[entry] for entry in _told(built.prompt.l1, entries)]
+    rows = [[entry] for entry in _system_entries(built.prompt.l1, entries)]
     rows += [_row(message, entries) for message in built.prompt.messages]
     placed = [(entry, place) for place, row in enumerate(rows) for entry in row]
     groups = _message_seqs(entries)
@@ -252,7 +252,7 @@ def _standing(built: Built, entries: Sequence[Entry]) -> list[Entry]:
     return out
 
 
-def _told(text: str, entries: Sequence[Entry]) -> Iterator[Entry]:
+def _system_entries(text: str, entries: Sequence[Entry]) -> Iterator[Entry]:
     """The entries of the system prompt, without the one that the caller puts in front itself."""
     for entry in entries:
         said = normal(entry.text) if entry.kind == "system" else ""

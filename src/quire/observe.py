@@ -466,7 +466,7 @@ def _cause(asked: Sequence[tuple[Built, str]], byte: int, entries: Sequence[Entr
     brought = next(iter(there["entries"]), None)
     if at.rebase is None:
         return {"cause": f"entry {brought}" if brought else None, "entry": brought, **where}
-    # A rebase that was only reckoned now is no entry of the log.
+    # A rebase that was computed just now is not in the log yet.
     logged = (entry for entry in reversed(entries) if entry.kind == "rebase" and entry.body is at.rebase)
     seq = next((entry.seq for entry in logged), None)
     named = f", entry {seq}" if seq else ""

@@ -104,7 +104,7 @@ class Telemetry:
             f"chat {request.model}",
             context=asked.context if asked else None,
             kind=SpanKind.CLIENT,
-            attributes={**common, **self._told(received, asked)},
+            attributes={**common, **self._attributes(received, asked)},
             start_time=asked.started_ns if asked else None,
         )
         span.end()
@@ -117,10 +117,10 @@ class Telemetry:
         if (usd := _usd(used, request.target)) is not None:
             self._money.add(usd, common)
 
-    def _told(self, received: Received, asked: _Asked | None) -> dict[str, Any]:
+    def _attributes(self, received: Received, asked: _Asked | None) -> dict[str, Any]:
         """What a span says of a request and its reply."""
         request, reply = received.request, received.reply
-        told: dict[str, Any] = {
+        attributes: dict[str, Any] = {
             **{f"gen_ai.request.{_ASKED[name]}": request.body[name] for name in _ASKED if name in request.body},
             "gen_ai.conversation.id": self.thread,
             "gen_ai.response.id": reply.id,
@@ -132,7 +132,7 @@ class Telemetry:
         }
         if any(getattr(reply.usage, name) for name in COUNTS):
             used = reply.usage
-            told |= {
+            attributes |= {
                 "gen_ai.usage.input_tokens": used.input_total,
                 "gen_ai.usage.output_tokens": used.output,
                 "gen_ai.usage.cache_read.input_tokens": used.cache_read,
@@ -140,9 +140,9 @@ class Telemetry:
                 "gen_ai.usage.reasoning.output_tokens": used.reasoning,
             }
         if asked:
-            told["quire.tokens.expected"] = asked.sending.expected_tokens
-            told["quire.rebase"] = (asked.sending.built.rebase or {}).get("reason")
-        return {name: value for name, value in told.items() if value not in (None, "")}
+            attributes["quire.tokens.expected"] = asked.sending.expected_tokens
+            attributes["quire.rebase"] = (asked.sending.built.rebase or {}).get("reason")
+        return {name: value for name, value in attributes.items() if value not in (None, "")}
 
 
 def _usd(used: Usage, target: str) -> float | None:

@@ -504,7 +504,7 @@ class SentTurns:
         self.before = 0
 
     def requests(self, first: int, last: int) -> Iterator[tuple[Built | Refused, Policy]]:
-        """Those of the turns from `first` to `last`, and the one before them, if any; a few more may come."""
+        """The requests of the turns from `first` to `last`, and the one before them, if any; a few more may come."""
         points = [_START, *(each for each in self._folds.points() if each.turn < first)]
         wanted = ""
         for point in reversed(points):

@@ -69,7 +69,7 @@ class _User(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Leaf(msgspec.Struct, frozen=True, array_like=True):
-    """A PlacedMessage."""
+    """A PlacedMessage, as a checkpoint stores it."""
 
     message: Message
     tokens: int

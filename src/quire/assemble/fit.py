@@ -410,7 +410,7 @@ def system_text(
 def messages_of(
     l1: str, l2: Sequence[Segment], l3: Sequence[Segment], l5: str, promote: Promote = "each-turn"
 ) -> list[JsonObject]:
-    """System and user message of plain layers: what stands in L2 with the same content is referred to by id."""
+    """The system and user message of plain layers; an item that L2 already holds is referred to by its id."""
     known = {item.id: item.sha256 for item in l2}
     named = [item.id for item in l3 if known.get(item.id) == item.sha256]
     texts = [normal(item.content) for item in l3 if known.get(item.id) != item.sha256]

@@ -18,10 +18,10 @@ from quire.tokens import (
     IMAGE_TOKENS,
     MESSAGE_TOKENS,
     block_tokens,
+    countable,
     counter,
     message_tokens,
     part_tokens,
-    said,
     text_tokens,
     tools_tokens,
 )
@@ -66,7 +66,7 @@ class PlacedMessage(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def telling_words(self) -> frozenset[str]:
-        """The telling words that it says."""
+        """The words of this message that a later call is likely to name: ids, paths, names."""
         parts = (part for part in self.message.parts if not isinstance(part, Call | Image | ToolSet))
         return self.used_words.union(*(telling(part.text) for part in parts))
 
@@ -160,7 +160,7 @@ def cut_handle(text: str, wire: JsonObject) -> str:
 
 def documents_text(blocks: Iterable[JsonObject]) -> str:
     """What can be read of documents, one behind the other."""
-    return "\n\n".join(filter(None, (said(block)[0] for block in blocks)))
+    return "\n\n".join(filter(None, (countable(block)[0] for block in blocks)))
 
 
 def _own_handled(message: Message, ids: Mapping[int, str], blocks: list[list[JsonObject]]) -> tuple[Part, ...]:
@@ -177,7 +177,7 @@ def _own_handled(message: Message, ids: Mapping[int, str], blocks: list[list[Jso
 
 def own_handle(block: JsonObject, tokens: int, entry_id: str, result: bool) -> str:
     """What stands for a call of the provider's own, or for what it gave."""
-    text = said(block)[0]
+    text = countable(block)[0]
     if result or tokens > SMALL:
         return handle_text(text, tokens, handle_of(entry_id))
     return f"[Called {' '.join(text.split())}]"

@@ -105,7 +105,7 @@ class _PinnedText:
         return pin.seq in self._said or self.holds(pin)
 
     def holds(self, pin: Pin) -> bool:
-        """Whether its words stand verbatim."""
+        """Whether a request shows the pinned words verbatim."""
         if any(pin.words in text for text in [*self._said.get(pin.seq, ()), *self._library]):
             return True
         return pin.folds and any(normal(pin.words) in text for text in self._system)
@@ -157,7 +157,7 @@ class LeftOutLog:
             self._own()[seq] = LeftOut(seq, reason)
 
     def _own(self) -> dict[int, LeftOut]:
-        """The reasons, to be changed."""
+        """The reasons as a dictionary of our own, which may be changed; a copy where it was shared."""
         if self._shared:
             self.left, self._shared = dict(self.left), False
         self._all = None

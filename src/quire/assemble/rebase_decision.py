@@ -21,7 +21,7 @@ from quire.assemble.user_message import ItemBlock
 from quire.entry import result_text
 from quire.errors import BudgetError
 from quire.providers.convert import holds_blocks, own_blocks, pairs, takes_words
-from quire.tokens import block_tokens, counter, said, text_tokens, tools_tokens
+from quire.tokens import block_tokens, countable, counter, text_tokens, tools_tokens
 from quire.tokens.vocabularies import far_off
 from quire.values import Result, Text
 
@@ -322,7 +322,7 @@ def _summary(assembly: Assembly, plan: Cuts, edits: Sequence[Edit]) -> tuple[str
         return (assembly.rebases[-1].summary if assembly.rebases else ""), []
     if not plan.summary_most:
         return "", []
-    before, untold = _told(assembly.rebases)
+    before, untold = _newest_summary(assembly.rebases)
     gone = untold.union(edit.entry for edit in edits if edit.drops)
     entries = tuple(assembly.entries[seq] for seq in sorted(gone) if seq in assembly.entries)
     known = _still_said(assembly.epoch, plan, edits)
@@ -340,7 +340,7 @@ def _still_said(epoch: Epoch, plan: Cuts, edits: Sequence[Edit]) -> frozenset[st
     return frozenset[str]().union(*whole, *map(telling, texts))
 
 
-def _told(rebases: Sequence[Rebase]) -> tuple[str, set[int]]:
+def _newest_summary(rebases: Sequence[Rebase]) -> tuple[str, set[int]]:
     """The newest summary, and what has left since at rebases that had no room for one."""
     untold = set[int]()
     for rebase in reversed(rebases):
@@ -413,7 +413,7 @@ def _long_parts(placed: PlacedMessage, assembly: Assembly) -> Iterator[LongPart]
     for *asked, given in pairs([row[0] if row else None for row in blocks]) if message.role == "assistant" else ():
         handles = [own_handle(blocks[at][0], sizes[at], ids.get(message.seqs[at], ""), result=False) for at in asked]
         beside = tuple(Edit(message.seqs[at], "cut", text) for at, text in zip(asked, handles, strict=True))
-        yield LongPart(message.seqs[given], said(blocks[given][0])[0], sizes[given], beside=beside)
+        yield LongPart(message.seqs[given], countable(blocks[given][0])[0], sizes[given], beside=beside)
 
 
 def _cut(results: dict[int, str], largest: LongPart, over: int) -> tuple[Edit, ...]:

@@ -16,7 +16,7 @@ from quire.formats import markdown
 from quire.items import identity
 from quire.log.entries import encode
 from quire.providers.convert import own_blocks, project
-from quire.tokens import counter, said
+from quire.tokens import countable, counter
 from quire.values import Entry, Image, Item, Json, JsonObject, Message, Part, Text
 
 # An item as the text a model reads: its identity, its block, and how an update to it is written.
@@ -56,7 +56,7 @@ def normal(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n").strip(_SPACE)
 
 
-def shown(id: str) -> str:
+def printable_id(id: str) -> str:
     """An identity on one line: control characters as \\xNN."""
     return _CONTROL.sub(lambda m: f"\\x{ord(m.group()):02x}", id)
 
@@ -147,7 +147,7 @@ def update(new: ItemBlock, old: ItemBlock) -> str:
     if not new.tag:
         diff = _fenced_diff(old, new, lambda text: text)
         inner = diff if count(diff) < count(new.text) else new.text
-        return f"### Update of {shown(new.id)} (replaces {old.sha256[:12]})\n{inner}"
+        return f"### Update of {printable_id(new.id)} (replaces {old.sha256[:12]})\n{inner}"
     whole, diff = _inside_update(new.text), _fenced_diff(old, new, _inside_update)
     inner = diff if count(diff) < count(whole) else whole
     return f'<{_UPDATE} replaces="{old.sha256[:12]}">\n{inner}\n</{_UPDATE}>'
@@ -155,7 +155,7 @@ def update(new: ItemBlock, old: ItemBlock) -> str:
 
 def _fenced_diff(old: ItemBlock, new: ItemBlock, escape: Callable[[str], str]) -> str:
     """A unified diff by \\n lines, named by the identity, in a fence that it cannot close."""
-    name = shown(new.id)
+    name = printable_id(new.id)
     lines = difflib.unified_diff(old.content.split("\n"), new.content.split("\n"), name, name, n=2, lineterm="")
     diff = "\n".join(lines)
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", diff)), default=0))
@@ -206,7 +206,7 @@ class Library:
             old = self.has.get(each.id)
             images += [image for image in each.images if old is None or image not in old.images]
             if old is not None and old.sha256 == each.sha256:
-                references.append(shown(each.id))
+                references.append(printable_id(each.id))
             else:
                 text = each.text if old is None else update(each, old)
                 new.append(ToldItem(each.id, text, {"type": each.type, "sha256": each.sha256, **each.metadata}))
@@ -341,7 +341,7 @@ def entry_text(entry: Entry) -> str:
 def whole_text(entry: Entry) -> str:
     """What an entry says, and what can be read of the blocks and documents that it came with."""
     blocks = [block for message in project([entry]) for row in own_blocks(message) for block in row]
-    return "\n\n".join(filter(None, [entry_text(entry), *(said(block)[0] for block in blocks)]))
+    return "\n\n".join(filter(None, [entry_text(entry), *(countable(block)[0] for block in blocks)]))
 
 
 def original(entry: Entry) -> str:

@@ -43,7 +43,7 @@ class PlannedRebase(msgspec.Struct, frozen=True):
     def frees(self) -> bool:
         return bool(self.rebase.edits) and self.after < self.before
 
-    def told(self) -> str:
+    def line(self) -> str:
         """One line for people."""
         sizes = f"{self.before:,} tokens before, {self.after:,} after"
         return f"{sizes}; {self.by}" if self.by else sizes
@@ -275,7 +275,7 @@ def _compact(session: Session, rest: str) -> None:
     if rest not in ("", "built-in"):
         raise CallError(f"/compact takes `built-in` or nothing, not {rest!r}", hint="/pin keeps what must not go.")
     cut = session.compact(asking=not rest) if _has_user(session) else None
-    session.screen.note(cut.told() if cut is not None else "there is nothing to cut yet")
+    session.screen.note(cut.line() if cut is not None else "there is nothing to cut yet")
 
 
 def _pin(session: Session, rest: str) -> None:
@@ -322,7 +322,7 @@ def _unpin(session: Session, rest: str) -> None:
 
 def _window(session: Session, rest: str) -> None:
     """What joins every turn, or a change to it."""
-    from quire.cli.window import ACTIONS, COLUMNS, add, capacity, change, rows, told
+    from quire.cli.window import ACTIONS, COLUMNS, action_lines, add, capacity, change, rows
 
     action, _, names = rest.partition(" ")
     listed, window = _names(session, names) if names else [], session.thread.window
@@ -334,7 +334,7 @@ def _window(session: Session, rest: str) -> None:
         done = add(session.thread, listed, session.kit.vault)
     else:
         done = change(window, action, listed) if action not in ("", "show") else []
-    for line in told(action, done):
+    for line in action_lines(action, done):
         session.screen.note(line)
     if action in ("", "show") and len(window):
         session.screen.table(list(COLUMNS), rows(window))

@@ -69,7 +69,7 @@ class Stored(NamedTuple):
     before: int = 0
     fork_of: str = ""
 
-    def told(self) -> str:
+    def line(self) -> str:
         """One line for people."""
         came = counted(self.entries, "entry", "entries") if self.entries else "nothing new"
         if self.fork_of:
@@ -138,7 +138,7 @@ def import_(
         print_json([{"thread": each.thread, "entries": each.entries} for each in stored])
         return
     for each in stored:
-        echo(each.told())
+        echo(each.line())
 
 
 class ChatFiles(NamedTuple):

@@ -1,4 +1,4 @@
-"""`quire record`: read and search records, and see their versions; what changes them is in `record_changes`."""
+"""`quire record` and `quire build`: keep, change, search and list records, and build contexts from them."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _fields(command: Any) -> Any:
 
 
 def _options(fields: JsonObject) -> JsonObject:
-    """The fields that options give; they stand in front of a file's."""
+    """The fields that options give; they win over a file's."""
     named = {("llm_hints" if key == "hints" else key): value for key, value in fields.items()}
     return {key: value for key, value in named.items() if value is not None and value != ()}
 

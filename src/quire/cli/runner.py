@@ -205,7 +205,7 @@ def chosen(given: dict[str, Any], before: Choice | None = None) -> Choice:
     """The options that were given, over those that the turn was begun with; one of no use is an error."""
     new = {name: value for name, value in given.items() if value}
     runner = new.get("runner") or (before.runner if before is not None else _fitting(new))
-    # The question of a turn that is resumed was asked: nothing is attached to it any more.
+    # A resumed turn has its question in the log already: nothing can be attached to it.
     useful = _USES[runner] - ({"vault"} if before is not None and runner == "chat" else set())
     for name in sorted((_SPECIAL - useful) & set(new)):
         raise CallError(

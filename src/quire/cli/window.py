@@ -59,7 +59,7 @@ def change(window: Window, action: str, names: Sequence[str]) -> list[Item]:
     return meant
 
 
-def told(action: str, items: Sequence[Item]) -> list[str]:
+def action_lines(action: str, items: Sequence[Item]) -> list[str]:
     """What was done, a line for each item."""
     from quire.tokens import counter
 
@@ -183,7 +183,7 @@ def _print(window: Window, action: str, done: list[Item], given: dict[str, Any],
     if as_json:
         print_json(window.to_json())
         return
-    for line in told(action, done):
+    for line in action_lines(action, done):
         echo(line)
     if action == "show" and len(window):
         print_table(COLUMNS, rows(window, given["type"], given["limit"]))

@@ -260,7 +260,7 @@ class Endpoints:
             return
 
     async def _framed(self, socket: WebSocket, text: str, remembered: dict[str, StoredResponse]) -> None:
-        """One frame in, and what it is answered."""
+        """Answer one WebSocket frame."""
         wire = "openai-responses"
         body, problem = _parsed(text.encode())
         frame = body if isinstance(body, dict) else {}

@@ -37,7 +37,7 @@ def fault(text: str, at: int, problem: str, hint: str = "") -> FormatError:
     return FormatError(problem, line=line, column=at - text.rfind("\n", 0, at), hint=hint)
 
 
-def seen(text: str, at: int, limit: int = 40) -> str:
+def excerpt(text: str, at: int, limit: int = 40) -> str:
     """What stands at `at`, short enough for an error message."""
     return repr(text[at : at + limit]) if at < len(text) else "the end of the text"
 
@@ -51,7 +51,7 @@ def exact(text: str, rendered: str) -> None:
     raise fault(
         text,
         at,
-        f"{seen(text, at)} stands where {seen(rendered, at)} was expected",
+        f"{excerpt(text, at)} stands where {excerpt(rendered, at)} was expected",
         "parse reads what render writes, to the byte; the text was changed by hand or cut.",
     )
 
@@ -73,7 +73,7 @@ class Marks:
         return self._bare.sub(r"\\", text)
 
     def unguard(self, text: str) -> str:
-        """Take it away again."""
+        """Take away the backslashes that `guard` put in front."""
         return self._guarded.sub("", text)
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from quire.entry import canonical
 from quire.errors import CallError
-from quire.formats import CallPair, exact, fault, paired, seen, well_formed
+from quire.formats import CallPair, exact, excerpt, fault, paired, well_formed
 from quire.log.shapes import ANYTHING, BOOLEAN, NULL, OBJECT, STRING, Fields, Listed, Scalar, checked, either, one_of
 from quire.values import Entry, Json, JsonObject
 
@@ -238,7 +238,7 @@ class _CleanReader:
         return fault(
             self.text,
             self.at,
-            f"expected {wanted}, found {seen(self.text, self.at)}",
+            f"expected {wanted}, found {excerpt(self.text, self.at)}",
             "A clean text is made of the sections " + ", ".join((TOOLS, CONVERSATION, RESULTS, REQUEST)) + ".",
         )
 

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import msgspec
 
 from quire.errors import CallError, FormatError
-from quire.formats import exact, fault, json_, seen, well_formed
+from quire.formats import exact, excerpt, fault, json_, well_formed
 from quire.log.shapes import INTEGER, NULL, STRING, Fields, Listed, checked, either, one_of, short
 from quire.values import ITEM_TYPES, Item, ItemType, Json, JsonObject
 
@@ -175,14 +175,14 @@ def _value(text: str) -> Markdown:
     if at == len(text):
         return Markdown(blocks)
     if not text.startswith(REQUEST, at):
-        raise fault(text, at, f"expected an item or '## Request', found {seen(text, at)}", _HINT)
+        raise fault(text, at, f"expected an item or '## Request', found {excerpt(text, at)}", _HINT)
     return Markdown(blocks, text[at + len(REQUEST) :])
 
 
 def _parse_tagged(text: str, alone: bool = True) -> Markdown:
     blocks, at = _blocks(text, len(OPEN + HEADING) if text.startswith(OPEN + HEADING) else len(OPEN + HEADING) - 1)
     if not text.startswith(CLOSE, at):
-        raise fault(text, at, f"expected an item or {CLOSE}, found {seen(text, at)}", _HINT)
+        raise fault(text, at, f"expected an item or {CLOSE}, found {excerpt(text, at)}", _HINT)
     rest = text[at + len(CLOSE) :]
     if not rest:
         return Markdown(blocks, None, "tags")
@@ -205,7 +205,7 @@ def _blocks(text: str, at: int) -> tuple[tuple[MarkdownItem, ...], int]:
 def _parse_block(text: str, at: int) -> tuple[MarkdownItem, int]:
     head = _HEAD.match(text, at)
     if not head:
-        raise fault(text, at, f"expected an item's heading and fence, found {seen(text, at)}", _HINT)
+        raise fault(text, at, f"expected an item's heading and fence, found {excerpt(text, at)}", _HINT)
     type, name, fence, tag = head.groups()
     end = text.find(f"\n{fence}\n", head.end())
     if end < 0:

@@ -13,7 +13,7 @@ import msgspec
 
 from quire import formats
 from quire.errors import CallError, FormatError
-from quire.formats import Marks, exact, fault, seen, well_formed
+from quire.formats import Marks, exact, excerpt, fault, well_formed
 from quire.log.entries import check
 from quire.log.shapes import ANYTHING, NATURAL, NULL, Fields, Listed, checked, either, one_of
 from quire.values import Entry, Json, JsonObject
@@ -159,7 +159,7 @@ def parse(text: str) -> Replay:
     if not well_formed(text):
         return Replay()
     if not text.startswith((HISTORY, CURRENT)):
-        raise fault(text, 0, f"expected a heading, found {seen(text, 0)}", _HINT)
+        raise fault(text, 0, f"expected a heading, found {excerpt(text, 0)}", _HINT)
     first = _FIRST.search(text)
     delimiter: Delimiter = "§" if first and first[1] == "§" else "$"
     reader = _ReplayReader(text, delimiter)

@@ -17,7 +17,7 @@ from quire.errors import CallError, ConflictError, QuireError, VersionError
 BUSY_TIMEOUT_S = 60.0
 # Between tries where SQLite itself does not wait.
 RETRY_S = 0.005
-# A wait longer than this is said to be one.
+# Waiting longer than this is reported.
 SILENT_S = 1.0
 # No database is shorter than its header; SQLite takes a file of one byte for an empty one and would begin anew.
 HEADER_BYTES = 100

@@ -351,7 +351,7 @@ def _named_texts(value: Json, own: dict[str, str], path: list[Json], places: lis
 
 
 def decode_row(row: Json) -> JsonObject:
-    """The body that a row tells; a ValueError where it tells none."""
+    """The body that a row holds; a ValueError where it holds none."""
     body, *places = row if isinstance(row, list) and row else [row]
     if not isinstance(body, dict):
         raise ValueError("it is not a JSON object")

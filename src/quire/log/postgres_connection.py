@@ -394,7 +394,7 @@ class News:
                     self._to_say.clear()
             if not unsaid:  # woken by the end
                 return
-            # It is stored: whoever is not told looks.
+            # The entries are stored: a reader who misses the notice finds them when it looks by itself.
             with suppress(psycopg.Error, PoolClosed), self._database.pool.connection(timeout=LOOK_S) as conn:
                 notices = [f"{tenant} {change}" for tenant, change in unsaid.items()]
                 conn.execute(

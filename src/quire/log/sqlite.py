@@ -355,7 +355,7 @@ class SqliteFile:
 
     @contextmanager
     def transaction(self, how: str = "IMMEDIATE") -> Iterator[sqlite3.Connection]:
-        """The same, all or nothing."""
+        """The connection within a transaction: all that is done with it, or nothing."""
         with self.guard() as conn, transaction(conn, how):
             yield conn
 

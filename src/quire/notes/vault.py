@@ -86,7 +86,7 @@ class Vault:
         self.root = Root(root)
         self.endings = endings
         self.notes: dict[str, Note] = {}
-        # Raised whenever a note changed, so that what was made of all notes can be told from what is.
+        # Counts changes of notes: whatever was computed from all notes is stale once this has grown.
         self.revision = 0
         self.watched = False
         self._fresh = False

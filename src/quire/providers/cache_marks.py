@@ -19,7 +19,7 @@ import msgspec
 from quire.providers.models import ModelInfo
 from quire.providers.prefix import GrowingValues, Path, Unit, Walk, changed_body, size_of
 from quire.providers.wires import wire_of
-from quire.tokens import counter, said
+from quire.tokens import countable, counter
 from quire.values import Call, Json, JsonObject, Message, Part, Prompt, Request, Text
 
 # Which life to buy for stored prefixes: the short one, or the longer and dearer one, judged by past pauses.
@@ -259,7 +259,7 @@ class MarkPlacer:
         return len(self._short) - 1 if self._short else len(spots)
 
     def _lasting(self, row: MarkRow, prompt: Prompt | None) -> int:
-        """The spot whose prefix the next rebase lets stand; without an opening, the epoch's own fold."""
+        """The place of a mark whose prefix the next rebase keeps; without an opening, the end of the epoch's first request."""
         if prompt is None:
             return -1
         asked = self._runs(prompt, prompt.opening)
@@ -267,7 +267,7 @@ class MarkPlacer:
         return row.ends[asked - 1] if 0 < asked <= len(row.ends) else self._fold(row, prompt)
 
     def _fold(self, row: MarkRow, prompt: Prompt) -> int:
-        """The spot where the epoch's first request ended, or ends."""
+        """The place of a mark at the end of the epoch's first request."""
         if not prompt.fold:
             return -1
         if prompt.fold >= len(prompt.messages):
@@ -290,7 +290,7 @@ def _first_behind(spots: list[Spot], info: ModelInfo) -> int:
     """The first spot that ends at least as many tokens as a stored prefix must have; behind the last if none does."""
     count, total = counter(f"{info.provider}:{info.model}").count, 0
     for index, spot in enumerate(spots):
-        text, extra = said(spot.block)
+        text, extra = countable(spot.block)
         # More than the minimum need not be known.
         total += extra + count(text[: info.min_cache_tokens * 16])
         if total >= info.min_cache_tokens:

@@ -170,7 +170,7 @@ def _cause(
     if unforeseen and reported.cache_read > predicted:
         return _more(sent)
     place = moved(sent.before, sent.blocks) if sent.before is not None else None
-    diagnosed = _told(diagnosis, place)
+    diagnosed = _by_diagnosis(diagnosis, place)
     if diagnosed is not None:
         return diagnosed
     if place is not None:
@@ -238,7 +238,7 @@ _LAYERS = {
 }
 
 
-def _told(diagnosis: JsonObject, place: PrefixBreak | None) -> tuple[Cause, str, str] | None:
+def _by_diagnosis(diagnosis: JsonObject, place: PrefixBreak | None) -> tuple[Cause, str, str] | None:
     """The provider's account, joined with where our own comparison sees the change."""
     reason = str(diagnosis.get("reason") or diagnosis.get("type") or "")
     if reason not in _TOLD:

@@ -143,7 +143,7 @@ class StreamGuard:
         self._live: list[BlockDelta] = []
 
     def begin(self, place: int, kind: str) -> None:
-        """A block that comes whole."""
+        """Announce a block that arrives whole, without pieces of text before it."""
         self._live.append(BlockDelta(place, kind, ""))
 
     def show(self, place: int, kind: str, text: str) -> str:
@@ -188,7 +188,7 @@ class ReplyStream:
         return self.tally.live()
 
     def _add(self, entries: Iterable[Entry]) -> list[Entry]:
-        added = said(
+        added = from_reply(
             identified(entries, len(self.entries)),
             self.format,
             self.model,
@@ -331,7 +331,7 @@ def tagged(entries: Iterable[Entry], format: str, message: JsonObject, model: st
     return out if at is None else [msgspec.structs.replace(each, body={**each.body, "at": at}) for each in out]
 
 
-def said(
+def from_reply(
     entries: Iterable[Entry],
     format: str,
     model: str,

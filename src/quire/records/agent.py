@@ -226,7 +226,7 @@ RESPONSE: Final = "tool.response.v1"
 
 
 class RecordTools(Protocol):
-    """Where requests are carried out."""
+    """Carries out the tool requests of an agent."""
 
     async def run(self, call: Entry) -> Entry:
         """The result of a call; failures are results too."""

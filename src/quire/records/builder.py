@@ -16,7 +16,7 @@ from quire.formats import clean
 from quire.records.config import Config, Selector
 from quire.records.config import config as read_config
 from quire.records.gather import ContextRequest, Embed, Exchange, Part, Picked, exchanges, fit, gather, repeated
-from quire.records.record import SPOKEN, USER, Record, role, said, session, shape
+from quire.records.record import SPOKEN, USER, Record, context_text, role, session, shape
 from quire.records.store import Records
 from quire.values import Json, JsonObject
 
@@ -182,7 +182,7 @@ class Builder:
             message = _newest_message(records, trigger, now)
         else:
             message = self._just_said(records, request, now)
-        words = said(message.context) if request is None and message else request or ""
+        words = context_text(message.context) if request is None and message else request or ""
         return ContextRequest(request=words, message=message, trigger=trigger, may_show=self._may_show)
 
     def _just_said(self, records: Records, request: str, now: int | None) -> Record | None:
@@ -190,7 +190,7 @@ class Builder:
         named = [schema for source in self.config.sources for schema in source.selector.schemas]
         spoken = Selector(schemas=tuple(dict.fromkeys((*SPOKEN, *named))))
         last = records.select(spoken, newest=1, keep=lambda each: bool(role(each)), now=now)
-        return last[0] if last and role(last[0]) == "user" and said(last[0].context) == request else None
+        return last[0] if last and role(last[0]) == "user" and context_text(last[0].context) == request else None
 
     def _may_show(self, record: Record) -> bool:
         """Not the consumer's own contexts; those of others only where a source names their schema."""

@@ -241,7 +241,7 @@ def shape(record: Record, speaker: str = "") -> Shape:
     shown = view(record).context
     speaker = speaker or role(record)
     if speaker:
-        text = said(shown)
+        text = context_text(shown)
         return Shape("conversation", text, message=CleanMessage("user" if speaker == "user" else "assistant", text))
     if record.schema_name in ("tool.catalog.v1", "tool.v1"):
         return _tools(record)
@@ -249,7 +249,7 @@ def shape(record: Record, speaker: str = "") -> Shape:
     return Shape("results", f"{result.tool}: {result.output}", result=result)
 
 
-def said(context: Json) -> str:
+def context_text(context: Json) -> str:
     """The text of a context: its content, message or text; else its only string; else all of it as JSON."""
     if not isinstance(context, dict):
         return as_text(context)
@@ -264,7 +264,7 @@ def searchable(record: Record) -> str:
     """What a record is found by: a message by what it says, anything else by its title and all of its strings."""
     shown = view(record).context
     if role(record):
-        return said(shown)
+        return context_text(shown)
     return "\n".join(dict.fromkeys(text for text in (record.title, *_strings(shown)) if text))
 
 
@@ -287,7 +287,7 @@ def _result(record: Record, shown: Json) -> ToolResult:
     fields: JsonObject = shown if isinstance(shown, dict) else {}
     tool = next((fields[key] for key in _TOOL_KEYS if isinstance(fields.get(key), str)), "")
     if not record.schema_name.startswith("tool.response") or not tool:
-        return ToolResult(record.title or record.schema_name, said(shown) or clean.output_text(None))
+        return ToolResult(record.title or record.schema_name, context_text(shown) or clean.output_text(None))
     found = [key for key in _OUTPUT_KEYS if key in fields]
     if not found and fields.get("error") is not None:
         return ToolResult(tool, f"Error: {as_text(fields['error'])}")

@@ -94,7 +94,7 @@ class McpServer:
             listed = ready.result(_START_TIMEOUT_S)
         # What a foreign program does to the connection can raise anything; it is told in one line.
         except Exception as error:
-            output = self._said()
+            output = self._last_words()
             self.stop()
             raise ProviderError(
                 f"the MCP server {self._name()} did not start: {_reason(error)}{output}",
@@ -183,7 +183,7 @@ class McpServer:
             return self._server
         return " ".join(self._server) if isinstance(self._server, Sequence) else type(self._server).__name__
 
-    def _said(self) -> str:
+    def _last_words(self) -> str:
         """The last of what the server wrote to its standard error."""
         if self._log is None:
             return ""

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from quire.assemble.summary import truncate
-from quire.assemble.user_message import escaped, shown
+from quire.assemble.user_message import escaped, printable_id
 from quire.errors import CallError
 from quire.notes.index import NoteIndex, Passage
 from quire.notes.note import Note
@@ -294,12 +294,12 @@ def _document(note: FoundNote) -> str:
 
 def _guidance(found: Sequence[FoundNote]) -> str:
     listed = [f"- [[{each.title}]] ({each.path})" for each in found[:_MOST_LISTED]]
-    catalog = [escaped(shown(line), *_TAGS) for line in listed]
+    catalog = [escaped(printable_id(line), *_TAGS) for line in listed]
     return "\n".join([CITING, "", _CATALOG, *catalog]) if catalog else CITING
 
 
 def _field(text: str) -> str:
-    return shown(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return printable_id(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def _attribute(text: str) -> str:

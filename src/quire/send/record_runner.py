@@ -144,7 +144,7 @@ def _context(
     return [found, values.result(found.call_id, None, built.formatted_context)]
 
 
-# For the wrappers of two messages, and what a provider counts otherwise.
+# Tokens left free for the wrappers of two messages, and for what a provider counts differently.
 _SPARE = 64
 
 

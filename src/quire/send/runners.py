@@ -11,7 +11,7 @@ import msgspec
 
 from quire import providers, values
 from quire.assemble.fit import system_text
-from quire.assemble.user_message import block, escaped, shown
+from quire.assemble.user_message import block, escaped, printable_id
 from quire.items import from_file
 from quire.notes.index import NoteIndex
 from quire.send.note_search import local_search_tool
@@ -94,7 +94,7 @@ def question(text: str, items: Sequence[JsonObject], tools: Toolbox) -> str:
 def _metadata(item: JsonObject) -> str:
     meta = item.get("metadata") or {}
     kind = meta.get("source") or item.get("type", "code")
-    return f"- {shown(block(item).id)} ({kind}, {counter().count(item['content']):,} tokens)"
+    return f"- {printable_id(block(item).id)} ({kind}, {counter().count(item['content']):,} tokens)"
 
 
 def planner_request(asked: Sequence[str], target: str, tools: Toolbox) -> Request:

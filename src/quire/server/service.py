@@ -258,7 +258,7 @@ class Service:
         call.remember = lambda how: self._remember(mark, {"asked": asked, "began": how})
         given = await answer(route, call)
         if call.began is None:
-            # Where a handler noted how it began, that tells it what became of it; else the answer does.
+            # A handler that noted how it began finds out from that note what became of it; for all others the answer is kept.
             await off_loop(self._remember, mark, {"asked": asked, "answer": msgspec.to_builtins(given)})
         return given
 
@@ -322,7 +322,7 @@ def open_own(place: str | Path) -> Store:
 
 
 def has_own(place: str | Path) -> bool:
-    """Whether a service has been kept records for at this place."""
+    """Whether a service has records of its own at this place."""
     return is_server(place) or tenant_file(Path(place), _OWN).exists()
 
 

@@ -368,7 +368,7 @@ def _note(call: RouteCall, entries: Sequence[Entry]) -> None:
 async def _answer(call: RouteCall, turn: RunningTurn, stream: bool) -> Any:
     assert turn.task is not None
     if stream:
-        return call.service.readers.response(_told(call, turn))
+        return call.service.readers.response(_turn_events(call, turn))
     outcome = await asyncio.shield(turn.task)
     if outcome.problem is not None:
         problem = outcome.problem
@@ -381,7 +381,7 @@ async def _answer(call: RouteCall, turn: RunningTurn, stream: bool) -> Any:
     return outcome
 
 
-async def _told(call: RouteCall, turn: RunningTurn) -> AsyncIterator[bytes]:
+async def _turn_events(call: RouteCall, turn: RunningTurn) -> AsyncIterator[bytes]:
     """A turn's events from its user entry on, then its outcome; ids are those of the thread's events."""
     task = turn.task
     assert task is not None

@@ -117,7 +117,7 @@ def kind_of(part: JsonObject) -> str:
     return next((kind for key, kind in _KEYED.items() if key in part), "text")
 
 
-def said(part: JsonObject) -> tuple[str, int]:
+def countable(part: JsonObject) -> tuple[str, int]:
     """What of a block is counted: its text, and the tokens that no text stands for."""
     found = _Found(_opaque(part))
     found.look(part)
@@ -126,7 +126,7 @@ def said(part: JsonObject) -> tuple[str, int]:
 
 def block_tokens(block: JsonObject, with_: Counter | None = None) -> int:
     """The tokens of a block that goes out as it came."""
-    text, beside = said(block)
+    text, beside = countable(block)
     return (with_ or counter()).count(text) + beside
 
 

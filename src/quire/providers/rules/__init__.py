@@ -187,7 +187,7 @@ class GrowingCheck:
             yield from wire.rules.end(check)
 
     def _stands(self, changed: list[int], messages: Sequence[Json], lines: Sequence[bytes]) -> bool:
-        """Whether what was looked at is what the messages begin with, marks aside."""
+        """Whether the messages begin with those that were checked before, marks aside."""
         if len(messages) < len(self._turns):
             return False
         return not changed or (bool(lines) and all(lines[place] == self._lines[place] for place in changed))

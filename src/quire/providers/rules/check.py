@@ -97,7 +97,7 @@ class TurnMessage(msgspec.Struct, frozen=True, dict=True):
     role: str
     # As it stands in the body.
     value: Json
-    # Its unit, if it can be a message at all, and how its blocks are read.
+    # The message as a unit (None where it is no message), and the function that reads its blocks.
     unit: Unit | None
     read: Callable[[JsonObject, str], TurnBlock]
     # The field of the messages.

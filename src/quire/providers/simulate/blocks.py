@@ -27,7 +27,7 @@ from quire.providers.prefix import (
     unmarked,
 )
 from quire.providers.wires import wire_of
-from quire.tokens import MESSAGE_TOKENS, counter, kind_of, said
+from quire.tokens import MESSAGE_TOKENS, countable, counter, kind_of
 from quire.tokens.vocabularies import BASE, DEFAULT
 from quire.values import Json, JsonObject
 
@@ -98,7 +98,7 @@ def _definition(unit: Unit) -> Block:
 
 def _block(unit: Unit, part: UnitPart, index: int) -> Block:
     compared = unmarked({**part.value, **part.also} if part.also else part.value)
-    text, extra = said(compared)
+    text, extra = countable(compared)
     kind, data = kind_of(compared), unit.role.encode() + canonical(compared)
     return Block(
         section=unit.section,

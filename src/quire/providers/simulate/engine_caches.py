@@ -167,7 +167,7 @@ class RadixCache:
         return Shares(max(0, found // self._page * self._page), cause=cause)
 
     def answered(self, prompt: array[int], held: array[int], at_ms: int) -> None:
-        """Kept behind its prompt."""
+        """Store the answer behind its prompt."""
         self._store(prompt + held, at_ms)
 
     def _store(self, ids: array[int], at_ms: int) -> None:

@@ -17,6 +17,7 @@ from quire.providers.convert import (
 )
 from quire.providers.incoming import (
     ReplyStream,
+    from_reply,
     identified,
     joined_text,
     not_a_reply,
@@ -26,7 +27,6 @@ from quire.providers.incoming import (
     read_back,
     read_messages,
     refused,
-    said,
     sub,
     text_in,
     whole_message,
@@ -234,7 +234,7 @@ def _count(holder: JsonObject, field: str) -> int:
 
 
 def _said(message: JsonObject, model: str, names: Iterable[str]) -> list[Entry]:
-    return said(identified(_assistant(without_nulls(message))), FORMAT, model, read_back(names, NAMES))
+    return from_reply(identified(_assistant(without_nulls(message))), FORMAT, model, read_back(names, NAMES))
 
 
 def _entries(message: Json, where: str = "message") -> list[Entry]:

@@ -13,6 +13,7 @@ from quire.providers.convert import image_json
 from quire.providers.incoming import (
     ReplyStream,
     cut,
+    from_reply,
     identified,
     listed,
     not_a_reply,
@@ -22,7 +23,6 @@ from quire.providers.incoming import (
     read_back,
     read_messages,
     refused,
-    said,
     sub,
     text_in,
     told_text,
@@ -51,8 +51,8 @@ from quire.providers.wires.anthropic.write import (
     FORMAT,
     NAMES,
     WRITER,
-    answered,
-    spoken,
+    assistant_entry,
+    result_entry,
     text_of,
     tool_definition,
 )
@@ -92,10 +92,12 @@ def parse_reply(value: Any, provider: str = FORMAT, model: str = "", names: Iter
     if not isinstance(content, list):
         raise not_a_reply("a message without content")
     asked, model = model, str(reply.get("model") or model)
-    blocks = [spoken(without_nulls(object_in(block, "a content block"))) for block in content]
+    blocks = [assistant_entry(without_nulls(object_in(block, "a content block"))) for block in content]
     return Reply(
         entries=tuple(
-            said(identified(blocks) if blocks else [respond("")], FORMAT, model, read_back(names, NAMES), asked=asked)
+            from_reply(
+                identified(blocks) if blocks else [respond("")], FORMAT, model, read_back(names, NAMES), asked=asked
+            )
         ),
         usage=usage(provider, reply),
         stop=str(reply.get("stop_reason") or ""),
@@ -121,7 +123,7 @@ def _entries(message: Json, where: str = "message") -> list[Entry]:
         case "user":
             return _user(blocks)
         case "assistant":
-            return [spoken(block) for block in blocks] or [respond("")]
+            return [assistant_entry(block) for block in blocks] or [respond("")]
         case "system":
             return _system(message, blocks)
     raise FormatError(f"{where}: unknown role {role!r}", hint="Roles are user, assistant and system.")
@@ -129,7 +131,7 @@ def _entries(message: Json, where: str = "message") -> list[Entry]:
 
 def _user(blocks: list[JsonObject]) -> list[Entry]:
     """The results, and then what the user says, as the API orders them."""
-    results = [answered(block) for block in blocks if block.get("type") == "tool_result"]
+    results = [result_entry(block) for block in blocks if block.get("type") == "tool_result"]
     rest = [block for block in blocks if block.get("type") != "tool_result"]
     images = [image_json(image) for block in rest if (image := _image(block))]
     wire = ENCLOSURE.origin(rest, first=not results)
@@ -211,7 +213,7 @@ class MessagesStream(ReplyStream):
         self.id, self.model = text_in(message, "id"), text_in(message, "model") or self.model
         self.reported = dict(sub(message, "usage"))
         self.stop = text_in(message, "stop_reason") or self.stop
-        begun = [spoken(without_nulls(block)) for block in objects(message, "content")]
+        begun = [assistant_entry(without_nulls(block)) for block in objects(message, "content")]
         return self._add(begun) if begun else []
 
     def _message_delta(self, event: JsonObject) -> None:
@@ -245,7 +247,7 @@ class MessagesStream(ReplyStream):
         if block is None:
             return []  # ended in the middle of its input: the reply's length ran out
         del self.open[index], self.pieces[index]
-        return self._add([spoken(block)])
+        return self._add([assistant_entry(block)])
 
     def _whole(self, index: int) -> JsonObject | None:
         block = dict(self.open[index])

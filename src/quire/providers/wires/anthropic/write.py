@@ -70,33 +70,33 @@ _PLAIN = {
 }
 
 
-def spoken(block: Json) -> Entry:
+def assistant_entry(block: Json) -> Entry:
     """An assistant's block as an entry; what an entry cannot hold is kept in `wire.block`."""
     if not isinstance(block, dict) or not isinstance(block.get("type"), str):
         raise FormatError(f"a content block without a type: {str(block)[:80]}", hint="Blocks are objects with a type.")
     match block["type"]:
         case "text":
-            return respond(str(block.get("text") or ""), wire=kept(block))
+            return respond(str(block.get("text") or ""), wire=kept_block(block))
         case "thinking":
             return think(str(block.get("thinking") or ""), wire={"block": block})
         case "redacted_thinking":
             return think("", wire={"block": block})
         case "tool_use":
             name, args = str(block.get("name") or ""), block.get("input")
-            return call(str(block.get("id") or ""), name, {} if args is None else args, wire=kept(block))
+            return call(str(block.get("id") or ""), name, {} if args is None else args, wire=kept_block(block))
     return respond("", wire={"block": block})
 
 
-def answered(block: JsonObject) -> Entry:
+def result_entry(block: JsonObject) -> Entry:
     """A tool_result block as an entry."""
     content = block.get("content")
     plain_text = isinstance(content, str) and bool(content.strip())
-    wire = kept(block) if plain_text else {"block": block}
+    wire = kept_block(block) if plain_text else {"block": block}
     failed = True if block.get("is_error") else None
     return result(str(block.get("tool_use_id") or ""), content=text_of(content), error=failed, wire=wire)
 
 
-def kept(block: JsonObject) -> JsonObject | None:
+def kept_block(block: JsonObject) -> JsonObject | None:
     """The wire field of a block that says more than its entry: a text's citations, a call's caller."""
     return {"block": block} if set(block) - _PLAIN[block["type"]] - {"cache_control"} else None
 
@@ -180,7 +180,7 @@ def tool_result(part: Result, sheet: Draft) -> JsonObject:
     """The block of a result; images in it go back as they came, and so does one that holds nothing."""
     own = own_block(part, sheet)
     held: JsonObject = {"content": part.text if part.text.strip() else NO_OUTPUT}
-    if own and result_text(answered(own)) == part.text:
+    if own and result_text(result_entry(own)) == part.text:
         held = {"content": own["content"]} if own.get("content") is not None else {}
     out: JsonObject = {"type": "tool_result", "tool_use_id": part.call_id, **held}
     return {**out, "is_error": True} if part.error else out

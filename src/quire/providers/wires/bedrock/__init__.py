@@ -12,6 +12,7 @@ from quire.providers.convert import image_json
 from quire.providers.incoming import (
     ReplyStream,
     bytes_of,
+    from_reply,
     identified,
     not_a_reply,
     number_in,
@@ -21,7 +22,6 @@ from quire.providers.incoming import (
     read_back,
     read_messages,
     refused,
-    said,
     sub,
     text_in,
     told_text,
@@ -39,9 +39,9 @@ from quire.providers.wires.bedrock.write import (
     FORMAT,
     NAMES,
     WRITER,
-    answered,
+    assistant_entry,
+    result_entry,
     sdk_kwargs,
-    spoken,
     text_of,
     tool_spec,
 )
@@ -87,9 +87,11 @@ def parse_reply(value: Any, provider: str = FORMAT, model: str = "", names: Iter
     message = sub(reply, "output").get("message")
     if not isinstance(message, dict) or not isinstance(message.get("content"), list):
         raise not_a_reply("a Converse response without a message")
-    blocks = [spoken(block) for block in message["content"]]
+    blocks = [assistant_entry(block) for block in message["content"]]
     return Reply(
-        entries=tuple(said(identified(blocks) if blocks else [respond("")], FORMAT, model, read_back(names, NAMES))),
+        entries=tuple(
+            from_reply(identified(blocks) if blocks else [respond("")], FORMAT, model, read_back(names, NAMES))
+        ),
         usage=usage(provider, reply),
         stop=str(reply.get("stopReason") or ""),
         id=str(sub(reply, "ResponseMetadata").get("RequestId") or ""),
@@ -115,14 +117,14 @@ def _entries(message: Json, where: str = "message") -> list[Entry]:
         case "user":
             return _user(content)
         case "assistant":
-            return [spoken(block) for block in content if "cachePoint" not in block] or [respond("")]
+            return [assistant_entry(block) for block in content if "cachePoint" not in block] or [respond("")]
         case "system":
             return [system(text_of(content))]
     raise FormatError(f"{where}: unknown role {role!r}", hint="Roles are user, assistant and system.")
 
 
 def _user(content: list[JsonObject]) -> list[Entry]:
-    results = [answered(block) for block in content if "toolResult" in block]
+    results = [result_entry(block) for block in content if "toolResult" in block]
     rest = [block for block in content if "toolResult" not in block and "cachePoint" not in block]
     images = [image_json(_image(sub(block, "image"))) for block in rest if "image" in block]
     wire = ENCLOSURE.origin(rest, first=not results)
@@ -247,7 +249,7 @@ class ConverseStream(ReplyStream):
         if block is None:
             return []  # ended in the middle of its input: the reply's length ran out
         del self.open[index]
-        return self._add([spoken(block)])
+        return self._add([assistant_entry(block)])
 
     @property
     def usage(self) -> Usage:

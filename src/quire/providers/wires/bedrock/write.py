@@ -54,7 +54,7 @@ NAMES = Spelling()
 IDS = Spelling()
 
 
-def spoken(block: Json) -> Entry:
+def assistant_entry(block: Json) -> Entry:
     """An assistant's block as an entry; what an entry cannot hold is kept in `wire.block`."""
     if not isinstance(block, dict) or not block:
         raise FormatError(f"a content block that is {str(block)[:80]!r}", hint="Blocks are objects with one key.")
@@ -84,7 +84,7 @@ def cited_text(block: JsonObject) -> str:
     return "".join(str(block.get("text") or "") for block in content)
 
 
-def answered(block: JsonObject) -> Entry:
+def result_entry(block: JsonObject) -> Entry:
     """A toolResult block as an entry."""
     given = sub(block, "toolResult")
     content = objects(given, "content")

@@ -14,12 +14,12 @@ from quire.providers.convert import image_json
 from quire.providers.incoming import (
     LIMIT_BLOCKS,
     ReplyStream,
+    from_reply,
     listed,
     object_in,
     objects,
     read_back,
     refused,
-    said,
     sub,
     tagged,
     text_in,
@@ -40,14 +40,14 @@ from quire.providers.wires.gemini.write import (
     FORMAT,
     NAMES,
     WRITER,
-    answered,
+    assistant_entry,
     camel_in,
     declaration,
     image_of,
     is_image,
     part_in,
+    result_entry,
     sdk_kwargs,
-    spoken,
     text_of,
     tool_entry,
 )
@@ -145,9 +145,9 @@ def parse_reply(value: Any, provider: str = FORMAT, model: str = "", names: Iter
         raise refused(reply["error"])
     candidate = candidate_in(reply)
     asked, model = model, model_of(reply) or model
-    said_parts = [spoken(part, place) for place, part in enumerate(parts_in(candidate))]
+    said_parts = [assistant_entry(part, place) for place, part in enumerate(parts_in(candidate))]
     return Reply(
-        entries=tuple(said(said_parts or [respond("")], FORMAT, model, read_back(names, NAMES), asked=asked)),
+        entries=tuple(from_reply(said_parts or [respond("")], FORMAT, model, read_back(names, NAMES), asked=asked)),
         usage=usage(provider, reply),
         stop=str(candidate.get("finishReason") or candidate.get("finish_reason") or ""),
         id=str(reply.get("responseId") or reply.get("response_id") or ""),
@@ -183,7 +183,7 @@ def _entries(content: Json, where: str = "content", waiting: Iterable[Entry] = (
         raise FormatError(f"{where}: no list of parts", hint='A content is {"role": ..., "parts": [...]}.')
     parts = parts_in({"content": content})
     if role == "model":
-        return [spoken(part, place) for place, part in enumerate(parts)] or [respond("")]
+        return [assistant_entry(part, place) for place, part in enumerate(parts)] or [respond("")]
     results = _results(parts, list(waiting))
     rest = [part for part in parts if "functionResponse" not in part]
     images = [image_json(image_of(part)) for part in rest if is_image(part)]
@@ -203,7 +203,7 @@ def _results(parts: list[JsonObject], waiting: list[Entry]) -> list[Entry]:
         match = next((each for each in unnamed if each.name == given.get("name") and not given.get("id")), None)
         if match:
             unnamed.remove(match)
-        out.append(answered(part, str(given.get("id") or (match.call_id if match else given.get("name") or ""))))
+        out.append(result_entry(part, str(given.get("id") or (match.call_id if match else given.get("name") or ""))))
     return out
 
 
@@ -295,7 +295,7 @@ class GeminiStream(ReplyStream):
 
     def _whole(self, part: JsonObject) -> list[Entry]:
         self.parts += 1
-        return self._add([spoken(part, self.parts - 1)])
+        return self._add([assistant_entry(part, self.parts - 1)])
 
     @property
     def usage(self) -> Usage:

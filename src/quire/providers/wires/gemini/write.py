@@ -182,7 +182,7 @@ def _signature(given: Json) -> str:
     return given if given == FOREIGN else given.translate(str.maketrans("-_", "+/"))
 
 
-def spoken(part: JsonObject, place: int) -> Entry:
+def assistant_entry(part: JsonObject, place: int) -> Entry:
     """A model's part as an entry; `place` names a call that came without an id."""
     if "functionCall" in part:
         given = part["functionCall"]
@@ -198,7 +198,7 @@ def spoken(part: JsonObject, place: int) -> Entry:
     return respond(text, wire=None if set(part) == {"text"} else {"block": part})
 
 
-def answered(part: JsonObject, call_id: str) -> Entry:
+def result_entry(part: JsonObject, call_id: str) -> Entry:
     """A function response as an entry."""
     response = part["functionResponse"].get("response")
     failed = isinstance(response, dict) and "error" in response

@@ -9,6 +9,7 @@ from quire.errors import FormatError
 from quire.providers.convert import from_url, image_json
 from quire.providers.incoming import (
     ReplyStream,
+    from_reply,
     identified,
     listed,
     not_a_reply,
@@ -18,7 +19,6 @@ from quire.providers.incoming import (
     read_back,
     read_messages,
     refused,
-    said,
     sub,
     text_in,
     whole_message,
@@ -98,7 +98,7 @@ def entries_of_reply(
     """What a reply's message says, with names as the tools' owner wrote them."""
     info = model_info(f"{provider}:{model}")
     entries = identified(_assistant(without_nulls(message)))
-    return said(entries, FORMAT, model, read_back(names, dialect_of(info).names), asked=asked)
+    return from_reply(entries, FORMAT, model, read_back(names, dialect_of(info).names), asked=asked)
 
 
 def tool_entry(tool: JsonObject) -> JsonObject:

@@ -81,7 +81,7 @@ def write(sheet: Draft, message: Message) -> None:
     match message.role:
         case "user":
             _take_turns(sheet, "user", message)
-            named = _also(_came(sheet, message.parts))
+            named = _also(_imported_message(sheet, message.parts))
             sheet.messages.append({"role": "user", **named, "content": _user_content(sheet, message)})
         case "assistant":
             _assistant(sheet, message)
@@ -150,7 +150,7 @@ def image_part(image: Image) -> JsonObject | None:
 
 def _assistant(sheet: Draft, message: Message) -> None:
     text = "\n\n".join(texts(message))
-    came = _came(sheet, message.parts)
+    came = _imported_message(sheet, message.parts)
     for part in message.parts:
         if isinstance(part, Text) and "audio" not in came:
             leave_out_block(part, message, sheet)
@@ -168,7 +168,7 @@ def _assistant(sheet: Draft, message: Message) -> None:
     sheet.messages.append(out)
 
 
-def _came(sheet: Draft, parts: Iterable[Part]) -> JsonObject:
+def _imported_message(sheet: Draft, parts: Iterable[Part]) -> JsonObject:
     """The message that imported parts came as, if it goes back to the very model it was sent to."""
     wire = next((part.wire for part in parts if isinstance(part, Text | Think | Call | Result)), {})
     named = wire.get("model") and sheet.info.model
@@ -225,7 +225,7 @@ def came_from_here(part: Think, sheet: Draft) -> bool:
     Of servers with a name it is known whether they take any; "openai-chat" is also what all others speak.
     """
     wire, model = part.wire, sheet.info.model
-    if _came(sheet, [part]):
+    if _imported_message(sheet, [part]):
         return True
     if not dialect_of(sheet.info).thinking and (sheet.info.provider != "openai" or sheet.info.known):
         return False
@@ -248,7 +248,7 @@ def _call(sheet: Draft, part: Call) -> JsonObject:
 
 
 def _tool_message(sheet: Draft, part: Result) -> JsonObject:
-    came = _came(sheet, [part])
+    came = _imported_message(sheet, [part])
     same = isinstance(came.get("content"), list) and text_of(came["content"]) == part.text
     content = came["content"] if same else _content(sheet, part.text)
     asked = next((each for each in reversed(sheet.messages) if each.get("role") == "assistant"), {})

@@ -13,6 +13,7 @@ from quire.errors import FormatError
 from quire.providers.incoming import (
     ReplyStream,
     check_content,
+    from_reply,
     identified,
     listed,
     not_a_reply,
@@ -21,7 +22,6 @@ from quire.providers.incoming import (
     objects,
     read_back,
     refused,
-    said,
     sub,
     tagged,
     text_in,
@@ -52,13 +52,13 @@ from quire.providers.wires.openai_responses.write import (
     NAMES,
     NATIVE,
     WRITER,
-    answered,
-    asked,
+    assistant_entry,
     is_named,
     is_served,
-    spoken,
+    result_entry,
     text_of,
     tool_definition,
+    user_entry,
 )
 from quire.values import SPOKEN, Entry, Json, JsonObject, Reply, Usage, note, respond, system
 
@@ -92,7 +92,7 @@ def import_messages(value: Any, model: str = "", format: str = FORMAT) -> list[E
             entry = with_wire(entry, {"stored": True})
         if entry.wire.get("block") is item and entry.kind in SPOKEN:
             # The items of one answer are one message of the model; each is its own entry's block.
-            out += said([entry], format, model, begun=speaking)
+            out += from_reply([entry], format, model, begun=speaking)
             speaking = True
         else:
             out += tagged([_without_block(entry)], format, item, model)
@@ -147,7 +147,9 @@ def parse_reply(value: Any, provider: str = FORMAT, model: str = "", names: Iter
     asked, model = model, str(reply.get("model") or model)
     return Reply(
         entries=tuple(
-            said(identified(entries_of(reply["output"], provider)), FORMAT, model, read_back(names, NAMES), asked=asked)
+            from_reply(
+                identified(entries_of(reply["output"], provider)), FORMAT, model, read_back(names, NAMES), asked=asked
+            )
         ),
         usage=usage(provider, reply),
         stop=stop_of(reply),
@@ -199,8 +201,8 @@ def entry_of(item: Any, after: str, served: bool = False) -> tuple[Entry, str]:
     """What one output item says, and the id of the reasoning that the next one belongs to."""
     item = without_nulls(object_in(item, "an output item"))
     if item.get("type") == "reasoning":
-        return spoken(item), str(item.get("id") or "")
-    return spoken(item, after, served), after
+        return assistant_entry(item), str(item.get("id") or "")
+    return assistant_entry(item, after, served), after
 
 
 def stop_of(reply: JsonObject) -> str:
@@ -234,19 +236,19 @@ def _entry(item: Json, after: str, where: str, served: bool) -> tuple[Entry, str
     if kind == "message" and role in ("system", "developer"):
         return system(text_of(item.get("content"))), ""
     if kind == "message" and role == "user":
-        return asked(item.get("content")), ""
+        return user_entry(item.get("content")), ""
     if kind == "message" and role != "assistant":
         raise FormatError(f"{where}: unknown role {role!r}", hint="Roles are user, assistant, system, developer.")
     named = item.get("call_id") or kind == "local_shell_call_output"
     if kind in _CLIENTS or (kind.endswith("_output") and named and not (served or is_served(item))):
-        return answered(item), ""
+        return result_entry(item), ""
     if kind == "additional_tools":
         return offered(typed(objects(item, "tools"), tool_entry, tool_definition)), ""
     if kind == "configuration_update":
         return note("", wire={"effort": sub(item, "reasoning").get("effort")}), ""
     if kind == "reasoning":
-        return spoken(item), str(item.get("id") or "")
-    return spoken(item, after, served), after
+        return assistant_entry(item), str(item.get("id") or "")
+    return assistant_entry(item, after, served), after
 
 
 # A streamed response: an item is an entry when its output_item.done has come, and not before.

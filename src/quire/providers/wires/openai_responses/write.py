@@ -50,7 +50,7 @@ IDS = Spelling()
 _TEXTS = ("text", "refusal")
 
 
-def spoken(item: Json, after: str = "", served: bool = False) -> Entry:
+def assistant_entry(item: Json, after: str = "", served: bool = False) -> Entry:
     """An item of the model as an entry; `after` is the reasoning it must not be parted from.
 
     `served`: the provider itself has carried out what it asks.
@@ -91,7 +91,7 @@ def _called(item: JsonObject, wire: JsonObject) -> Entry:
     return call(call_id, name, args, wire={**wire, **raw})
 
 
-def answered(item: JsonObject) -> Entry:
+def result_entry(item: JsonObject) -> Entry:
     """A tool's output as an entry."""
     plain = isinstance(item.get("output"), str) and item.get("type") == "function_call_output"
     wire = None if plain else {"block": item}
@@ -111,7 +111,7 @@ def output_text(item: JsonObject) -> str:
     return text_of(output) if isinstance(output, str | list) else compact(output)
 
 
-def asked(content: Json) -> Entry:
+def user_entry(content: Json) -> Entry:
     """A user's message as an entry."""
     parts = [part for part in (content if isinstance(content, list) else ()) if isinstance(part, dict)]
     urls = [part.get("image_url") for part in parts if part.get("type") == "input_image"]
