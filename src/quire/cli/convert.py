@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from quire.archive.source_file import SourceFile
     from quire.archive.stored_conversations import SessionStore
 
-# To load what reads and writes them takes longer than to print help: a wire format is called like its folder, and the
-# programs are named here; a test holds both to it.
+# To load what reads and writes them takes longer than to print help: a wire format is called like its module, while
+# frameworks' formats and the programs are named here; a test holds both to it.
 _WIRES = Path(quire.__file__).parent / "providers" / "wires"
 # Chat files are text, not JSON; every other format is a wire format or a framework's.
 MARKDOWN = "markdown"
-_NAMED = {each.name.replace("_", "-") for each in iter_modules([str(_WIRES)])}
-# OpenAI Agents' items are read and written by the Responses API's folder.
-FORMATS = (*sorted({*_NAMED, "openai-agents"}), MARKDOWN)
+_FRAMEWORKS = {"langchain", "openai-agents", "pydantic-ai"}
+_NAMED = {each.name.replace("_", "-") for each in iter_modules([str(_WIRES)])} - {"frameworks"}
+FORMATS = (*sorted(_NAMED | _FRAMEWORKS), MARKDOWN)
 PROGRAMS = (
     "aider", "claude-code", "codex", "gemini-cli", "har", "langchain", "langfuse", "lhar", "litellm", "llm",
     "messages", "mini-swe-agent", "openai-agents", "opencode", "opentelemetry", "pi", "pydantic-ai", "requests",
