@@ -246,6 +246,13 @@ def test_a_last_line_that_is_half_written_is_left_out_and_said(home: Path, caplo
     assert "a.jsonl: its last line is half written, and left out" in caplog.text
 
 
+def test_files_of_claude_code_without_a_message_are_its_own_and_hold_no_conversation(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"type": "summary", "summary": "Tea", "leafUuid": "1"}\n')
+    (tmp_path / "b.jsonl").write_text('{"type": "file-history-snapshot", "messageId": "1", "snapshot": {}}\n')
+    for file in map(source_file, files_under(tmp_path)):
+        assert (recognised(file).name, list(conversations(file, recognised(file)))) == ("claude-code", [])
+
+
 def test_a_folder_brings_what_is_a_session_and_says_what_is_not(home: Path) -> None:
     Path("all").mkdir()
     write("all/a.jsonl", CLAUDE[:3])

@@ -378,8 +378,21 @@ def _opencode_result(part: JsonObject) -> StoredBlock:
     return StoredBlock(text_in(text), call_id=str(part.get("callID")), name=str(part.get("tool")), is_result=True, error=state.get("status") != "completed")  # fmt: skip
 
 
+def _is_claude_code(line: JsonObject) -> bool:
+    """A message, or what a file without any begins with: a title of another session, a state of the user's files."""
+    if line.get("type") in ("user", "assistant"):
+        return isinstance(line.get("message"), dict) and bool({"uuid", "sessionId"} & line.keys())
+    beside = {
+        "summary": "leafUuid",
+        "file-history-snapshot": "snapshot",
+        "queue-operation": "sessionId",
+        "system": "sessionId",
+    }
+    return beside.get(str(line.get("type"))) in line
+
+
 CLIENTS: tuple[SessionStore, ...] = (
-    SessionStore("claude-code", holding(lambda each: each.get("type") in ("user", "assistant") and isinstance(each.get("message"), dict) and bool({"uuid", "sessionId"} & each.keys())), _claude_code),
+    SessionStore("claude-code", holding(_is_claude_code), _claude_code),
     SessionStore("codex", holding(lambda each: isinstance(each.get("payload"), dict) and each.get("type") in ("session_meta", "response_item", "turn_context", "event_msg")), _codex),
     SessionStore("pi", lambda file: bool(file.first_objects()) and file.first_objects()[0].get("type") == "session" and "cwd" in file.first_objects()[0], _pi),
     SessionStore("gemini-cli", holding(with_fields("sessionId", "projectHash")), _gemini_cli, ("thought signatures",)),

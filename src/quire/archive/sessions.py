@@ -333,7 +333,8 @@ def recognised(file: SourceFile, stores: Sequence[SessionStore] = STORES) -> Ses
     else:
         line, first = next(iter(file.head), (1, file.value if file.value is not None else file.text[:60]))
         first = first[0] if isinstance(first, list) and first else first
-        what = f"the fields {', '.join(list(first)[:6])}" if isinstance(first, dict) else short(first)
+        named = ", ".join(list(first)[:6]) if isinstance(first, dict) else ""
+        what = f"the fields {named}" if named else short(first)
     raise FormatError(
         f"{file.path.name} begins with {what}, which nothing known here begins with",
         line=line,

@@ -409,11 +409,13 @@ def _cache(facts: dict[str, Any]) -> Cache:
 
 def _prices(provider: str, model: str, row: ModelRow) -> Prices:
     table = data("prices")
-    found = table["prices"].get(row.owner, {}).get(row.id, {}) if row.known else {}
+    of_owner = table["prices"].get(row.owner, {})
+    # Models that are gone have prices, for what they cost in their time, and no other facts.
+    found: JsonObject = next((of_owner[id] for id in _spellings(row.id) if id in of_owner), {})
     prices = msgspec.convert({**found, "as_of": table["as_of"]}, Prices)
     served = provider_facts(provider).get("upstream", {}).get("regional", 1.0)
     factor = prices.regional if row.owner == provider else served
-    if factor == 1.0 or not is_regional(model):
+    if factor == 1.0 or not row.known or not is_regional(model):
         return prices
     return msgspec.structs.replace(prices, tiers=tuple(_times(tier, factor) for tier in prices.tiers))
 
