@@ -51,7 +51,7 @@ def takes_marks(target: str) -> bool:
 
 
 class FittedMessages(NamedTuple):
-    """FittedMessages messages (or the body around them), and the places in them behind which a cache mark does good."""
+    """Fitted messages, or the body around them, and the places behind which a cache mark does good."""
 
     given: Any
     marks: tuple[int, ...]
@@ -81,6 +81,17 @@ class Fitters:
             while len(self._going_on) > most:
                 self._going_on.popitem(last=False)
         return fitted
+
+
+class HasFitter:
+    """What fits a framework's messages."""
+
+    _fitters: Fitters
+
+    @property
+    def fitter(self) -> Fitter:
+        """The fitter of the newest request: `fitter.built.epoch`, `fitter.left_out`, `fitter.original(handle)`."""
+        return self._fitters.newest
 
 
 def record(thread: Thread, target: str, body: JsonObject, reply: Any) -> None:

@@ -6,9 +6,8 @@ import asyncio
 from typing import Any
 
 from quire import providers, values
-from quire.adapters import Fitters, target_of
+from quire.adapters import Fitters, HasFitter, target_of
 from quire.errors import MissingPart
-from quire.fitting import Fitter
 from quire.log.store import Store
 from quire.providers.incoming import plain
 from quire.values import Entry, JsonObject
@@ -22,7 +21,7 @@ except ImportError as error:
     raise MissingPart("Google ADK is not installed", hint="pip install 'quire[google-adk]'") from error
 
 
-class QuirePlugin(BasePlugin):
+class QuirePlugin(HasFitter, BasePlugin):
     """Hands the model what fits; the session keeps every event.
 
         InMemoryRunner(agent, app_name="app", plugins=[QuirePlugin(budget=100_000)])
@@ -35,11 +34,6 @@ class QuirePlugin(BasePlugin):
         super().__init__("quire")
         self._target = target
         self._fitters = Fitters(budget, target, "gemini", policy)
-
-    @property
-    def fitter(self) -> Fitter:
-        """The fitter of the newest request: `fitter.built.epoch`, `fitter.left_out`, `fitter.original(handle)`."""
-        return self._fitters.newest
 
     async def before_model_callback(self, *, callback_context: Any, llm_request: Any) -> None:
         """Before each call; may be given to a single agent as its `before_model_callback`, too."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
-from quire.adapters import Fitters, ThreadMessages, takes_marks, target_of
+from quire.adapters import Fitters, HasFitter, ThreadMessages, takes_marks, target_of
 from quire.errors import MissingPart
-from quire.fitting import Fitter
 from quire.thread import Thread
 
 try:
@@ -31,7 +30,7 @@ except ImportError as error:
 _MARK = {"cache_control": {"type": "ephemeral"}}
 
 
-class QuireMiddleware(AgentMiddleware[AgentState[Any], Any]):
+class QuireMiddleware(HasFitter, AgentMiddleware[AgentState[Any], Any]):
     """Hands the model what fits, with cache marks where its provider wants them; the agent's state keeps all.
 
         create_agent(model, tools, middleware=[QuireMiddleware(budget=100_000)])
@@ -44,11 +43,6 @@ class QuireMiddleware(AgentMiddleware[AgentState[Any], Any]):
         super().__init__()
         self._target = target
         self._fitters = Fitters(budget, target, "langchain", policy)
-
-    @property
-    def fitter(self) -> Fitter:
-        """The fitter of the newest request: `fitter.built.epoch`, `fitter.left_out`, `fitter.original(handle)`."""
-        return self._fitters.newest
 
     def wrap_model_call(
         self, request: Request[Any], handler: Callable[[Request[Any]], Response[Any]]

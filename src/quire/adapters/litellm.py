@@ -7,9 +7,8 @@ import atexit
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from quire.adapters import Fitters, record, takes_marks, target_of
+from quire.adapters import Fitters, HasFitter, record, takes_marks, target_of
 from quire.errors import MissingPart
-from quire.fitting import Fitter
 from quire.log.store import Store
 from quire.providers.incoming import plain
 from quire.thread import Thread
@@ -26,7 +25,7 @@ _CHAT = ("completion", "acompletion", "text_completion", "anthropic_messages")
 _MARK = {"cache_control": {"type": "ephemeral"}}
 
 
-class QuireLogger(CustomLogger):
+class QuireLogger(HasFitter, CustomLogger):
     """Fits the messages of each call, and with a store records what was said, whole, and what it used.
 
         litellm.callbacks = [QuireLogger(quire.open_store("calls.db"), budget=100_000)]
@@ -54,11 +53,6 @@ class QuireLogger(CustomLogger):
         self._writer = ThreadPoolExecutor(1, "quire-litellm")
         # LiteLLM tells of its last calls when the program ends, by then to a closed store: it is asked before that.
         atexit.register(getattr(GLOBAL_LOGGING_WORKER, "_flush_on_exit", lambda: None))
-
-    @property
-    def fitter(self) -> Fitter:
-        """The fitter of the newest request: `fitter.built.epoch`, `fitter.left_out`, `fitter.original(handle)`."""
-        return self._fitters.newest
 
     async def async_pre_call_deployment_hook(self, kwargs: JsonObject, call_type: Any) -> JsonObject:
         """In a program and in the proxy, once the deployment is chosen: before, a model may be an alias."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from quire.adapters import Fitters
+from quire.adapters import Fitters, HasFitter
 from quire.errors import MissingPart
-from quire.fitting import Fitter
 from quire.values import JsonObject
 
 try:
@@ -35,7 +34,7 @@ _KINDS = {
 _ROLES = {kind: role for role, kind in reversed(_KINDS.items())}
 
 
-class QuireMemory(BaseMemory):
+class QuireMemory(HasFitter, BaseMemory):
     """Holds every message; `get` gives what fits, and while nothing has to go, all of it.
 
         memory = QuireMemory(budget=100_000, target="openai:gpt-6-sol")
@@ -71,11 +70,6 @@ class QuireMemory(BaseMemory):
     @classmethod
     def from_defaults(cls, **kwargs: Any) -> QuireMemory:
         return cls(**kwargs)
-
-    @property
-    def fitter(self) -> Fitter:
-        """The fitter of the newest request: `fitter.built.epoch`, `fitter.left_out`, `fitter.original(handle)`."""
-        return self._fitters.newest
 
     def get(self, input: str | None = None, **kwargs: Any) -> list[ChatMessage]:
         """What fits: messages that stand whole are those that were put, others say what is left of them."""

@@ -6,9 +6,8 @@ import asyncio
 import json
 from typing import Any, cast
 
-from quire.adapters import Fitters, ThreadMessages, target_of
+from quire.adapters import Fitters, HasFitter, ThreadMessages, target_of
 from quire.errors import MissingPart
-from quire.fitting import Fitter
 from quire.thread import Thread
 from quire.values import JsonObject
 
@@ -19,7 +18,7 @@ except ImportError as error:
     raise MissingPart("openai-agents is not installed", hint="pip install 'quire[openai-agents]'") from error
 
 
-class QuireInputFilter:
+class QuireInputFilter(HasFitter):
     """Hands the model what fits; the run's items and its session stay whole.
 
         Runner.run(agent, question, run_config=RunConfig(call_model_input_filter=QuireInputFilter(100_000)))
@@ -31,11 +30,6 @@ class QuireInputFilter:
     def __init__(self, budget: int = 0, *, target: str = "", **policy: Any) -> None:
         self._target = target
         self._fitters = Fitters(budget, target, "openai-responses", policy)
-
-    @property
-    def fitter(self) -> Fitter:
-        """The fitter of the newest request: `fitter.built.epoch`, `fitter.left_out`, `fitter.original(handle)`."""
-        return self._fitters.newest
 
     def __call__(self, data: CallModelData[Any]) -> ModelInputData:
         given, agent = data.model_data, data.agent

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from quire.adapters import Fitters, ThreadMessages, target_of
+from quire.adapters import Fitters, HasFitter, ThreadMessages, target_of
 from quire.errors import MissingPart
-from quire.fitting import Fitter
 from quire.thread import Thread
 from quire.values import JsonObject
 
@@ -23,7 +22,7 @@ except ImportError as error:
     raise MissingPart("pydantic-ai is not installed", hint="pip install 'quire[pydantic-ai]'") from error
 
 
-class QuireHistory(AbstractCapability[Any]):
+class QuireHistory(HasFitter, AbstractCapability[Any]):
     """Hands the model what fits, with caching on; the run's own messages stay whole.
 
         Agent(model, capabilities=[QuireHistory(budget=100_000)])
@@ -36,11 +35,6 @@ class QuireHistory(AbstractCapability[Any]):
     def __init__(self, budget: int = 0, *, target: str = "", **policy: Any) -> None:
         self._target = target
         self._fitters = Fitters(budget, target, "pydantic-ai", policy)
-
-    @property
-    def fitter(self) -> Fitter:
-        """The fitter of the newest request: `fitter.built.epoch`, `fitter.left_out`, `fitter.original(handle)`."""
-        return self._fitters.newest
 
     def get_model_settings(self) -> ModelSettings:
         return ModelSettings(cache=True)

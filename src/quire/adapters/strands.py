@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from quire.adapters import Fitters, takes_marks, target_of
+from quire.adapters import Fitters, HasFitter, takes_marks, target_of
 from quire.errors import MissingPart
-from quire.fitting import Fitter
 from quire.providers.incoming import bytes_of, plain
 from quire.values import Json, JsonObject
 
@@ -21,7 +20,7 @@ except ImportError as error:
 _MARK: JsonObject = {"cachePoint": {"type": "default"}}
 
 
-class QuireConversationManager(ConversationManager):
+class QuireConversationManager(HasFitter, ConversationManager):
     """Fits what each model call sends, in the middle of a tool loop too; `agent.messages` keeps everything.
 
         Agent(model, conversation_manager=QuireConversationManager(budget=100_000))
@@ -34,11 +33,6 @@ class QuireConversationManager(ConversationManager):
         super().__init__()
         self._target = target
         self._fitters = Fitters(budget, target, "bedrock", policy)
-
-    @property
-    def fitter(self) -> Fitter:
-        """The fitter of the newest request: `fitter.built.epoch`, `fitter.left_out`, `fitter.original(handle)`."""
-        return self._fitters.newest
 
     def register_hooks(self, registry: HookRegistry, **kwargs: Any) -> None:
         super().register_hooks(registry, **kwargs)

@@ -56,7 +56,7 @@ def _entry_pin(entry: Entry, by: int, pin: object = True) -> Iterator[Pin]:
 def _item_pins(entry: Entry, pin: object, pins: Sequence[Pin], policy: Policy) -> Iterator[Pin]:
     """Pinned items, and new versions of items that were pinned before."""
     own = pin if entry.kind == "attach" else None
-    for item in _items(entry):
+    for item in [entry.body["item"]] if entry.kind == "attach" else list(entry.attached):
         id = identity(item)
         if own or (item.get("metadata") or {}).get("pin") or any(pin.item == id for pin in pins):
             text = block(item, policy.times, policy.items).text
@@ -71,10 +71,6 @@ def _named(entry: Entry, by: int, policy: Policy) -> Iterator[Pin]:
         )
     else:
         yield from _entry_pin(entry, by)
-
-
-def _items(entry: Entry) -> list[JsonObject]:
-    return [entry.body["item"]] if entry.kind == "attach" else list(entry.attached)
 
 
 def pinned_words(pins: Sequence[Pin], before: Sequence[str], old: Epoch, new: Epoch) -> list[str]:

@@ -228,7 +228,7 @@ def _carry(after: Epoch, placed: PlacedMessage, edited: dict[int, Edit], policy:
     if message.role in ("note", "tools"):
         _carry_late(after, placed, edited, state)
     elif placed.user is not None:
-        if not _is_dropped(placed.user.entry.seq, edited):
+        if not (placed.user.entry.seq in edited and edited[placed.user.entry.seq].drops):
             _carry_user(after, placed, edited, policy, state)
     else:
         kept = [_edited(p, s, edited) for p, s in zip(message.parts, message.seqs, strict=True)]
@@ -298,10 +298,6 @@ def _current(user: UserTurn, library: tuple[ItemBlock, ...]) -> UserTurn:
     newest = {item.id: item.sha256 for item in library}
     blocks = tuple(block for block in user.blocks if newest.get(block.id, block.sha256) == block.sha256)
     return msgspec.structs.replace(user, blocks=blocks)
-
-
-def _is_dropped(seq: int, edited: dict[int, Edit]) -> bool:
-    return seq in edited and edited[seq].drops
 
 
 def _edited(part: Part, seq: int, edited: dict[int, Edit]) -> tuple[Part | None, int]:

@@ -194,7 +194,7 @@ def _outcome(
         if built is not None:
             cold = None not in (at, last, policy.ttl_s) and at - last > policy.ttl_s * 1000  # type: ignore[operator]
             reused = 0 if cold else reused_tokens(before, built)
-            if before is not None and not _extends(before, built) and not each.aside:
+            if before is not None and reused_tokens(before, built) < before.tokens and not each.aside:
                 cuts.append(number)
             tokens, read, before, last = tokens + built.tokens, read + reused, built, at
             units += policy.prices[0] * reused + policy.prices[1] * (built.tokens - reused)
@@ -210,10 +210,6 @@ def _outcome(
     return PolicyOutcome(
         name, number, tokens, read, units, usd, kept / max(1, number), actions, grounded, tuple(cuts), over
     )
-
-
-def _extends(before: Built, now: Built) -> bool:
-    return reused_tokens(before, now) >= before.tokens
 
 
 def _add(one: float | None, other: float | None) -> float | None:

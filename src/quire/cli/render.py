@@ -93,7 +93,7 @@ def render(
     provider, model = provider_and_model(provider, model)
     target = f"{provider}:{model}"
     made = _requests(load_usable(source, db), provider, model, budget)
-    asked = (each for each in made if _chosen(each.built, turn, step))
+    asked = (each for each in made if turn in (None, each.built.turn) and step in (None, each.built.step))
     draw = providers.rendering(target, providers.Options(key=_key(source)))
     if every:
         for request in asked:
@@ -158,10 +158,6 @@ def _built(assembly: Assembly) -> Built | Refused:
         return assembly.request()
     except BudgetError as error:
         return Refused(assembly.turn, assembly.step + 1, str(error), error.hint)
-
-
-def _chosen(built: Built | Refused, turn: int | None, step: int | None) -> bool:
-    return turn in (None, built.turn) and step in (None, built.step)
 
 
 def _nothing(turn: int | None, step: int | None) -> str:

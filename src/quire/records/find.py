@@ -123,7 +123,7 @@ class RecordMeaning:
         done = 0
         if self.progress and missing:
             self.progress(0, len(missing))
-        for batch in _batches(missing):
+        for batch in [missing[at : at + BATCH] for at in range(0, len(missing), BATCH)]:
             vectors = self.embedder.encode([text for _, text in batch])
             kept = [
                 (number(record.id), record.version, vector.astype("float32").tobytes())
@@ -146,10 +146,6 @@ class RecordMeaning:
             for record in records
             if (record.id, record.version) in found
         }
-
-
-def _batches(pairs: Sequence[tuple[Record, str]]) -> list[Sequence[tuple[Record, str]]]:
-    return [pairs[at : at + BATCH] for at in range(0, len(pairs), BATCH)]
 
 
 # How much texts have to do with a query, from 0 to 1, the best of them near 1.

@@ -131,7 +131,7 @@ def _context(
     """The turn's context as a call and its result: in the log, so that every request of the turn shows the same."""
     now, thread = clock(), turn.thread
     keep_records(kept, thread.store, thread.name, now)
-    trigger = _record_of(kept, thread.name, turn.user, now)
+    trigger = next(iter(_newest_record(kept, _tags(thread.name, turn.user), now)), None)
     count = counter(split_target(turn.target)[1]).count
     room = thread.room(turn.target) - count(turn.runner.system) - _SPARE
     builder = Builder(_within(_config(kept, consumer, now), room))
@@ -209,10 +209,6 @@ def _tags(thread: str, entry: Entry) -> tuple[str, str]:
 
 def _newest_record(kept: Records, tags: Sequence[str], now: int | None) -> list[Record]:
     return kept.select(Selector(all_tags=tuple(tags[-2:])), newest=1, now=now)
-
-
-def _record_of(kept: Records, thread: str, entry: Entry, now: int) -> Record | None:
-    return next(iter(_newest_record(kept, _tags(thread, entry), now)), None)
 
 
 Speaker: TypeAlias = Literal["user", "assistant"]

@@ -70,7 +70,7 @@ def _in_front(talk: Conversation) -> Iterator[Finding]:
 
 
 def _against(check: Check, seen: ServerMemory, talk: Conversation) -> Iterator[Finding]:
-    latest = _latest(talk)
+    latest = next((turn.index for turn in reversed(talk.messages) if turn.role == "assistant"), None)
     sent = list(signed(talk))
     modified = False
     for thought in sent:
@@ -126,10 +126,6 @@ def _key(raw: JsonObject) -> str:
     if raw.get("type") == "redacted_thinking":
         return f"redacted:{text(raw.get('data'))}" if text(raw.get("data")) else ""
     return text(raw.get("signature"))
-
-
-def _latest(talk: Conversation) -> int | None:
-    return next((turn.index for turn in reversed(talk.messages) if turn.role == "assistant"), None)
 
 
 def remember(seen: ServerMemory, talk: Conversation, *, since: int = 0) -> None:

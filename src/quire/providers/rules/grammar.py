@@ -128,7 +128,7 @@ def _object(value: JsonObject, spec: JsonObject, path: str, grammar: Grammar) ->
     if "$one" in spec:
         yield from _one(list(value.values()), path)
     if "$data" in spec:
-        yield from _one(_members(value, spec["$data"], grammar), path)
+        yield from _one([value.get(_spelled(value, name, grammar)) for name in spec["$data"]], path)
 
 
 def _tagged(value: JsonObject, spec: JsonObject, path: str, grammar: Grammar) -> Iterator[Finding]:
@@ -177,10 +177,6 @@ def _strangers(value: JsonObject, spec: JsonObject, path: str, grammar: Grammar)
         if name not in names and value[name] is not None:
             known = ", ".join(each for each in spec if not each.startswith("$")) or "nothing"
             yield shape(at(path, str(name)), f"Unknown parameter, must be one of: {known}", "Leave it out.")
-
-
-def _members(value: JsonObject, names: list[str], grammar: Grammar) -> list[Json]:
-    return [value.get(_spelled(value, name, grammar)) for name in names]
 
 
 def _one(members: list[Json], path: str) -> Iterator[Finding]:
