@@ -260,6 +260,17 @@ def styled(*parts: str | Text | tuple[str, str]) -> Text:
     return Text.assemble(*parts)
 
 
+def with_options(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A decorator that gives a command all of these options, in this order."""
+
+    def decorated(command: Any) -> Any:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorated
+
+
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> None:
     """A plain table for people; numbers are right-aligned."""
     from rich.table import Table

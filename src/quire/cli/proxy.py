@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from quire.cli.output import counted, echo, json_option, print_json, print_table
+from quire.cli.output import counted, echo, json_option, print_json, print_table, with_options
 from quire.errors import CallError
 from quire.log.store import DEFAULT_TENANT, tenant_file
 from quire.values import JsonObject
@@ -30,7 +30,8 @@ RULE_NAMES = ("key-order", "tool-order", "volatile", "retrieved", "late-tools", 
 
 
 # What a proxy can be told, by `quire proxy` and by `quire serve --to` alike.
-_PASSING = (
+# The options of a proxy; `passing_for` takes what came of them.
+passing_options = with_options(
     click.option(
         "--log",
         type=click.Path(path_type=Path, dir_okay=False),
@@ -70,13 +71,6 @@ _PASSING = (
         help="Fit histories that outgrow so many tokens; what was cut the model can recall.",
     ),
 )
-
-
-def passing_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of a proxy; `passing_for` takes what came of them."""
-    for option in reversed(_PASSING):
-        command = option(command)
-    return command
 
 
 def passing_for(

@@ -23,6 +23,7 @@ from quire.cli.output import (
     read_text,
     value_of,
     value_or_lines,
+    with_options,
 )
 from quire.cli.store import NO_MODEL, embedder, open_records, words_option
 from quire.errors import CallError, FormatError
@@ -100,19 +101,15 @@ def _json(_ctx: click.Context, param: click.Parameter, value: str | None) -> Any
         raise CallError(str(error), hint=error.hint) from error
 
 
-def _fields(command: Any) -> Any:
-    """The options that set a record's fields."""
-    options = [
-        click.option("--title", help="What it is called."),
-        click.option("--tag", "tags", multiple=True, metavar="TAG", help="A tag; may be given again."),
-        click.option("--context", callback=_json, metavar="JSON", help="What it holds: a JSON object, or @FILE."),
-        click.option("--hints", callback=_json, metavar="JSON", help="llm_hints: a JSON object, or @FILE."),
-        click.option("--ttl", "ttl_s", type=float, metavar="SECONDS", help="Expires after so many seconds."),
-        click.option("--owner", help="Whose it is."),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+# The options that set a record's fields.
+_fields = with_options(
+    click.option("--title", help="What it is called."),
+    click.option("--tag", "tags", multiple=True, metavar="TAG", help="A tag; may be given again."),
+    click.option("--context", callback=_json, metavar="JSON", help="What it holds: a JSON object, or @FILE."),
+    click.option("--hints", callback=_json, metavar="JSON", help="llm_hints: a JSON object, or @FILE."),
+    click.option("--ttl", "ttl_s", type=float, metavar="SECONDS", help="Expires after so many seconds."),
+    click.option("--owner", help="Whose it is."),
+)
 
 
 def _options(fields: JsonObject) -> JsonObject:

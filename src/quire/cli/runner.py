@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 import msgspec
 
-from quire.cli.output import Place, default_db, echo, may_be_there, progress, read_text
+from quire.cli.output import Place, default_db, echo, may_be_there, progress, read_text, with_options
 from quire.cli.store import NO_MODEL, embedder, embedding_shown, open_db
 from quire.errors import CallError
 from quire.values import Entry, JsonObject, item_json
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 # From --model to something that answers: keys and addresses from the environment, the local model otherwise.
 
-_SERVER_OPTIONS = (
+# The options that choose a model and the way to it.
+model_options = with_options(
     click.option(
         "--model",
         "-m",
@@ -44,13 +45,6 @@ _SERVER_OPTIONS = (
         help="Keep a Gemini cache while that pays (paid by the hour; deleted at the end).",
     ),
 )
-
-
-def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that choose a model and the way to it."""
-    for option in reversed(_SERVER_OPTIONS):
-        command = option(command)
-    return command
 
 
 class Connection(NamedTuple):
@@ -125,7 +119,8 @@ def _say(line: str) -> None:
 RUNNERS = ("chat", "qa", "planned", "agent", "records", "project")
 _FOLDER = click.Path(exists=True, file_okay=False)
 _FILE = click.Path(exists=True, dir_okay=False)
-_OPTIONS = (
+# The options that choose a runner and the thread's policy.
+runner_options = with_options(
     click.option("--runner", type=click.Choice(RUNNERS), help="How turns are carried out (default: by what is given)."),
     click.option("--system", help="The system prompt; without --project, a project's prompt."),
     click.option("--memory", type=_FILE, help="A file that says what is known of the user; it is read every turn."),
@@ -182,13 +177,6 @@ class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
     def meta(self) -> JsonObject:
         """As the user's entry keeps it."""
         return {"runner": {"runner": self.runner, **msgspec.json.decode(msgspec.json.encode(self))}}
-
-
-def runner_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that choose a runner and the thread's policy."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
 
 
 def remembered(entry: Entry | None) -> Choice:

@@ -15,7 +15,7 @@ import time
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 import psycopg
@@ -43,6 +43,7 @@ from quire.log.postgres_index import PIECES, PostgresIndex, digest, holder, writ
 from quire.log.postgres_records import PostgresRecords, verify_records
 from quire.log.store import (
     Change,
+    ClosingStore,
     Store,
     Stretch,
     ThreadInfo,
@@ -135,38 +136,26 @@ _Told: TypeAlias = tuple[int, bool | None, int, int, bytes]
 _Commit: TypeAlias = Generator[None, None, list[_Answer]]
 
 
-class PostgresStore:
+class PostgresStore(ClosingStore):
     """A `Store` of one tenant in the database at `url`; the words of entries are made by whoever searches them first."""
 
     def __init__(self, url: str, tenant: str = "default") -> None:
+        super().__init__()
         self.tenant, self._whose = tenant, tenant.encode()
         self._session = TenantSession(url, tenant)
         # Where it is, as turns are held by.
         self.path, self.place = self._session.database.name, self._session.place
         self.index, self.records = PostgresIndex(self._session), PostgresRecords(self._session)
-        self._workers: list[Callable[[], None]] = []
         # Where threads ended when they were last looked at: an append need not ask first, and finds out if it is wrong.
         self._tips: dict[str, _Tip] = {}
         self._commits = _SharedCommits(self._commit)
         self._closed = False
 
-    def before_close(self, end: Callable[[], None]) -> None:
-        """Have `end` called before the store closes: whoever works in another OS thread has to stop first."""
-        self._workers.append(end)
-
-    def close(self) -> None:
-        """End background work; the process's connections end with the last store that uses them."""
-        while self._workers:
-            self._workers.pop()()
+    def _end(self) -> None:
+        """The process's connections end with the last store that uses them."""
         if not self._closed:
             self._closed = True
             self._session.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.close()
 
     # Appending
 

@@ -12,10 +12,10 @@ import threading
 import time
 import weakref
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from quire.entry import canonical, chain, sha256_hex
 from quire.errors import DamageError
@@ -28,6 +28,7 @@ from quire.log.sqlite_records import SqliteRecords
 from quire.log.store import (
     TURNS_HELD,
     Change,
+    ClosingStore,
     Store,
     ThreadInfo,
     Verified,
@@ -53,40 +54,28 @@ FROM threads t JOIN branches b USING (branch) LEFT JOIN threads p ON p.branch = 
 LOOK_S = 0.05
 
 
-class SqliteStore:
+class SqliteStore(ClosingStore):
     """A `Store` in the file at `path`.
 
     Each OS thread has its own connection, closed when that thread ends, so a store may be shared between threads.
     """
 
     def __init__(self, path: str | Path) -> None:
+        super().__init__()
         self.path = path
         self._file = SqliteFile(path)
         # By what turns are held.
         self.place = f"memory-{id(self)}" if self._file.in_memory else os.path.realpath(path)
         self._holds_files = LOCKS_FILES and not self._file.in_memory
         self.index, self.records = SqliteIndex(self._file), SqliteRecords(self._file)
-        self._workers: list[Callable[[], None]] = []
 
     def connection(self) -> sqlite3.Connection:
         """This OS thread's connection, to look into the file; nothing in Quire asks for it."""
         return self._file.connection()
 
-    def before_close(self, end: Callable[[], None]) -> None:
-        """Have `end` called before the store closes: whoever works in another OS thread has to stop first."""
-        self._workers.append(end)
-
-    def close(self) -> None:
+    def _end(self) -> None:
         """Close what is open, for every OS thread."""
-        while self._workers:
-            self._workers.pop()()
         self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.close()
 
     def create(self, thread: str) -> None:
         """Make an empty thread; a CallError when the name is taken."""

@@ -276,6 +276,32 @@ class Store(Protocol):
     def __exit__(self, *raised: object) -> None: ...
 
 
+class ClosingStore:
+    """What every store does at its end: background work that uses it stops first."""
+
+    def __init__(self) -> None:
+        self._workers: list[Callable[[], None]] = []
+
+    def before_close(self, end: Callable[[], None]) -> None:
+        """Have `end` called before the store closes: whoever works in another OS thread has to stop first."""
+        self._workers.append(end)
+
+    def close(self) -> None:
+        """End background work, then what the store holds open; safe to call twice."""
+        while self._workers:
+            self._workers.pop()()
+        self._end()
+
+    def _end(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+
 # What every store says in the same words.
 
 MAX_NAME = 200

@@ -17,7 +17,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from typing import TYPE_CHECKING, Any, Self, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 from urllib.parse import quote
 
 import msgspec
@@ -27,7 +27,7 @@ from quire.entry import canonical, sha256_hex
 from quire.errors import CallError, MissingPart, NotFound, QuireError
 from quire.log import turn_lock
 from quire.log.entries import check_entry
-from quire.log.store import Index, RecordRow, RecordTable, Store, check_name, check_page
+from quire.log.store import ClosingStore, Index, RecordRow, RecordTable, Store, check_name, check_page
 from quire.log.turn_lock import in_turn, own_fence
 from quire.records.record import decode, encode
 from quire.server.follow import ALIVE, named_bytes
@@ -255,10 +255,11 @@ class _RemoteRecords(_Part):
         return iter(self._call("records.select", *wanted, **how))
 
 
-class HttpStore:
+class HttpStore(ClosingStore):
     """A `Store` behind the routes of a service at `url`; `key` is the API key, where it demands one."""
 
     def __init__(self, url: str, key: str = "", timeout_s: float = 60.0) -> None:
+        super().__init__()
         try:
             import httpx
         except ImportError as error:
@@ -271,7 +272,6 @@ class HttpStore:
         self.place = f"{self.url} {sha256_hex(key)[:12]}"
         self._index = _RemoteIndex(self._call, "index.")
         self._records = _RemoteRecords(self._call, "records.")
-        self._workers: list[Callable[[], None]] = []
 
     if TYPE_CHECKING:  # the methods that are calls and nothing else
         create: Any
@@ -399,21 +399,9 @@ class HttpStore:
                 with suppress(QuireError):
                     self._ask("POST", f"{path}/release", turn)
 
-    def before_close(self, end: Callable[[], None]) -> None:
-        """Have `end` called before the store closes: whoever works in another OS thread has to stop first."""
-        self._workers.append(end)
-
-    def close(self) -> None:
+    def _end(self) -> None:
         """Close the connections; what the service holds stays."""
-        while self._workers:
-            self._workers.pop()()
         self._client.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.close()
 
 
 def _entries(given: JsonObject) -> list[Entry]:
