@@ -18,6 +18,8 @@ from behind import Upstream, Watching, body, passing_on, watching
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
+from quire.errors import FormatError
+from quire.server import watch
 from quire.server.proxy import CacheWatcher, Passing, Proxy, ProxyOptions, Watched
 from toolbox import until
 
@@ -147,6 +149,14 @@ def test_compressed_bodies_pass_as_they_are_and_are_read(
     assert seen[0].call.body["messages"][0]["content"][0]["text"] == "Hi"
     assert seen[0].call.usage is not None
     assert seen[0].call.usage.input_total == 9
+
+
+@pytest.mark.parametrize("coding", CODINGS)
+def test_a_small_body_that_unpacks_to_a_large_one_is_not_read(coding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "_MOST_PLAIN", 100_000)
+    assert watch.plain(CODINGS[coding](b"x" * 100_000), coding) == b"x" * 100_000
+    with pytest.raises(FormatError, match="unpacks to more than"):
+        watch.plain(CODINGS[coding](b"x" * 10_000_000), coding)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +177,35 @@ def test_large_and_deep_bodies(tmp_path: Path) -> None:
         answers.append(client.post("/api/threads/d/entries", json={"entries": [nested]}))
         assert [reply.status_code < 500 for reply in answers] == [True, True]
         assert client.get("/healthz").status_code == 200
+
+
+_UPGRADE = b"connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+
+
+@pytest.mark.parametrize(
+    ("sent", "answers"),
+    [
+        (b"POST /api/threads/t/entries HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{", [b""]),
+        (b"GET /healthz HTTP/1.1\r\nx: " + b"y" * 3_000_000 + b"\r\n\r\n", [b"", b"HTTP/1.1 400 "]),
+        (b"GET /api/threads HTTP/1.1\r\nhost: 127.0.0.1\r\n" + _UPGRADE + b"\r\n", [b"HTTP/1.1 403 "]),
+        (b"GET /x HTTP/1.1\r\nhost: 127.0.0.1\r\n" + _UPGRADE + b"sec-websocket-protocol: \xff\r\n\r\n", [b""]),
+    ],
+    ids=["half a body", "an endless head", "a socket where there is none", "a header that is no text"],
+)  # fmt: skip
+def test_what_is_no_request_ends_its_own_connection_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, sent: bytes, answers: list[bytes]
+) -> None:
+    with served(tmp_path / "q.db") as client:
+        with socket.create_connection((client.base_url.host, client.base_url.port)) as caller:
+            heard = b""
+            with suppress(ConnectionError):  # it was cut off before all was sent, or read
+                caller.sendall(sent)
+                caller.shutdown(socket.SHUT_WR)
+                while piece := caller.recv(65536):
+                    heard += piece
+        assert heard[:13] in answers
+        assert client.get("/api/threads").json() == {"threads": []}
+    assert not caplog.records
 
 
 def test_many_slow_readers_hold_little_memory(tmp_path: Path) -> None:

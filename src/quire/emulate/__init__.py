@@ -28,6 +28,8 @@ __all__ = ["BackgroundServer", "Cut", "Emulator", "EndsAtOnce", "Refuse", "Repli
 # The emulator as a running server: on 127.0.0.1, on a port of its own, in a thread of its own.
 
 _HINT = "pip install 'quire[emulate]'"
+# What a request may hold before its body.
+_HEAD_BYTES = 1024 * 1024
 
 
 class EndsAtOnce(_UvicornServer):
@@ -72,6 +74,34 @@ class EndsAtOnce(_UvicornServer):
             await self.lifespan.shutdown()
 
 
+def http_protocol() -> type[asyncio.Protocol]:
+    """uvicorn's reader of HTTP, which takes no endless head of a request and survives what a client sends instead."""
+    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+    class BoundedHead(HttpToolsProtocol):
+        _head = 0
+
+        def data_received(self, data: bytes) -> None:
+            self._head += len(data)
+            try:
+                super().data_received(data)
+            except Exception:  # the caller's fault, whatever it is: it alone is cut off
+                self.transport.abort()
+                return
+            if self._head > _HEAD_BYTES and not self.transport.is_closing():
+                self.send_400_response(f"The head of the request is larger than {_HEAD_BYTES:,} bytes.")
+
+        def on_headers_complete(self) -> None:
+            self._head = -(2**63)  # until the next request of this connection
+            super().on_headers_complete()
+
+        def on_message_complete(self) -> None:
+            super().on_message_complete()
+            self._head = 0
+
+    return BoundedHead
+
+
 class BackgroundServer:
     """An application on 127.0.0.1, served in a thread of its own; `make` gives it when it is started.
 
@@ -97,6 +127,7 @@ class BackgroundServer:
             app,
             log_level="critical",
             lifespan="auto",
+            http=http_protocol(),
             ws="websockets-sansio",
             timeout_graceful_shutdown=1,
             access_log=False,

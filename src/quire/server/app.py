@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from quire.emulate import EndsAtOnce
+from quire.emulate import EndsAtOnce, http_protocol
 from quire.errors import CallError, MissingPart
 from quire.log import off_loop
 from quire.server.routes import HttpRefusal, Route, check_routes, endpoints, openapi, problem_response
@@ -120,7 +120,11 @@ class _NoRoute:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         from starlette.exceptions import HTTPException
+        from starlette.websockets import WebSocketClose
 
+        if scope["type"] == "websocket":
+            await WebSocketClose()(scope, receive, send)
+            return
         methods = [method for path, method in self._taken if path.fullmatch(scope["path"])]
         if methods:
             raise HTTPException(405, headers={"allow": ", ".join(methods)})
@@ -170,7 +174,10 @@ class _Admitted:
 
 
 class SlashNames:
-    """Threads may have a slash in their name: what came as %2F parts no path."""
+    """Threads may have a slash in their name: what came as %2F parts no path.
+
+    Inside it stands for a slash as NUL; what is no text, and NUL itself, becomes what no name holds.
+    """
 
     def __init__(self, inner: ASGIApp) -> None:
         self._inner = inner
@@ -179,8 +186,12 @@ class SlashNames:
         raw = scope.get("raw_path") or b""
         if scope["type"] == "http" and raw.startswith(b"/api/"):
             parts = raw.partition(b"?")[0].decode("ascii", "replace").split("/")
-            scope = {**scope, "path": "/".join(unquote(part).replace("/", "\0") for part in parts)}
+            scope = {**scope, "path": "/".join(map(_part, parts))}
         await self._inner(scope, receive, send)
+
+
+def _part(part: str) -> str:
+    return unquote(part, errors="surrogateescape").replace("\0", "\udc00").replace("/", "\0")
 
 
 # Running it.
@@ -259,6 +270,7 @@ def _server(service: Service, app: ASGIApp) -> EndsAtOnce:
         log_level="critical",
         access_log=False,
         lifespan="on",
+        http=http_protocol(),
         ws="websockets-sansio",
         timeout_graceful_shutdown=5,
         # A provider's own headers pass, and frames as large as a history.

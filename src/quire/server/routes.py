@@ -235,9 +235,10 @@ def _path(route: Route, request: Request) -> dict[str, Any]:
         given = request.path_params[name].replace("\0", "/")
         try:
             found[name] = msgspec.convert(given, PARAMETERS[name], strict=False)
+            given.encode()
             if name == "name":
                 check_name(given)
-        except (msgspec.ValidationError, CallError) as error:
+        except (msgspec.ValidationError, UnicodeEncodeError, CallError) as error:
             raise HttpRefusal(404, f"there is no {name} {given[:80]!r}: {error}") from error
     return found
 
@@ -254,15 +255,20 @@ def _query(route: Route, request: Request) -> Any:
 
 async def read_body(request: Request, most: int) -> bytes:
     """The whole body; more than `most` bytes are refused before they are read."""
+    from starlette.requests import ClientDisconnect
+
     too_large = HttpRefusal(413, f"the body is larger than {most:,} bytes", hint="Send less at a time.")
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > most:
         raise too_large
     read = bytearray()
-    async for piece in request.stream():
-        read += piece
-        if len(read) > most:
-            raise too_large
+    try:
+        async for piece in request.stream():
+            read += piece
+            if len(read) > most:
+                raise too_large
+    except ClientDisconnect as error:
+        raise HttpRefusal(400, "the body ended before its end") from error
     return bytes(read)
 
 

@@ -15,7 +15,6 @@ import zlib
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote
 
 import msgspec
@@ -438,36 +437,44 @@ def plain(data: bytes, coding: str, cut: bool = False) -> bytes:
             continue
         if each not in _DECODERS:
             raise FormatError(f"bodies compressed by {each!r} are not read")
-        decoder = _DECODERS[each]()
         try:
-            data = decoder.process(data) if each == "br" else decoder.decompress(data)
+            data = _DECODERS[each](data)
         except Exception:
             if not cut:
                 raise
             return b""
+        if len(data) > _MOST_PLAIN:
+            raise FormatError(f"a body that unpacks to more than {_MOST_PLAIN:,} bytes is not read")
     return data
 
 
-def _brotli() -> Any:
+def _brotli(data: bytes) -> bytes:
     try:
         import brotli
     except ImportError as error:
         raise MissingPart("brotli is not installed", hint="pip install 'quire[proxy]'") from error
-    return brotli.Decompressor()
+    unpacked: bytes = brotli.Decompressor().process(data, output_buffer_limit=_MOST_PLAIN + 1)
+    return unpacked
 
 
-def _zstd() -> Any:
+def _zstd(data: bytes) -> bytes:
     try:
         import zstandard
     except ImportError as error:
         raise MissingPart("zstandard is not installed", hint="pip install 'quire[proxy]'") from error
-    return zstandard.ZstdDecompressor().decompressobj()
+    return zstandard.ZstdDecompressor().stream_reader(data).read(_MOST_PLAIN + 1)
 
 
-_DECODERS: dict[str, Callable[[], Any]] = {
-    "gzip": lambda: zlib.decompressobj(31),
-    "x-gzip": lambda: zlib.decompressobj(31),
-    "deflate": lambda: zlib.decompressobj(),
+def _gzip(data: bytes) -> bytes:
+    return zlib.decompressobj(31).decompress(data, _MOST_PLAIN + 1)
+
+
+# A small body may unpack to any size.
+_MOST_PLAIN = 256 * 1024 * 1024
+_DECODERS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": _gzip,
+    "x-gzip": _gzip,
+    "deflate": lambda data: zlib.decompressobj().decompress(data, _MOST_PLAIN + 1),
     "br": _brotli,
     "zstd": _zstd,
 }
