@@ -1,8 +1,8 @@
 """In a coding session, is the one entry found that holds a name, or that a few of its words are remembered of?
 
 Names (`camelCase`, `snake_case`, paths, dotted names) that stand in exactly one entry, asked for bare and in a
-question; and four words of a short entry, in any order, among long results. Right is that entry. Beside recall in
-the same run: plain BM25 over single entries with the same words.
+question; and four words of a short entry that no other holds all of, in any order, among long results. Right is that
+entry. Beside recall in the same run: plain BM25 over single entries with the same words.
 
     bench/recall_code.py [--data FILE …] [--no-embedder] [--json]
 """
@@ -28,6 +28,7 @@ KS = (1, 5, 10)
 _NAME = re.compile(r"[A-Za-z_$][\w$]*(?:[./@:-]+[\w$]+)*")
 _TELLING = re.compile(r"[a-z][A-Z]|_|\d|\w[./@-]\w")
 _MOST = 400
+_DRAWS = (3, 11, 12, 13)
 
 # A question and the place of the document that is right.
 Asked = tuple[str, int]
@@ -62,12 +63,17 @@ def names(some: Sequence[Document]) -> list[Asked]:
 
 
 def few_words(some: Sequence[Document]) -> list[Asked]:
-    """Four words of what a user or the model said in one to a few sentences."""
-    dice, found = random.Random(3), []
-    for at, one in enumerate(some):
-        words = sorted(set(tokens(one.text)) - FUNCTION_WORDS["english"])
-        if one.speaker in ("user", "assistant") and 12 <= len(one.text.split()) <= 60 and len(words) >= 6:
-            found.append((" ".join(dice.sample(words, 4)), at))
+    """Four words of what a user or the model said in one to a few sentences, drawn again and again; no other holds all."""
+    bags = [set(tokens(f"{one.text} {one.extra}")) for one in some]
+    found = []
+    for seed in _DRAWS:
+        dice = random.Random(seed)
+        for at, one in enumerate(some):
+            words = sorted(set(tokens(one.text)) - FUNCTION_WORDS["english"])
+            if one.speaker in ("user", "assistant") and 12 <= len(one.text.split()) <= 60 and len(words) >= 6:
+                drawn = dice.sample(words, 4)
+                if sum(bag.issuperset(drawn) for bag in bags) == 1:
+                    found.append((" ".join(drawn), at))
     return found
 
 

@@ -302,8 +302,8 @@ _LONG = 2.0
 # In a collection of more rows than this, words that more than an eighth of them hold tell nothing.
 _LARGE = 20_000
 _SOME = 200
-# A text that holds all that is asked itself, and not with its neighbours, counts this much more; a long one less.
-_COMPLETE = 0.5
+# A text that holds all that is asked itself, and not with its neighbours, counts twice; a long one less.
+_COMPLETE = 1.0
 
 
 def scores(postings: Postings, asked: QueryTerms, neighbours: Neighbours, allowed: Bools) -> tuple[Floats, Floats]:
