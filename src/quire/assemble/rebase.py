@@ -170,9 +170,10 @@ def _paired(edited: dict[int, Edit], messages: list[Message]) -> dict[int, Edit]
     """The edits, with the results of every call that goes."""
     calls = set[str]()
     for message in messages:
-        pairs = list(zip(message.parts, message.seqs, strict=False))
+        pairs = zip(message.parts, message.seqs, strict=False)
         if message.role == "assistant":
-            calls = {p.call_id for p, s in pairs if isinstance(p, Call) and s in edited}
+            whole = edited.keys().isdisjoint(message.seqs)
+            calls = set() if whole else {p.call_id for p, s in pairs if isinstance(p, Call) and s in edited}
         elif message.role == "tool" and calls:
             lost = [s for p, s in pairs if isinstance(p, Result) and p.call_id in calls and s not in edited]
             edited.update({seq: Edit(seq, "drop") for seq in lost})
@@ -230,6 +231,8 @@ def _carry(after: Epoch, placed: PlacedMessage, edited: dict[int, Edit], policy:
     elif placed.user is not None:
         if not (placed.user.entry.seq in edited and edited[placed.user.entry.seq].drops):
             _carry_user(after, placed, edited, policy, state)
+    elif message.parts and edited.keys().isdisjoint(message.seqs) and not _thinks(message):
+        after.strip.add(placed)
     else:
         kept = [_edited(p, s, edited) for p, s in zip(message.parts, message.seqs, strict=True)]
         pairs = [(part, seq) for part, seq in kept if part is not None]
@@ -245,6 +248,10 @@ def _carry(after: Epoch, placed: PlacedMessage, edited: dict[int, Edit], policy:
             handled = {seq for seq in shorter.seqs if seq in edited and not edited[seq].cuts}
             ids = {s: state.results[s] for s in shorter.seqs if s in state.results and s not in handled}
             after.strip.add(leaf(shorter, placed.turn, ids, model=policy.model))
+
+
+def _thinks(message: Message) -> bool:
+    return message.role == "assistant" and any(isinstance(part, Think) for part in message.parts)
 
 
 def _uncited(part: Text) -> Text:

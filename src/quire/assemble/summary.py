@@ -306,7 +306,10 @@ def extract(gone: Leaving) -> str:
     lines, missing = _listed(said, told.missing, limit, whole)
     limit -= _count(unlisted(missing)) + 1
     size = cache(partial(_size, lines, whole=whole))
-    length = max(min(longest, _length(size, limit * share)) for share, longest in _SHARES)
+    length = 0
+    for share, longest in _SHARES:
+        if length < longest:
+            length = max(length, min(longest, _length(size, limit * share)))
     known = {*gone.known, *telling("\n".join([prose, *_cut(lines, length, whole)]))}
     words = _words(gone.entries, told.words, known, min(limit - size(length), limit / 2))
     # What the words leave goes back to the lines.

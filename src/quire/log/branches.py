@@ -11,6 +11,8 @@ import zlib
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
+import msgspec
+
 from quire.errors import DamageError
 from quire.log.entries import decode_row
 from quire.log.store import Change, Stretch
@@ -81,7 +83,10 @@ def body_of(body: bytes, crc: int) -> JsonObject:
     """A stored body as JSON; a ValueError says how it differs from what was written."""
     if not isinstance(body, bytes) or zlib.crc32(body) != crc:
         raise ValueError("its stored bytes have changed (checksum)")
-    return decode_row(json.loads(body))
+    try:
+        return decode_row(msgspec.json.decode(body))
+    except msgspec.DecodeError:
+        return decode_row(json.loads(body))  # which takes what other versions of Quire may have written
 
 
 def entries_of(thread: str, rows: Sequence[Row], after: int, wanted: int) -> list[Entry]:

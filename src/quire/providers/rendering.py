@@ -70,9 +70,10 @@ class CallPairer:
 
     def is_own(self, part: Call | Result | Text) -> bool:
         """Whether a part is of the model that is asked, by its own name or by the one it was asked by."""
-        named = [str(part.wire.get(field) or "") for field in ("model", "asked")]
-        mine = bool(self.model) and any(name and same_model(name, self.model) for name in named)
-        return mine and part.wire.get("format") in self.native.formats
+        if not self.model or part.wire.get("format") not in self.native.formats:
+            return False
+        named = (str(part.wire.get(field) or "") for field in ("model", "asked"))
+        return any(name and same_model(name, self.model) for name in named)
 
     def _answered(self, message: Message) -> Message:
         """The results of one group in their own order, then the missing ones."""
@@ -324,9 +325,10 @@ class Rendering:
     def _offer_found(self, message: Message) -> None:
         """Tools that another provider's search brought are functions that this model has not been told of."""
         for part in message.parts:
-            if isinstance(part, Text | Result) and not self.settler.is_own(part):
+            if isinstance(part, Text | Result) and part.wire and not self.settler.is_own(part):
                 block = part.wire.get("block") or part.wire.get("message")
-                self.sheet.late_tools += self.sheet.offered(found_functions(block))
+                if functions := found_functions(block):
+                    self.sheet.late_tools += self.sheet.offered(functions)
 
     def _seal(self, taken: int) -> None:
         """Freeze what is written so far: a request ended here, so these bytes may not change."""

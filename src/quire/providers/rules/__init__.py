@@ -209,8 +209,12 @@ class GrowingCheck:
             marks += wire.rules.marks(turn)
         if place and not wrong and not marks:
             self._clean[name] = size
-        self._turns[place : place + 1], self._sizes[place : place + 1] = [turn], [size]
-        self._names[place : place + 1] = [name]
+        if place == len(self._turns):
+            self._turns.append(turn)
+            self._sizes.append(size)
+            self._names.append(name)
+        else:
+            self._turns[place], self._sizes[place], self._names[place] = turn, size, name
         _put(self._wrong, place, wrong)
         _put(self._marks, place, marks)
 
@@ -239,9 +243,10 @@ _Held = TypeVar("_Held")
 
 
 def _put(places: dict[int, list[_Held]], place: int, held: list[_Held]) -> None:
-    places.pop(place, None)
     if held:
         places[place] = held
+    elif places:
+        places.pop(place, None)
 
 
 def unchecked(

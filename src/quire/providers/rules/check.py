@@ -109,14 +109,13 @@ class TurnMessage(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def blocks(self) -> tuple[TurnBlock, ...]:
-        return tuple(_blocks(self.unit, self.read)) if self.unit is not None else ()
+        return tuple(_blocks(self.unit.at(self.index), self.read)) if self.unit is not None else ()
 
     def at(self, place: int) -> TurnMessage:
         """The same message at another place."""
         if place == self.index:
             return self
-        unit = self.unit.at(place) if self.unit is not None else None
-        return TurnMessage(place, self.role, self.value, unit, self.read, self.field)
+        return TurnMessage(place, self.role, self.value, self.unit, self.read, self.field)
 
     @property
     def raw(self) -> JsonObject:

@@ -92,7 +92,8 @@ def misfits(value: Json, wanted: str, path: str, grammar: Grammar) -> Iterator[F
         shown = f"'{value}'" if isinstance(value, str) and any(kind.value for kind in kinds) else _named(value)
         yield shape(path, f"Input should be {_or(kinds)}, not {shown}", f"Make it {_or(kinds)}.")
         return
-    yield from _bounds(value, kind, path)
+    if kind.least is not None or kind.most is not None:
+        yield from _bounds(value, kind, path)
     if kind.items:
         for index, each in enumerate(value):
             yield from misfits(each, kind.items, f"{path}[{index}]", grammar)
@@ -121,8 +122,13 @@ def _object(value: JsonObject, spec: JsonObject, path: str, grammar: Grammar) ->
         yield from _tagged(value, spec, path, grammar)
         return
     for name, wanted in spec.items():
-        if not name.startswith("$"):
-            yield from _field(value, name, wanted, path, grammar)
+        if name[0] == "$":
+            continue
+        spelled = _spelled(value, name, grammar) if grammar.snake else name
+        if (member := value.get(spelled)) is not None:
+            yield from misfits(member, wanted, f"{path}.{spelled}", grammar)
+        elif wanted[-1] == "!":
+            yield shape(f"{path}.{name}", "Field required", f"Add {name} ({_or(kinds_of(wanted))}).")
     if spec.keys() & {"$closed", "$one"}:
         yield from _strangers(value, spec, path, grammar)
     if "$one" in spec:
@@ -151,14 +157,6 @@ def _tagged(value: JsonObject, spec: JsonObject, path: str, grammar: Grammar) ->
         meant = spec[tag]
         described = grammar.shapes[meant[1:]] if isinstance(meant, str) else meant
         yield from _object(value, described, path, grammar)
-
-
-def _field(value: JsonObject, name: str, wanted: str, path: str, grammar: Grammar) -> Iterator[Finding]:
-    spelled = _spelled(value, name, grammar)
-    if value.get(spelled) is not None:
-        yield from misfits(value[spelled], wanted, f"{path}.{spelled}", grammar)
-    elif wanted.endswith("!"):
-        yield shape(f"{path}.{name}", "Field required", f"Add {name} ({_or(kinds_of(wanted))}).")
 
 
 def _spelled(value: JsonObject, name: str, grammar: Grammar) -> str:
