@@ -92,6 +92,7 @@ WRONG = [
     ("gemini", {"contents": [{"role": "user", "parts": [{"functionResponse": {"name": "f"}}]}]},
      "$.contents[0].parts[0].functionResponse.response"),
     ("bedrock", {"messages": [{"role": "user", "content": [{}]}]}, "$.messages[0].content[0]"),
+    ("bedrock", {"messages": [{"role": "user", "content": [{"tool_result": None}]}]}, "$.messages[0].content[0]"),
     ("bedrock", {"messages": [{"role": "user", "content": [{"toolResult": {"toolUseId": "1"}}]}]},
      "$.messages[0].content[0].toolResult.content"),
 ]  # fmt: skip

@@ -69,7 +69,7 @@ def blank_blocks(blocks: Iterable[TurnBlock]) -> Iterator[Finding]:
 def empty_errors(turn: TurnMessage) -> Iterator[Finding]:
     """Row 36."""
     for block in turn.of("tool_result"):
-        if block.raw["is_error"] and not _says(block.raw.get("content")):
+        if block.raw.get("is_error") and not _says(block.raw.get("content")):
             yield found("B2.36", block.path)
 
 
