@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from quire.providers.prefix import Unit
 from quire.providers.simulate import Block, Simulator, blocks
-from quire.providers.simulate.blocks import Reader, said
+from quire.providers.simulate.blocks import Reader, countable
 from quire.tokens import IMAGE_TOKENS
 from quire.values import JsonObject
 
@@ -103,7 +103,7 @@ PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/pn
     ids=lambda value: str(value)[:40],
 )  # fmt: skip
 def test_of_every_block_what_the_model_reads_is_counted(part: JsonObject, text: str, extra: int) -> None:
-    assert said(part) == (text, extra)
+    assert countable(part) == (text, extra)
 
 
 def test_bytes_of_an_image_are_compared_as_they_go_over_the_wire() -> None:
