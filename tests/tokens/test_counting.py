@@ -77,15 +77,18 @@ def test_counts_equal_tiktokens(reference: object, text: str) -> None:
 def test_hostile_text_is_counted_in_proportion_to_its_length(vocabulary: str, text: str) -> None:
     chosen = counter(vocabulary)
     chosen.count("loaded")
-    assert 0 < chosen.count(text) <= len(text.encode())
-    assert_in_proportion(lambda length: chosen.count(text[:length]), len(text))
+
+    def check(length: int) -> None:
+        assert 0 < chosen.count(text[:length]) <= len(text[:length].encode())
+
+    assert_in_proportion(check, len(text))
 
 
 @pytest.mark.parametrize("vocabulary", OTHERS)
 def test_every_other_vocabulary_takes_hostile_text_too(vocabulary: str) -> None:
     chosen = counter(vocabulary)
     for text in HOSTILE.values():
-        assert chosen.count(text[:50_000]) > 0
+        assert chosen.count(text[:500]) > 0
         assert_in_proportion(lambda length: chosen.count(text[:length]), 50_000)  # noqa: B023
 
 
