@@ -13,6 +13,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -81,22 +82,27 @@ class OneWorkerAFile(LoadScopeScheduling):
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        return self._groups.setdefault(file, _group(ROOT / file) or file)
-
-    def __init__(self, *how: Any) -> None:
-        super().__init__(*how)
-        self._groups: dict[str, str] = {}
+        return _shared_by(nodeid.partition("::")[0])
 
 
-def _group(file: Path) -> str:
-    found = re.search(r'xdist_group\("(\w+)"\)', file.read_text())
-    return found[1] if found else ""
+@cache
+def _shared_by(file: str) -> str:
+    """The group that a file says its tests are of, or the file itself."""
+    found = re.search(r'xdist_group\("(\w+)"\)', (ROOT / file).read_text())
+    return found[1] if found else file
+
+
+# What takes longest begins, so that at the end both processes have something short to do.
+LONGEST = ("sdk", "llama", "inspector", "local", "tests/test_adapters.py", "tests/cli/test_terminal_text.py")
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
     config.option.loadscopereorder = False
     return OneWorkerAFile(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: _shared_by(item.nodeid.partition("::")[0]) not in LONGEST)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -76,7 +76,7 @@ def test_the_opening_gets_shorter_before_the_floor_does_and_for_good() -> None:
 def test_one_long_turn_keeps_its_request_and_its_first_calls() -> None:
     steps = [
         one
-        for n in range(200)
+        for n in range(80)
         for one in (values.call(f"c{n}", "read", {"n": n}), values.result(f"c{n}", None, f"{n} {WORDS}"))
     ]
     entries = list(chain([values.user("do it all"), *steps, values.respond("done")]))

@@ -228,19 +228,19 @@ def _brought(kind: str, text: str) -> list[values.Entry]:
 
 
 @pytest.mark.parametrize("kind", ["document", "native", "result"])
-@pytest.mark.parametrize("words", [20_000, 40_000])
+@pytest.mark.parametrize("words", [8_000, 16_000])
 @pytest.mark.parametrize("turns", [True, False], ids=["turns", "calls"])
 def test_what_is_too_large_to_stay_becomes_a_handle_and_does_not_go_with_its_turn(
     kind: str, words: int, turns: bool
 ) -> None:
     whole = prose(words, 77)
-    thread = thread_of("anthropic", CLAUDE, [asked("anthropic", "Hello.")], budget=30_000)
+    thread = thread_of("anthropic", CLAUDE, [asked("anthropic", "Hello.")], budget=12_000)
     thread.append(values.respond("Hi."), *_brought(kind, whole), *([values.respond("Noted.")] if turns else []))
     for n in range(12):
         if turns:
-            thread.append(values.user(f"More {n}: {prose(600, n)}"))
+            thread.append(values.user(f"More {n}: {prose(240, n)}"))
         else:
-            thread.append(values.call(f"d{n}", "look", {"n": n}), values.result(f"d{n}", content=prose(900, n)))
+            thread.append(values.call(f"d{n}", "look", {"n": n}), values.result(f"d{n}", content=prose(360, n)))
         request = thread.request(CLAUDE, check=True)
         assert Thread(thread.store, "t", thread.policy).request(CLAUDE).body == request.body
         thread.append(values.respond("Yes.")) if turns else None

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from cache_bodies import simulator
 from cache_series import LISTS, WIRES, series
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.providers.cache_marks import MarkRows, Pauses
@@ -18,6 +18,7 @@ from quire.providers.simulate import Block, Simulator, blocks
 from quire.providers.simulate.blocks import Reader
 from quire.providers.simulate.engine_caches import Node, RadixTree
 from quire.values import JsonObject
+from toolbox import fewer
 
 TARGETS = (
     "anthropic:claude-opus-5-5", "anthropic:claude-opus-4-1", "bedrock:anthropic.claude-opus-4-8", "openai-chat:gpt-5",
@@ -26,7 +27,7 @@ TARGETS = (
 )  # fmt: skip
 
 
-@settings(max_examples=60)
+@fewer(6)
 @pytest.mark.parametrize("wire", WIRES)
 @given(st.data())
 def test_reading_on_is_the_same_as_reading_anew(wire: str, data: st.DataObject) -> None:
@@ -45,7 +46,7 @@ class Forgetful(Reader):
         self.wire = wire
 
 
-@settings(max_examples=40)
+@fewer(10)
 @pytest.mark.parametrize("target", TARGETS)
 @given(st.data())
 def test_every_engine_predicts_the_same_going_on_and_beginning_anew(target: str, data: st.DataObject) -> None:
@@ -57,7 +58,7 @@ def test_every_engine_predicts_the_same_going_on_and_beginning_anew(target: str,
         assert keeping.step(at_ms, body) == anew.step(at_ms, body)
 
 
-@settings(max_examples=40)
+@fewer(10)
 @pytest.mark.parametrize("wire", WIRES)
 @given(st.data())
 def test_walking_on_is_the_same_as_walking_anew(wire: str, data: st.DataObject) -> None:
@@ -71,7 +72,6 @@ def test_walking_on_is_the_same_as_walking_anew(wire: str, data: st.DataObject) 
         assert spots.row(grown) == MarkRows(wire).row(grown)
 
 
-@settings(max_examples=200)
 @given(st.lists(st.tuples(st.lists(st.integers(0, 3), max_size=8), st.integers(0, 9)), max_size=8))
 def test_a_running_value_is_the_same_however_the_row_came_about(rows: list[tuple[list[int], int]]) -> None:
     running: GrowingValues[tuple[int], tuple[int, ...]] = GrowingValues()
@@ -93,7 +93,6 @@ def test_a_row_knows_how_much_of_the_row_before_it_stands(steps: list[tuple[int,
         row = grown
 
 
-@settings(max_examples=200)
 @given(st.lists(st.lists(st.integers(0, 50), max_size=6), max_size=6), st.booleans())
 def test_pauses_that_go_on_are_those_of_all_times(parts: list[list[int]], in_order: bool) -> None:
     pauses, times = Pauses(), list[int]()
@@ -110,7 +109,6 @@ def test_pauses_that_go_on_are_those_of_all_times(parts: list[list[int]], in_ord
 prompts = st.lists(st.integers(0, 2), max_size=8).map(lambda ids: array("i", ids))
 
 
-@settings(max_examples=200)
 @given(st.lists(st.tuples(prompts, st.booleans()), max_size=12), st.integers(1, 12))
 def test_a_tree_finds_the_longest_common_prefix_whatever_was_looked_up_before(
     steps: "list[tuple[array[int], bool]]", fresh_ms: int
@@ -145,7 +143,6 @@ def _by_ids(target: str, **options: int) -> Simulator:
     return Simulator(target, prompt_ids=lambda body: body["ids"], **options)
 
 
-@settings(max_examples=200)
 @given(asked, st.sampled_from([None, 4]))
 def test_pages_are_read_as_far_as_they_are_stored(
     thread: list[tuple[list[int], list[int]]], capacity: int | None
@@ -168,7 +165,6 @@ def test_pages_are_read_as_far_as_they_are_stored(
         store(ids + answer[:-1])
 
 
-@settings(max_examples=200)
 @given(asked, st.sampled_from([0, 3]))
 def test_units_are_read_whole_wherever_one_was_stored(thread: list[tuple[list[int], list[int]]], interval: int) -> None:
     """Against the rule itself: ends of prompts and answers, common beginnings, and every so many tokens."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from cache_bodies import MINUTE, simulator, words
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import shared_data
@@ -21,7 +21,7 @@ from quire.providers.prefix import prefix_bytes
 from quire.providers.rules import errors, validate
 from quire.providers.simulate import Simulator, blocks
 from quire.values import Entry, JsonObject
-from toolbox import many_words
+from toolbox import fewer, many_words
 
 TARGETS = (
     "anthropic:claude-opus-5-5", "anthropic:claude-haiku-4-5", "bedrock:anthropic.claude-opus-5-5-v1:0",
@@ -66,7 +66,7 @@ def marks_in(body: JsonObject, info: ModelInfo) -> list[str]:
     return [block.path for block in blocks(body, info.wire) if block.ttl_s]
 
 
-@settings(max_examples=15)
+@fewer(16)
 @pytest.mark.parametrize("target", TARGETS)
 @given(threads())
 def test_marks_move_no_byte_break_no_rule_and_are_at_most_four(target: str, entries: list[Entry]) -> None:
@@ -77,7 +77,7 @@ def test_marks_move_no_byte_break_no_rule_and_are_at_most_four(target: str, entr
 
 
 @pytest.mark.proves("anthropic openai bedrock azure openrouter", "cache marks")
-@settings(max_examples=15)
+@fewer(16)
 @pytest.mark.parametrize("target", TARGETS)
 @given(threads())
 def test_within_an_epoch_every_request_reads_all_that_the_one_before_it_stored(
@@ -98,7 +98,7 @@ def test_within_an_epoch_every_request_reads_all_that_the_one_before_it_stored(
 
 
 @pytest.mark.moves_prefix(reason="a small budget makes the thread rebase")
-@settings(max_examples=15)
+@fewer(16)
 @pytest.mark.parametrize("target", [*TARGETS, "openai:gpt-5", "gemini:gemini-3.8-flash"])
 @given(st.lists(threads(), min_size=1, max_size=2), st.data())
 def test_marking_on_is_the_same_as_marking_anew(target: str, several: list[list[Entry]], data: st.DataObject) -> None:
