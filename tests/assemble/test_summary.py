@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from quire import values
 from quire.assemble import Assembly, Built, Policy, requests
 from quire.assemble.summary import Leaving, Line, Untold, _lines_count, earlier, extract, first_words, unlisted, written
-from quire.assemble.telling import telling, telling_behind
+from quire.assemble.telling import likelihood, telling, telling_behind
 from quire.entry import chain
 from quire.tokens import counter
 from quire.values import Entry, Text
@@ -377,3 +377,8 @@ def test_what_the_user_demanded_stands_in_the_last_request_word_for_word() -> No
         parts = [part for message in assembly.request().prompt.messages for part in message.parts]
         text = "\n".join(part.text for part in parts if isinstance(part, Text))
         assert [demand for demand in demands if demand not in text] == [], seed
+
+
+def test_what_a_progress_bar_counts_is_no_fact() -> None:
+    assert [likelihood(word) for word in ("105M/438M", "1.08MB/s", "363/363", "0.00/363", "100644")] == [0.0] * 5
+    assert all(likelihood(word) for word in ("05/17", "src/app", "3/4-inch", "W1234567"))

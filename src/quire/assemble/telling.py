@@ -24,7 +24,9 @@ _EDGE = re.compile(r"^(?:[-+]+|\.(?![\w/.])|\.\.(?!/))+|[.+~-]+$")
 _KINDS = tuple(
     (re.compile(pattern), said, used)
     for pattern, said, used in (
-        # What tools print with everything is no fact: modes of files, parameters of comments.
+        # What tools print with everything is no fact: speeds and shares of a progress bar, modes of files, parameters
+        # of comments.
+        (r"^\d[\d.,]*[kKMGT]?i?[bB]?/(?:s$|\d[\d.,]*[kKMGT]i?[bB]?$)|^(\d+)/\1$|^0(?:\.0+)?/\d+$", 0.0, 0.0),
         (r"^(?:100(?:644|755)|0?40000|1[26]0000|0?[67][0-7][0-7])$|^@[a-z]+$", 0.0, 0.0),
         (r"\w*:?//", 0.04, 0.2),
         (r"/.*/|\w/\w|~/", 0.25, 1.5),
