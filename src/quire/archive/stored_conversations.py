@@ -17,7 +17,7 @@ from quire.log.shapes import short
 from quire.providers.models import resolve
 from quire.providers.usage import usage
 from quire.providers.wires import detect
-from quire.values import COUNTS, Entry, Json, JsonObject, Usage
+from quire.values import COUNTS, Entry, Json, JsonObject, Usage, system, tools
 
 # One request that was sent, as any log or store tells of it: who was asked, what was sent, what the reply used.
 
@@ -286,31 +286,18 @@ def turns_in_format(
     if format == "openai-responses" and not any(block.signature for turn in turns for block in turn.blocks):
         format = "openai-chat"
     write, field = _WRITERS[format]
-    system = (head or {}).get("system") if format == "openai-chat" else ""
-    messages: list[tuple[int | None, JsonObject]] = [(None, {"role": "system", "content": system})] if system else []
+    held = providers.export(format, _head_entries(head or {}))
+    around = held if isinstance(held, dict) else {field: held}
+    messages: list[tuple[int | None, JsonObject]] = [(None, message) for message in around[field]]
     messages += [(turn.at, message) for turn in turns for message in write(turn)]
-    value: JsonObject = {**_head(format, head or {}), field: [message for _, message in messages]}
+    value = {**around, field: [message for _, message in messages]}
     return StoredConversation(name, format, value, model, times=tuple(at for at, _ in messages))
 
 
-def _head(format: str, head: JsonObject) -> JsonObject:
-    """A system prompt and tools ({name, description, parameters}) as a request of the format holds them."""
-    system, tools = head.get("system") or "", head.get("tools") or []
-    systems: dict[str, JsonObject] = {
-        "anthropic": {"system": system},
-        "gemini": {"systemInstruction": {"parts": [{"text": system}]}},
-        "openai-responses": {"instructions": system},
-    }
-    made: JsonObject = systems.get(format, {}) if system else {}
-    if tools and format == "anthropic":
-        made["tools"] = [
-            {"name": t["name"], "description": t["description"], "input_schema": t["parameters"]} for t in tools
-        ]
-    elif tools and format == "gemini":
-        made["tools"] = [{"functionDeclarations": tools}]
-    elif tools:
-        made["tools"] = [{"type": "function", **({"function": t} if format == "openai-chat" else t)} for t in tools]
-    return made
+def _head_entries(head: JsonObject) -> list[Entry]:
+    """A system prompt and tools ({name, description, parameters}), as far as a store has them."""
+    prompt = [system(head["system"])] if head.get("system") else []
+    return [*prompt, *([tools(head["tools"])] if head.get("tools") else [])]
 
 
 _SPEAKS = {"anthropic": "anthropic", "claude": "anthropic", "google": "gemini", "gemini": "gemini", "vertex": "gemini", "openai": "openai-responses", "gpt": "openai-responses"}  # fmt: skip
