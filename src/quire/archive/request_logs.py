@@ -26,8 +26,6 @@ from quire.providers.prefix import unmarked
 from quire.providers.wires import as_body, detect, wire_of
 from quire.values import Entry, Json, JsonObject
 
-_MESSAGES = {"openai-responses": "input", "gemini": "contents"}
-
 
 def grouped(exchanges: Iterable[LoggedExchange], name: str) -> list[StoredConversation]:
     """The conversations that requests belong to: one that begins with all of another's messages goes on with it.
@@ -62,7 +60,7 @@ def format_in(exchange: LoggedExchange) -> str:
 
 def _marks(exchange: LoggedExchange, format: str) -> list[str]:
     """A hash for each of the first n messages, of its session; cache marks are no part of them."""
-    messages = exchange.body.get(_MESSAGES.get(format, "messages"))
+    messages = exchange.body.get(wire_of(format).layout.field)
     listed = messages if isinstance(messages, list) else [messages]
     marks, before = [], exchange.session
     for message in listed:

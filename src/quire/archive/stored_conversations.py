@@ -16,7 +16,7 @@ from quire.log.entries import check
 from quire.log.shapes import short
 from quire.providers.models import resolve
 from quire.providers.usage import usage
-from quire.providers.wires import detect
+from quire.providers.wires import detect, wire_of
 from quire.values import COUNTS, Entry, Json, JsonObject, Usage, system, tools
 
 # One request that was sent, as any log or store tells of it: who was asked, what was sent, what the reply used.
@@ -285,7 +285,7 @@ def turns_in_format(
     format = next((wire for word, wire in _SPEAKS.items() if word in provider), "openai-chat")
     if format == "openai-responses" and not any(block.signature for turn in turns for block in turn.blocks):
         format = "openai-chat"
-    write, field = _WRITERS[format]
+    write, field = _WRITERS[format], wire_of(format).layout.field
     held = providers.export(format, _head_entries(head or {}))
     around = held if isinstance(held, dict) else {field: held}
     messages: list[tuple[int | None, JsonObject]] = [(None, message) for message in around[field]]
@@ -385,9 +385,4 @@ def _chat(turn: StoredTurn) -> Iterator[JsonObject]:
         }
 
 
-_WRITERS: dict[str, tuple[Callable[[StoredTurn], Iterator[JsonObject]], str]] = {
-    "anthropic": (_anthropic, "messages"),
-    "gemini": (_gemini, "contents"),
-    "openai-responses": (_responses, "input"),
-    "openai-chat": (_chat, "messages"),
-}
+_WRITERS = {"anthropic": _anthropic, "gemini": _gemini, "openai-responses": _responses, "openai-chat": _chat}

@@ -267,7 +267,7 @@ def refused(error: Json) -> ProviderError:
 Original: TypeAlias = Callable[[list[Entry], str], list[JsonObject] | None]
 
 
-class Whole(msgspec.Struct, frozen=True):
+class OriginalMessages(msgspec.Struct, frozen=True):
     """Messages to go out as they came in."""
 
     messages: list[JsonObject]
@@ -412,7 +412,7 @@ def _sound(value: Json, problems: list[str]) -> Json:
     return whole
 
 
-def regrouped(entries: Iterable[Entry], format: str, original: Original) -> Iterator[Whole | list[Entry]]:
+def regrouped(entries: Iterable[Entry], format: str, original: Original) -> Iterator[OriginalMessages | list[Entry]]:
     """Whole messages of this format as they came in, and runs of entries that have to be written anew."""
     run: list[Entry] = []
     for group in _groups(entries):
@@ -421,7 +421,7 @@ def regrouped(entries: Iterable[Entry], format: str, original: Original) -> Iter
             continue
         if run:
             yield run
-        yield Whole(messages)
+        yield OriginalMessages(messages)
         run = []
     if run:
         yield run

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from quire.providers.convert import came_to, normal, project, was_sent
-from quire.providers.incoming import Original, Whole, regrouped
+from quire.providers.incoming import Original, OriginalMessages, regrouped
 from quire.providers.models import ModelInfo, model_info
 from quire.providers.prefix import unmarked
 from quire.providers.provider_tools import functions_of
@@ -52,7 +52,7 @@ def exported(
     sheet = Draft(info, writer.native)
     sheet.faithful = True
     for group in regrouped(rest, format, original):
-        if isinstance(group, Whole):
+        if isinstance(group, OriginalMessages):
             sheet.messages += group.messages
             continue
         for message in project(group):
