@@ -120,6 +120,22 @@ def test_what_was_changed_is_put_back_also_later(home: Path, claude: Watching) -
     assert "nothing is changed" in run("unwrap")
 
 
+@pytest.mark.parametrize("chosen", ["", '{"security": {"auth": {"selectedType": "oauth-personal"}}}'])
+def test_gemini_cli_is_told_that_its_key_counts_unless_it_was_told_otherwise(
+    home: Path, claude: Watching, monkeypatch: pytest.MonkeyPatch, chosen: str
+) -> None:
+    file = home / ".gemini/settings.json"
+    file.parent.mkdir()
+    file.write_text(chosen or "{}")
+    monkeypatch.setenv("GEMINI_API_KEY", "k")
+    monkeypatch.setenv("GEMINI_CLI_HOME", str(home))
+    (home / "gemini").write_text(f"#!/bin/sh\n/bin/cp {file} {home}/during\n")
+    invoke("wrap", "--to", claude.server.url, "gemini-cli")
+    during = json.loads((home / "during").read_text())
+    assert during["security"]["auth"]["selectedType"] == ("oauth-personal" if chosen else "gemini-api-key")
+    assert file.read_text() == (chosen or "{}")
+
+
 def test_a_client_that_is_not_there_is_named(home: Path) -> None:
     (home / "pi").unlink()
     with pytest.raises(Exception, match="pi is not installed"):

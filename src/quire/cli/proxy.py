@@ -236,6 +236,16 @@ def _opencode(urls: dict[str, str]) -> Wiring:
     return Wiring({"OPENCODE_CONFIG_CONTENT": json.dumps(own)})
 
 
+def _gemini(urls: dict[str, str]) -> Wiring:
+    settings = Path(os.environ.get("GEMINI_CLI_HOME") or Path.home()) / ".gemini" / "settings.json"
+    told = {"GOOGLE_GEMINI_BASE_URL": urls["gemini"]}
+    chosen = settings.exists() and '"selectedType"' in settings.read_text("utf-8", "replace")
+    if chosen or not os.environ.get("GEMINI_API_KEY"):
+        return Wiring(told)
+    # Behind another address it asks for a gateway's login, unless it was told that the key is what counts.
+    return Wiring(told, files={settings: {"security": {"auth": {"selectedType": "gemini-api-key"}}}})
+
+
 # Claude Code leaves its search for tools out behind another base URL unless it is told that references pass.
 _CLAUDE = {"ENABLE_TOOL_SEARCH": "true"}
 
@@ -243,7 +253,7 @@ CLIENTS: dict[str, Wrapped] = {
     "pi": Wrapped("pi", ("anthropic", "openai", "gemini"), _pi),
     "opencode": Wrapped("opencode", ("anthropic", "openai", "gemini"), _opencode),
     "codex": Wrapped("codex", ("openai",), lambda urls: Wiring(words=("-c", f'openai_base_url="{urls["openai"]}/v1"'))),
-    "gemini-cli": Wrapped("gemini", ("gemini",), lambda urls: Wiring({"GOOGLE_GEMINI_BASE_URL": urls["gemini"]})),
+    "gemini-cli": Wrapped("gemini", ("gemini",), _gemini),
     "claude": Wrapped(
         "claude", ("anthropic",), lambda urls: Wiring({"ANTHROPIC_BASE_URL": urls["anthropic"], **_CLAUDE})
     ),
@@ -280,7 +290,7 @@ def wrap(to: str | None, log: Path | None, mend: bool, client: str, words: tuple
     """Start a known client behind the proxy, with the variables or settings it needs; ARGS are the client's own.
 
     What passed is kept in a log for `quire audit`, and told in a line at the end. A file that had to be changed (pi's
-    models.json) is put back; if that could not happen, `quire unwrap` does it.
+    models.json, gemini-cli's settings.json) is put back; if that could not happen, `quire unwrap` does it.
 
     \b
     Examples:
