@@ -17,13 +17,13 @@ demo: .venv/.ready   ## the main job end to end on the embedded defaults
 	@$(PY) scripts/demo.py
 
 test: .venv/.ready   ## the whole suite
-	@$(PY) -m pytest -n 2 --dist loadgroup $(ARGS)
+	@$(PY) -m pytest -n 2 $(ARGS)
 
 matrix:              ## the suite on every Python from 3.11 up that is here
 	@bash scripts/matrix.sh $(ARGS)
 
 nightly: .venv/.ready ## the suite with 10,000 random cases for each property
-	@HYPOTHESIS_PROFILE=nightly $(PY) -m pytest -n 2 --dist loadgroup $(ARGS)
+	@HYPOTHESIS_PROFILE=nightly $(PY) -m pytest -n 2 $(ARGS)
 
 clients: .venv/.ready ## agents of others, installed on demand, against the emulator
 	@$(PY) scripts/clients $(ARGS)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from entry_strategies import bodies, json_values
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quire import values
@@ -20,6 +20,7 @@ from quire.log.entries import check, encode_body, usable
 from quire.log.sqlite import SqliteStore
 from quire.log.verify import OWNERS, salvage
 from quire.values import Entry, attach, call, user
+from toolbox import fewer
 
 TRIGGERS = ("entries_never_change", "entries_never_go_alone", "entries_only_at_the_end")
 
@@ -35,7 +36,7 @@ def tamper(conn: sqlite3.Connection, statement: str, *values: Any) -> None:
         conn.execute(sql)
 
 
-@settings(max_examples=150)
+@fewer(2)
 @given(st.lists(bodies, min_size=1, max_size=3), st.data(), st.booleans())
 def test_any_changed_byte_of_a_stored_body_is_found(
     given_bodies: list[dict[str, Any]], data: st.DataObject, with_checksum: bool
