@@ -27,6 +27,7 @@ from quire.assemble import Built, Policy, Refused, requests
 from quire.cli.main import quire
 from quire.log.entries import encode_lines
 from quire.log.sqlite import SqliteStore
+from quire.log.store import Store
 from quire.send.connect import transport_for
 from quire.send.cycle import Outcome
 from quire.send.cycle import run as run_cycle
@@ -233,6 +234,20 @@ def talk(turns: int, size: int = 40, answer: int | None = None) -> list[Entry]:
         out.append(values.user(f"question {n} " + "word " * size))
         out.append(values.respond(f"answer {n} " + "word " * (size if answer is None else answer)))
     return out
+
+
+def users(*texts: str) -> list[Entry]:
+    return [values.user(text) for text in texts]
+
+
+def texts(store: Store, thread: str) -> list[str]:
+    return [entry.text for entry in store.read(thread)]
+
+
+def text_of(one: Built) -> str:
+    """All that a request says."""
+    parts = [part for message in one.prompt.messages for part in message.parts]
+    return "\n".join([one.prompt.system, *(getattr(part, "text", "") for part in parts)])
 
 
 def built(entries: Sequence[Entry], policy: Policy, **how: Any) -> list[Built]:

@@ -20,7 +20,7 @@ from quire.items import identity
 from quire.log.sqlite import SqliteStore
 from quire.recall.placement import original
 from quire.values import Entry, JsonObject
-from toolbox import fewer
+from toolbox import fewer, text_of
 
 pytestmark = pytest.mark.moves_prefix(reason="small budgets make rebases")
 
@@ -31,7 +31,7 @@ def test_what_is_pinned_stands_in_every_request_after_it_was_first_shown(entries
     numbered, shown = list(chain(entries)), set[int]()
     made = [one for one in requests(numbered, policy) if isinstance(one, Built)]
     for one in made:
-        text = _text(one)
+        text = text_of(one)
         for entry, forms in _pinned(numbered, policy):
             if entry.seq in shown:
                 held = any(words in text or normal(words) in one.prompt.l1 for words in forms)
@@ -68,11 +68,6 @@ def _is_same(one: JsonObject, other: JsonObject) -> bool:
 def _again(item: JsonObject, entries: list[Entry], seq: int) -> bool:
     later = [one for entry in entries if entry.seq >= seq for one in _items(entry)]
     return sum(identity(one) == identity(item) for one in later) > 1
-
-
-def _text(one: Built) -> str:
-    parts = [part for message in one.prompt.messages for part in message.parts]
-    return "\n".join([one.prompt.system, *(getattr(part, "text", "") for part in parts)])
 
 
 @given(logs, policies())

@@ -8,7 +8,7 @@ from quire.assemble.rebase import PINNED_HEADING
 from quire.entry import chain
 from quire.errors import BudgetError
 from quire.values import Entry, JsonObject
-from toolbox import note, talk
+from toolbox import note, talk, text_of
 
 pytestmark = pytest.mark.moves_prefix(reason="pins are about rebases")
 WORDS = "KEEP-THIS-PIN"
@@ -27,11 +27,6 @@ def loop(calls: int, pinned: int, meta: JsonObject) -> list[Entry]:
         out += [values.call(f"c{n}", "read", {"n": n})]
         out += [values.result(f"c{n}", None, long(WORDS if n == pinned else f"row {n}"), **more)]
     return [*out, values.respond("done")]
-
-
-def text_of(one: Built) -> str:
-    parts = [part for message in one.prompt.messages for part in message.parts]
-    return "\n".join([one.prompt.system, *(getattr(part, "text", "") for part in parts)])
 
 
 def stands_from_its_first_request(entries: list[Entry], policy: Policy, words: str = WORDS) -> list[Built]:

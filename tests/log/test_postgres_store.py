@@ -28,16 +28,12 @@ from quire.records import Records
 from quire.testing import postgres_server
 from quire.thread import Thread, open_store
 from quire.values import Entry
-from toolbox import new_tenant, run, until
+from toolbox import new_tenant, run, until, users
 
 # The whole length is run at night: what is measured does not grow with it.
 ENTRIES = 50_000 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 10_000
 TABLES = """select c.relname from pg_class c join pg_namespace s on s.oid = c.relnamespace
 where s.nspname = 'quire' and c.relkind in ('r', 'p') and c.relname <> 'versions' order by 1"""
-
-
-def users(*texts: str) -> list[Entry]:
-    return [values.user(text) for text in texts]
 
 
 @pytest.fixture

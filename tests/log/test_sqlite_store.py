@@ -6,24 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from quire import values
 from quire.errors import DamageError
 from quire.log.sqlite import SqliteStore
-from quire.values import Entry
+from toolbox import texts, users
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[SqliteStore]:
     with SqliteStore(tmp_path / "q.db") as opened:
         yield opened
-
-
-def users(*texts: str) -> list[Entry]:
-    return [values.user(text) for text in texts]
-
-
-def texts(store: SqliteStore, thread: str) -> list[str]:
-    return [entry.text for entry in store.read(thread)]
 
 
 def test_what_was_deleted_is_not_left_in_the_files(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from quire.server.service import Service
 from quire.testing import MemoryStore, emulator
 from quire.thread import Thread, open_store
 from quire.values import Call, Entry, JsonObject, Text
-from toolbox import new_tenant
+from toolbox import new_tenant, texts, users
 
 TARGET = "anthropic:claude-opus-5-5"
 
@@ -52,14 +52,6 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     }
     with made[request.param]() as opened:
         yield opened
-
-
-def users(*texts: str) -> list[Entry]:
-    return [values.user(text) for text in texts]
-
-
-def texts(store: Store, thread: str) -> list[str]:
-    return [entry.text for entry in store.read(thread)]
 
 
 def stored(store: Store) -> list[str]:
