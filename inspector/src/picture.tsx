@@ -177,7 +177,9 @@ function drawColumns(pen: Pen, columns: Column[], first: number, last: number, f
       continue;
     }
     pen.line(left, frame.top + 16 * scale, left, y(column.tokens ?? 0), paint.ink, scale, [3 * scale, 3 * scale]);
-    if (left > free) free = left + pen.text(left - 2 * scale, frame.top + 11 * scale, column.rebase.reason, paint.ink, 11 * scale) + 8 * scale;
+    // A word at the right edge ends there.
+    const edge = frame.left + frame.width - column.rebase.reason.length * 6.2 * scale;
+    if (left > free) free = left + pen.text(Math.min(left - 2 * scale, edge), frame.top + 11 * scale, column.rebase.reason, paint.ink, 11 * scale) + 8 * scale;
   }
 }
 

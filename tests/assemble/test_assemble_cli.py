@@ -101,6 +101,19 @@ def test_plan_compares_policies_with_the_optimum(file: str) -> None:
     assert made["requests"] == 60
 
 
+def test_a_log_from_elsewhere_is_counted_and_priced_as_the_model_that_is_named(file: str) -> None:
+    costs = []
+    for model in ((), ("-m", "anthropic:claude-opus-5-5"), ("--model", "openai:gpt-4o")):
+        plan = json.loads(run("plan", file, "--budget", "4000", *model, "--json"))
+        costs.append(plan["policies"][0]["cost"])
+    assert len(set(costs)) == 3  # 0.1 and 1.25, 0.05 and 1.25, 0.5 and 1
+    run("report", file, "-m", "anthropic:claude-opus-5-5", "--quick", "-o", f"{file}.html")
+    assert '"usd":' in Path(f"{file}.html").read_text()
+    for command in (["assemble", file], ["diff", file, "1", "2"], ["where", file, "a"]):
+        with pytest.raises(CallError, match="'opus' does not say which provider"):
+            run(*command, "--model", "opus")
+
+
 def test_plan_warns_of_a_budget_that_ends_epochs_early(tmp_path: Path) -> None:
     path, said = tmp_path / "t.jsonl", [values.user("Read them all.")]
     for n in range(20):

@@ -76,6 +76,7 @@ _POLICY = (
         _DEFAULT.write,
         "Price of a token written to the cache; unless said, the model's, else 1.25.",
     ),
+    (("-m", "--model"), str, None, "provider:model whose count and prices hold; unless said, the one that was asked."),
 )
 
 
@@ -86,8 +87,15 @@ def policy_options(command: click.decorators.FC) -> click.decorators.FC:
     return command
 
 
-def policy_from(ttl_s: int, **fields: object) -> Policy:
-    return msgspec.convert({**fields, "ttl_s": ttl_s or None}, Policy)
+def policy_from(ttl_s: int, model: str | None, **fields: object) -> Policy:
+    chosen = msgspec.convert({**fields, "ttl_s": ttl_s or None}, Policy)
+    if not model:
+        return chosen
+    from quire.providers.models import named_target
+    from quire.thread_state import policy_for
+
+    named_target(model)
+    return policy_for(model, chosen)
 
 
 def seen(entries: list[Entry], policy: Policy) -> tuple[list[Entry], list[Policy]]:
