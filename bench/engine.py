@@ -13,6 +13,8 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,13 +28,16 @@ from quire.cli.output import print_table
 from quire.log.sqlite import SqliteStore
 from quire.providers.simulate import Simulator
 from quire.send.connect import transport_for
-from quire.send.local import LocalServer, tiny_model, weights
+from quire.send.local import LocalServer, weights
 from quire.send.summarise import INSTRUCTION
 from quire.send.transport import close
 from quire.send.weights import faster
 from quire.thread import Thread
 from quire.values import JsonObject, Request
 from traces import WORDS, files, parser, texts
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+from tiny_model import tiny_model
 
 TARGET, TURNS, CTX, BUDGET = "llamacpp:local", 12, 36_000, 30_000
 SYSTEM = "You help with a harbor town's records. Answer from the notes, in one short sentence, and say so when they do not tell."
@@ -311,15 +316,14 @@ def recorded(paths: list[Path]) -> Texts:
 
 def measured(threads: int, real: bool, budget: int, of: Texts) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """Each table with its title, as soon as it is there."""
-    for name, make in TALKS.items():
-        if threads:
-            talks = [make(seed, 420, of) for seed in range(threads)]
-            yield (
-                f"{name}: {threads} conversations, notes of 420 words, random weights",
-                run(tiny_model(), talks, 40, budget),
-            )
     if threads:
-        yield "one summary of a 12-turn thread", summary(tiny_model(), of)
+        with tempfile.TemporaryDirectory() as folder:
+            tiny = tiny_model(Path(folder) / "tiny.gguf")
+            for name, make in TALKS.items():
+                talks = [make(seed, 420, of) for seed in range(threads)]
+                title = f"{name}: {threads} conversations, notes of 420 words, random weights"
+                yield title, run(tiny, talks, 40, budget)
+            yield "one summary of a 12-turn thread", summary(tiny, of)
     if real:
         # As long as SmolLM2's window of 8,192 tokens allows the longest of the layouts.
         title = f"{next(iter(TALKS))}: one conversation, notes of 220 words, SmolLM2-135M"
