@@ -15,6 +15,7 @@ from quire.entry import whole_characters
 from quire.errors import FormatError, ProviderError
 from quire.log.shapes import MAX_DEPTH
 from quire.providers.spelling import Spelling
+from quire.providers.usage import usage
 from quire.values import Entry, Json, JsonObject, Reply, Usage
 
 # No reply of any model comes near these; a stream that does is not one.
@@ -202,7 +203,7 @@ class ReplyStream:
     @property
     def usage(self) -> Usage:
         """What was reported so far."""
-        return Usage()
+        return usage(self.provider, self.reported) if self.reported else Usage()
 
     def unfinished(self) -> Iterable[JsonObject]:
         """The pieces that are no entries yet."""

@@ -45,7 +45,7 @@ from quire.providers.wires.bedrock.write import (
     text_of,
     tool_spec,
 )
-from quire.values import Entry, Image, Json, JsonObject, Reply, Usage, respond, system, user
+from quire.values import Entry, Image, Json, JsonObject, Reply, respond, system, user
 
 
 def import_messages(value: Any, model: str = "") -> list[Entry]:
@@ -250,10 +250,6 @@ class ConverseStream(ReplyStream):
             return []  # ended in the middle of its input: the reply's length ran out
         del self.open[index]
         return self._add([assistant_entry(block)])
-
-    @property
-    def usage(self) -> Usage:
-        return usage(self.provider, self.reported) if self.reported else Usage()
 
     def unfinished(self) -> Iterator[JsonObject]:
         return (self.open[index].unfinished() for index in sorted(self.open))

@@ -51,7 +51,7 @@ from quire.providers.wires.gemini.write import (
     text_of,
     tool_entry,
 )
-from quire.values import Entry, Json, JsonObject, Reply, Request, Usage, respond, system, user
+from quire.values import Entry, Json, JsonObject, Reply, Request, respond, system, user
 
 
 def import_messages(value: Any, model: str = "") -> list[Entry]:
@@ -296,10 +296,6 @@ class GeminiStream(ReplyStream):
     def _whole(self, part: JsonObject) -> list[Entry]:
         self.parts += 1
         return self._add([assistant_entry(part, self.parts - 1)])
-
-    @property
-    def usage(self) -> Usage:
-        return usage(self.provider, self.reported) if self.reported else Usage()
 
     def unfinished(self) -> Iterator[JsonObject]:
         if self.growing:

@@ -60,7 +60,7 @@ from quire.providers.wires.openai_responses.write import (
     tool_definition,
     user_entry,
 )
-from quire.values import SPOKEN, Entry, Json, JsonObject, Reply, Usage, note, respond, system
+from quire.values import SPOKEN, Entry, Json, JsonObject, Reply, note, respond, system
 
 
 def import_messages(value: Any, model: str = "", format: str = FORMAT) -> list[Entry]:
@@ -357,10 +357,6 @@ class ResponsesStream(ReplyStream):
         held = [self.done[index] for index in sorted(self.done) if index >= self.shown]
         self.done = {self.shown + place: item for place, item in enumerate(held)}
         return self._in_order() or ([] if self.entries else self._add([respond("")]))
-
-    @property
-    def usage(self) -> Usage:
-        return usage(self.provider, self.reported) if self.reported else Usage()
 
     def unfinished(self) -> Iterator[JsonObject]:
         for index in sorted(self.open | self.pieces):
