@@ -661,8 +661,10 @@ class _SharedCommits:
                 pass
         finally:
             self._took_s = time.monotonic() - began
-            sent.tell()
-            self._hand_over()
+            try:
+                self._hand_over()
+            finally:
+                sent.tell()
 
     def _next(self) -> _Sent:
         """The commit of those that wait, one a thread: whoever is second stands behind the first. Not begun yet."""
