@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, cast
@@ -19,7 +19,7 @@ from quire.assemble.fit import enclose
 from quire.assemble.rebase import SHORTENING
 from quire.assemble.state import fit
 from quire.assemble.summary import Summarise, extract
-from quire.errors import CallError, MissingPart, QuireError
+from quire.errors import CallError, ConflictError, MissingPart, QuireError
 from quire.items import Window, from_file, from_image, kept_id, read_again
 from quire.items.sources import IMAGE_TYPES
 from quire.log import now_ms, refuse_loop
@@ -192,18 +192,29 @@ class Thread:
                     f"append() takes entries, not {short(entry)}",
                     hint='Write thread.append(quire.user("…")); `quire import` reads messages of other formats.',
                 )
-        expected = self._fold.catch_up()
-        new = [entry for entry in entries if not self._fold.stands(entry)]
-        kept = self.store.append(self.name, new, expected_seq=expected) if new or not entries else []
+        seq = self._fold.seq
+        if not seq or any(entry.kind in ("system", "tools") for entry in entries):
+            seq = self._fold.catch_up()
+        try:
+            kept = self._put(entries)
+        except ConflictError:
+            if self._fold.catch_up() == seq:
+                raise
+            kept = self._put(entries)  # behind what others wrote meanwhile
         self._fold.feed(kept)
         self._fold.keep_checkpoint()
         self._make_searchable(len(kept))
         return kept
 
+    def _put(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Entries into the log, directly behind what was read of it; nothing where all of them stand already."""
+        new = [entry for entry in entries if not self._fold.stands(entry)]
+        return self.store.append(self.name, new, expected_seq=self._fold.seq) if new or not entries else []
+
     def _make_searchable(self, new: int) -> None:
         """Words of many entries at once cost a tenth of theirs one by one; the few that are behind wait for a search."""
         self._without_words += new
-        if self._without_words < WORDS_AT_ONCE or not isinstance(self.store, SqliteStore):
+        if self._without_words < WORDS_AT_ONCE or not self.store.index.kept_by_writers:
             return
         from quire.recall import Indexer, installed
 

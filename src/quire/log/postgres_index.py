@@ -6,7 +6,7 @@ import struct
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -91,6 +91,8 @@ def nearest_query(dimensions: int) -> str:
 
 class PostgresIndex:
     """An `Index` in the database of a PostgresStore."""
+
+    kept_by_writers: ClassVar[bool] = False
 
     def __init__(self, session: TenantSession) -> None:
         self._session = session

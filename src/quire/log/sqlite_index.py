@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
@@ -108,6 +108,8 @@ def forget_deleted(conn: sqlite3.Connection) -> None:
 
 class SqliteIndex:
     """An `Index` in the file of a SqliteStore."""
+
+    kept_by_writers: ClassVar[bool] = True
 
     def __init__(self, file: SqliteFile) -> None:
         self._file = file

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Protocol, Self
+from typing import ClassVar, Protocol, Self
 
 import msgspec
 
@@ -76,6 +76,9 @@ class EntryWords(msgspec.Struct, frozen=True):
 
 class Index(Protocol):
     """Words and vectors beside a store's entries. All of it is derived: cleared, it is made again from the log."""
+
+    # Whether those who append keep the words of what they append; else a server beside the store does.
+    kept_by_writers: ClassVar[bool]
 
     def snapshot(self) -> AbstractContextManager[None]:
         """One view of the store for everything that is read inside."""

@@ -17,7 +17,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, get_args, get_origin, get_type_hints
 from urllib.parse import quote
 
 import msgspec
@@ -240,6 +240,8 @@ class _Part:
 
 
 class _RemoteIndex(_Part):
+    kept_by_writers: ClassVar[bool] = False
+
     def snapshot(self) -> AbstractContextManager[None]:
         """Each call sees the store as it is then."""
         return nullcontext()
