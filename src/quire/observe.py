@@ -299,11 +299,11 @@ class LayerHashes(Mapping[str, str]):
     """The hashes of a request's five layers, made when they are first read: whoever only sends it never makes them."""
 
     def __init__(self, built: Built) -> None:
-        self._built = built
+        self.built = built
 
     @cached_property
     def _hashes(self) -> dict[str, str]:
-        return {layer.id: layer.sha256 for layer in enclose(self._built, chat_messages(self._built)).layers}
+        return {layer.id: layer.sha256 for layer in enclose(self.built, chat_messages(self.built)).layers}
 
     def __getitem__(self, layer: str) -> str:
         return self._hashes[layer]

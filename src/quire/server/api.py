@@ -14,6 +14,7 @@ from quire.entry import chain
 from quire.errors import CallError, ConflictError, FormatError, NotFound
 from quire.log.entries import check
 from quire.log.store import ThreadInfo
+from quire.observe import LayerHashes
 from quire.providers.models import known_models, split_target
 from quire.providers.wires import wire_of
 from quire.records import Record, Records
@@ -204,7 +205,8 @@ def assemble_request(call: RouteCall) -> MadeRequest:
     thread = call.tenant.thread(call.name)
     with thread.lock:
         made = thread.request(known_model(new.model), check=new.check, **new.options)
-        return _request_json(made, thread.build(new.model), dict(made.layers))
+        assert isinstance(made.layers, LayerHashes)
+        return _request_json(made, made.layers.built, dict(made.layers))
 
 
 def render_request(call: RouteCall) -> MadeRequest:
