@@ -10,7 +10,7 @@ A second table sweeps the size of tool results from 1 % to 40 % of a budget of 2
 live path beside the cheapest depths and moments for the same kind of cut, beside that bound at its own kept and floor, and
 what its settings that only drop cost where they keep exactly as much as cutting to half, beside the cost of that: as it
 is, where requests may be invalid and results may go before any request has shown them, and with what is new and the
-user's newest words always kept. Where a thread has only 36 requests, several are taken together.
+user's newest words always kept. Several threads are taken together, more where one has only 36 requests.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ READ, WRITE = PRICES[0]
 # Settings that are set beside cutting to half, and depths that are set beside the default's.
 FLOORS = [step / 40 for step in range(2, 21)]
 DEPTHS = (0.25, 0.3, 0.4)
-# So many threads are taken together where one is short.
-SEVERAL = 4
+# So many threads are taken together, and so many where one is short: what a single cut happens to meet is luck.
+SEVERAL, MANY = 3, 12
 Array = Any
 
 
@@ -210,7 +210,7 @@ def sweep(budget: int = 24_000) -> Iterable[dict[str, Any]]:
     policy = Policy(budget=budget, ttl_s=None, read=READ, write=WRITE)
     for share in (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4):
         print(f"results of {share:.0%}", file=sys.stderr, flush=True)
-        threads = [with_results(share, budget, 7 + n) for n in range(SEVERAL if share >= 0.1 else 1)]
+        threads = [with_results(share, budget, 7 + n) for n in range(MANY if share >= 0.1 else SEVERAL)]
         ours, made = measured(threads, policy)
         best = sum(
             min(optimum(foreseen(entries({"messages": one}), deep), deep).cost for deep in _depths(policy))
