@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from quire import Assembly, Policy, Thread, Usage, providers, values
@@ -285,6 +285,7 @@ def test_the_shell_shows_them_by_name_and_prints_what_stands_behind_a_handle(tmp
     ),
     st.sampled_from(["anthropic", "openai-responses", "gemini", "bedrock", "openai-chat", "x", None]),
 )
+@example([{"inlineData": 0}], "gemini")
 @fewer(2)
 def test_whatever_a_log_holds_as_a_block_can_be_counted_and_cut(block: object, format: str | None) -> None:
     wire = {"format": format, "block": block, "message": block, "content": block, "encloses": ["x"]}

@@ -8,6 +8,7 @@ from functools import lru_cache
 import msgspec
 
 from quire.entry import result_text
+from quire.errors import FormatError
 from quire.providers.incoming import without_nulls
 from quire.providers.models import model_info, same_model
 from quire.providers.prefix import unmarked
@@ -300,10 +301,13 @@ class Enclosure(msgspec.Struct, frozen=True):
         if part is None or part.wire.get("format") not in sheet.native.formats:
             return None
         came = _content(part.wire)
-        if len(came) < 2 and not any(map(self.kind, came)):
-            return None
-        if normal(self.text_of(came)) != normal(part.text):
-            return None
+        try:
+            if len(came) < 2 and not any(map(self.kind, came)):
+                return None
+            if normal(self.text_of(came)) != normal(part.text):
+                return None
+        except FormatError:
+            return None  # a log may hold as a block what no provider ever sent
         grammar = grammar_of(sheet.native.formats[0])
         same = bool(part.wire.get("model")) and is_from(part.wire, sheet.native.formats, sheet)
         taken = same or all(fits(block, "@asked", grammar) for block in came)
