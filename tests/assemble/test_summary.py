@@ -8,7 +8,18 @@ from hypothesis import strategies as st
 
 from quire import values
 from quire.assemble import Assembly, Built, Policy, requests
-from quire.assemble.summary import Leaving, Line, Untold, _lines_count, earlier, extract, first_words, unlisted, written
+from quire.assemble.summary import (
+    Leaving,
+    Line,
+    Untold,
+    _lines_count,
+    demands,
+    earlier,
+    extract,
+    first_words,
+    unlisted,
+    written,
+)
 from quire.assemble.telling import likelihood, telling, telling_behind
 from quire.entry import chain
 from quire.tokens import counter
@@ -317,6 +328,12 @@ def test_names_parted_by_commas_are_read_too() -> None:
     assert earlier("Named: ORDER_77812, src/alpha.py").words["Named: "] == ["ORDER_77812", "src/alpha.py"]
 
 
+@pytest.mark.parametrize("end", ["\n", " ", ". "])
+def test_a_paste_full_of_words_of_command_takes_no_more_than_a_long_message(end: str) -> None:
+    pasted = end.join(f"{n} not found, must retry before {n}" for n in range(500))
+    assert 100 < sum(map(len, demands(pasted))) < 2_000
+
+
 # What a user demands, in words of his own: {n} makes each one's own.
 DEMANDS = (
     "Please never touch retrying{n}.py, it is frozen until 2026-12-{day:02}.",
@@ -371,12 +388,12 @@ def demanding_thread(seed: int) -> tuple[list[Entry], list[str], int]:
 @pytest.mark.moves_prefix(reason="many rebases are made")
 def test_what_the_user_demanded_stands_in_the_last_request_word_for_word() -> None:
     for seed in range(min(200, settings.default.max_examples)):
-        entries, demands, budget = demanding_thread(seed)
+        entries, demanded, budget = demanding_thread(seed)
         assembly = Assembly(Policy(budget=budget, ttl_s=None)).extend(entries[:-1])
         assert len(assembly.rebases) >= 5
         parts = [part for message in assembly.request().prompt.messages for part in message.parts]
         text = "\n".join(part.text for part in parts if isinstance(part, Text))
-        assert [demand for demand in demands if demand not in text] == [], seed
+        assert [demand for demand in demanded if demand not in text] == [], seed
 
 
 def test_what_a_progress_bar_counts_is_no_fact() -> None:

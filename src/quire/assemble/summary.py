@@ -197,6 +197,8 @@ _PASTED = 1_200
 _SENTENCE_MOST, _SENTENCE_LEAST = 400, 200
 # In a longer one the user's own words stand in front of what is pasted or behind it, within so many characters.
 _OWN = 200
+# Of a long sentence so many words of command are told with what stands around them.
+_COMMANDS = 4
 # A short sentence has three words at least: 'go on' and 'thank you' tell nothing.
 _BRIEF_SPACES = 2
 
@@ -228,9 +230,14 @@ def demands(text: str, whole: Whole = _WHOLES[0]) -> tuple[str, ...]:
         commanding = commands(sentence) if not _CODE.search(sentence) else []
         longest = _SENTENCE_MOST if whole.facts > _SHORT_FACTS.facts else _SENTENCE_LEAST
         if commanding and len(sentence) > longest:
-            found += _around(sentence, commanding, longest // 2)
+            told = [*_around(sentence, commanding[:_COMMANDS], longest // 2)]
         elif commanding or (own and _states(sentence, whole)):
-            found.append(sentence.strip())
+            told = [sentence.strip()]
+        else:
+            continue
+        # A paste may be full of words of command: it takes no more than a long message would.
+        if own or sum(map(len, found)) < _PASTED:
+            found += told
     return tuple(dict.fromkeys(each for each in found if each))
 
 
@@ -617,8 +624,8 @@ def _flat(text: str) -> str:
     return " ".join(part for line in text.split("\n") if (part := line.strip()))
 
 
-# What begins a line that is none of the sentence before it: a mark of a list, a capital, a sign.
-_BEGINS = re.compile(r"[^\w\s('\"]|\d+[.)]\s|[^\W\d_a-z]")
+# What begins a line that is none of the sentence before it: a mark of a list, a time, a capital, a sign.
+_BEGINS = re.compile(r"[^\w\s('\"]|\d+[.)]\s|\d+[-/:]\d|[^\W\d_a-z]")
 
 
 def _asked(text: str) -> str:
