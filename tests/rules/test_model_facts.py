@@ -33,9 +33,13 @@ def test_every_listed_model_has_all_its_facts() -> None:
         assert info.prices.source, info.model
 
 
-def test_every_price_belongs_to_a_listed_model() -> None:
+def test_every_listed_model_has_a_price_and_one_that_is_gone_has_nothing_else() -> None:
     for provider, rows in data("prices")["prices"].items():
-        assert set(rows) == set(data("models")["models"][provider])
+        listed = set(data("models")["models"][provider])
+        assert listed <= set(rows)
+        for gone in set(rows) - listed:
+            info = model_info(f"{provider}:{gone}")
+            assert (info.known, bool(info.prices.tiers)) == (False, True), gone
 
 
 @pytest.mark.parametrize(
