@@ -44,6 +44,23 @@ def test_ctrl_c_while_the_command_is_loaded_is_no_traceback(home: Path) -> None:
     assert err == b"stopped\n"
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("emulate", "--provider", "anthropic", "--port", "0"), "stopped after 0 requests"),
+        (("proxy", "--to", "http://127.0.0.1:9", "--port", "0"), "0 requests"),
+    ],
+)
+def test_a_service_that_is_told_to_end_ends_as_by_ctrl_c(words: tuple[str, ...], told: str) -> None:
+    process = subprocess.Popen([*QUIRE, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert process.stdout is not None
+    assert " on http" in process.stdout.readline()
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=600)
+    assert process.returncode == 0
+    assert told in out
+
+
 def test_nothing_is_loaded_before_ctrl_c_is_heeded() -> None:
     loaded = "import sys; before = {*sys.modules}; import quire.cli; print(*sorted({*sys.modules} - before))"
     done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True)

@@ -257,8 +257,9 @@ def emulate(
     replies = _replies(read_text(replies_file), replies_file) if replies_file else None
     server = Emulator(provider, replies, port=port, chunk_bytes=chunk_bytes, lenient=lenient, state=state)
     with server:
-        echo(f"{provider} on {server.url} (Ctrl-C stops)")
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # how a service is stopped
         try:
+            echo(f"{provider} on {server.url} (Ctrl-C stops)")
             server.wait()
         except KeyboardInterrupt:
             echo(_stop_line(len(server.requests)), err=True)

@@ -7,6 +7,7 @@ import gc
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -145,6 +146,7 @@ def proxy(to: str, port: int, **how: Any) -> None:
     passing = passing_for(to, **how)
     # What is under way at the end is read to its end before all of it is told.
     with Proxy(passing.options, passing.watcher, port) as running, contextlib.suppress(KeyboardInterrupt):
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # how a service is stopped
         serve_promptly()
         echo(f"watching {to} on {running.url} (Ctrl-C stops)", err=True)
         running.wait()
