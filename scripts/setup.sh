@@ -22,10 +22,14 @@ if [ "$venv" = .venv ]; then
   retry "$UV" pip install --quiet --python .venv-frameworks/bin/python -e . --group frameworks ||
     say "setup: they cannot be had here; their tests will be skipped"
 fi
-# The inspector's tests drive a real browser and build its page; where these cannot be had, they are skipped.
-if [ ! -x /usr/bin/chromium ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
-  say "setup: installing chromium"
-  { apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends chromium fonts-dejavu-core; } >/dev/null 2>&1 || say "setup: chromium cannot be installed; tests in a browser are skipped"
+# Tests drive a real browser and real shells, and build the inspector's page; where these cannot be had, they are skipped.
+missing=""
+[ -x /usr/bin/chromium ] || missing="chromium fonts-dejavu-core"
+for shell in zsh fish; do command -v "$shell" >/dev/null 2>&1 || missing="$missing $shell"; done
+if [ -n "$missing" ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
+  say "setup: installing $missing"
+  # shellcheck disable=SC2086
+  { apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $missing; } >/dev/null 2>&1 || say "setup: they cannot be installed; the tests that need them are skipped"
 fi
 if [ ! -e inspector/node_modules/.package-lock.json ] && command -v npm >/dev/null 2>&1; then
   say "setup: installing the inspector's parts"
