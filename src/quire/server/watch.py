@@ -151,6 +151,7 @@ class CacheWatcher:
         self._waiting: queue.SimpleQueue[WatchedExchange | None] = queue.SimpleQueue()
         self._waiting_bytes = 0
         self._thread: threading.Thread | None = None
+        self._beginning = threading.Lock()  # one proxy may end while another's request goes by
 
     def passed(self, exchange: WatchedExchange) -> None:
         """A request and its reply went by; they are read in the background, in the order they ended."""
@@ -161,16 +162,19 @@ class CacheWatcher:
             self.fail("watching has fallen behind: a request is not counted")
             return
         self._waiting_bytes += size
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, daemon=True, name="quire-watch")
-            self._thread.start()
-        self._waiting.put(exchange)
+        with self._beginning:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, daemon=True, name="quire-watch")
+                self._thread.start()
+            self._waiting.put(exchange)
 
     def close(self) -> None:
         """Read what is still waiting."""
-        thread, self._thread = self._thread, None
+        with self._beginning:
+            thread, self._thread = self._thread, None
+            if thread is not None:
+                self._waiting.put(None)
         if thread is not None:
-            self._waiting.put(None)
             thread.join(30)
 
     def fail(self, what: str) -> None:
