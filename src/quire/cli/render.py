@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib import resources
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,12 +30,7 @@ from quire.cli.output import (
 )
 from quire.cli.store import load_usable
 from quire.errors import BudgetError, CallError, NotFound
-from quire.formats import clean, json_, markdown, replay, xml
-from quire.formats.clean import DETAILS
-from quire.formats.markdown import PROFILES, WRAPS
-from quire.formats.replay import DELIMITERS
 from quire.log.entries import decode_lines
-from quire.tokens import counter
 from quire.values import SPOKEN, Entry, Json, JsonObject, Request
 
 if TYPE_CHECKING:
@@ -240,37 +236,51 @@ def _texts(value: Json) -> Iterator[str]:
 
 
 class TextFormat(NamedTuple):
-    """A format's four functions, and the options that only it has."""
+    """A format's module, loaded when it is used, and the options that only it has."""
 
-    read: Callable[[Json], Any]
-    render: Callable[[Any], str]
-    parse: Callable[[str], Any]
-    to_json: Callable[[Any], Json]
+    module: str
     options: tuple[str, ...] = ()
+    profile: tuple[str, ...] = ()
+
+    @property
+    def _functions(self) -> Any:
+        return importlib.import_module(f"quire.formats.{self.module}")
+
+    def read(self, data: Json) -> Any:
+        return self._functions.read(data, *self.profile)
+
+    def render(self, value: Any) -> str:
+        return str(self._functions.render(value, *self.profile))
+
+    def parse(self, text: str) -> Any:
+        return self._functions.parse(text, *self.profile)
+
+    def to_json(self, value: Any) -> Any:
+        return self._functions.to_json(value)
 
 
 FORMATS = {
-    "markdown": TextFormat(
-        markdown.read, markdown.render, markdown.parse, markdown.to_json, ("wrap", "default_language", "system")
-    ),
-    "xml": TextFormat(xml.read, xml.render, xml.parse, xml.to_json),
-    "json": TextFormat(json_.read, json_.render, json_.parse, json_.to_json),
-    "clean": TextFormat(clean.read, clean.render, clean.parse, clean.to_json, ("detail",)),
-    "replay": TextFormat(replay.read, replay.render, replay.parse, replay.to_json, ("window", "delimiter")),
+    "markdown": TextFormat("markdown", ("wrap", "default_language", "system")),
+    "xml": TextFormat("xml"),
+    "json": TextFormat("json_"),
+    "clean": TextFormat("clean", ("detail",)),
+    "replay": TextFormat("replay", ("window", "delimiter")),
 }
 
 
 @click.command("format")
 @click.argument("name", metavar="FORMAT", type=click.Choice(list(FORMATS)))
 @click.argument("file", default="-")
-@click.option("--profile", type=click.Choice(PROFILES), default="quire", help="markdown: quire, or agent-q as it was.")
+@click.option(
+    "--profile", type=click.Choice(["quire", "agent-q"]), default="quire", help="markdown: quire, or agent-q as it was."
+)
 @click.option("--parse", "parses", is_flag=True, help="Read the text and print its value as JSON.")
-@click.option("--wrap", type=click.Choice(WRAPS), help="markdown: put tags around context and request.")
+@click.option("--wrap", type=click.Choice(["none", "tags"]), help="markdown: put tags around context and request.")
 @click.option("--system", metavar="TEXT", help="markdown: a system prompt in front, with --wrap tags.")
 @click.option("--default-language", metavar="TAG", help="markdown: the tag of code in no known language (lisp).")
-@click.option("--detail", type=click.Choice(DETAILS), help="clean: how much of each tool (full).")
+@click.option("--detail", type=click.Choice(["full", "short"]), help="clean: how much of each tool (full).")
 @click.option("--window", metavar="N", help="replay: how many history events, or all (15).")
-@click.option("--delimiter", type=click.Choice(DELIMITERS), help="replay: what events begin with ($).")
+@click.option("--delimiter", type=click.Choice(["$", "§"]), help="replay: what events begin with ($).")
 def format_(name: str, file: str, profile: str, parses: bool, **options: str | None) -> None:
     """Print the JSON of FILE (- for standard input) as markdown, xml, json, clean or replay, to the byte.
 
@@ -307,11 +317,7 @@ def _with_profile(format: TextFormat, name: str, profile: str) -> TextFormat:
         return format
     if name != "markdown":
         raise CallError(f"{name} has no profile {profile}", hint="agent-q is a profile of markdown.")
-    return format._replace(
-        read=lambda data: markdown.read(data, "agent-q"),
-        render=lambda value: markdown.render(value, "agent-q"),
-        parse=lambda text: markdown.parse(text, "agent-q"),
-    )
+    return format._replace(profile=(profile,))
 
 
 def _overridden(data: Json, given: dict[str, str]) -> Json:
@@ -340,6 +346,8 @@ def _is_lines(text: str) -> bool:
 
 
 def _json(text: str, file: str) -> Json:
+    from quire.formats import json_
+
     hint = "quire format --help shows the shape; to read a text back, add --parse."
     return json_.load(text, "standard input" if file == "-" else file, hint)
 
@@ -360,6 +368,8 @@ def tokens(file: str, model: str | None, as_json: bool) -> None:
       quire tokens - --model llama-3.3-70b < prompt.txt
       quire tokens README.md --model anthropic:claude-opus-5-5 --json
     """
+    from quire.tokens import counter
+
     text = read_text(file)
     chosen = counter(model)
     found = chosen.count(text)
