@@ -406,6 +406,8 @@ def _whole_bedrock(events: tuple[Object, ...]) -> Object:
                     thought = thought.setdefault("reasoningText", {"text": ""})
                 for name, text in delta["reasoningContent"].items():
                     thought[name] = thought.get(name, "") + text
+            elif "citation" in delta:
+                block.setdefault("citations", []).append(delta["citation"])
             else:
                 block["text"] = block.get("text", "") + delta["text"]
         elif kind == "messageStop":
@@ -415,6 +417,9 @@ def _whole_bedrock(events: tuple[Object, ...]) -> Object:
     for block in blocks.values():
         if "toolUse" in block:
             block["toolUse"]["input"] = json.loads(block["toolUse"]["input"] or "{}")
+        if "citations" in block:
+            told = {"content": [{"text": block.pop("text", "")}], "citations": block.pop("citations")}
+            block["citationsContent"] = told
     message = {"role": "assistant", "content": [blocks[index] for index in sorted(blocks)]}
     return {**reply, "output": {"message": message}}
 
@@ -444,8 +449,11 @@ def _whole_chat(events: tuple[Object, ...]) -> Object:
     calls: dict[int, Object] = {}
     finish = None
     for event in events:
-        reply |= {key: value for key, value in event.items() if value is not None}
-        for choice in event.get("choices", ())[:1]:
+        # A last event may have another id; of several choices the first is the reply.
+        reply |= {
+            key: value for key, value in event.items() if value is not None and not (key == "id" and reply.get("id"))
+        }
+        for choice in [each for each in event.get("choices", ())[:1] if not each.get("index")]:
             finish = choice.get("finish_reason") or finish
             for name, piece in choice["delta"].items():
                 if name == "tool_calls":

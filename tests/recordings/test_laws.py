@@ -63,7 +63,8 @@ def accepted(wire: str) -> list[Exchange]:
 
 
 def refused(wire: str) -> list[Exchange]:
-    return [one for one in exchanges(wire) if not one.accepted]
+    """What a provider refused for its content: no key, no right and no room at that moment are none."""
+    return [one for one in exchanges(wire) if 400 <= one.status < 500 and one.status not in (401, 403, 429)]
 
 
 @every_wire
@@ -278,7 +279,7 @@ def _figures_bedrock(given: dict[str, Any]) -> dict[str, int]:
 
 def _figures_gemini(given: dict[str, Any]) -> dict[str, int]:
     return {
-        "total": given.get("totalTokenCount", 0),
+        **({"total": given["totalTokenCount"]} if "totalTokenCount" in given else {}),
         "cache_read": given.get("cachedContentTokenCount", 0),
         "reasoning": given.get("thoughtsTokenCount", 0),
     }
