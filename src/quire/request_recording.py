@@ -35,8 +35,7 @@ def assert_extends(prev: JsonObject | Request, next: JsonObject | Request, provi
     """The later request repeats all of the earlier one and adds to it, so that a cache reads it; marks may move."""
     __tracebackhide__ = True
     from quire.audit import call_of
-    from quire.audit.conversations import units_of
-    from quire.audit.first_difference import first_moved
+    from quire.audit.first_difference import first_moved, units_of
 
     about = {"provider": provider} if provider else {}
     old, new = (units_of(call_of("", about, _body(each), None)) for each in (prev, next))

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -9,6 +10,8 @@ import pytest
 from behind import HEADERS, running
 from test_mend import converse
 
+from quire.audit import audit, read_calls
+from quire.server.mend import RULES, Mender
 from quire.server.proxy import CacheWatcher, Proxy, ProxyOptions, Watched
 from quire.testing import Emulator, emulator
 
@@ -111,3 +114,23 @@ def test_the_command_fits(servers: dict[str, Emulator]) -> None:
     with running("proxy", "--to", servers["anthropic"].url, "--port", "0", "--budget", str(BUDGET)) as (url, ended):
         assert "It is 4711." in json.dumps(converse(url, "anthropic", [request("anthropic", 40, False)[1]]))
         assert "mended: fitted" in ended()[0]
+
+
+@pytest.mark.parametrize("rules", [(), tuple(RULES)], ids=["fit", "mend"])
+def test_a_conversation_stays_one_when_it_is_fitted_and_that_loss_is_quires(
+    rules: tuple[str, ...], servers: dict[str, Emulator], tmp_path: Path
+) -> None:
+    """Where the application's own head moves too, and nothing but the budget is asked for, the loss is its own."""
+    log, seen = tmp_path / "log.jsonl", list[Watched]()
+    options = ProxyOptions(to=servers["anthropic"].url, budget=BUDGET, mender=Mender(rules) if rules else None)
+    with Proxy(options, CacheWatcher(seen.append, log)) as proxy:
+        for turn in (8, 9, 30, 31):
+            path, given = request("anthropic", turn, False)
+            tools = [{"name": name, "input_schema": {"type": "object"}} for name in ("find", "open")]
+            given |= {"system": f"It is 12:{turn:02}:00.", "tools": tools[:: 1 if turn % 2 else -1]}
+            assert httpx.post(f"{proxy.url}{path}", json=given, headers=HEADERS, timeout=60).status_code == 200
+    assert len({each.conversation.name for each in seen}) == 1
+    [audited] = audit(read_calls(log)).conversations
+    [fitted] = [each for each in seen if each.lost is not None and "recall" in each.lost.note]
+    assert fitted.side == ("quire" if rules else "client")
+    assert [each.cause for each in audited.verdicts] == [each.lost.cause for each in seen if each.lost is not None]

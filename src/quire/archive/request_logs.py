@@ -113,7 +113,7 @@ def _requests(file: SourceFile) -> Iterator[LoggedExchange]:
 
 
 # What a line may tell beside its request.
-_ABOUT = ("host", "path", "url", "headers", "provider", "usage", "at", "ts", "timestamp", "at_ms", "status")
+_ABOUT = ("host", "path", "url", "headers", "provider", "usage", "at", "ts", "timestamp", "at_ms", "status", "given")
 _SESSIONS = ("session_id", "session", "conversation_id", "thread_id", "recording")
 
 

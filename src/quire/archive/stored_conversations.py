@@ -42,6 +42,8 @@ class SentCall(msgspec.Struct, frozen=True):
     id: str = ""
     # The program whose store told of it.
     store: str = ""
+    # What the application sent, where Quire changed it on the way.
+    given: JsonObject = {}
 
 
 _HOSTS = {
@@ -71,6 +73,7 @@ def call_of(source: str, about: JsonObject, body: JsonObject, reply: Json) -> Se
         usage=_used(provider, named, about.get("usage") or reply),
         at_ms=milliseconds(about.get("at") or about.get("ts") or about.get("timestamp") or about.get("at_ms")),
         session=_session(about, body),
+        given=given if isinstance(given := about.get("given"), dict) and is_body(given) else {},
     )
 
 

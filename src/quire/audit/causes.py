@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from quire.archive.stored_conversations import SentCall
-from quire.audit.first_difference import Moved, bytes_of, first_moved, moved_cause, where
+from quire.audit.first_difference import Moved, bytes_of, first_moved, moved_cause, units_of, where
 from quire.providers.models import ModelInfo, model_info
 from quire.providers.prefix import Unit, written
 from quire.providers.usage import cost
@@ -21,6 +21,7 @@ Confidence = Literal["certain", "likely", "unknown"]
 # Whose doing a loss is; a provider's is suspected at most, and what is below a minimum is nobody's.
 Side = Literal["client", "quire", "ttl", "provider", "unknown", "nobody"]
 _SIDES: dict[str, Side] = {
+    "quire": "quire",
     "ttl": "ttl",
     "provider": "provider",
     "unknown": "unknown",
@@ -46,6 +47,10 @@ CAUSES: dict[str, tuple[str, str]] = {
     "edited": ("an earlier message was changed", "Append what is new; leave what was sent as it was."),
     "growing-system": ("the system prompt grows", "Say what is new in a message."),
     "system-changed": ("the system prompt was changed", "Keep it; say what is new in a message."),
+    "quire": (
+        "Quire changed it on the way",
+        "Nothing where a history was cut to fit its budget; else leave out the rule: --without RULE.",
+    ),
     "marks-absent": ("no cache mark was set", "Mark the end of the system prompt and the newest message."),
     "marks-moved": ("the marks leave out what was cached", "Keep a mark where the request before ended."),
     "minimum": ("the prompt is below the smallest that is cached", "Nothing: once it is longer, it is cached."),
@@ -106,6 +111,8 @@ def verdict(
     if lost < max(_told_from(before.usage, info), _SHARE * could):
         return None
     cause, confidence, place, note = _cause(before, now, units, size, info)
+    if place and now.given and cause not in _SIDES and _is_own(before, now, place):
+        cause, note = "quire", f"{CAUSES[cause][0]}{': ' if note else ''}{note}"
     return Verdict(
         cause=cause,
         confidence=confidence,
@@ -117,6 +124,16 @@ def verdict(
         note=note,
         store=now.store,
     )
+
+
+def _is_own(before: SentCall, now: SentCall, place: Moved) -> bool:
+    """Whether Quire moved what moved: the application went on as before, or never sent what stands there now."""
+    old, new = (units_of(call, call.given or None) for call in (before, now))
+    if first_moved(old, new) is None:
+        return True
+    was, is_now, _ = place
+    said = {unit.hashes for unit in new}
+    return was.section != "system" and (was.hashes in said if is_now is None else is_now.hashes not in said)
 
 
 def _told_from(before: Usage, info: ModelInfo) -> int:

@@ -12,13 +12,13 @@ import msgspec
 from quire.archive.sessions import FilePart, files_under, parts, sent_calls
 from quire.archive.stored_conversations import SentCall
 from quire.audit.causes import CAUSES, Verdict, verdict
+from quire.audit.first_difference import units_of
 from quire.errors import MissingPart, QuireError
 from quire.providers.prefix import Unit
 from quire.providers.simulate.blocks import blocks_of, continues
 from quire.providers.usage import cost
-from quire.providers.wires import wire_of
 from quire.tokens import counter
-from quire.values import Json, JsonObject
+from quire.values import JsonObject
 
 # Of a conversation only the newest request is kept: logs may be larger than memory.
 
@@ -133,34 +133,10 @@ class WatchedConversation:
         return self._sizes[key]
 
 
-def units_of(call: SentCall) -> tuple[Unit, ...]:
-    """The tools, the system prompt and the messages of a call; none where its body was not kept."""
-    if not call.body:
-        return ()
-    layout = wire_of(call.provider, call.body).layout
-    return tuple(layout.units(_in_blocks(call.body, layout.field)))
-
-
-def _in_blocks(body: JsonObject, field: str) -> JsonObject:
-    """A body whose texts all stand in blocks: to a provider a text is the same alone or as the one block of a list."""
-    rows = body.get(field)
-    if isinstance(rows, str):
-        rows = [{"role": "user", "content": rows}]
-    if not isinstance(rows, list):
-        return body
-    system = {"system": [{"type": "text", "text": body["system"]}]} if isinstance(body.get("system"), str) else {}
-    return {**body, **system, field: [_message_in_blocks(row, field) for row in rows]}
-
-
-def _message_in_blocks(message: Json, field: str) -> Json:
-    if not isinstance(message, dict) or not isinstance(message.get("content"), str):
-        return message
-    kind = "output_text" if message.get("role") == "assistant" else "input_text"
-    return {**message, "content": [{"type": kind if field == "input" else "text", "text": message["content"]}]}
-
-
-def _message_hashes(units: Iterable[Unit]) -> list[str]:
-    return [hash for unit in units if unit.section == "messages" for hash in unit.hashes]
+def _messages(call: SentCall, units: Iterable[Unit]) -> list[str]:
+    """What a call says, by hash; a history that was fitted on the way is known by what the application sent."""
+    given = units_of(call, call.given) if call.given else ()
+    return [hash for unit in (*units, *given) if unit.section == "messages" for hash in unit.hashes]
 
 
 def _says_much(units: Iterable[Unit], said: set[str]) -> bool:
@@ -189,7 +165,7 @@ class Grouping:
             known.spent.copies += 1
             return known, None
         units = units_of(call)
-        messages = _message_hashes(units)
+        messages = _messages(call, units)
         at = self._place(call, messages, units)
         if at is None:
             at = self._begin(
@@ -206,7 +182,7 @@ class Grouping:
             first = later.first
             assert first is not None
             units = units_of(first)
-            at = self._place(first, _message_hashes(units), units)
+            at = self._place(first, _messages(first, units), units)
             if at is None:
                 later.kind = self._kind(first, units)
                 at = self._begin(later, first)

@@ -8,13 +8,42 @@ from itertools import takewhile
 
 import msgspec
 
+from quire.archive.stored_conversations import SentCall
 from quire.entry import canonical
 from quire.providers.prefix import Unit, bare, written
 from quire.providers.simulate.blocks import same_start
-from quire.values import Json
+from quire.providers.wires import wire_of
+from quire.values import Json, JsonObject
 
 # (unit before, unit now, characters into its text)
 Moved = tuple[Unit, Unit | None, int]
+
+
+def units_of(call: SentCall, body: JsonObject | None = None) -> tuple[Unit, ...]:
+    """The tools, the system prompt and the messages of a call (or of another body of it); none where none was kept."""
+    body = call.body if body is None else body
+    if not body:
+        return ()
+    layout = wire_of(call.provider, body).layout
+    return tuple(layout.units(_in_blocks(body, layout.field)))
+
+
+def _in_blocks(body: JsonObject, field: str) -> JsonObject:
+    """A body whose texts all stand in blocks: to a provider a text is the same alone or as the one block of a list."""
+    rows = body.get(field)
+    if isinstance(rows, str):
+        rows = [{"role": "user", "content": rows}]
+    if not isinstance(rows, list):
+        return body
+    system = {"system": [{"type": "text", "text": body["system"]}]} if isinstance(body.get("system"), str) else {}
+    return {**body, **system, field: [_message_in_blocks(row, field) for row in rows]}
+
+
+def _message_in_blocks(message: Json, field: str) -> Json:
+    if not isinstance(message, dict) or not isinstance(message.get("content"), str):
+        return message
+    kind = "output_text" if message.get("role") == "assistant" else "input_text"
+    return {**message, "content": [{"type": kind if field == "input" else "text", "text": message["content"]}]}
 
 
 def first_moved(old: Sequence[Unit], new: Sequence[Unit]) -> Moved | None:

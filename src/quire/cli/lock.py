@@ -59,7 +59,7 @@ class MovedPrefix(msgspec.Struct, frozen=True):
 
 def locked(calls: Iterable[SentCall]) -> tuple[LockedRequest, ...]:
     """The requests that were sent, those without a body left out."""
-    from quire.audit.conversations import units_of
+    from quire.audit.first_difference import units_of
 
     return tuple(
         LockedRequest(f"{call.provider}:{call.model}", tuple(map(_locked_unit, units_of(call))))

@@ -22,10 +22,8 @@ import msgspec
 from quire import providers
 from quire.audit import Grouping, SentCall, Verdict, WatchedConversation, call_of, is_body
 from quire.audit.causes import Side
-from quire.audit.first_difference import first_moved
 from quire.errors import FormatError, MissingPart, QuireError
 from quire.providers.explain import diagnosis_of
-from quire.providers.prefix import Unit
 from quire.providers.usage import cost
 from quire.providers.wires import wire_of
 from quire.send.transport import SseReader, decoded
@@ -64,12 +62,16 @@ class Watched(msgspec.Struct, frozen=True):
     conversation: WatchedConversation
     lost: Verdict | None
     usd: float | None
-    side: Side | None = None
     retry: bool = False
     whole: bool = True
     mended: Mended = Mended()
     # The provider's own account of what it could not reuse, where it was asked.
     diagnosis: JsonObject = {}
+
+    @property
+    def side(self) -> Side | None:
+        """Whose doing the loss is."""
+        return self.lost.side if self.lost is not None else None
 
     def line(self) -> str:
         """The request in one line, for people who watch; a loss in two more."""
@@ -99,7 +101,7 @@ class Watched(msgspec.Struct, frozen=True):
         price = "" if lost.usd is None else f" (${lost.usd:.4f})"
         note = f": {lost.note}" if lost.note else ""
         sure = "" if lost.confidence == "certain" else f" [{lost.confidence}]"
-        whose = "provider (suspected)" if self.side == "provider" else self.side
+        whose = "provider (suspected)" if lost.side == "provider" else lost.side
         yield f"lost {lost.lost:,} tokens{price}: {lost.what}{place}{note}{sure} · {whose}"
         yield lost.fix
         if self.diagnosis:
@@ -143,7 +145,6 @@ class CacheWatcher:
         self._tell, self._log = tell, log
         self._count = 0
         self._items = ServerItems()
-        self._given: dict[int, tuple[Unit, ...]] = {}
         self._last: dict[int, tuple[bytes, bool]] = {}
         self._rows: dict[int, deque[JsonObject]] = {}
         self._retries: dict[int, int] = {}
@@ -223,7 +224,8 @@ class CacheWatcher:
             call = self._items.rebuilt(reading)
             if reading.given.get("generate") is False:
                 return  # warms the connection; the model is not asked
-            call = msgspec.structs.replace(call, source=f"request {self._count}")
+            given = reading.given if exchange.mended.rules else {}
+            call = msgspec.structs.replace(call, source=f"request {self._count}", given=given)
             try:
                 self._write(call, exchange, reading)
             except OSError as error:
@@ -247,7 +249,7 @@ class CacheWatcher:
             "id": reading.id,
         }
         if exchange.mended.rules:
-            about |= {"given": reading.given, "mended": list(exchange.mended.rules)}
+            about |= {"given": call.given, "mended": list(exchange.mended.rules)}
         if not reading.whole:
             about["whole"] = False
         with self._log.open("a", encoding="utf-8") as file:
@@ -263,15 +265,6 @@ class CacheWatcher:
         if retry:
             conversation.spent.requests -= 1
             self._retries[key] = self._retries.get(key, 0) + 1
-        before = self._given.get(key)
-        mended = exchange.mended.rules
-        given = tuple(wire_of(call.provider, reading.given).layout.units(reading.given)) if mended or before else ()
-        side = lost.side if lost is not None else None
-        if lost is not None and side == "client" and mended and before is not None and given:
-            # What the application sent goes on with what it sent before: the bytes that moved are Quire's.
-            side = "client" if first_moved(before, given) is not None else "quire"
-        if mended or before:
-            self._given[key] = given
         if reading.id and exchange.mended.conversation:
             self.reply_ids[exchange.mended.conversation] = reading.id
         self.savings.add(call, reading.given, exchange.mended, exchange.at_ms)
@@ -281,7 +274,7 @@ class CacheWatcher:
         if call.usage is not None:
             with contextlib.suppress(QuireError):
                 usd = cost(call.usage, f"{call.provider}:{call.model}", call.at_ms).amount_usd
-        return Watched(call, conversation, lost, usd, side, retry, reading.whole, exchange.mended, reading.diagnosis)
+        return Watched(call, conversation, lost, usd, retry, reading.whole, exchange.mended, reading.diagnosis)
 
     def _is_retry(self, key: int, exchange: WatchedExchange, whole: bool) -> bool:
         """Whether the newest request of the conversation is sent again because its reply never came whole."""
