@@ -1,17 +1,14 @@
 """The other caches: OpenAI's two, Gemini's two, DeepSeek's units, vLLM's blocks, SGLang's tree; and what holds for all."""
 
 import random
-from array import array
-from collections.abc import Callable
 
 import pytest
-from cache_bodies import MINUTE, simulator, split
+from cache_bodies import MINUTE, simulator, split, words
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.errors import CallError
 from quire.providers.simulate import Simulator, simulate
-from quire.providers.simulate.engine_caches import RadixTree, shared
 from quire.values import JsonObject
 from toolbox import many_words
 
@@ -75,9 +72,7 @@ def test_newer_openai_models_read_exactly_up_to_a_breakpoint_of_the_conversation
 def test_newer_openai_models_do_not_fall_back_to_an_unmarked_prefix() -> None:
     first = chat(("system", many_words(1100, "s")), ("user", many_words(50, "a")))
     second = chat(("system", many_words(1100, "s")), ("user", many_words(50, "b")))
-    predicted = simulator(NEW)
-    predicted.step(0, first)
-    assert predicted.step(1000, second).read == 0
+    assert run(NEW, first, second)[1][0] == 0
     system = [{"type": "text", "text": many_words(1100, "s"), "prompt_cache_breakpoint": {"mode": "explicit"}}]
     asks = [
         {"messages": [{"role": "system", "content": system}, {"role": "user", "content": many_words(50, name)}]}
@@ -106,20 +101,11 @@ def breakpoints(count: int, size: int = 100) -> JsonObject:
 
 
 def test_a_request_writes_its_latest_four_breakpoints_and_reads_any_of_the_latest_eighty() -> None:
-    cache = simulator(NEW)
-    cache.step(0, breakpoints(6))
     # Breakpoints 3 to 6 were written, so the request that ends at the second finds nothing.
-    assert cache.step(1000, breakpoints(2)).read == 0
-    assert simulator_after(breakpoints(6)).step(1000, breakpoints(3)).read == 1104 + 3 * 104
-    few = simulator_after(breakpoints(1, 1))
-    assert few.step(1000, breakpoints(80, 1)).read == 1104 + 5
-    assert simulator_after(breakpoints(1, 1)).step(1000, breakpoints(81, 1)).read == 0
-
-
-def simulator_after(body: JsonObject) -> Simulator:
-    cache = simulator(NEW)
-    cache.step(0, body)
-    return cache
+    assert run(NEW, breakpoints(6), breakpoints(2))[1][0] == 0
+    assert run(NEW, breakpoints(6), breakpoints(3))[1][0] == 1104 + 3 * 104
+    assert run(NEW, breakpoints(1, 1), breakpoints(80, 1))[1][0] == 1104 + 5
+    assert run(NEW, breakpoints(1, 1), breakpoints(81, 1))[1][0] == 0
 
 
 def test_a_breakpoint_under_1024_tokens_is_not_written() -> None:
@@ -184,9 +170,8 @@ def test_deepseek_reads_whole_stored_units_only() -> None:
 def test_vllm_reads_full_blocks_and_always_computes_the_last_token() -> None:
     body = chat(("user", many_words(60, "x")))
     assert [one[0] for one in run("vllm:m", body, body)] == [0, 48]
-    assert [
-        one[0] for one in run("vllm:m", chat(("user", many_words(61, "x"))), chat(("user", many_words(61, "x"))))
-    ] == [0, 64]
+    longer = chat(("user", many_words(61, "x")))
+    assert [one[0] for one in run("vllm:m", longer, longer)] == [0, 64]
     salted = {**body, "cache_salt": "tenant"}
     assert [one[0] for one in run("vllm:m", body, salted, salted)] == [0, 0, 48]
     assert [one[0] for one in run("vllm:m", {**body, "extra_body": {"cache_salt": "t"}}, body)] == [0, 0]
@@ -213,27 +198,6 @@ def test_sglang_reads_any_common_prefix_but_the_last_token() -> None:
     assert [one[0] for one in run("sglang:m", body, body, page=64)] == [0, 0]
 
 
-def test_an_unknown_option_names_the_engine() -> None:
-    with pytest.raises(CallError, match="anthropic cache"):
-        Simulator("anthropic:claude-opus-5-5", slots=2)
-
-
-@settings(max_examples=200)
-@given(st.lists(st.lists(st.integers(0, 3), max_size=12), max_size=12), st.lists(st.integers(0, 3), max_size=12))
-def test_a_radix_tree_matches_what_the_longest_common_prefix_of_all_would(
-    stored: list[list[int]], asked: list[int]
-) -> None:
-    tree = RadixTree()
-    for number, ids in enumerate(stored):
-        tree.insert(array("i", ids), number)
-    wanted = max((shared(array("i", ids), array("i", asked)) for ids in stored), default=0)
-    assert tree.match(array("i", asked)) == wanted
-    # Shared beginnings are stored once.
-    assert tree.size == len({tuple(ids[: n + 1]) for ids in stored for n in range(len(ids))})
-    tree.evict(5)
-    assert tree.size <= 5
-
-
 TARGETS = (
     "anthropic:claude-opus-5-5", "bedrock:anthropic.claude-opus-5-5", OLD, NEW, "openai:gpt-5.6",
     "gemini:gemini-2.5-flash", "deepseek:deepseek-v4-flash", "vllm:m", "sglang:m", "llamacpp:m", "xai:grok-4",
@@ -253,12 +217,10 @@ def in_format(wire: str, turns: list[tuple[str, int]]) -> JsonObject:
             return gemini(*((role.replace("assistant", "model"), words) for role, words in texts))
         case "bedrock":
             point = [{"cachePoint": {"type": "default"}}]
-            return {
-                "messages": [
-                    {"role": role, "content": [{"text": words}] + (point if n == last else [])}  # type: ignore[operator]
-                    for n, (role, words) in enumerate(texts)
-                ]
-            }
+            return {"messages": [
+                {"role": role, "content": [{"text": words}, *(point if n == last else [])]}
+                for n, (role, words) in enumerate(texts)
+            ]}  # fmt: skip
         case "openai-responses":
             return {"input": [{"role": role, "content": words} for role, words in texts]}
     control = {"cache_control": {"type": "ephemeral"}}
@@ -301,11 +263,9 @@ def test_a_growing_thread_reads_more_each_time_at_every_provider(target: str) ->
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_step_by_step_is_the_same_as_all_at_once(target: str) -> None:
-    rng = random.Random(7)
-    wire = simulator(target).info.wire
+    rng, cache = random.Random(7), simulator(target)
     rows = [[(rng.choice(["user", "assistant"]), rng.randint(1, 1500)) for _ in range(4)] for _ in range(4)]
-    requests = [(n * 50_000, in_format(wire, rows[rng.randrange(4)])) for n in range(8)]
-    cache = simulator(target)
-    tokenize: Callable[[str], list[int]] = lambda words: [hash(one) % 2**30 for one in words.split()]  # noqa: E731
-    cache = Simulator(target, tokenize=tokenize)
-    assert simulate(requests, target, tokenize=tokenize) == [cache.step(at, body) for at, body in requests]
+    requests = [(n * 50_000, in_format(cache.info.wire, rows[rng.randrange(4)])) for n in range(8)]
+    assert simulate(requests, target, tokenize=words) == [cache.step(at, body) for at, body in requests]
+    with pytest.raises(CallError, match=" cache"):
+        Simulator(target, unheard_of=2)

@@ -122,6 +122,10 @@ def test_a_tree_finds_the_longest_common_prefix_whatever_was_looked_up_before(
         if keep:
             tree.insert(ids, at_ms)
             stored.append((ids, at_ms))
+    # Shared beginnings are stored once.
+    assert tree.size == len({tuple(ids[: n + 1]) for ids, _ in stored for n in range(len(ids))})
+    tree.evict(5)
+    assert tree.size <= 5
 
 
 def _fresh(node: Node, since_ms: int) -> bool:

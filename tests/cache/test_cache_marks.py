@@ -143,38 +143,27 @@ def test_places_are_the_head_the_request_before_and_the_end() -> None:
     ]
 
 
-def test_nothing_is_marked_that_is_too_short_to_be_stored() -> None:
-    body: JsonObject = {"messages": [{"role": "user", "content": [{"type": "text", "text": "short"}]}]}
+LONG: JsonObject = {"type": "text", "text": many_words(2000, "w")}
+CALL = {"type": "tool_use", "id": "t", "name": "f", "input": {"cache_control": {"type": "ephemeral"}}}
+
+
+@pytest.mark.parametrize(
+    ("turns", "marks"),
+    [
+        ([[{"type": "text", "text": "too short to be stored"}]], []),
+        ([[LONG], [{"type": "thinking", "thinking": "hm", "signature": "s"}]], ["0.content.0"]),
+        ([[{**LONG, "cache_control": {"type": "ephemeral"}}, {"type": "text", "text": "end"}]], ["0.content.0"]),
+        # A field of an argument is no mark.
+        ([[LONG], [CALL], [{"type": "tool_result", "tool_use_id": "t", "content": "ok"}]], ["0.content.0", "2.content.0"]),
+    ],
+    ids=["short", "thinking", "marked already", "an argument"],
+)  # fmt: skip
+def test_a_mark_stands_where_one_may_stand_and_where_none_is_yet(turns: Any, marks: list[str]) -> None:
+    messages = [{"role": ("user", "assistant")[n % 2], "content": content} for n, content in enumerate(turns)]
     info = model_info("anthropic:claude-opus-5-5")
-    assert marks_in(mark(body, None, info), info) == []
-
-
-def test_thinking_and_blank_text_carry_no_mark() -> None:
-    long = {"type": "text", "text": many_words(2000, "w")}
-    thought = {"type": "thinking", "thinking": "hm", "signature": "s"}
-    body: JsonObject = {"messages": [{"role": "user", "content": [long]}, {"role": "assistant", "content": [thought]}]}
-    info = model_info("anthropic:claude-opus-5-5")
-    assert marks_in(mark(body, None, info), info) == ["messages.0.content.0"]
-
-
-def test_a_body_that_is_marked_already_keeps_its_marks() -> None:
-    long = {"type": "text", "text": many_words(2000, "w"), "cache_control": {"type": "ephemeral"}}
-    body: JsonObject = {"messages": [{"role": "user", "content": [long, {"type": "text", "text": "end"}]}]}
-    info = model_info("anthropic:claude-opus-5-5")
-    assert mark(body, None, info)["messages"] == body["messages"]
-
-
-def test_a_field_of_an_argument_is_not_taken_for_a_mark() -> None:
-    call = {"type": "tool_use", "id": "t", "name": "f", "input": {"cache_control": {"type": "ephemeral"}}}
-    body: JsonObject = {
-        "messages": [
-            {"role": "user", "content": [{"type": "text", "text": many_words(2000, "w")}]},
-            {"role": "assistant", "content": [call]},
-            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "ok"}]},
-        ]
-    }
-    info = model_info("anthropic:claude-opus-5-5")
-    assert marks_in(mark(body, None, info), info) == ["messages.0.content.0", "messages.2.content.0"]
+    assert marks_in(mark({"messages": messages}, None, info), info) == [f"messages.{path}" for path in marks]
+    for target in ("llamacpp:m", "gemini:gemini-2.5-flash", "deepseek:deepseek-v4-flash"):
+        assert mark({"messages": messages}, None, model_info(target)) == {"messages": messages}
 
 
 HOUR = 60 * MINUTE
@@ -237,12 +226,6 @@ def test_the_provider_is_asked_why_it_could_not_reuse_more() -> None:
     assert mark(body, None, anthropic, previous_id="msg_1")["diagnostics"] == {"previous_message_id": "msg_1"}
     asked = mark({"input": [{"role": "user", "content": "q"}]}, None, openai, previous_id="resp_1")
     assert asked["prompt_cache_options"]["comparison_response_id"] == "resp_1"
-
-
-@pytest.mark.parametrize("target", ["llamacpp:m", "gemini:gemini-2.5-flash", "deepseek:deepseek-v4-flash"])
-def test_providers_without_marks_get_the_body_as_it_is(target: str) -> None:
-    body: JsonObject = {"messages": [], "contents": []}
-    assert mark(body, None, model_info(target)) == body
 
 
 @pytest.mark.parametrize("target", ["anthropic:claude-opus-5-5", "openai:gpt-5.6"])

@@ -11,11 +11,6 @@ from quire.formats.clean import Clean, CleanMessage, CleanTool, ToolResult
 from quire.values import call, note, respond, result, system, think, tools, user
 
 
-def test_nothing_is_the_empty_text() -> None:
-    assert clean.render(Clean()) == ""
-    assert clean.parse("") == Clean()
-
-
 def test_all_four_sections_in_their_order() -> None:
     value = clean.read(
         {
@@ -43,10 +38,8 @@ def test_short_detail_has_no_blank_lines() -> None:
     assert clean.render(clean.read({**data, "detail": "short"})) == (
         "# Available Tools\nYou have access to 2 tools:\n• a: x\n    y\n• b: "
     )
-
-
-def test_one_tool_is_singular() -> None:
     assert clean.tool_list([CleanTool("a")]).startswith("You have access to 1 tool:\n\n• a (general): ")
+    assert clean.render(Clean()) == ""
 
 
 def test_names_categories_and_output_fields_are_escaped() -> None:
@@ -61,23 +54,6 @@ def test_continuation_lines_are_indented_also_where_they_are_blank() -> None:
     assert clean.render(value) == (
         "# Relevant Conversation\nUser: a\n  \n  User: b\n  \n\n# Recent Tool Results\n• t: \n    # x\n    \n    y"
     )
-
-
-@pytest.mark.parametrize("text", ["User: x", "# Current Request\nx", " ", "\t", "\r", "\n", "\u2028", "• a: b", ""])
-def test_ambiguous_texts_come_back_in_every_place(text: str) -> None:
-    value = Clean(
-        (CleanTool(text, text, text, (text, text), text), CleanTool(text)),
-        (CleanMessage("user", text), CleanMessage("assistant", text)),
-        (ToolResult(text, text), ToolResult("", "")),
-        text,
-    )
-    assert clean.parse(clean.render(value)) == value
-
-
-@pytest.mark.parametrize("output", [(), ("",), ("", ""), ("a",), (" a ", ","), (", ",), ("\\",)])
-def test_an_empty_field_is_not_an_empty_list(output: tuple[str, ...]) -> None:
-    value = Clean((CleanTool("t", output=output),))
-    assert clean.parse(clean.render(value)).tools[0].output == output
 
 
 @given(cleans)
@@ -122,14 +98,11 @@ def test_a_thread_projects_to_its_conversation_results_and_last_request() -> Non
     entries += [tools([{"name": "t", "description": "D", "parameters": {}, "category": "c"}]), user("one")]
     entries += [think("hm"), call("1", "t", {}), call("1", "t", {}), result("1", outcome="Read", content="text")]
     entries += [respond("two"), result("9", error=True), user("three"), note("n")]
+    results = [("t", "(interrupted: no result was recorded)"), ("t", "Read\n\ntext"), ("unknown", "Error")]
     assert clean.project_thread(entries) == Clean(
         (CleanTool("t", "D", "c"),),
         (CleanMessage("user", "one"), CleanMessage("assistant", "two")),
-        (
-            ToolResult("t", "(interrupted: no result was recorded)"),
-            ToolResult("t", "Read\n\ntext"),
-            ToolResult("unknown", "Error"),
-        ),
+        tuple(ToolResult(*told) for told in results),
         "three",
     )
 

@@ -16,13 +16,30 @@ def shown(item: dict, **options: object) -> str:
     return markdown.render(markdown.read({"items": [item], **options}))
 
 
-def test_an_empty_window_is_the_heading_alone() -> None:
+@pytest.mark.parametrize(
+    ("item", "options", "text"),
+    [
+        (
+            {"content": "x = 1", "metadata": {"filename": "src/a.py", "start_line": 0, "end_line": 3}},
+            {},
+            "### Code (from src/a.py:0-3)\n```python\nx = 1\n```\n\n",
+        ),
+        # A fence is longer than any in the content.
+        ({"content": ""}, {}, "### Code\n```lisp\n\n```\n\n"),
+        ({"content": "``"}, {}, "### Code\n```lisp\n``\n```\n\n"),
+        ({"content": "```"}, {}, "### Code\n````lisp\n```\n````\n\n"),
+        ({"content": "a ````` b ``` c"}, {}, "### Code\n``````lisp\na ````` b ``` c\n``````\n\n"),
+        ({"content": "~~~~"}, {}, "### Code\n```lisp\n~~~~\n```\n\n"),
+        # Each word of the type is capitalised.
+        ({"content": "x", "type": "repl-history"}, {}, "### Repl-History\n```lisp\nx\n```\n\n"),
+        ({"content": "x", "type": "custom"}, {}, "### Custom\n```text\nx\n```\n\n"),
+        ({"content": "x"}, {"default_language": "python"}, "### Code\n```python\nx\n```\n\n"),
+        ({"content": "x"}, {"request": "Why?\n"}, "### Code\n```lisp\nx\n```\n\n\n\n## Request\n\nWhy?\n"),
+    ],
+)
+def test_an_item_is_heading_fence_content_fence_and_a_blank_line(item: dict, options: dict, text: str) -> None:
+    assert shown(item, **options) == f"## Context\n\n{text}"
     assert markdown.render(markdown.read({"items": []})) == "## Context\n\n"
-
-
-def test_an_item_is_heading_fence_content_fence_and_a_blank_line() -> None:
-    item = {"content": "x = 1", "metadata": {"filename": "src/a.py", "start_line": 0, "end_line": 3}}
-    assert shown(item) == "## Context\n\n### Code (from src/a.py:0-3)\n```python\nx = 1\n```\n\n"
 
 
 @pytest.mark.parametrize(
@@ -70,35 +87,6 @@ def test_annotations(metadata: dict, annotation: str) -> None:
 )
 def test_tags(item: dict, tag: str) -> None:
     assert f"\n```{tag}\n" in shown({"content": "", **item})
-
-
-def test_the_default_language_is_an_option() -> None:
-    assert "```python\n" in shown({"content": ""}, default_language="python")
-
-
-@pytest.mark.parametrize("language", ["c sharp", "a`b", "a\n", "é", "{.python}"])
-def test_a_language_that_would_break_the_fence_is_an_error(language: str) -> None:
-    with pytest.raises(FormatError, match="tag of a code fence"):
-        shown({"content": "", "metadata": {"language": language}})
-
-
-@pytest.mark.parametrize(
-    ("content", "backticks"), [("", 3), ("``", 3), ("```", 4), ("a ````` b ``` c", 6), ("~~~~", 3)]
-)
-def test_a_fence_is_longer_than_any_in_the_content(content: str, backticks: int) -> None:
-    fence = "`" * backticks
-    assert shown({"content": content}).endswith(f"\n{fence}lisp\n{content}\n{fence}\n\n")
-
-
-@pytest.mark.parametrize(
-    ("type", "heading"), [("repl-history", "Repl-History"), ("error", "Error"), ("custom", "Custom")]
-)
-def test_each_word_of_the_type_is_capitalised(type: str, heading: str) -> None:
-    assert f"\n### {heading}\n" in shown({"content": "", "type": type})
-
-
-def test_the_request_stands_behind_four_newlines() -> None:
-    assert shown({"content": "x"}, request="Why?\n").endswith("\n```\n\n\n\n## Request\n\nWhy?\n")
 
 
 @pytest.mark.parametrize(
@@ -166,11 +154,19 @@ def test_agent_q_escapes_nothing_and_cannot_be_parsed() -> None:
         markdown.parse(text, "agent-q")
 
 
+WRONG_TYPES = [("filename", 3), ("start_line", "1"), ("end_line", True), ("language", ["go"]), ("start_line", 1.5)]
+
+
 @pytest.mark.parametrize(
-    "metadata", [{"filename": 3}, {"start_line": "1"}, {"end_line": True}, {"language": ["go"]}, {"start_line": 1.5}]
+    ("metadata", "problem"),
+    [
+        *(({"language": tag}, "tag of a code fence") for tag in ("c sharp", "a`b", "a\n", "é", "{.python}")),
+        *(({name: value}, "must be") for name, value in WRONG_TYPES),
+        ({"start_line": -1, "end_line": 2}, "-1"),
+    ],
 )
-def test_metadata_of_the_wrong_type_is_an_error(metadata: dict) -> None:
-    with pytest.raises(FormatError, match="must be"):
+def test_metadata_that_cannot_be_shown_is_an_error(metadata: dict, problem: str) -> None:
+    with pytest.raises(FormatError, match=problem):
         shown({"content": "", "metadata": {"filename": "a", **metadata}})
 
 
@@ -180,8 +176,3 @@ def test_metadata_of_the_wrong_type_is_an_error(metadata: dict) -> None:
 def test_no_value_holds_lines_that_it_would_not_show(fields: dict) -> None:
     with pytest.raises(CallError):
         MarkdownItem("code", "", **fields)
-
-
-def test_a_line_below_zero_is_an_error() -> None:
-    with pytest.raises(FormatError, match="-1"):
-        shown({"content": "", "metadata": {"filename": "a", "start_line": -1, "end_line": 2}})

@@ -87,16 +87,12 @@ def test_a_thread_is_shown_as(thread: list[Entry], window: int | None, shown: st
     assert replay.render(replay.parse(shown)) == shown
 
 
-def test_the_default_window_is_15() -> None:
-    thread = [*(respond(str(n)) for n in range(20)), *LAST]
-    assert replay.project(thread).left_out == 5
-    assert replay.read({"entries": [entry.body for entry in thread]}).left_out == 5
-    assert replay.read({"entries": [entry.body for entry in thread], "window": None}).left_out == 0
-
-
-def test_current_is_never_cut() -> None:
-    steps = [respond(str(n)) for n in range(40)]
-    assert len(replay.project([user("q"), *steps], window=1).current) == 41
+def test_the_default_window_is_15_and_the_current_turn_is_never_cut() -> None:
+    thread = [*(respond(str(n)) for n in range(20)), *LAST, *(respond(str(n)) for n in range(40))]
+    bodies = [entry.body for entry in thread]
+    assert (replay.project(thread).left_out, len(replay.project(thread).current)) == (5, 42)
+    assert replay.read({"entries": bodies}).left_out == 5
+    assert replay.read({"entries": bodies, "window": None}).left_out == 0
 
 
 @pytest.mark.parametrize(
@@ -237,15 +233,11 @@ def fed(chunks: list[str], delimiter: str) -> list[ProtocolEvent]:
 @given(spoken, delimiters, st.data())
 def test_any_split_gives_the_same_events_as_the_whole(text: str, delimiter: str, data: st.DataObject) -> None:
     whole = protocol_stream.read(text, delimiter)
+    assert "".join(event.raw for event in whole) == text
     assert fed(list(text), delimiter) == whole
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
     chunks = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
     assert fed(chunks, delimiter) == whole
-
-
-@given(spoken, delimiters)
-def test_no_text_is_lost(text: str, delimiter: str) -> None:
-    assert "".join(event.raw for event in protocol_stream.read(text, delimiter)) == text
 
 
 @given(spoken, delimiters)

@@ -135,36 +135,30 @@ def test_every_function_of_a_real_module_is_found_where_the_compiler_says() -> N
     assert found > 10
 
 
-def test_text_that_only_looks_like_a_definition_is_not_one(python: Path) -> None:
-    for symbol in ("fake", "also_fake", "hidden"):
-        with pytest.raises(NotFound, match=f"no symbol '{symbol}'"):
-            from_symbol(python, symbol)
+@pytest.mark.parametrize(
+    ("symbol", "problem", "hint"),
+    [
+        *((name, f"no symbol '{name}'", "") for name in ("fake", "also_fake", "hidden", "")),
+        ("Outer.metod", "no symbol", "Outer.method"),
+        ("method", "'method' is ambiguous", "Outer.Inner.method, Outer.method"),
+    ],
+)
+def test_what_is_no_symbol_or_several_is_an_error_that_names_near_ones(
+    python: Path, symbol: str, problem: str, hint: str
+) -> None:
+    with pytest.raises((NotFound, CallError), match=problem) as caught:
+        from_symbol(python, symbol)
+    assert hint in caught.value.hint
 
 
-def test_an_unknown_symbol_hints_at_near_ones(python: Path) -> None:
-    with pytest.raises(NotFound) as caught:
-        from_symbol(python, "Outer.metod")
-    assert "Outer.method" in caught.value.hint
-    with pytest.raises(NotFound, match="no symbol ''"):
-        from_symbol(python, "")
-
-
-def test_an_ambiguous_name_lists_what_it_could_mean(python: Path) -> None:
-    with pytest.raises(CallError, match="'method' is ambiguous") as caught:
-        from_symbol(python, "method")
-    assert "Outer.Inner.method, Outer.method" in caught.value.hint
-
-
-def test_broken_python_is_an_error_with_a_place(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [("x = 1\ndef f(:\n", r"line 2, column 7: .* is not valid Python"), ("x = \0", "null bytes"), ("(" * 100_000, "too many nested|not valid")],
+)
+def test_broken_python_is_an_error_with_a_place(tmp_path: Path, text: str, problem: str) -> None:
     path = tmp_path / "a.py"
-    path.write_text("x = 1\ndef f(:\n")
-    with pytest.raises(FormatError, match=r"line 2, column 7: .* is not valid Python"):
-        from_symbol(path, "f")
-    path.write_text("x = \0")
-    with pytest.raises(FormatError, match="null bytes"):
-        from_symbol(path, "f")
-    path.write_text("(" * 100_000)
-    with pytest.raises(FormatError):
+    path.write_text(text)
+    with pytest.raises(FormatError, match=problem):
         from_symbol(path, "f")
 
 
@@ -324,10 +318,9 @@ def test_other_languages_are_read_by_their_grammars(tmp_path: Path, file: str, s
     ("file", "symbol"), [("a.js", "value"), ("a.go", "b"), ("A.java", "local"), ("a.c", "local"), ("a.lisp", "local")]
 )
 def test_a_functions_own_variables_are_no_symbols(tmp_path: Path, file: str, symbol: str) -> None:
-    path = tmp_path / file
-    path.write_text(dedent(OTHERS[file][0]))
+    (tmp_path / file).write_text(dedent(OTHERS[file][0]))
     with pytest.raises(NotFound):
-        from_symbol(path, symbol)
+        from_symbol(tmp_path / file, symbol)
 
 
 def test_deeply_nested_source_is_walked_without_recursion(tmp_path: Path) -> None:

@@ -1,15 +1,18 @@
-"""The window's rules, one by one: ids, times, capacity, reading, removing, pinning."""
+"""The window: against the simplest thing that could be right, and what its errors, limits and JSON say."""
 
 import hashlib
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from quire.errors import BudgetError, CallError, FormatError, NotFound
 from quire.items import Window, item
 from quire.tokens import count
 from quire.values import ITEM_TYPES, Item
+from toolbox import fewer
 
 
 def ids(items: list[Item] | Window) -> list[str]:
@@ -23,102 +26,38 @@ def filled(times: int, max_items: int = 50) -> Window:
     return window
 
 
-# Adding
-
-
-def test_at_capacity_the_oldest_goes() -> None:
-    assert ids(filled(4, max_items=3)) == ["ctx-2", "ctx-3", "ctx-4"]
-
-
-def test_a_string_becomes_an_item_with_its_hash() -> None:
+def test_a_string_becomes_an_item_with_its_hash_and_an_item_stays_what_it_is() -> None:
+    sha256 = hashlib.sha256(b"(+ 1 2)").hexdigest()
     added = Window(clock=lambda: 1700).add("(+ 1 2)", "repl-history", {"language": "lisp"})
-    assert added == Item(
-        id="ctx-1",
-        type="repl-history",
-        content="(+ 1 2)",
-        metadata={"language": "lisp"},
-        timestamp=1700,
-        sha256=hashlib.sha256(b"(+ 1 2)").hexdigest(),
-    )
-
-
-def test_the_default_type_is_code_and_content_may_be_empty() -> None:
+    about = {"id": "ctx-1", "type": "repl-history", "content": "(+ 1 2)", "metadata": {"language": "lisp"}}
+    assert added == Item(**about, timestamp=1700, sha256=sha256)
     added = Window().add("")
     assert (added.type, added.content, added.metadata) == ("code", "", None)
-
-
-def test_adding_an_item_ignores_type_and_metadata() -> None:
-    given_item = item("x", "error", {"a": 1}, timestamp=5)
-    added = Window().add(given_item, "text", {"b": 2})
+    added = Window().add(item("x", "error", {"a": 1}, timestamp=5), "text", {"b": 2})
     assert (added.type, added.metadata, added.id, added.timestamp) == ("error", {"a": 1}, "ctx-1", 5)
 
 
-@pytest.mark.parametrize("content", [None, 3, b"bytes", ["x"], {"content": "x"}])
-def test_content_that_is_no_string_is_an_error(content: object) -> None:
-    with pytest.raises(CallError, match="must be a string"):
-        Window().add(content)  # type: ignore[arg-type]
+BAD_IDS = ["ctx-", "ctx-1\n", "ctx-１", "CTX-1", "a.md", "ctx--1", "ctx-1x", "ctx-" + "9" * 5000]
 
 
-def test_an_unknown_type_a_bad_time_and_odd_metadata_are_errors() -> None:
+@pytest.mark.parametrize(
+    ("content", "more", "problem"),
+    [
+        *((content, {}, "must be a string") for content in (None, 3, b"bytes", ["x"], {"content": "x"})),
+        *((Item(id=id, content="x"), {}, "is not ctx-N") for id in BAD_IDS),
+        (Item(id="", content="x", sha256="0" * 64), {}, "does not match the content"),
+        ("x", {"type": "poem"}, "unknown item type 'poem'"),
+        ("x", {"timestamp": 1.5}, "timestamp must be an integer"),
+        ("x", {"metadata": {"a": float("nan")}}, "metadata"),
+        ("x", {"metadata": ["a"]}, "metadata"),
+        ("\ud800", {}, "lone surrogate"),
+    ],
+)
+def test_what_cannot_be_added_is_an_error_and_takes_no_number(content: Any, more: Any, problem: str) -> None:
     window = Window()
-    with pytest.raises(CallError, match="unknown item type 'poem'"):
-        window.add("x", "poem")
-    with pytest.raises(CallError, match="timestamp must be an integer"):
-        window.add("x", timestamp=1.5)  # type: ignore[arg-type]
-    with pytest.raises(CallError, match="metadata"):
-        window.add("x", metadata={"a": float("nan")})
-    with pytest.raises(CallError, match="metadata"):
-        window.add("x", metadata=["a"])  # type: ignore[arg-type]
-    with pytest.raises(FormatError, match="lone surrogate"):
-        window.add("\ud800")
-    assert window.add("x").id == "ctx-1"  # nothing that failed took a number
-
-
-def test_a_wrong_hash_is_an_error() -> None:
-    with pytest.raises(CallError, match="does not match the content"):
-        Window().add(Item(id="", content="x", sha256="0" * 64))
-
-
-# Ids
-
-
-def test_ids_are_never_reused() -> None:
-    window = filled(3, max_items=3)
-    window.add("evicts ctx-1")
-    window.remove("ctx-4")
-    window.clear()
-    assert window.add("x").id == "ctx-5"
-    for used in ("ctx-1", "ctx-4", "ctx-5", "ctx-05"):
-        with pytest.raises(CallError, match="already used"):
-            window.add(Item(id=used, content="x"))
-
-
-def test_the_counter_moves_past_a_given_id() -> None:
-    window = Window()
-    assert window.add(Item(id="ctx-10", content="x")).id == "ctx-10"
-    assert window.add("y").id == "ctx-11"
-    assert window.add(Item(id="ctx-3", content="never used, so new")).id == "ctx-3"
-    assert window.add("z").id == "ctx-12"
-    with pytest.raises(CallError, match="already used"):
-        window.add(Item(id="ctx-3", content="x"))
-
-
-@pytest.mark.parametrize("id", ["ctx-", "ctx-1\n", "ctx-１", "CTX-1", "a.md", "ctx--1", "ctx-1x", "ctx-" + "9" * 5000])
-def test_a_given_id_must_be_ctx_and_digits(id: str) -> None:
-    with pytest.raises(CallError, match="is not ctx-N"):
-        Window().add(Item(id=id, content="x"))
-
-
-# Times
-
-
-@given(st.lists(st.integers(-5, 5), min_size=1, max_size=20), st.integers(1, 5))
-def test_an_older_timestamp_is_raised_to_its_predecessors(times: list[int], capacity: int) -> None:
-    window, raised = Window(capacity), []
-    for time in times:
-        raised.append(max([time, *raised[-1:]]))
-        assert window.add("x", timestamp=time).timestamp == raised[-1]
-    assert [one.timestamp for one in window] == raised[-capacity:]
+    with pytest.raises((CallError, FormatError), match=problem):
+        window.add(content, **more)
+    assert window.add("x").id == "ctx-1"
 
 
 # Capacity
@@ -132,28 +71,6 @@ def test_a_capacity_outside_1_to_1000_is_an_error(max_items: object) -> None:
     with pytest.raises(CallError, match="from 1 to 1000"):
         window.max_items = max_items  # type: ignore[assignment]
     assert (window.max_items, len(window)) == (50, 2)
-
-
-def test_lowering_the_capacity_evicts_at_once_and_raising_it_does_not_bring_back() -> None:
-    window = filled(10)
-    window.max_items = 3
-    assert ids(window) == ["ctx-8", "ctx-9", "ctx-10"]
-    window.max_items = 1000
-    assert ids(window) == ["ctx-8", "ctx-9", "ctx-10"]
-
-
-def test_the_oldest_go_until_the_rest_fits_the_token_capacity() -> None:
-    text = "one two three four five"
-    size = count(text).tokens
-    window = Window(max_tokens=3 * size + 1)
-    for _ in range(5):
-        window.add(text)
-    assert ids(window) == ["ctx-3", "ctx-4", "ctx-5"]
-    window.add(" ".join([text] * 2))
-    assert ids(window)[-1] == "ctx-6"
-    assert window.tokens <= 3 * size + 1
-    window.max_tokens = size * 2
-    assert window.tokens <= size * 2
 
 
 def test_an_item_too_large_is_an_error_and_changes_nothing() -> None:
@@ -234,44 +151,11 @@ def test_a_negative_or_odd_limit_is_an_error(limit: object) -> None:
 # Removing and pinning
 
 
-def test_remove_takes_one_item_and_clear_all_of_them() -> None:
-    window = filled(3)
-    assert window.remove("ctx-2").content == "item 2"
-    assert ids(window) == ["ctx-1", "ctx-3"]
-    window.pin("ctx-1")
-    window.clear()
-    assert (ids(window), window.pinned) == ([], [])
-
-
 @pytest.mark.parametrize("action", ["remove", "pin", "unpin"])
 def test_an_item_that_is_not_there_is_not_found(action: str) -> None:
     with pytest.raises(NotFound, match="no item 'ctx-9'") as caught:
         getattr(filled(2), action)("ctx-9")
     assert "ctx-1, ctx-2" in caught.value.hint
-
-
-def test_a_pinned_item_outlives_younger_ones() -> None:
-    window = filled(3, max_items=3)
-    window.pin("ctx-2")
-    for _ in range(4):
-        window.add("x")
-    assert ids(window) == ["ctx-2", "ctx-6", "ctx-7"]
-    window.unpin("ctx-2")
-    window.add("y")
-    assert ids(window) == ["ctx-6", "ctx-7", "ctx-8"]
-
-
-def test_when_only_pinned_items_remain_adding_is_an_error() -> None:
-    window = filled(2, max_items=2)
-    window.pin("ctx-1")
-    window.pin("ctx-2")
-    with pytest.raises(BudgetError, match="all of them are pinned"):
-        window.add("x")
-    with pytest.raises(BudgetError, match="2 items are pinned"):
-        window.max_items = 1
-    assert (ids(window), window.max_items) == (["ctx-1", "ctx-2"], 2)
-    window.remove("ctx-1")
-    assert window.add("x").id == "ctx-3"
 
 
 def test_pinned_tokens_are_not_to_be_had() -> None:
@@ -315,17 +199,14 @@ def test_what_a_window_remembers_survives_json() -> None:
     window = Window(5, max_tokens=100, max_item_tokens=50)
     for _ in range(4):
         window.add("x")
-    window.pin("ctx-2")
     window.remove("ctx-4")
     again = Window.from_json(window.to_json())
     assert again.to_json() == window.to_json()
-    assert (again.pinned, again.max_tokens, again.max_item_tokens) == (["ctx-2"], 100, 50)
-    assert again.add("y").id == "ctx-5"
+    assert (again.max_tokens, again.max_item_tokens) == (100, 50)
     with pytest.raises(CallError, match="already used"):
         again.add(Item(id="ctx-4", content="removed before it was saved"))
-    cleared = filled(3)
-    cleared.clear()
-    assert Window.from_json(cleared.to_json()).add("y").id == "ctx-4"
+    window.clear()
+    assert Window.from_json(window.to_json()).add("y").id == "ctx-5"
 
 
 @pytest.mark.parametrize(
@@ -339,10 +220,7 @@ def test_what_a_window_remembers_survives_json() -> None:
         ({"items": [{"content": "x", "id": "a.md"}]}, r"items\[0\].id: must be ctx- and digits"),
         ({"items": [{"content": "x", "timestamp": "now"}]}, r"items\[0\].timestamp: must be an integer"),
         ({"items": [{"content": "x", "sha256": "0" * 64}]}, r"items\[0\]: sha256 .* does not match"),
-        (
-            {"items": [{"content": "x", "id": "ctx-1"}, {"content": "y", "id": "ctx-1"}]},
-            r"items\[1\]: id .* already used",
-        ),
+        ({"items": [{"content": "x", "id": "ctx-1"}, {"content": "y", "id": "ctx-1"}]}, r"items\[1\]: id .* already"),
         ({"items": [], "max_items": 0}, "max_items: must be an integer from 1 to 1000"),
         ({"items": [{"content": "\ud800"}]}, r"items\[0\].content: holds a lone surrogate"),
         ({"items": [], "pinned": ["ctx-1"]}, "pinned: no item 'ctx-1'"),
@@ -366,3 +244,151 @@ def test_any_item_survives_json(type: str, content: str, metadata: dict[str, str
     window = Window()
     window.add(content, type, metadata)
     assert Window.from_json(window.to_json()).get() == window.get()
+
+
+texts = st.integers(0, 12).map(lambda words: " ".join(["word"] * words))
+
+
+class Model(RuleBasedStateMachine):
+    """A list, searched from the front."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.window = Window(3)
+        self.rows: list[tuple[str, str, int]] = []  # id, content, timestamp
+        self.pins: set[str] = set()
+        self.used: set[int] = set()
+        self.files: dict[str, str] = {}  # the newest id of a file
+        self.max_items, self.max_tokens = 3, None
+
+    def next(self) -> int:
+        return max(self.used, default=0) + 1
+
+    def fits(self, rows: list[tuple[str, str, int]], items: int) -> bool:
+        tokens = sum(count(content).tokens for _, content, _ in rows)
+        return len(rows) <= items and (self.max_tokens is None or tokens <= self.max_tokens)
+
+    def evicted(self, rows: list[tuple[str, str, int]]) -> list[tuple[str, str, int]] | None:
+        """The rows once the oldest unpinned have gone, the last row staying; None where that cannot be."""
+        rows = list(rows)
+        while not self.fits(rows, self.max_items):
+            loose = [row for row in rows[:-1] if row[0] not in self.pins]
+            if not loose:
+                return None
+            rows.remove(loose[0])
+        return rows
+
+    @rule(texts=st.lists(texts, min_size=1, max_size=4))
+    def add_several(self, texts: list[str]) -> None:
+        for text in texts:
+            self.add(text, 0, None)
+
+    @rule(text=texts, time=st.integers(0, 100), given=st.none() | st.integers(0, 30))
+    def add(self, text: str, time: int, given: int | None) -> None:
+        if given in self.used:
+            with pytest.raises(CallError, match="already used"):
+                self.window.add(Item(id=f"ctx-{given:02}", content=text))
+            return
+        number = self.next() if given is None else given
+        raised = max([time, *(row[2] for row in self.rows[-1:])])
+        after = self.evicted([*self.rows, (f"ctx-{number}", text, raised)])
+        made = Item(id="" if given is None else f"ctx-{given}", content=text, timestamp=time)
+        if after is None:
+            with pytest.raises(BudgetError, match=r"all of them are pinned|there is room for"):
+                self.window.add(made)
+            return
+        added = self.window.add(made)
+        assert (added.id, added.content, added.timestamp) == (f"ctx-{number}", text, raised)
+        self.rows = after
+        self.used.add(number)
+
+    @rule(text=texts, file=st.sampled_from(["a.py", "b.py"]))
+    def put(self, text: str, file: str) -> None:
+        """A file's new version takes the old one's id and pin, and stands last."""
+        made = Item(id="", type="file", content=text, metadata={"filename": file})
+        old = [row for row in self.rows if row[0] == self.files.get(file)]
+        if old and old[0][1] == text:
+            assert self.window.put(made).id == old[0][0]
+            return
+        id = old[0][0] if old else f"ctx-{self.next()}"
+        rest = [row for row in self.rows if row not in old]
+        after = self.evicted([*rest, (id, text, max([0, *(row[2] for row in rest[-1:])]))])
+        if after is None:
+            with pytest.raises(BudgetError):
+                self.window.put(made)
+            return
+        assert self.window.put(made).id == id
+        self.rows, self.files[file] = after, id
+        self.used.add(int(id.removeprefix("ctx-")))
+
+    @precondition(lambda self: self.rows)
+    @rule(index=st.integers(0, 5))
+    def pin(self, index: int) -> None:
+        id = self.rows[index % len(self.rows)][0]
+        self.window.pin(id)
+        self.pins.add(id)
+
+    @precondition(lambda self: self.pins)
+    @rule(index=st.integers(0, 5))
+    def unpin(self, index: int) -> None:
+        id = sorted(self.pins)[index % len(self.pins)]
+        self.window.unpin(id)
+        self.pins.remove(id)
+
+    @precondition(lambda self: len(self.rows) > 1)
+    @rule(index=st.integers(0, 5))
+    def remove(self, index: int) -> None:
+        id = self.rows[index % len(self.rows)][0]
+        assert self.window.remove(id).id == id
+        self.rows = [row for row in self.rows if row[0] != id]
+        self.pins.discard(id)
+
+    @precondition(lambda self: len(self.rows) > 4)
+    @rule()
+    def clear(self) -> None:
+        self.window.clear()
+        self.rows, self.pins = [], set()
+
+    @rule(size=st.integers(1, 6))
+    def resize(self, size: int) -> None:
+        if len(self.pins) > size:
+            with pytest.raises(BudgetError, match="items are pinned"):
+                self.window.max_items = size
+            return
+        self.window.max_items = self.max_items = size
+        self.shrink()
+
+    @rule(limit=st.none() | st.integers(1, 30))
+    def limit(self, limit: int | None) -> None:
+        pinned = sum(count(content).tokens for id, content, _ in self.rows if id in self.pins)
+        if limit is not None and pinned > limit:
+            with pytest.raises(BudgetError):
+                self.window.max_tokens = limit
+            return
+        self.window.max_tokens = self.max_tokens = limit
+        self.shrink()
+
+    def shrink(self) -> None:
+        while not self.fits(self.rows, self.max_items):
+            self.rows.remove(next(row for row in self.rows if row[0] not in self.pins))
+
+    @precondition(lambda self: len(self.rows) > 2)
+    @rule()
+    def save_and_load(self) -> None:
+        self.window = Window.from_json(self.window.to_json())
+        # Loaded, a window cannot know which lower numbers were used; it takes all of them for used.
+        self.used |= set(range(self.next()))
+
+    @invariant()
+    def same(self) -> None:
+        assert [(one.id, one.content, one.timestamp) for one in self.window] == self.rows
+        assert len(self.window) == len(self.rows) <= self.max_items
+        assert set(self.window.pinned) == self.pins
+        if self.max_tokens is not None:
+            assert self.window.tokens == sum(count(content).tokens for _, content, _ in self.rows) <= self.max_tokens
+        times = [one.timestamp for one in self.window]
+        assert times == sorted(times)
+
+
+TestWindow = Model.TestCase
+TestWindow.settings = settings(fewer(2), stateful_step_count=30)

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection as Collection_
-from itertools import pairwise
+from itertools import cycle, pairwise
 from typing import Any
 
 import msgspec
@@ -28,55 +28,65 @@ def embedder() -> HashedWords:
     return HashedWords()
 
 
-def documents(texts: list[str], **more: str) -> list[Document]:
-    return [Document(str(at), text, **more) for at, text in enumerate(texts)]
+def told(texts: list[str], *speakers: str, session: str = "", embedder: HashedWords | None = None) -> Collection:
+    """A collection of texts, which the speakers say in turns."""
+    made = Collection(embedder)
+    said = zip(texts, cycle(speakers or ("",)), strict=False)
+    made.upsert(Document(str(at), text, speaker=who, session=session) for at, (text, who) in enumerate(said))
+    return made
 
 
 def ids(found: list[Found]) -> list[str]:
     return [one.id for one in found]
 
 
-def test_rare_words_find_their_document_first() -> None:
-    made = Collection()
-    made.upsert(documents(["a red hat", "a blue hat", "a hat on the train", "the sky"]))
-    assert ids(made.search("blue hats", 2))[0] == "1"
-    assert ids(made.search("sky")) == ["3"]
+HATS = ["a red hat", "a blue hat", "a hat on the train", "the sky"]
+LESSON = ["Nice weather", "Which instrument do you play?", "The clarinet, since childhood.", "I see", "Bye"]
+KEYS = " ".join(f"the editor handles key number {at}" for at in range(400))
+EDITOR = ["look at the editor", f"{KEYS} onShiftTab {KEYS}", "done with the tab", "shift it", "the key"]
+BUDGET = ["Is the retry budget known?", "The parser timeout, the parser timeout is all of it.", "We had lunch."]
+BUDGET += ["Nobody came.", "Our parser timeout eats up the whole retry budget on a slow morning.", "Fine.", "Good."]
+PRICES = ["the red hat costs 5", "the blue train costs 9", "sky"]
+COST = "How much does it cost?"
 
 
-def test_an_answer_is_found_by_the_words_of_its_question() -> None:
-    said = ["Nice weather", "Which instrument do you play?", "The clarinet, since childhood.", "I see", "Bye"]
-    made = Collection()
-    speakers = ["Ann", "Ann", "Bob", "Ann", "Bob"]
-    made.upsert(
-        Document(str(at), text, speaker=who, session="s")
-        for at, (text, who) in enumerate(zip(said, speakers, strict=True))
-    )
-    assert ids(made.search("What instrument does Bob play?", 1)) == ["2"]
+@pytest.mark.parametrize(
+    ("made", "query", "first"),
+    [
+        (told(HATS), "blue hats", "1"),
+        (told(HATS), "sky", "3"),
+        # An answer by the words of its question.
+        (told(LESSON, "Ann", "Ann", "Bob", "Ann", "Bob", session="s"), "What instrument does Bob play?", "2"),
+        # A rare word in a long text wins over its short neighbours, and all that is asked over what is borrowed.
+        (told(EDITOR, "user", "tool", "assistant", session="s"), "onShiftTab", "1"),
+        (told(EDITOR, "user", "tool", "assistant", session="s"), "where did we see onshifttab?", "1"),
+        (told(BUDGET, "user", "assistant", session="s"), "parser timeout retry budget", "4"),
+        # Two words side by side stand before the same apart.
+        (told(["the group gave support", "the support group met", "a group", "support"]), "support group", "1"),
+        # The turn before settles what a follow-up leaves unsaid.
+        (told(PRICES), Query(COST, earlier="the blue train"), "1"),
+        (told(PRICES), Query(COST, earlier="the red hat"), "0"),
+    ],
+)
+def test_what_is_found_first(made: Collection, query: str | Query, first: str) -> None:
+    found = made.search(query, 1)
+    assert ids(found) == [first]
+    assert msgspec.json.decode(msgspec.json.encode(found), type=list[Found]) == found
 
 
 @pytest.mark.parametrize("query", ["", "   ", "what is the", "\x00", "?!", "nowhere to be found"])
-def test_a_query_without_any_known_word_finds_nothing_by_words(query: str) -> None:
-    made = Collection()
-    made.upsert(documents(["a red hat", "a blue hat"]))
-    assert made.search(query) == []
-
-
-def test_an_empty_query_finds_nothing_by_meaning_either(embedder: HashedWords) -> None:
-    made = Collection(embedder)
-    made.upsert(documents(["a red hat"]))
+def test_a_query_without_any_known_word_finds_nothing_by_words(query: str, embedder: HashedWords) -> None:
+    assert told(["a red hat", "a blue hat"]).search(query) == []
+    made = told(["a red hat"], embedder=embedder)
     made.embed()
     assert made.search("") == []
-
-
-def test_nothing_is_found_in_nothing(embedder: HashedWords) -> None:
     assert Collection(embedder).search("hat") == []
 
 
 @settings(max_examples=120)
 @given(st.lists(TEXT, min_size=1, max_size=20), TEXT, st.booleans())
 def test_scores_are_the_sum_of_their_parts_and_fall(texts: list[str], query: str, meaning: bool) -> None:
-    made = Collection(HashedWords() if meaning else None)
-    made.upsert(documents(texts, session="s"))
+    made = told(texts, session="s", embedder=HashedWords() if meaning else None)
     made.embed()
     found = made.search(query, 10)
     assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
@@ -88,9 +98,7 @@ def test_scores_are_the_sum_of_their_parts_and_fall(texts: list[str], query: str
 @settings(max_examples=120)
 @given(st.lists(TEXT, min_size=1, max_size=8), TEXT)
 def test_equals_stand_in_the_order_they_were_added(texts: list[str], query: str) -> None:
-    made = Collection()
-    made.upsert(documents(texts * 2))
-    found = made.search(query, 100)
+    found = told(texts * 2).search(query, 100)
     place = {one.id: at for at, one in enumerate(found)}
     for at in range(len(texts)):
         twin = str(at + len(texts))
@@ -137,8 +145,7 @@ def _rounded(found: list[Found]) -> list[tuple[str, float]]:
 
 
 def test_only_and_exclude_choose_among_documents() -> None:
-    made = Collection()
-    made.upsert(documents(["red hat"] * 5))
+    made = told(["red hat"] * 5)
     assert ids(made.search("hat", 10, only=["1", "3", "zzz"])) == ["1", "3"]
     assert ids(made.search("hat", 10, only=np.array([True, False, True, False, False]))) == ["0", "2"]
     assert ids(made.search("hat", 10, exclude=["0", "4", "zzz"])) == ["1", "2", "3"]
@@ -147,17 +154,13 @@ def test_only_and_exclude_choose_among_documents() -> None:
 @pytest.mark.parametrize("speakers", [("Sam", "Sam"), ("", ""), ("user", "user")])
 def test_reasons_that_need_people_taking_turns_are_silent_elsewhere(speakers: tuple[str, str]) -> None:
     said = ["Do you like hats?", "I bought my red hat last week", "You are right about your hat", "The hat shop"]
-    made = Collection()
-    made.upsert(Document(str(at), text, speaker=speakers[at % 2], session="s") for at, text in enumerate(said))
-    for one in made.search("Which hat did the user like?", 10):
+    for one in told(said, *speakers, session="s").search("Which hat did the user like?", 10):
         assert one.parts["speaker"] == one.parts["manner"] == one.parts["time"] == one.parts["name"] == 0
 
 
 def test_between_two_people_the_one_named_is_preferred_and_telling_to_asking() -> None:
     said = ["Did I buy a hat?", "Did you buy a hat?", "I bought a hat.", "You bought a hat."]
-    made = Collection()
-    made.upsert(Document(str(at), text, speaker=("Ann", "Bob")[at % 2], session="s") for at, text in enumerate(said))
-    parts = {one.id: one.parts for one in made.search("What hat did Ann buy?", 10)}
+    parts = {one.id: one.parts for one in told(said, "Ann", "Bob", session="s").search("What hat did Ann buy?", 10)}
     assert parts["0"]["speaker"] == parts["2"]["speaker"] > parts["1"]["speaker"] == parts["3"]["speaker"] == 0
     assert parts["2"]["manner"] > parts["3"]["manner"]
     assert parts["2"]["manner"] > parts["0"]["manner"]
@@ -188,55 +191,17 @@ def test_what_tools_return_is_not_preferred_for_its_capitals() -> None:
     assert named["1"] > 0 == named["0"]
 
 
-def test_the_turn_before_settles_what_a_follow_up_leaves_unsaid() -> None:
-    made = Collection()
-    made.upsert(documents(["the red hat costs 5", "the blue train costs 9", "sky"]))
-    assert ids(made.search(Query("How much does it cost?", earlier="the blue train"), 1)) == ["1"]
-    assert ids(made.search(Query("How much does it cost?", earlier="the red hat"), 1)) == ["0"]
-
-
-def test_a_rare_word_in_a_long_text_wins_over_its_short_neighbours() -> None:
-    long = " ".join(f"the editor handles key number {at}" for at in range(400))
-    said = ["look at the editor", f"{long} onShiftTab {long}", "done with the tab", "shift it", "the key"]
-    made = Collection()
-    speakers = ("user", "tool", "assistant", "user", "assistant")
-    made.upsert(
-        Document(who + str(at), text, speaker=who, session="s")
-        for at, (who, text) in enumerate(zip(speakers, said, strict=True))
-    )
-    for query in ("onShiftTab", "where did we see onshifttab?"):
-        assert ids(made.search(query, 1)) == ["tool1"]
-
-
-def test_an_entry_that_holds_all_that_is_asked_wins_over_one_that_borrows_it() -> None:
-    said = ["Is the retry budget known?", "The parser timeout, the parser timeout is all of it.", "We had lunch."]
-    said += ["Nobody came.", "Our parser timeout eats up the whole retry budget on a slow morning.", "Fine.", "Good."]
-    made = Collection()
-    made.upsert(
-        Document(str(at), text, speaker=("user", "assistant")[at % 2], session="s") for at, text in enumerate(said)
-    )
-    assert ids(made.search("parser timeout retry budget", 1)) == ["4"]
-
-
-def test_two_words_side_by_side_stand_before_the_same_apart() -> None:
-    made = Collection()
-    made.upsert(documents(["the group gave support", "the support group met", "a group", "support"]))
-    assert ids(made.search("support group", 1)) == ["1"]
-
-
 def test_the_end_of_a_long_text_is_found_by_its_meaning(embedder: HashedWords) -> None:
     long = "red hat shop " * 400 + "blue train on Monday"
     assert "".join(pieces(long)) == long
-    made = Collection(embedder)
-    made.upsert(documents([long, "sky sky sky"]))
+    made = told([long, "sky sky sky"], embedder=embedder)
     made.embed()
     vector = embedder.encode([pieces(long)[-1]])[0]
     assert made.meaning.cosines(vector, np.array([0]))[0] == pytest.approx(1, abs=1e-2)
 
 
 def test_what_has_no_vector_yet_is_found_by_words(embedder: HashedWords) -> None:
-    made = Collection(embedder)
-    made.upsert(documents(["red hat", "blue train"]))
+    made = told(["red hat", "blue train"], embedder=embedder)
     assert set(made.pending()) == {"0", "1"}
     found = made.search("hat")
     assert ids(found) == ["0"]
@@ -247,8 +212,7 @@ def test_what_has_no_vector_yet_is_found_by_words(embedder: HashedWords) -> None
 
 
 def test_neighbours_of_a_document_stand_in_order() -> None:
-    made = Collection()
-    made.upsert(documents(["a", "b", "c", "d"], session="s"))
+    made = told(["a", "b", "c", "d"], session="s")
     assert made.around("1", 1) == ["0", "1", "2"]
     assert made.around("3", 2) == ["1", "2", "3"]
 
@@ -279,13 +243,6 @@ def test_signs_lead_to_nearly_all_that_every_vector_would_give(monkeypatch: pyte
     few = np.zeros(3000, np.bool_)
     few[[3, 77, 150]] = True
     assert made.near(vectors[0], few)[0].tolist() == [3, 77, 150]
-
-
-def test_found_documents_travel_as_json() -> None:
-    made = Collection()
-    made.upsert(documents(["red hat"]))
-    found = made.search("hat")
-    assert msgspec.json.decode(msgspec.json.encode(found), type=list[Found]) == found
 
 
 BAGS = st.lists(st.lists(st.sampled_from(["hat", "red", "shop", "=42"]), max_size=6), max_size=12)

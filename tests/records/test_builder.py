@@ -46,35 +46,25 @@ def test_recent_takes_the_newest_in_the_order_they_were_said(records: Records) -
     assert len(builder({**MESSAGES, "method": "recent"}).build(records, request="?").sources) == 10
 
 
-def test_latest_takes_the_one_that_changed_last(records: Records) -> None:
-    first = records.create("status.v1", {"text": "old"}, title="Status")
-    records.create("status.v1", {"text": "other"}, title="Status")
+@pytest.mark.parametrize(
+    ("source", "shown"),
+    [
+        ({"schema_name": "status.v1", "method": "latest"}, ["A: new"]),
+        ({"method": "tagged", "filters": {"tag": "x", "none_tags": ["z"]}}, ["A: new", "B: 2"]),
+        ({"method": "all", "context_match": [{"path": "n", "op": "gte", "value": 2}]}, ["B: 2", "C: 3"]),
+        ({"schema_name": "fact.v1", "method": "all"}, ["B: 2", "C: 3"]),
+    ],
+    ids=["the one that changed last", "by tags of any schema", "what matches", "none that expired"],
+)
+def test_a_source_takes(records: Records, source: dict[str, Any], shown: list[str]) -> None:
+    first = records.create("status.v1", {"text": "old"}, title="A", tags=["x", "y"])
+    records.create("status.v1", {"text": "other"}, title="Other")
+    records.create("fact.v1", {"text": "2", "n": 2}, title="B", tags=["x"])
+    records.create("fact.v1", {"text": "3", "n": 3}, title="C", tags=["x", "z"])
+    records.create("fact.v1", {"text": "gone", "n": 4}, title="D", tags=["x"], ttl_s=1, now=0)
     records.update(first.id, 1, context={"text": "new"})
-    text = builder({"schema_name": "status.v1", "method": "latest"}).build(records, request="").text
-    assert text == "# Recent Tool Results\n• Status: new"
-
-
-def test_tagged_takes_what_has_the_tags_of_any_schema(records: Records) -> None:
-    records.create("a.v1", {"text": "one"}, title="A", tags=["x", "y"])
-    records.create("b.v1", {"text": "two"}, title="B", tags=["x"])
-    records.create("b.v1", {"text": "three"}, title="B", tags=["x", "z"])
-    source = {"method": "tagged", "filters": {"tag": "x", "none_tags": ["z"]}}
-    assert builder(source).build(records, request="").text == "# Recent Tool Results\n• A: one\n• B: two"
-
-
-def test_all_takes_everything_that_matches(records: Records) -> None:
-    for n in range(5):
-        records.create("fact.v1", {"text": f"f{n}", "n": n}, title="F")
-    source = {"schema_name": "fact.v1", "method": "all", "context_match": [{"path": "n", "op": "gte", "value": 2}]}
-    shown = builder(source).build(records, request="")
-    assert lines(shown.text)[1:] == ["• F: f2", "• F: f3", "• F: f4"]
-
-
-def test_expired_records_are_no_source(records: Records) -> None:
-    records.create("fact.v1", {"text": "gone"}, title="F", ttl_s=1, now=0)
-    records.create("fact.v1", {"text": "here"}, title="F")
-    source = {"schema_name": "fact.v1", "method": "all"}
-    assert builder(source).build(records, request="", now=5_000).text == "# Recent Tool Results\n• F: here"
+    text = builder(source).build(records, request="", now=5_000).text
+    assert lines(text) == ["# Recent Tool Results", *(f"• {line}" for line in shown)]
 
 
 def test_vector_takes_what_is_near_and_the_floor_keeps_the_rest_out(records: Records) -> None:
@@ -130,11 +120,8 @@ def test_registered_tools_are_listed_and_a_catalog_keeps_its_order(records: Reco
     by_tool = builder({"schema_name": "tool.v1", "method": "all"}).build(records, request="").text
     keep_catalog(records)
     by_catalog = builder({"schema_name": "tool.catalog.v1", "method": "latest"}).build(records, request="").text
-    assert (
-        by_tool
-        == by_catalog
-        == ("# Available Tools\nYou have access to 2 tools:\n\n• b (general): B\n\n• a (general): A")
-    )
+    shown = "# Available Tools\nYou have access to 2 tools:\n\n• b (general): B\n\n• a (general): A"
+    assert by_tool == by_catalog == shown
     short = builder({"schema_name": "tool.v1", "method": "all"}, formatting={"detail": "short"})
     assert lines(short.build(records, request="").text)[1:] == ["You have access to 2 tools:", "• b: B", "• a: A"]
 
@@ -160,10 +147,7 @@ def test_registered_tools_are_listed_and_a_catalog_keeps_its_order(records: Reco
 def test_a_trigger_matches_by_schema_tags_and_context(trigger: dict[str, Any], triggers: bool) -> None:
     record = Record(id="rec-1", schema_name="user.message.v1", tags=("a", "b"), context={"content": "?", "to": "c"})
     assert builder(update_triggers=[trigger]).triggered_by(record) is triggers
-
-
-def test_without_triggers_nothing_triggers() -> None:
-    assert not builder().triggered_by(Record(id="rec-1", schema_name="x"))
+    assert not builder().triggered_by(record)
 
 
 def test_what_repeats_is_dropped_and_the_later_one_stays(records: Records) -> None:
@@ -246,11 +230,8 @@ def test_the_rendered_text_never_exceeds_the_budget_and_what_goes_is_named(
     tools = [{"name": f"tool{n}", "description": "does things " * 4, "example": "as here " * 9} for n in range(4)]
     contexts: list[tuple[str, dict[str, Any]]] = [("tool.catalog.v1", {"tools": tools})]
     for who, text in said:
-        contexts.append(
-            ("tool.response.v1", {"tool": "t", "output": text})
-            if who == "tool"
-            else ("chat.v1", {"role": who, "content": text})
-        )
+        answered = ("tool.response.v1", {"tool": "t", "output": text})
+        contexts.append(answered if who == "tool" else ("chat.v1", {"role": who, "content": text}))
     parts = [
         Part(f"rec-{n}", shape(Record(schema_name=name, context=context)), n / len(contexts), f"g{n // 2}", n == 1)
         for n, (name, context) in enumerate(contexts)
@@ -293,16 +274,14 @@ def test_tools_take_at_most_half_of_a_tight_budget(records: Records) -> None:
     assert "Example:" not in built.text
     assert 0 < len(clean.parse(built.text).tools) < 8
     assert built.left_out[-1] == {"tool": "t7", "reason": "more tools than half the budget holds"}
-
-
-def test_a_request_larger_than_the_budget_is_an_error(records: Records) -> None:
     with pytest.raises(BudgetError, match=r"the request alone needs \d+ tokens, but max_tokens is 10"):
         builder(formatting={"max_tokens": 10}).build(records, request="word " * 50)
 
 
 def test_the_output_record_is_created_once_and_then_updated(records: Records) -> None:
     one = builder({**MESSAGES, "method": "recent"}, output={"schema_name": "my.context.v1", "tags": ["t"], "ttl_s": 60})
-    first = one.update(records, say(records, "user", "first"), now=0)
+    message = say(records, "user", "first")
+    first = one.update(records, message, now=0)
     assert (first.schema_name, first.tags, first.title) == ("my.context.v1", ("t", "consumer:c"), "Context for c")
     assert first.expires_at == 60_000
     message = say(records, "user", "second")
@@ -316,12 +295,8 @@ def test_the_output_record_is_created_once_and_then_updated(records: Records) ->
     }
     third = one.update(records, say(records, "user", "third"), now=100_000)
     assert third.id != first.id
-
-
-def test_the_same_context_makes_no_new_version(records: Records) -> None:
-    message = say(records, "user", "hello")
-    one = builder({**MESSAGES, "method": "recent"})
-    assert one.update(records, message) == one.update(records, message)
+    lasting = builder({**MESSAGES, "method": "recent"})
+    assert lasting.update(records, message) == lasting.update(records, message)
 
 
 def trigger_all(consumer: str, **more: Any) -> dict[str, Any]:
@@ -373,12 +348,6 @@ def test_rounds_count_even_where_a_context_says_that_nobody_built_it(
     assert len(react(records, say(records, "user", "go")).outputs) <= 2 * 3
 
 
-@pytest.mark.parametrize("limit", [-1, 0, 33])
-def test_the_longest_chain_of_contexts_is_a_small_positive_number(limit: int) -> None:
-    with pytest.raises(CallError, match="Expected `int`"):
-        Builder(trigger_all("c", max_generation=limit))
-
-
 def test_a_broken_configuration_does_not_stop_the_others(records: Records) -> None:
     broken = records.create("context.config.v1", {"consumer_id": "x", "sources": [{"method": "magic"}]})
     records.create("context.config.v1", trigger_all("ok"))
@@ -408,6 +377,7 @@ def test_the_newest_configuration_of_a_consumer_counts(records: Records) -> None
         ({"consumer_id": "c", "sources": [{"method": "all", "limit": "x"}]}, "Expected `int"),
         ({"consumer_id": "c", "update_triggers": [{"tags": ["a"]}]}, "update trigger 1 has no 'tags'"),
         ({"consumer_id": "c", "output": {"name": "x"}}, "output has no 'name'"),
+        *(({"consumer_id": "c", "max_generation": limit}, "Expected `int`") for limit in (-1, 0, 33)),
         ({"consumer_id": "c", "formatting": {"max_tokens": 0}}, "max_tokens is at least 1"),
         ({"consumer_id": "c", "formatting": {"deduplication_threshold": 2}}, "above 0 and up to 1"),
     ],

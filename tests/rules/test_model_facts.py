@@ -67,9 +67,6 @@ def test_a_model_is_found_by_its_other_names(name: str, listed: str) -> None:
     ("target", "engine", "minimum"),
     [
         ("anthropic:claude-opus-5-5", "anthropic", 512),
-        ("anthropic:claude-opus-4-8", "anthropic", 1024),
-        ("anthropic:claude-opus-4-7", "anthropic", 2048),
-        ("anthropic:claude-haiku-4-5", "anthropic", 4096),
         ("openai:gpt-6-sol", "openai-breakpoints", 1024),
         ("openai:gpt-5.5", "openai-steps", 1024),
         ("gemini:gemini-3.8-flash", "gemini", 4096),
@@ -89,14 +86,8 @@ def test_each_cache_works_its_own_way_from_its_own_minimum(target: str, engine: 
 
 def test_what_each_claude_accepts_follows_its_generation() -> None:
     def of(model: str) -> tuple[object, ...]:
-        features = model_info(f"anthropic:{model}").features
-        return (
-            features.prefill,
-            features.late_system,
-            features.thinking,
-            "any" in features.tool_choice,
-            features.thinking_bound,
-        )
+        has = model_info(f"anthropic:{model}").features
+        return (has.prefill, has.late_system, has.thinking, "any" in has.tool_choice, has.thinking_bound)
 
     assert of("claude-opus-4-5") == (True, False, ("enabled", "disabled"), True, "no")
     assert of("claude-sonnet-4-20250514") == of("claude-opus-4-5")
@@ -118,17 +109,22 @@ def test_openai_is_spoken_in_two_formats() -> None:
     assert model_info("openai-chat:gpt-6-sol").provider == "openai"
 
 
-@pytest.mark.parametrize("target", ["nobody:x", "x", "", ":", "gpt-6-sol"])
-def test_an_unknown_provider_is_an_error_with_the_next_step(target: str) -> None:
+@pytest.mark.parametrize(
+    ("target", "hint"),
+    [
+        ("gpt-6-sol", "Write openai:gpt-6-sol."),
+        ("antropic:claude", "Did you mean anthropic?"),
+        ("nope:x", "Known: anthropic, "),
+        ("nobody:x", "Known: anthropic, "),
+        ("x", "Write provider:x."),
+        ("", "Write provider:"),
+        (":", "Known: anthropic, "),
+    ],
+)
+def test_an_unknown_provider_is_an_error_with_the_next_step(target: str, hint: str) -> None:
     with pytest.raises(CallError) as caught:
         model_info(target)
-    assert caught.value.hint
-
-
-def test_a_bare_model_name_is_answered_with_its_target() -> None:
-    with pytest.raises(CallError) as caught:
-        split_target("gpt-6-sol")
-    assert caught.value.hint == "Write openai:gpt-6-sol."
+    assert caught.value.hint.startswith(hint)
 
 
 @given(provider=st.sampled_from(providers()), model=st.text(max_size=30))
@@ -137,15 +133,6 @@ def test_any_model_name_of_a_known_provider_has_an_answer(provider: str, model: 
     info = model_info(f"{provider}:{model}")
     assert isinstance(info, ModelInfo)
     assert info.provider == resolve(provider)[0]
-
-
-def test_a_provider_is_suggested_only_where_one_is_near() -> None:
-    with pytest.raises(CallError) as near:
-        model_info("antropic:claude")
-    assert near.value.hint == "Did you mean anthropic?"
-    with pytest.raises(CallError) as far:
-        model_info("nope:x")
-    assert far.value.hint.startswith("Known: anthropic, ")
 
 
 NEW_YEAR_MS = 1_798_761_600_000  # 2027-01-01T00:00:00Z
@@ -178,27 +165,22 @@ def test_a_model_without_prices_costs_an_unknown_amount_even_for_nothing() -> No
     assert cost(Usage(), "vllm:qwen3").amount_usd is None
     assert cost(Usage(10), "anthropic:claude-opus-9").known is False
     assert cost(Usage(10, 5), "anthropic:claude-fable-5-2").unknown == ("read",)
-
-
-def test_writes_cost_what_input_costs_where_nothing_is_charged_for_them() -> None:
-    with_write = cost(Usage(1000, 0, 1000), "deepseek:deepseek-v4-pro")
-    assert with_write.amount_usd == pytest.approx(cost(Usage(1000), "deepseek:deepseek-v4-pro").amount_usd)
+    # Where nothing is charged for writes, they cost what input costs.
+    written, plain = (cost(Usage(1000, 0, write), "deepseek:deepseek-v4-pro").amount_usd for write in (1000, 0))
+    assert written == pytest.approx(plain)
 
 
 @pytest.mark.proves("gemini", "prices")
-def test_announced_prices_hold_from_their_day_on() -> None:
-    before, after = (
-        cost(Usage(1_000_000), "gemini:gemini-3.8-flash", NEW_YEAR_MS - 1),
-        cost(Usage(1_000_000), "gemini:gemini-3.8-flash", NEW_YEAR_MS),
-    )
-    assert (before.amount_usd, after.amount_usd) == (0.75, 1.5)
-    kept = storage(1_000_000, 2, "gemini:gemini-3.8-flash", NEW_YEAR_MS - 1)
-    assert (kept.amount_usd, storage(1_000_000, 2, "gemini:gemini-3.8-flash", NEW_YEAR_MS).amount_usd) == (1.0, 2.0)
-
-
-def test_storage_is_free_except_in_explicit_caches() -> None:
-    assert storage(1000, 1, "anthropic:claude-opus-5-5").amount_usd == 0
-    assert storage(1000, 1, "gemini:gemini-9").amount_usd is None
+@pytest.mark.parametrize(
+    ("at", "price"),
+    [(-(10**20), 0.75), (-1, 0.75), (0, 0.75), (NEW_YEAR_MS - 1, 0.75), (NEW_YEAR_MS, 1.5), (10**20, 1.5)],
+)
+def test_announced_prices_hold_from_their_day_on(at: int, price: float) -> None:
+    assert cost(Usage(1_000_000), "gemini:gemini-3.8-flash", at).amount_usd == price
+    assert storage(1_000_000, 2, "gemini:gemini-3.8-flash", at).amount_usd == price / 0.75
+    # Nobody else charges for it.
+    assert storage(1000, 1, "anthropic:claude-opus-5-5", at).amount_usd == 0
+    assert storage(1000, 1, "gemini:gemini-9", at).amount_usd is None
 
 
 @pytest.mark.proves("bedrock", "prices")
@@ -240,21 +222,6 @@ def test_money_is_the_sum_of_its_parts_and_reading_never_costs_more(info, read, 
         assert (money.amount_usd or 0) <= (uncached.amount_usd or 0) + 1e-9
 
 
-def test_relative_prices_are_those_of_the_table() -> None:
-    expected = {
-        "anthropic:claude-opus-5-5": (0.05, 1.25, 2.0),
-        "anthropic:claude-fable-5-1": (0.025, 1.25, 2.0),
-        "anthropic:claude-haiku-4-5": (0.1, 1.25, 2.0),
-        "openai:gpt-6.1-sol": (0.05, 1.25, None),
-        "openai:gpt-4o": (0.5, 1.0, 1.0),
-        "openai:o4-mini": (0.25, 1.0, 1.0),
-        "deepseek:deepseek-v4-flash": (0.02, 1.0, 1.0),
-        "bedrock:amazon.nova-lite-v1:0": (0.25, 1.0, 1.0),
-        "llamacpp:any": (0.0, 1.0, 1.0),
-    }
-    assert {target: (i.r, i.w, i.w_long) for target in expected if (i := model_info(target))} == expected
-
-
 # minimum, then input, shorter write, longer write, read and output, in USD per million tokens
 CLAUDES = {
     "claude-fable-5-1": (512, 10, 12.5, 20, 0.25, 50),
@@ -293,6 +260,9 @@ RATIOS = {
     "openai:o3": (1024, 0.25, 1.0),
     "openai:o1": (1024, 0.5, 1.0),
     "openai:o3-mini": (1024, 0.5, 1.0),
+    "openai:o4-mini": (1024, 0.25, 1.0),
+    "openai:gpt-4o": (1024, 0.5, 1.0),
+    "llamacpp:any": (1, 0.0, 1.0),
     "gemini:gemini-3.8-flash": (4096, 0.1, 1.0),
     "gemini:gemini-3.1-pro-preview": (4096, 0.1, 1.0),
     "gemini:gemini-2.5-pro": (2048, 0.1, 1.0),
@@ -316,8 +286,3 @@ def test_a_simulated_request_is_paid_at_the_prices_of_its_day() -> None:
     body = {"contents": [{"role": "user", "parts": [{"text": "word " * 100}]}]}
     before, after = simulate([(NEW_YEAR_MS - 1, body), (NEW_YEAR_MS, body)], "gemini:gemini-3.8-flash")
     assert after.money.amount_usd == pytest.approx(2 * (before.money.amount_usd or 0))
-
-
-@pytest.mark.parametrize("at", [-(10**20), -1, 0, 10**20])
-def test_no_moment_is_too_far_to_have_a_price(at: int) -> None:
-    assert cost(Usage(1_000_000), "gemini:gemini-3.8-flash", at).amount_usd in (0.75, 1.5)
