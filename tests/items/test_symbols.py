@@ -153,7 +153,11 @@ def test_what_is_no_symbol_or_several_is_an_error_that_names_near_ones(
 
 @pytest.mark.parametrize(
     ("text", "problem"),
-    [("x = 1\ndef f(:\n", r"line 2, column 7: .* is not valid Python"), ("x = \0", "null bytes"), ("(" * 100_000, "too many nested|not valid")],
+    [
+        ("x = 1\ndef f(:\n", r"line 2, column 7: .* is not valid Python"),
+        ("x = \0", "null bytes"),
+        ("(" * 100_000, "too many nested|not valid"),
+    ],
 )
 def test_broken_python_is_an_error_with_a_place(tmp_path: Path, text: str, problem: str) -> None:
     path = tmp_path / "a.py"
