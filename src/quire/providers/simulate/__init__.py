@@ -49,10 +49,10 @@ class NoCache:
     def __init__(self, info: ModelInfo) -> None:
         self._info = info
 
-    def look(self, at_ms: int, seen: EngineView, began_ms: int | None = None) -> Shares:
+    def look(self, at_ms: int, request: EngineView, began_ms: int | None = None) -> Shares:
         return Shares(note=f"no prompt cache of {self._info.provider} is known")
 
-    def answered(self, prompt: array[int], held: array[int], at_ms: int) -> None:
+    def answered(self, prompt: array[int], answer: array[int], at_ms: int) -> None:
         """Nothing is kept."""
 
 
@@ -127,20 +127,20 @@ class Simulator:
 
     def step(self, at_ms: int, body: JsonObject, began_ms: int | None = None) -> Predicted:
         """Send one more request at `at_ms`; `began_ms` is when its answer began, if that is known."""
-        seen = self._seen(body)
+        request = self._view(body)
         if self.engine.keeps_answers and self._prompt_ids is None:
-            self._presume_answers(seen, at_ms)
-        shares = self.engine.look(at_ms, seen, began_ms)
-        if shares.cause == "moved" and not any(continues(old, seen.blocks) for old in self._recent):
+            self._presume_answers(request, at_ms)
+        shares = self.engine.look(at_ms, request, began_ms)
+        if shares.cause == "moved" and not any(continues(old, request.blocks) for old in self._recent):
             shares = msgspec.structs.replace(shares, cause="first", note="it goes on with no earlier request")
-        self._recent.append(seen.blocks)
+        self._recent.append(request.blocks)
         if self.engine.keeps_answers:
-            self._last = (seen.ids, at_ms)
-        return self._predicted(seen, shares, at_ms)
+            self._last = (request.ids, at_ms)
+        return self._predicted(request, shares, at_ms)
 
     def count(self, body: JsonObject) -> int:
         """The tokens of a request, without sending it."""
-        return self._total(self._seen(body))
+        return self._total(self._view(body))
 
     def answered(self, answer: str | Sequence[int] | JsonObject) -> None:
         """The answer to the last request, which some engines keep behind its prompt.
@@ -150,11 +150,11 @@ class Simulator:
         if self._last is None:
             return
         prompt, at_ms = self._last
-        held = self._held(answer)
-        self._unanswered = {key: kept for key, kept in self._unanswered.items() if kept is not prompt}
-        self.engine.answered(prompt, held, at_ms)
+        ids = self._answer_ids(answer)
+        self._unanswered = {key: waiting for key, waiting in self._unanswered.items() if waiting is not prompt}
+        self.engine.answered(prompt, ids, at_ms)
 
-    def _held(self, answer: str | Sequence[int] | JsonObject) -> array[int]:
+    def _answer_ids(self, answer: str | Sequence[int] | JsonObject) -> array[int]:
         if isinstance(answer, str):
             return self._counted.spoken(answer)
         if isinstance(answer, dict):
@@ -162,36 +162,36 @@ class Simulator:
         # Upon the last id of an answer nothing was computed any more.
         return array("i", answer[:-1])
 
-    def _seen(self, body: JsonObject) -> EngineView:
+    def _view(self, body: JsonObject) -> EngineView:
         blocks = self._reader.read(body)
         self.newest = blocks
         return EngineView(body, blocks, self._tally, self._prompt_ids)
 
-    def _presume_answers(self, seen: EngineView, at_ms: int) -> None:
+    def _presume_answers(self, request: EngineView, at_ms: int) -> None:
         """Take what the assistant says behind an earlier prompt as the answer that prompt was given."""
-        keys = [b"", *self._keys.along(seen.blocks, b"", _chained)]
+        keys = [b"", *self._keys.along(request.blocks, b"", _chained)]
         prompt: array[int] | None = None
-        said = array("i")
+        answer = array("i")
         # What the request before repeats was gone through then.
-        for place in range(leading(self._gone_through, seen.blocks), len(seen.blocks)):
-            block = seen.blocks[place]
+        for place in range(leading(self._gone_through, request.blocks), len(request.blocks)):
+            block = request.blocks[place]
             if block.role in ("assistant", "model"):
                 if prompt is None:
-                    prompt, said = self._unanswered.pop(keys[place], None), array("i")
-                said.extend(self._counted.ids(block))
+                    prompt, answer = self._unanswered.pop(keys[place], None), array("i")
+                answer.extend(self._counted.ids(block))
             else:
-                self._presume(prompt, said, at_ms)
+                self._presume(prompt, answer, at_ms)
                 prompt = None
-        self._presume(prompt, said, at_ms)
-        self._unanswered[keys[-1]] = seen.ids
-        self._gone_through = seen.blocks
+        self._presume(prompt, answer, at_ms)
+        self._unanswered[keys[-1]] = request.ids
+        self._gone_through = request.blocks
 
-    def _presume(self, prompt: array[int] | None, said: array[int], at_ms: int) -> None:
-        if prompt is not None and said:
-            self.engine.answered(prompt, said, at_ms - 1)
+    def _presume(self, prompt: array[int] | None, answer: array[int], at_ms: int) -> None:
+        if prompt is not None and answer:
+            self.engine.answered(prompt, answer, at_ms - 1)
 
-    def _predicted(self, seen: EngineView, shares: Shares, at_ms: int) -> Predicted:
-        total = self._total(seen)
+    def _predicted(self, request: EngineView, shares: Shares, at_ms: int) -> Predicted:
+        total = self._total(request)
         written = shares.write_short + shares.write_long
         read = min(shares.read, total)
         usage = Usage(total, read, shares.write_short, shares.write_long)
@@ -207,10 +207,10 @@ class Simulator:
             storage_token_hours=shares.storage_token_hours,
         )
 
-    def _total(self, seen: EngineView) -> int:
+    def _total(self, request: EngineView) -> int:
         if isinstance(self.engine, GeminiCache):
-            return len(self.engine.prompt(seen.body, seen.ids))
-        return len(seen.ids) if self.engine.by_ids else seen.total_counted
+            return len(self.engine.prompt(request.body, request.ids))
+        return len(request.ids) if self.engine.by_ids else request.total_counted
 
 
 def simulate(
@@ -244,8 +244,8 @@ def _engine(info: ModelInfo, options: dict[str, Any]) -> Engine:
 def _with_storage(money: Money, token_hours: float, info: ModelInfo, at_ms: int) -> Money:
     if not token_hours:
         return money
-    kept = storage(1, token_hours, info, at_ms)
-    if money.amount_usd is None or kept.amount_usd is None:
-        return msgspec.structs.replace(money, amount_usd=None, known=False, unknown=(*money.unknown, *kept.unknown))
-    parts = {**money.parts, **kept.parts}
-    return msgspec.structs.replace(money, amount_usd=money.amount_usd + kept.amount_usd, parts=parts)
+    stored = storage(1, token_hours, info, at_ms)
+    if money.amount_usd is None or stored.amount_usd is None:
+        return msgspec.structs.replace(money, amount_usd=None, known=False, unknown=(*money.unknown, *stored.unknown))
+    parts = {**money.parts, **stored.parts}
+    return msgspec.structs.replace(money, amount_usd=money.amount_usd + stored.amount_usd, parts=parts)

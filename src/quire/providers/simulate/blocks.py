@@ -66,8 +66,8 @@ def blocks_of(unit: Unit) -> tuple[Block, ...]:
     path, row = unit.__dict__.get("blocks", ((), ()))
     if path != unit.path:
         # All but their places are what they were.
-        was, now = (".".join(map(str, each)) for each in (path, unit.path))
-        row = tuple(msgspec.structs.replace(each, path=now + each.path[len(was) :]) for each in row)
+        was, now = (".".join(map(str, place)) for place in (path, unit.path))
+        row = tuple(msgspec.structs.replace(block, path=now + block.path[len(was) :]) for block in row)
     row = row or _blocks_of(unit)
     unit.__dict__["blocks"] = unit.path, row
     return row
@@ -118,18 +118,18 @@ def _block(unit: Unit, part: UnitPart, index: int) -> Block:
 
 
 def _pointed(row: Iterable[Block]) -> Iterator[Block]:
-    held: Block | None = None
+    before: Block | None = None
     for block in row:
         if block.kind == "cachePoint":
             point = json.loads(block.data[len(block.role.encode()) :])["cachePoint"]
             life = _LIVES.get(str(point.get("ttl") or ""), -1)
-            held = msgspec.structs.replace(held, ttl_s=life, closes=block.closes) if held else None
+            before = msgspec.structs.replace(before, ttl_s=life, closes=block.closes) if before else None
             continue
-        if held:
-            yield held
-        held = block
-    if held:
-        yield held
+        if before:
+            yield before
+        before = block
+    if before:
+        yield before
 
 
 class Reader:
@@ -182,7 +182,7 @@ def _life(part: JsonObject) -> int:
         return _LIVES.get(str(mark.get("ttl") or ""), -1)
     # A mark inside a tool result counts for the result.
     inner = part.get("content")
-    lives = [_life(each) for each in inner if isinstance(each, dict)] if isinstance(inner, list) else []
+    lives = [_life(inside) for inside in inner if isinstance(inside, dict)] if isinstance(inner, list) else []
     return next((life for life in lives if life), 0)
 
 
@@ -193,13 +193,15 @@ def continues(old: Sequence[Block], new: Sequence[Block]) -> bool:
     """
     if old and new and old[0].digest == new[0].digest:
         return True
-    (was, told), (now, tells) = (_head_and_messages(row) for row in (old, new))
-    if not was.keys().isdisjoint(now) or any(_alike(value, other) for value in was.values() for other in now.values()):
+    (old_head, old_messages), (new_head, new_messages) = (_head_and_messages(row) for row in (old, new))
+    if not old_head.keys().isdisjoint(new_head) or any(
+        _alike(value, other) for value in old_head.values() for other in new_head.values()
+    ):
         return True
-    if was or now:
-        return len(told & tells) > 1
+    if old_head or new_head:
+        return len(old_messages & new_messages) > 1
     # Nothing stands in front of the messages: the first one may be the same with a change in it.
-    return not told.isdisjoint(tells) or bool(old and new and _alike(old[0].text, new[0].text))
+    return not old_messages.isdisjoint(new_messages) or bool(old and new and _alike(old[0].text, new[0].text))
 
 
 def _head_and_messages(row: Sequence[Block]) -> tuple[dict[bytes, str], set[bytes]]:
@@ -208,20 +210,20 @@ def _head_and_messages(row: Sequence[Block]) -> tuple[dict[bytes, str], set[byte
     return head, {block.digest for block in row if block.section == "messages"}
 
 
-def _alike(one: str, other: str) -> bool:
+def _alike(text: str, other: str) -> bool:
     """Whether two texts are one with a change in it: half of the longer one at least is the same at both ends."""
-    shorter, longer = sorted((one, other), key=len)
-    front = same_start(one, other)
+    shorter, longer = sorted((text, other), key=len)
+    front = same_start(text, other)
     back = same_start(shorter[front:][::-1], longer[front:][::-1])
     return len(shorter) > 20 and front + back >= len(longer) / 2
 
 
-def same_start(one: str, other: str) -> int:
+def same_start(text: str, other: str) -> int:
     """How many leading characters agree, by halving: slices compare fast."""
-    low, high = 0, min(len(one), len(other))
+    low, high = 0, min(len(text), len(other))
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if one[low:middle] == other[low:middle] else (low, middle - 1)
+        low, high = (middle, high) if text[low:middle] == other[low:middle] else (low, middle - 1)
     return low
 
 
@@ -376,7 +378,7 @@ class Engine(Protocol):
     # Whether the model's answers are kept as well as its prompts.
     keeps_answers: bool
 
-    def look(self, at_ms: int, seen: EngineView, began_ms: int | None = None) -> Shares: ...
+    def look(self, at_ms: int, request: EngineView, began_ms: int | None = None) -> Shares: ...
 
-    def answered(self, prompt: array[int], held: array[int], at_ms: int) -> None:
-        """The model answered this prompt, and `held` of it was computed upon; engines that keep answers keep it."""
+    def answered(self, prompt: array[int], answer: array[int], at_ms: int) -> None:
+        """The model answered this prompt, and `answer` was computed upon it; engines that keep answers keep it."""

@@ -95,12 +95,12 @@ class RadixTree:
         if ids is self._latest.ids:
             return self._latest
         _, nodes, ends = self._latest.up_to(shared(self._latest.ids, ids))
-        done, node = ends[-1] if ends else 0, nodes[-1] if nodes else self.root
-        while done < len(ids) and (child := node.children.get(ids[done])) is not None:
-            same = shared(child.ids, ids[done : done + len(child.ids)])
-            done += same
+        length, node = ends[-1] if ends else 0, nodes[-1] if nodes else self.root
+        while length < len(ids) and (child := node.children.get(ids[length])) is not None:
+            same = shared(child.ids, ids[length : length + len(child.ids)])
+            length += same
             nodes.append(child)
-            ends.append(done)
+            ends.append(length)
             if same < len(child.ids):
                 break
             node = child
@@ -134,15 +134,15 @@ class RadixTree:
                 yield node
 
 
-def shared(one: array[int], other: array[int]) -> int:
+def shared(ids: array[int], other: array[int]) -> int:
     """How many leading ids agree, by halving: comparing slices is fast, comparing ids one by one is not."""
     # A thread's next prompt begins with the one before: then memory is compared once.
-    if other.tobytes().startswith(one):
-        return len(one)
-    low, high = 0, min(len(one), len(other))
+    if other.tobytes().startswith(ids):
+        return len(ids)
+    low, high = 0, min(len(ids), len(other))
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if one[low:middle] == other[low:middle] else (low, middle - 1)
+        low, high = (middle, high) if ids[low:middle] == other[low:middle] else (low, middle - 1)
     return low
 
 
@@ -158,17 +158,17 @@ class RadixCache:
         self._trees: dict[str, RadixTree] = {}
         self._salt = ""
 
-    def look(self, at_ms: int, seen: EngineView, began_ms: int | None = None) -> Shares:
-        self._salt = f"{seen.setting('cache_salt') or ''}\0{seen.setting('extra_key') or ''}"
+    def look(self, at_ms: int, request: EngineView, began_ms: int | None = None) -> Shares:
+        self._salt = f"{request.setting('cache_salt') or ''}\0{request.setting('extra_key') or ''}"
         tree = self._trees.setdefault(self._salt, RadixTree())
-        found = min(tree.match(seen.ids), len(seen.ids) - 1)
+        matched = min(tree.match(request.ids), len(request.ids) - 1)
         cause: Cause = "first" if not tree.size else ""
-        self._store(seen.ids, at_ms)
-        return Shares(max(0, found // self._page * self._page), cause=cause)
+        self._store(request.ids, at_ms)
+        return Shares(max(0, matched // self._page * self._page), cause=cause)
 
-    def answered(self, prompt: array[int], held: array[int], at_ms: int) -> None:
+    def answered(self, prompt: array[int], answer: array[int], at_ms: int) -> None:
         """Store the answer behind its prompt."""
-        self._store(prompt + held, at_ms)
+        self._store(prompt + answer, at_ms)
 
     def _store(self, ids: array[int], at_ms: int) -> None:
         tree = self._trees[self._salt]
@@ -195,26 +195,26 @@ class BlockCache:
         # The request before: most of a new one repeats it, and its keys with it.
         self._before: tuple[str, array[int], list[bytes]] = ("", array("i"), [])
 
-    def look(self, at_ms: int, seen: EngineView, began_ms: int | None = None) -> Shares:
+    def look(self, at_ms: int, request: EngineView, began_ms: int | None = None) -> Shares:
         """Read leading blocks that are stored; at least one token is always computed."""
-        self._salt = str(seen.setting("cache_salt") or "")
+        self._salt = str(request.setting("cache_salt") or "")
         first: Cause = "" if self._stored else "first"
-        keys, sure = self._keys(seen.ids)
+        keys, sure = self._keys(request.ids)
         absent = bytes(map(self._stored.__contains__, keys[sure:])).find(0)
         stored = len(keys) if absent < 0 else sure + absent
         self._store(keys, sure)
-        read = min(stored, max(0, len(seen.ids) - 1) // self._size)
+        read = min(stored, max(0, len(request.ids) - 1) // self._size)
         return Shares(read * self._size, cause=first)
 
-    def answered(self, prompt: array[int], held: array[int], at_ms: int) -> None:
+    def answered(self, prompt: array[int], answer: array[int], at_ms: int) -> None:
         """Full blocks of prompt and answer are kept."""
-        self._store(*self._keys(prompt + held))
+        self._store(*self._keys(prompt + answer))
 
     def _keys(self, ids: array[int]) -> tuple[list[bytes], int]:
         """The key of each full block, and how many leading ones are surely stored."""
-        salt, before, known = self._before
+        salt, before, keys_before = self._before
         same = shared(before, ids) // self._size if salt == self._salt else 0
-        keys = known[:same]
+        keys = keys_before[:same]
         parent = keys[-1] if keys else hashlib.sha256(self._salt.encode()).digest()
         for start in range(same * self._size, len(ids) - self._size + 1, self._size):
             parent = hashlib.sha256(parent + ids[start : start + self._size].tobytes()).digest()
@@ -265,36 +265,36 @@ class SlotCache:
         self._turn = 0
         self._serving = self._slots[0]
 
-    def look(self, at_ms: int, seen: EngineView, began_ms: int | None = None) -> Shares:
+    def look(self, at_ms: int, request: EngineView, began_ms: int | None = None) -> Shares:
         """Serve a prompt: choose its slot, bring back a better prompt from memory, reuse the common prefix."""
-        ids = seen.ids
-        slot, same, displaced = self._choose(ids, seen.setting("id_slot"))
+        ids = request.ids
+        slot, same, displaced = self._choose(ids, request.setting("id_slot"))
         first = not slot.ids and not self._memory
         if displaced and self._memory_tokens != 0:
             self._save(slot.ids)
             same = self._load(slot, ids, same)
         self._save_idle(slot)
-        cached = seen.setting("cache_prompt") is not False
+        cached = request.setting("cache_prompt") is not False
         # At least one token is always computed: the last one, whose prediction is wanted.
         read = min(same, max(0, len(ids) - 1)) if cached else 0
         cause: Cause = "first" if first else "moved" if read < min(len(slot.ids), len(ids) - 1) else ""
         self._occupy(slot, ids)
         return Shares(read, cause=cause)
 
-    def answered(self, prompt: array[int], held: array[int], at_ms: int) -> None:
+    def answered(self, prompt: array[int], answer: array[int], at_ms: int) -> None:
         """The slot goes on holding what it generated."""
-        self._serving.ids = prompt + held
+        self._serving.ids = prompt + answer
 
     def _occupy(self, slot: Slot, ids: array[int]) -> None:
         slot.ids = ids
         slot.turn = self._turn = self._turn + 1
         self._serving = slot
 
-    def _choose(self, ids: array[int], asked: object) -> tuple[Slot, int, bool]:
+    def _choose(self, ids: array[int], slot_number: object) -> tuple[Slot, int, bool]:
         """The slot for a prompt, how much the two share, and whether its present prompt should be put away first."""
         least = self._similarity * len(ids)
-        if isinstance(asked, int) and asked >= 0:
-            slot = self._slots[asked % len(self._slots)]
+        if isinstance(slot_number, int) and slot_number >= 0:
+            slot = self._slots[slot_number % len(self._slots)]
             same = shared(slot.ids, ids)
             return slot, same, bool(slot.ids) and (same <= least or _share(slot, same) < _SAVE_BELOW)
         common = [shared(slot.ids, ids) for slot in self._slots]
@@ -308,11 +308,11 @@ class SlotCache:
     def _save(self, ids: array[int]) -> None:
         """Put a prompt into memory, unless a longer one begins with it; shorter ones it begins with go."""
         most = self._memory_tokens
-        if not ids or any(shared(kept, ids) == len(ids) for kept in self._memory):
+        if not ids or any(shared(prompt, ids) == len(ids) for prompt in self._memory):
             return
         if most is not None and len(ids) > most:
             return
-        self._memory = [kept for kept in self._memory if shared(kept, ids) < len(kept)]
+        self._memory = [prompt for prompt in self._memory if shared(prompt, ids) < len(prompt)]
         # Room is made before the new prompt comes in, the oldest going first.
         while most is not None and self._memory and sum(map(len, self._memory)) + len(ids) > most:
             self._memory.pop(0)
@@ -320,13 +320,13 @@ class SlotCache:
 
     def _load(self, slot: Slot, ids: array[int], covered: int) -> int:
         """Take the prompt from memory that both keeps more of itself and covers more of the new prompt."""
-        kept_best = _share(slot, covered) if slot.ids else -1.0
+        best_share = _share(slot, covered) if slot.ids else -1.0
         best: int | None = None
         for index, candidate in enumerate(self._memory):
             same = shared(candidate, ids)
-            kept = same / len(candidate)
-            if kept >= _LEAST_KEPT and kept > kept_best and same > covered:
-                kept_best, covered, best = kept, same, index
+            share = same / len(candidate)
+            if share >= _LEAST_KEPT and share > best_share and same > covered:
+                best_share, covered, best = share, same, index
         if best is not None:
             slot.ids = self._memory.pop(best)
         return covered

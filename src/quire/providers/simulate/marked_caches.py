@@ -81,8 +81,8 @@ class Shelf:
         if entry.readable_ms > at_ms:
             return "in-flight", "the request that stores it had not begun to answer"
         if not entry.alive(at_ms):
-            passed, kept = (at_ms - entry.used_ms) // 1000, entry.life_ms // 1000
-            return "ttl", f"last used {passed:,} s before, kept for {kept:,} s"
+            passed, life = (at_ms - entry.used_ms) // 1000, entry.life_ms // 1000
+            return "ttl", f"last used {passed:,} s before, kept for {life:,} s"
         return "marker", f"what is stored up to {block.path} is out of reach of every mark"
 
 
@@ -92,12 +92,12 @@ def _moved(blocks: Sequence[Block], place: int) -> str:
     return f"{blocks[place].path} differs from the request before"
 
 
-def common(one: Sequence[bytes], other: Sequence[bytes]) -> int:
+def common(hashes: Sequence[bytes], other: Sequence[bytes]) -> int:
     """How many leading running hashes agree; after the first difference none does, so halving finds it."""
-    low, high = 0, min(len(one), len(other))
+    low, high = 0, min(len(hashes), len(other))
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if one[middle - 1] == other[middle - 1] else (low, middle - 1)
+        low, high = (middle, high) if hashes[middle - 1] == other[middle - 1] else (low, middle - 1)
     return low
 
 
@@ -124,9 +124,9 @@ class AnthropicCache:
         self._ends: GrowingValues[Block, int] = GrowingValues()
         self._hashes: GrowingValues[Block, bytes] = GrowingValues()
 
-    def look(self, at_ms: int, seen: EngineView, began_ms: int | None = None) -> Shares:
+    def look(self, at_ms: int, request: EngineView, began_ms: int | None = None) -> Shares:
         """Find the longest stored prefix, then store what the marks ask for."""
-        row = self._row(seen)
+        row = self._row(request)
         hit = self._hit(row, at_ms)
         cause, note = self._why(row, hit, at_ms)
         for place in row.marks if hit is None else [hit, *row.marks]:
@@ -134,17 +134,17 @@ class AnthropicCache:
         self._shelf.saw(row.hashes)
         return self._shares(row, hit, cause, note)
 
-    def answered(self, prompt: array[int], held: array[int], at_ms: int) -> None:
+    def answered(self, prompt: array[int], answer: array[int], at_ms: int) -> None:
         """Answers are not stored: they are written when the next request marks them."""
 
-    def _row(self, seen: EngineView) -> MarkedRow:
+    def _row(self, request: EngineView) -> MarkedRow:
         """The request's blocks; their ends and hashes go on from where they part with those of the one before."""
-        blocks = _kept(seen.blocks, self._info)
+        blocks = _prompt_blocks(request.blocks, self._info)
         return MarkedRow(
             blocks,
-            self._ends.along(blocks, 0, lambda total, block: total + seen.count(block)),
-            _hashes(self._hashes, blocks, seen.body, self._info),
-            _lives(blocks, seen.body),
+            self._ends.along(blocks, 0, lambda total, block: total + request.count(block)),
+            _hashes(self._hashes, blocks, request.body, self._info),
+            _lives(blocks, request.body),
             self._info,
             self._runs_as_one,
         )
@@ -214,7 +214,7 @@ class MarkedRow:
         return self._runs_as_one and kind in _RUNS and kind == self.blocks[place + 1].kind
 
 
-def _kept(blocks: list[Block], info: ModelInfo) -> list[Block]:
+def _prompt_blocks(blocks: list[Block], info: ModelInfo) -> list[Block]:
     """The blocks that are in the prompt: older models forget thinking once the user says something new."""
     if _keeps_thinking(info.model):
         return blocks
@@ -311,58 +311,62 @@ class BreakpointCache:
         self._shelf = Shelf()
         self._hashes: GrowingValues[Block, bytes] = GrowingValues()
 
-    def look(self, at_ms: int, seen: EngineView, began_ms: int | None = None) -> Shares:
+    def look(self, at_ms: int, request: EngineView, began_ms: int | None = None) -> Shares:
         """Read at the latest breakpoint that is stored, write the latest ones."""
-        implicit = _options(seen).get("mode", "implicit") != "explicit"
-        start = _settings(seen.body, self._info.model)
-        hashes = self._hashes.along(seen.blocks, start, _step, ground=start)
-        marks = [place for place in marked(seen.blocks) if seen.ends[place] >= self._info.min_cache_tokens]
-        asks = list(self._asked(seen)) if implicit else []
+        implicit = _options(request).get("mode", "implicit") != "explicit"
+        start = _settings(request.body, self._info.model)
+        hashes = self._hashes.along(request.blocks, start, _step, ground=start)
+        marks = [place for place in marked(request.blocks) if request.ends[place] >= self._info.min_cache_tokens]
+        asks = list(self._implicit_marks(request)) if implicit else []
         places = sorted({*marks, *asks})[-self._info.cache.lookback :]
         hit = next((place for place in reversed(places) if self._shelf.readable(hashes[place], at_ms)), None)
-        cause, note = self._why(seen, hashes, hit, places, at_ms)
+        cause, note = self._why(request, hashes, hit, places, at_ms)
         most = self._info.max_breakpoints
         # The latest marks; unless they are off, one implicit breakpoint at the latest message that asks.
         writes = sorted({*marks[-(most - 1) :], *asks[:1]}) if implicit else marks[-most:]
         for place in writes if hit is None else [hit, *writes]:
-            self._shelf.keep(hashes[place], self._life_s(seen) * 1000, at_ms, began_ms)
+            self._shelf.keep(hashes[place], self._life_s(request) * 1000, at_ms, began_ms)
         self._shelf.saw(hashes)
-        return self._shares(seen, hit, writes, cause, note)
+        return self._shares(request, hit, writes, cause, note)
 
-    def answered(self, prompt: array[int], held: array[int], at_ms: int) -> None:
+    def answered(self, prompt: array[int], answer: array[int], at_ms: int) -> None:
         """Answers are not stored; assistant output takes no breakpoint."""
 
-    def _asked(self, seen: EngineView) -> Iterator[int]:
+    def _implicit_marks(self, request: EngineView) -> Iterator[int]:
         """Implicit breakpoints, the latest first: ends of what was asked, as many as are looked at."""
-        back = range(len(seen.blocks) - 1, -1, -1)
-        long = takewhile(lambda place: seen.ends[place] >= self._info.min_cache_tokens, back)
-        return islice((place for place in long if _asks(seen.blocks[place])), self._info.cache.lookback)
+        back = range(len(request.blocks) - 1, -1, -1)
+        long = takewhile(lambda place: request.ends[place] >= self._info.min_cache_tokens, back)
+        return islice((place for place in long if _asks(request.blocks[place])), self._info.cache.lookback)
 
-    def _life_s(self, seen: EngineView) -> int:
+    def _life_s(self, request: EngineView) -> int:
         short, *longer = self._info.cache.ttl_s
-        return longer[0] if longer and _options(seen).get("ttl") == "12h" else short
+        return longer[0] if longer and _options(request).get("ttl") == "12h" else short
 
-    def _shares(self, seen: EngineView, hit: int | None, writes: list[int], cause: Cause, note: str) -> Shares:
-        read = seen.ends[hit] if hit is not None else 0
-        written = max(0, max((seen.ends[place] for place in writes), default=0) - read)
-        if self._life_s(seen) > self._info.cache.ttl_s[0]:
+    def _shares(self, request: EngineView, hit: int | None, writes: list[int], cause: Cause, note: str) -> Shares:
+        read = request.ends[hit] if hit is not None else 0
+        written = max(0, max((request.ends[place] for place in writes), default=0) - read)
+        if self._life_s(request) > self._info.cache.ttl_s[0]:
             return Shares(read, 0, written, cause, note)
         return Shares(read, written, 0, cause, note)
 
     def _why(
-        self, seen: EngineView, hashes: list[bytes], hit: int | None, places: list[int], at_ms: int
+        self, request: EngineView, hashes: list[bytes], hit: int | None, places: list[int], at_ms: int
     ) -> tuple[Cause, str]:
         if self._shelf.untouched:
             return "first", "nothing was stored before this request"
-        if not places and _options(seen).get("mode") == "explicit" and not any(block.ttl_s for block in seen.blocks):
+        if (
+            not places
+            and _options(request).get("mode") == "explicit"
+            and not any(block.ttl_s for block in request.blocks)
+        ):
             return "marker", "explicit mode without a breakpoint uses no cache"
         if not places:
             return "minimum", f"no breakpoint stands behind {self._info.min_cache_tokens:,} tokens"
-        return self._shelf.why(hashes, seen.blocks, hit, at_ms)
+        return self._shelf.why(hashes, request.blocks, hit, at_ms)
 
 
-def _options(seen: EngineView) -> JsonObject:
-    options: JsonObject = seen.setting("prompt_cache_options") or {}
+def _options(request: EngineView) -> JsonObject:
+    options: JsonObject = request.setting("prompt_cache_options") or {}
     return options
 
 

@@ -26,46 +26,46 @@ class StepCache:
         # The lengths of the prompts that were seen, to tell one that was too short from one that differs.
         self._lengths: dict[str, set[int]] = {}
 
-    def look(self, at_ms: int, seen: EngineView, began_ms: int | None = None) -> Shares:
+    def look(self, at_ms: int, request: EngineView, began_ms: int | None = None) -> Shares:
         """Requests with another key are served elsewhere, and share nothing."""
-        key = str(seen.setting(self._cache.key) or "") if self._cache.key else ""
+        key = str(request.setting(self._cache.key) or "") if self._cache.key else ""
         tree = self._trees.setdefault(key, RadixTree())
-        life_ms = self._life_ms(seen)
-        stored = tree.match(seen.ids)
-        found = tree.match(seen.ids, lambda node: _alive(node, at_ms, life_ms))
-        read = self._rounded(found)
+        life_ms = self._life_ms(request)
+        stored = tree.match(request.ids)
+        matched = tree.match(request.ids, lambda node: _alive(node, at_ms, life_ms))
+        read = self._rounded(matched)
         lengths = self._lengths.setdefault(key, set())
-        cause, note = self._why(tree, stored, found, len(seen.ids), lengths)
-        tree.insert(seen.ids, at_ms)
-        lengths.add(len(seen.ids))
+        cause, note = self._why(tree, stored, matched, len(request.ids), lengths)
+        tree.insert(request.ids, at_ms)
+        lengths.add(len(request.ids))
         return Shares(read, cause=cause, note=note)
 
-    def answered(self, prompt: array[int], held: array[int], at_ms: int) -> None:
+    def answered(self, prompt: array[int], answer: array[int], at_ms: int) -> None:
         """Prompts are cached, answers are not."""
 
     def _rounded(self, tokens: int) -> int:
         whole = tokens // self._cache.step * self._cache.step if self._cache.step else tokens
         return whole if whole >= max(1, self._cache.min_tokens) else 0
 
-    def _life_ms(self, seen: EngineView) -> int | None:
+    def _life_ms(self, request: EngineView) -> int | None:
         """The idle life in force: `prompt_cache_retention` may ask for the longer one."""
         if not self._cache.ttl_s:
             return None
-        longer = seen.setting("prompt_cache_retention") == "24h"
+        longer = request.setting("prompt_cache_retention") == "24h"
         return self._cache.ttl_s[-1 if longer else 0] * 1000
 
-    def _why(self, tree: RadixTree, stored: int, found: int, total: int, lengths: set[int]) -> tuple[Cause, str]:
+    def _why(self, tree: RadixTree, stored: int, matched: int, total: int, lengths: set[int]) -> tuple[Cause, str]:
         if not tree.size:
             return "first", "nothing was stored before this request"
-        if self._rounded(stored) > self._rounded(found):
+        if self._rounded(stored) > self._rounded(matched):
             return "ttl", f"{stored:,} tokens were stored, but unused for too long"
-        if self._rounded(found):
+        if self._rounded(matched):
             return "", ""
         least = max(self._cache.min_tokens, self._cache.step)
         if total < least:
             return "minimum", f"prompts under {least:,} tokens are not cached"
         # All of an earlier prompt was found again, or none could be stored.
-        if found in lengths or max(lengths) < least:
+        if matched in lengths or max(lengths) < least:
             return "minimum", f"the requests before had less than {least:,} tokens to store"
         return "moved", "the prompt differs early from every earlier one"
 
@@ -99,17 +99,17 @@ class GeminiCache:
         self._implicit = StepCache(info)
         self._explicit: dict[str, ExplicitCache] = {}
 
-    def look(self, at_ms: int, seen: EngineView, began_ms: int | None = None) -> Shares:
-        kept = self._kept_until(at_ms)
-        if is_cache(seen.body):
-            return self._create(at_ms, seen, kept)
-        name = seen.body.get("cachedContent") or seen.body.get("cached_content")
+    def look(self, at_ms: int, request: EngineView, began_ms: int | None = None) -> Shares:
+        token_hours = self._hours_until(at_ms)
+        if is_cache(request.body):
+            return self._create(at_ms, request, token_hours)
+        name = request.body.get("cachedContent") or request.body.get("cached_content")
         if not name:
-            shares = self._implicit.look(at_ms, seen, began_ms)
-            return msgspec.structs.replace(shares, storage_token_hours=kept)
-        return self._read(str(name), at_ms, seen, kept)
+            shares = self._implicit.look(at_ms, request, began_ms)
+            return msgspec.structs.replace(shares, storage_token_hours=token_hours)
+        return self._read(str(name), at_ms, request, token_hours)
 
-    def answered(self, prompt: array[int], held: array[int], at_ms: int) -> None:
+    def answered(self, prompt: array[int], answer: array[int], at_ms: int) -> None:
         """Answers are not cached."""
 
     def prompt(self, body: JsonObject, ids: array[int]) -> array[int]:
@@ -127,20 +127,20 @@ class GeminiCache:
         if name in self._explicit:
             self._explicit[name].expires_ms = at_ms + int(ttl_s * 1000)
 
-    def _create(self, at_ms: int, seen: EngineView, kept: float) -> Shares:
-        name = str(seen.body.get("name") or f"cachedContents/{len(self._explicit) + 1}")
-        ttl_ms = int(seconds(seen.body.get("ttl"), self._info.cache.ttl_s[0]) * 1000)
-        self._explicit[name] = ExplicitCache(seen.ids, at_ms, at_ms + ttl_ms)
-        return Shares(cause="first", note=f"{name} created", storage_token_hours=kept)
+    def _create(self, at_ms: int, request: EngineView, token_hours: float) -> Shares:
+        name = str(request.body.get("name") or f"cachedContents/{len(self._explicit) + 1}")
+        ttl_ms = int(seconds(request.body.get("ttl"), self._info.cache.ttl_s[0]) * 1000)
+        self._explicit[name] = ExplicitCache(request.ids, at_ms, at_ms + ttl_ms)
+        return Shares(cause="first", note=f"{name} created", storage_token_hours=token_hours)
 
-    def _read(self, name: str, at_ms: int, seen: EngineView, kept: float) -> Shares:
+    def _read(self, name: str, at_ms: int, request: EngineView, token_hours: float) -> Shares:
         stored = self._explicit.get(name)
         cause: Cause = "" if stored and at_ms < stored.expires_ms else "ttl" if stored else "first"
         read = len(stored.ids) if stored and not cause else 0
         note = "" if not cause else f"{name} has expired" if stored else f"{name} was never created"
-        return Shares(read, cause=cause, note=note, storage_token_hours=kept)
+        return Shares(read, cause=cause, note=note, storage_token_hours=token_hours)
 
-    def _kept_until(self, at_ms: int) -> float:
+    def _hours_until(self, at_ms: int) -> float:
         """Token hours of storage since the last request, over all explicit caches."""
         return sum(_token_hours(stored, at_ms) for stored in self._explicit.values())
 
@@ -180,10 +180,10 @@ class Prefixes:
     def follow(self, ids: array[int]) -> int:
         """Go over to another prompt; how much of it is the one before's."""
         same = shared(self._ids, ids)
-        kept = bisect_right(self._ends, same)
-        for end in self._ends[kept:]:
+        valid = bisect_right(self._ends, same)
+        for end in self._ends[valid:]:
             del self._at[end]
-        del self._ends[kept:]
+        del self._ends[valid:]
         self._ids = ids
         return same
 
@@ -213,23 +213,23 @@ class UnitCache:
         # Up to where the prompt at hand was hashed at every one of these lengths.
         self._hashed = 0
 
-    def look(self, at_ms: int, seen: EngineView, began_ms: int | None = None) -> Shares:
-        self._follow(seen.ids)
-        read = self._longest(len(seen.ids), at_ms)
-        shared = self._prompts.match(seen.ids)
+    def look(self, at_ms: int, request: EngineView, began_ms: int | None = None) -> Shares:
+        self._follow(request.ids)
+        read = self._longest(len(request.ids), at_ms)
+        shared = self._prompts.match(request.ids)
         cause, note = self._why(read, shared)
-        self._store(len(seen.ids), at_ms)
-        if 0 < shared < len(seen.ids):
+        self._store(len(request.ids), at_ms)
+        if 0 < shared < len(request.ids):
             # The common beginning becomes a unit now: the third request that has it can read it.
             self._store(shared, at_ms)
-        for end in range(self._interval, len(seen.ids), self._interval) if self._interval else ():
+        for end in range(self._interval, len(request.ids), self._interval) if self._interval else ():
             self._store(end, at_ms)
-        self._prompts.insert(seen.ids, at_ms)
+        self._prompts.insert(request.ids, at_ms)
         return Shares(read, cause=cause, note=note)
 
-    def answered(self, prompt: array[int], held: array[int], at_ms: int) -> None:
+    def answered(self, prompt: array[int], answer: array[int], at_ms: int) -> None:
         """The end of the answer ends a unit too."""
-        whole = prompt + held
+        whole = prompt + answer
         self._follow(whole)
         self._store(len(whole), at_ms)
         self._prompts.insert(whole, at_ms)
