@@ -108,10 +108,10 @@ def verdict(
     info = model_info(f"{now.provider}:{now.model}")
     could = min(before.usage.input_total, now.usage.input_total)
     lost = could - now.usage.cache_read
-    if lost < max(_told_from(before.usage, info), _SHARE * could):
+    if lost < max(_smallest_loss(before.usage, info), _SHARE * could):
         return None
     cause, confidence, place, note = _cause(before, now, units, size, info)
-    if place and now.given and cause not in _SIDES and _is_own(before, now, place):
+    if place and now.given and cause not in _SIDES and _moved_by_quire(before, now, place):
         cause, note = "quire", f"{CAUSES[cause][0]}{': ' if note else ''}{note}"
     return Verdict(
         cause=cause,
@@ -126,20 +126,19 @@ def verdict(
     )
 
 
-def _is_own(before: SentCall, now: SentCall, place: Moved) -> bool:
+def _moved_by_quire(before: SentCall, now: SentCall, place: Moved) -> bool:
     """Whether Quire moved what moved: the application went on as before, or never sent what stands there now."""
     old, new = (units_of(call, call.given or None) for call in (before, now))
     if first_moved(old, new) is None:
         return True
     was, is_now, _ = place
-    said = {unit.hashes for unit in new}
-    return was.section != "system" and (was.hashes in said if is_now is None else is_now.hashes not in said)
+    sent = {unit.hashes for unit in new}
+    return was.section != "system" and (was.hashes in sent if is_now is None else is_now.hashes not in sent)
 
 
-def _told_from(before: Usage, info: ModelInfo) -> int:
-    """How many tokens are a loss: few where the server caches to the token, known of it or seen."""
-    seen = _caches_less(before, info)
-    return _FEWEST if seen or info.min_cache_tokens < _FEWEST else _TOKENS
+def _smallest_loss(before: Usage, info: ModelInfo) -> int:
+    """How many unread tokens count as a loss: few where the server is known, or was observed, to cache to the token."""
+    return _FEWEST if _caches_less(before, info) or info.min_cache_tokens < _FEWEST else _TOKENS
 
 
 def _caches_less(before: Usage, info: ModelInfo) -> bool:
@@ -157,7 +156,7 @@ def _lost_usd(used: Usage, lost: int, info: ModelInfo, at_ms: int | None) -> flo
         cache_write_1h=max(0, used.cache_write_1h - (lost - unwritten)),
         charged=None,
     )
-    paid, less = (cost(each, info, at_ms).amount_usd for each in (msgspec.structs.replace(used, charged=None), better))
+    paid, less = (cost(use, info, at_ms).amount_usd for use in (msgspec.structs.replace(used, charged=None), better))
     return paid - less if paid is not None and less is not None else None
 
 
@@ -171,13 +170,13 @@ def _cause(
     old, new = units
     place = first_moved(old, new)
     if place is not None:
-        if found := _unread_mark(before, now, units, size, info):
-            return found
+        if blamed := _unread_mark(before, now, units, size, info):
+            return blamed
         # What stands in front of the moved byte can still be read: less than that has another reason besides.
         standing = sum(map(size, old[: list(old).index(place[0])]))
-        known = bool(now.usage and now.usage.cache_read >= standing * 0.6 - _TOKENS)
+        explained = bool(now.usage and now.usage.cache_read >= standing * 0.6 - _TOKENS)
         cause, note = moved_cause(old, new, place)
-        return cause, "certain" if known else "likely", place, note
+        return cause, "certain" if explained else "likely", place, note
     return _same_bytes(before, now, units, size, info)
 
 
@@ -190,12 +189,12 @@ def _unread_mark(
         (at for at, (was, is_now) in enumerate(zip(old, new, strict=False)) if bytes_of(was) != bytes_of(is_now)), 0
     )
     marked = [at for at in range(same) if old[at].marked and new[at].marked]
-    held = sum(map(size, new[: marked[-1] + 1])) if marked else 0
+    marked_tokens = sum(map(size, new[: marked[-1] + 1])) if marked else 0
     read = now.usage.cache_read if now.usage is not None else 0
-    if held < max(2 * _TOKENS, info.min_cache_tokens) or read >= 0.6 * held - _TOKENS:
+    if marked_tokens < max(2 * _TOKENS, info.min_cache_tokens) or read >= 0.6 * marked_tokens - _TOKENS:
         return None
-    if found := _expired(before, now, info, _life(before, info)):
-        return "ttl", "certain", None, found
+    if expiry := _expired(before, now, info, _life(before, info)):
+        return "ttl", "certain", None, expiry
     return "provider", "likely", None, f"the mark at {where(new[marked[-1]])} should have been read"
 
 
@@ -220,10 +219,10 @@ _SETTINGS = (
 
 def _setting(body: JsonObject, name: str) -> Json:
     """What a body says at a path: generationConfig.thinkingConfig."""
-    found: Json = body
+    value: Json = body
     for key in name.split("."):
-        found = found.get(key) if isinstance(found, dict) else None
-    return found
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
 
 
 def _same_bytes(
@@ -234,8 +233,8 @@ def _same_bytes(
         return "settings", "likely", None, ", ".join(changed)
     if _below(before, now, info):
         return "minimum", "certain", None, f"cached from {info.min_cache_tokens:,} tokens on"
-    if found := _expired(before, now, info, _life(before, info)):
-        return "ttl", "certain", None, found
+    if expiry := _expired(before, now, info, _life(before, info)):
+        return "ttl", "certain", None, expiry
     if written(before.body) == written(now.body):
         return "retry", "likely", None, ""
     if info.max_breakpoints and info.engine == "anthropic":
@@ -255,7 +254,7 @@ def _below(before: SentCall, now: SentCall, info: ModelInfo) -> bool:
     """Whether one of two requests was too small: the earlier to leave anything, or the later to read it."""
     if before.usage is not None and _caches_less(before.usage, info):
         return False
-    return any(each.usage is not None and each.usage.input_total < info.min_cache_tokens for each in (before, now))
+    return any(call.usage is not None and call.usage.input_total < info.min_cache_tokens for call in (before, now))
 
 
 # So many blocks in front of a mark are looked at for what was cached.
@@ -283,8 +282,8 @@ def _from_usage(before: SentCall, now: SentCall, info: ModelInfo) -> tuple[str, 
     assert now.usage is not None
     if now.compacted:
         return "compaction", "certain", None, "the client says so"
-    if found := _expired(before, now, info, _life(before, info)):
-        return "ttl", "likely", None, found
+    if expiry := _expired(before, now, info, _life(before, info)):
+        return "ttl", "likely", None, expiry
     if now.usage.input_total < 0.6 * before.usage.input_total:
         return ("compaction", "likely", None, f"{before.usage.input_total:,} tokens became {now.usage.input_total:,}")
     if _below(before, now, info):
@@ -298,8 +297,8 @@ def _expired(before: SentCall, now: SentCall, info: ModelInfo, life_s: int) -> s
     gap = (now.at_ms - before.at_ms) // 1000
     if gap < 0.95 * life_s:
         return ""
-    asked = " (an hour was asked for)" if life_s < max(info.ttl_s) and _asks_longer(before.body) else ""
-    return f"{gap:,} s after the request before; kept for {life_s:,} s{asked}"
+    longer = " (an hour was asked for)" if life_s < max(info.ttl_s) and _asks_longer(before.body) else ""
+    return f"{gap:,} s after the request before; kept for {life_s:,} s{longer}"
 
 
 def _life(before: SentCall, info: ModelInfo) -> int:

@@ -83,19 +83,19 @@ class WatchedConversation:
         self.has_tools = self.has_tools or any(unit.section == "tools" for unit in units)
         if call.usage is None:
             return None
-        found = self._judge(call, units)
+        loss = self._judge(call, units)
         self._before = call, units
-        return found
+        return loss
 
     def _judge(self, call: SentCall, units: tuple[Unit, ...]) -> Verdict | None:
         if self._before is None:
             return None
-        found = verdict(self._before[0], call, (self._before[1], units), self._size)
-        if found is not None:
-            self.verdicts.append(found)
-            self.spent.lost += found.lost
-            self.spent.lost_usd += found.usd or 0.0
-        return found
+        loss = verdict(self._before[0], call, (self._before[1], units), self._size)
+        if loss is not None:
+            self.verdicts.append(loss)
+            self.spent.lost += loss.lost
+            self.spent.lost_usd += loss.usd or 0.0
+        return loss
 
     def join(self, later: WatchedConversation) -> None:
         """Go on with what was read apart: the same as if its requests had come one by one."""
@@ -135,13 +135,13 @@ class WatchedConversation:
 
 def _messages(call: SentCall, units: Iterable[Unit]) -> list[str]:
     """What a call says, by hash; a history that was fitted on the way is known by what the application sent."""
-    given = units_of(call, call.given) if call.given else ()
-    return [hash for unit in (*units, *given) if unit.section == "messages" for hash in unit.hashes]
+    as_given = units_of(call, call.given) if call.given else ()
+    return [hash for unit in (*units, *as_given) if unit.section == "messages" for hash in unit.hashes]
 
 
-def _says_much(units: Iterable[Unit], said: set[str]) -> bool:
+def _says_much(units: Iterable[Unit], earlier_hashes: set[str]) -> bool:
     """Whether one of the messages that were said before is more than a sentence."""
-    messages = (unit for unit in units if unit.section == "messages" and not said.isdisjoint(unit.hashes))
+    messages = (unit for unit in units if unit.section == "messages" and not earlier_hashes.isdisjoint(unit.hashes))
     return any(unit.size > 100 for unit in messages)
 
 
@@ -161,9 +161,9 @@ class Grouping:
         """The conversation that a call goes on with, or begins, and what it lost."""
         reply = call.id, call.usage.input_total if call.usage else 0
         if call.id and not call.body and reply in self._replies:
-            known = self.conversations[self._replies[reply]]
-            known.spent.copies += 1
-            return known, None
+            counted_in = self.conversations[self._replies[reply]]
+            counted_in.spent.copies += 1
+            return counted_in, None
         units = units_of(call)
         messages = _messages(call, units)
         at = self._place(call, messages, units)
@@ -186,7 +186,7 @@ class Grouping:
             if at is None:
                 later.kind = self._kind(first, units)
                 at = self._begin(later, first)
-                self._hold(at, later.messages, known=False)
+                self._hold(at, later.messages, indexed=False)
             else:
                 self._hold(at, later.messages)
                 self.conversations[at].join(later)
@@ -201,12 +201,12 @@ class Grouping:
             self._by_session[call.session, call.agent] = at
         return at
 
-    def _hold(self, at: int, messages: Iterable[str], known: bool = True) -> None:
+    def _hold(self, at: int, messages: Iterable[str], indexed: bool = True) -> None:
         """Remember which conversation said what."""
-        held = self.conversations[at].messages
-        for hash in set(messages) - held if known else messages:
+        hashes = self.conversations[at].messages
+        for hash in set(messages) - hashes if indexed else messages:
             self._holders.setdefault(hash, []).append(at)
-        held.update(messages)
+        hashes.update(messages)
 
     def _place(self, call: SentCall, messages: list[str], units: tuple[Unit, ...]) -> int | None:
         """The conversation that shares most of a call's messages."""
@@ -220,10 +220,10 @@ class Grouping:
         best = max(going_on, key=lambda at: (same[at], at), default=None)
         if best is None:
             return None
-        known = self.conversations[best]
-        enough = same[best] >= min(2, len(set(messages))) or len(known.messages) <= 2
+        candidate = self.conversations[best]
+        enough = same[best] >= min(2, len(set(messages))) or len(candidate.messages) <= 2
         # One message in common, of several, is a coincidence ("continue", an equal greeting), unless it says much.
-        return best if enough or (_says_much(units, known.messages) and known.goes_on(units)) else None
+        return best if enough or (_says_much(units, candidate.messages) and candidate.goes_on(units)) else None
 
     def _kind(self, call: SentCall, units: tuple[Unit, ...]) -> ConversationKind:
         """Whether something new in a session is asked beside it, or is another agent's work."""
@@ -234,7 +234,7 @@ class Grouping:
             return "main"
         has_tools = any(unit.section == "tools" for unit in units)
         asks_once = sum(unit.section == "messages" for unit in units) <= 2 and not has_tools
-        return "side" if asks_once and any(each.has_tools for each in others) else "agent"
+        return "side" if asks_once and any(conversation.has_tools for conversation in others) else "agent"
 
 
 def _spent(call: SentCall) -> Spent:
@@ -257,8 +257,8 @@ def _spent(call: SentCall) -> Spent:
 
 # What all of it comes to: by conversation, by cause, in tokens and in money; read by as many cores as there are.
 
-Given = TypeVar("Given")
-Made = TypeVar("Made")
+Argument = TypeVar("Argument")
+Output = TypeVar("Output")
 
 
 def file_parts(path: str | Path) -> Iterator[FilePart]:
@@ -284,9 +284,9 @@ class AuditReport(msgspec.Struct, frozen=True):
         """What each cause lost, the dearest first."""
         out: dict[str, Spent] = {}
         for audited in self.conversations:
-            for found in audited.verdicts:
-                row = out.setdefault(found.cause, Spent())
-                row += Spent(1, lost=found.lost, lost_usd=found.usd or 0.0)
+            for loss in audited.verdicts:
+                row = out.setdefault(loss.cause, Spent())
+                row += Spent(1, lost=loss.lost, lost_usd=loss.usd or 0.0)
         return dict(sorted(out.items(), key=lambda item: (-item[1].lost_usd, -item[1].lost)))
 
     def as_json(self) -> JsonObject:
@@ -300,7 +300,7 @@ class AuditReport(msgspec.Struct, frozen=True):
                 "kind": audited.kind,
                 "bodies": audited.bodies,
                 **audited.spent.as_json(),
-                "losses": [msgspec.to_builtins(found) for found in audited.verdicts],
+                "losses": [msgspec.to_builtins(loss) for loss in audited.verdicts],
             }
             for audited in self.conversations
         ]
@@ -317,9 +317,9 @@ def audit(calls: Iterable[SentCall]) -> AuditReport:
 
 def report_of(grouping: Grouping) -> AuditReport:
     total = Spent()
-    for each in grouping.conversations:
-        total += each.spent
-    worst = sorted(grouping.conversations, key=lambda each: (-each.spent.lost_usd, -each.spent.lost))
+    for audited in grouping.conversations:
+        total += audited.spent
+    worst = sorted(grouping.conversations, key=lambda audited: (-audited.spent.lost_usd, -audited.spent.lost))
     return AuditReport(total, tuple(worst))
 
 
@@ -351,27 +351,27 @@ def audit_part(part: FilePart) -> PartOfAudit:
 def audit_files(
     files: Iterable[FilePart],
     run: Callable[[Callable[[FilePart], PartOfAudit], Iterable[FilePart]], Iterator[PartOfAudit]] = map,
-    each: Callable[[PartOfAudit], None] = lambda part: None,
+    on_part: Callable[[PartOfAudit], None] = lambda part: None,
 ) -> AuditReport:
-    """The report over files; `run` is how parts are read (`map`, `on_cores`, `on_ray`), `each` is told of every one."""
+    """The report over files; `run` is how parts are read (`map`, `on_cores`, `on_ray`), `on_part` gets each of them."""
     grouping = Grouping()
     for part in run(audit_part, files):
-        each(part)
+        on_part(part)
         grouping.join(part.grouping, part.usage_only)
     return report_of(grouping)
 
 
-def on_cores(count: int) -> Callable[[Callable[[Given], Made], Iterable[Given]], Iterator[Made]]:
+def on_cores(count: int) -> Callable[[Callable[[Argument], Output], Iterable[Argument]], Iterator[Output]]:
     """`map` on so many processes, in order; only as much as they are about to need is handed out."""
 
-    def run(function: Callable[[Given], Made], given: Iterable[Given]) -> Iterator[Made]:
+    def run(function: Callable[[Argument], Output], arguments: Iterable[Argument]) -> Iterator[Output]:
         from concurrent.futures import Future, ProcessPoolExecutor
         from multiprocessing import get_context
 
         with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as workers:
-            ahead: deque[Future[Made]] = deque()
-            for each in given:
-                ahead.append(workers.submit(function, each))
+            ahead: deque[Future[Output]] = deque()
+            for argument in arguments:
+                ahead.append(workers.submit(function, argument))
                 if len(ahead) > 2 * count:
                     yield ahead.popleft().result()
             while ahead:
@@ -380,10 +380,10 @@ def on_cores(count: int) -> Callable[[Callable[[Given], Made], Iterable[Given]],
     return run
 
 
-def on_ray(address: str) -> Callable[[Callable[[Given], Made], Iterable[Given]], Iterator[Made]]:
+def on_ray(address: str) -> Callable[[Callable[[Argument], Output], Iterable[Argument]], Iterator[Output]]:
     """`map` on a Ray cluster, whose nodes see the same files; in order, a few parts for each core ahead."""
 
-    def run(function: Callable[[Given], Made], given: Iterable[Given]) -> Iterator[Made]:
+    def run(function: Callable[[Argument], Output], arguments: Iterable[Argument]) -> Iterator[Output]:
         try:
             import ray
         except ImportError as error:
@@ -393,8 +393,8 @@ def on_ray(address: str) -> Callable[[Callable[[Given], Made], Iterable[Given]],
             remote = ray.remote(num_cpus=1)(function)
             most = 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
             ahead: deque[object] = deque()
-            for each in given:
-                ahead.append(remote.remote(each))
+            for argument in arguments:
+                ahead.append(remote.remote(argument))
                 if len(ahead) > most:
                     yield ray.get(ahead.popleft())
             while ahead:

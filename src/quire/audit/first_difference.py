@@ -62,7 +62,7 @@ def first_moved(old: Sequence[Unit], new: Sequence[Unit]) -> Moved | None:
 
 
 def bytes_of(unit: Unit) -> bytes:
-    """What was sent of a unit, marks left out, its keys in the order they came."""
+    """A unit as it was sent, without cache marks, its keys in the order they came."""
     return b"\n".join(map(written, unit.compared))
 
 
@@ -76,8 +76,8 @@ def texts_of(value: Json) -> list[str]:
         return [value]
     if isinstance(value, list | tuple):
         return [text for inner in value for text in texts_of(inner)]
-    inner = [value[key] for key in value if key not in ("type", "role")] if isinstance(value, dict) else []
-    return [text for each in inner for text in texts_of(each)]
+    fields = [value[key] for key in value if key not in ("type", "role")] if isinstance(value, dict) else []
+    return [text for field in fields for text in texts_of(field)]
 
 
 def _same_json(was: Unit, now: Unit) -> bool:
@@ -93,8 +93,8 @@ def _as_json(value: Json) -> Json:
         except (msgspec.DecodeError, RecursionError):
             return value
     if isinstance(value, dict):
-        return {key: _as_json(each) for key, each in value.items()}
-    return [_as_json(each) for each in value] if isinstance(value, list | tuple) else value
+        return {key: _as_json(inner) for key, inner in value.items()}
+    return [_as_json(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 # What moved, by where it stands and what it says there.
@@ -117,16 +117,16 @@ def _tools(old: Sequence[Unit], new: Sequence[Unit], place: Moved) -> tuple[str,
     if sorted(map(canonical, before)) == sorted(map(canonical, after)):
         return "tools-reordered", ""
     changed = sorted({*map(_name, before)} ^ {*map(_name, after)})
-    if not changed and now is not None and (found := _volatile(_text(was), _text(now), offset)):
-        return found, f"{where(was)}: {_around(_text(was), offset)!r} became {_around(_text(now), offset)!r}"
+    if not changed and now is not None and (cause := _volatile(_text(was), _text(now), offset)):
+        return cause, f"{where(was)}: {_around(_text(was), offset)!r} became {_around(_text(now), offset)!r}"
     return "tools-changed", ", ".join(changed[:5]) or "a definition"
 
 
 def _definitions(units: Sequence[Unit]) -> list[Json]:
     """The tools, one by one: Gemini has all of them in one."""
-    tools = [each for unit in units if unit.section == "tools" for each in unit.compared]
-    listed = [each.get("functionDeclarations") if isinstance(each, dict) else None for each in tools]
-    return [each for tool, inner in zip(tools, listed, strict=True) for each in (inner or [tool])]
+    tools = [tool for unit in units if unit.section == "tools" for tool in unit.compared]
+    listed = [tool.get("functionDeclarations") if isinstance(tool, dict) else None for tool in tools]
+    return [definition for tool, inner in zip(tools, listed, strict=True) for definition in (inner or [tool])]
 
 
 def _name(tool: Json) -> str:
@@ -156,15 +156,15 @@ def _volatile(old: str, new: str, offset: int) -> str:
     was, now = _stands(ID, old, offset), _stands(ID, new, offset)
     if was and now:
         return "random-id"
-    one, other = (_stands(_WORD, text, offset) for text in (old, new))
-    drawn = was or now or (_CAPITAL_WITHIN.search(one) and _CAPITAL_WITHIN.search(other))
-    return "random-id" if drawn and len(was or one) == len(now or other) else ""
+    word_before, word_now = (_stands(_WORD, text, offset) for text in (old, new))
+    drawn = was or now or (_CAPITAL_WITHIN.search(word_before) and _CAPITAL_WITHIN.search(word_now))
+    return "random-id" if drawn and len(was or word_before) == len(now or word_now) else ""
 
 
 def _stands(pattern: re.Pattern[str], text: str, offset: int) -> str:
     """What a pattern finds at a place of a text."""
     near = pattern.finditer(text, max(0, offset - 60), offset + 60)
-    return next((found[0] for found in near if found.start() <= offset <= found.end()), "")
+    return next((match[0] for match in near if match.start() <= offset <= match.end()), "")
 
 
 # What is fetched for each question stands under a heading that says so, and is another text each time.
@@ -175,8 +175,8 @@ _FETCHED = re.compile(
 
 def _system(was: Unit, now: Unit, offset: int) -> tuple[str, str]:
     old, new = _text(was), _text(now)
-    if found := _volatile(old, new, offset):
-        return found, f"{_around(old, offset)!r} became {_around(new, offset)!r}"
+    if cause := _volatile(old, new, offset):
+        return cause, f"{_around(old, offset)!r} became {_around(new, offset)!r}"
     tail, ending = min(len(old), len(new)) - offset, same_start(old[::-1], new[::-1])
     # All that was there is there: something was put in, or behind.
     if offset + ending >= len(old) < len(new):
@@ -190,17 +190,17 @@ def _history(old: Sequence[Unit], new: Sequence[Unit], place: Moved) -> tuple[st
     was, now, offset = place
     before, after = ([unit for unit in row if unit.section == "messages"] for row in (old, new))
     at = before.index(was)
-    if found := _mended_call(old, new, was):
-        return "unpaired", f"call {found} at {where(was)}"
+    if call := _mended_call(old, new, was):
+        return "unpaired", f"call {call} at {where(was)}"
     shifted = _shifted(_blocks(before[at:]), _blocks(after[at:]))
     # A window begins anywhere: within the message that it begins with, too.
     if at < 3 and shifted and shifted[0] == "trimmed":
         return shifted
-    if now is not None and [each.lines for each in after[at + 1 : len(before)]] == [
-        each.lines for each in before[at + 1 :]
+    if now is not None and [unit.lines for unit in after[at + 1 : len(before)]] == [
+        unit.lines for unit in before[at + 1 :]
     ]:
-        if found := _volatile(_text(was), _text(now), offset):
-            return (found, f"{where(was)}: {_around(_text(was), offset)!r} became {_around(_text(now), offset)!r}")
+        if cause := _volatile(_text(was), _text(now), offset):
+            return (cause, f"{where(was)}: {_around(_text(was), offset)!r} became {_around(_text(now), offset)!r}")
         return ("retrieval" if at < 2 and _fetched(was, now, offset) else "edited"), where(was)
     return shifted or _shorter(before, after, was)
 
@@ -215,21 +215,21 @@ def _blocks(units: Sequence[Unit]) -> list[bytes]:
 _FEW = 4
 
 
-def _shifted(rest: list[bytes], said: list[bytes]) -> tuple[str, str] | None:
-    """Where the newest of what was there is found again: behind nothing, something put in, or what became of the rest."""
-    same = next((at for at, (old, new) in enumerate(zip(rest, said, strict=False)) if old != new), len(said))
-    rest, said = rest[same:], said[same:]
-    for gone in range(len(rest)):
-        tail = rest[gone:]
-        for new in range(min(_FEW, len(said)) + 1):
-            if said[new : new + len(tail)] != tail or (new and len(tail) < min(2, len(rest) - 1)):
+def _shifted(before: list[bytes], after: list[bytes]) -> tuple[str, str] | None:
+    """What became of messages whose newest are still sent: dropped, put behind new ones, or summed up by a few blocks."""
+    same = next((at for at, (old, new) in enumerate(zip(before, after, strict=False)) if old != new), len(after))
+    before, after = before[same:], after[same:]
+    for dropped in range(len(before)):
+        tail = before[dropped:]
+        for added in range(min(_FEW, len(after)) + 1):
+            if after[added : added + len(tail)] != tail or (added and len(tail) < min(2, len(before) - 1)):
                 continue
-            if not new:
-                return "trimmed", f"{gone} of {len(rest)} blocks"
-            if not gone:
-                return "retrieval", f"{new} blocks were put in"
-            if gone > new:
-                return "compaction", f"{gone} blocks became {new}"
+            if not added:
+                return "trimmed", f"{dropped} of {len(before)} blocks"
+            if not dropped:
+                return "retrieval", f"{added} blocks were put in"
+            if dropped > added:
+                return "compaction", f"{dropped} blocks became {added}"
     return None
 
 
@@ -259,7 +259,7 @@ def _open_calls(units: Sequence[Unit]) -> list[list[str]]:
     out = []
     for at, row in enumerate(pairs):
         behind = takewhile(bool, pairs[at + 1 :]) if row else ()
-        answered = {id for each in behind for is_call, id in each if not is_call}
+        answered = {id for ids in behind for is_call, id in ids if not is_call}
         out.append([id for is_call, id in row if is_call and id not in answered])
     return out
 
@@ -267,8 +267,8 @@ def _open_calls(units: Sequence[Unit]) -> list[list[str]]:
 def _call_ids(value: Json) -> Iterator[tuple[bool, str]]:
     """(whether it is a call, its id) of each call and result in a message, in any wire format."""
     if isinstance(value, list):
-        for each in value:
-            yield from _call_ids(each)
+        for inner in value:
+            yield from _call_ids(inner)
     if not isinstance(value, dict):
         return
     kind = value.get("type")

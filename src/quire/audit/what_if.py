@@ -54,27 +54,27 @@ class PolicyOutcome(msgspec.Struct, frozen=True):
 def together(outcomes: Iterable[PolicyOutcome]) -> list[PolicyOutcome]:
     """What policies come to over several conversations; one that not all of them know is left out."""
     by_policy: dict[str, list[PolicyOutcome]] = {}
-    for each in outcomes:
-        by_policy.setdefault(each.policy, []).append(each)
+    for outcome in outcomes:
+        by_policy.setdefault(outcome.policy, []).append(outcome)
     most = max(map(len, by_policy.values()), default=0)
     return [_sum(name, rows) for name, rows in by_policy.items() if len(rows) == most]
 
 
 def _sum(name: str, rows: Sequence[PolicyOutcome]) -> PolicyOutcome:
-    requests = sum(each.requests for each in rows)
-    known = [each.usd for each in rows if each.usd is not None]
+    requests = sum(row.requests for row in rows)
+    priced = [row.usd for row in rows if row.usd is not None]
     return PolicyOutcome(
         policy=name,
         requests=requests,
-        tokens=sum(each.tokens for each in rows),
-        read=sum(each.read for each in rows),
-        cost=sum(each.cost for each in rows),
-        usd=sum(known) if len(known) == len(rows) else None,
-        kept=sum(each.kept * each.requests for each in rows) / max(1, requests),
-        actions=sum(each.actions for each in rows),
-        grounded=sum(each.grounded for each in rows),
-        cuts=tuple(range(sum(len(each.cuts) for each in rows))),
-        over=sum(each.over for each in rows),
+        tokens=sum(row.tokens for row in rows),
+        read=sum(row.read for row in rows),
+        cost=sum(row.cost for row in rows),
+        usd=sum(priced) if len(priced) == len(rows) else None,
+        kept=sum(row.kept * row.requests for row in rows) / max(1, requests),
+        actions=sum(row.actions for row in rows),
+        grounded=sum(row.grounded for row in rows),
+        cuts=tuple(range(sum(len(row.cuts) for row in rows))),
+        over=sum(row.over for row in rows),
     )
 
 
@@ -141,34 +141,33 @@ def recorded(entries: Iterable[Entry], policy: Policy) -> RecordedThread:
             called[-1] += _strings(entry.body.get("args"))
         everything.feed(entry)
     texts = _Texts()
-    words = [telling("\n".join(strings)) for strings in called]
-    needed = [
-        tuple(word for word in wanted if texts.holds(built, word)) for wanted, built in zip(words, full, strict=True)
-    ]
+    words = (telling("\n".join(strings)) for strings in called)
+    needed = [tuple(word for word in row if texts.holds(built, word)) for row, built in zip(words, full, strict=True)]
     return RecordedThread({entry.seq: entry for entry in listed}, tuple(full), tuple(times), tuple(needed))
 
 
 def _strings(value: Json) -> list[str]:
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
-    if inner is not None:
-        return [text for each in inner for text in _strings(each)]
+    fields = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    if fields is not None:
+        return [text for field in fields for text in _strings(field)]
     return [] if value is None else [str(value)]
 
 
 class _Texts:
-    """What messages say, each read once."""
+    """The texts of messages, each read once."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[Message, str]] = {}
+        self._cache: dict[int, tuple[Message, str]] = {}
 
     def holds(self, built: Built, word: str) -> bool:
-        return any(word in self._of(each) for each in reversed(built.prompt.messages)) or (word in built.prompt.system)
+        messages, system = built.prompt.messages, built.prompt.system
+        return any(word in self._of(message) for message in reversed(messages)) or word in system
 
     def _of(self, message: Message) -> str:
-        found = self._known.get(id(message))
-        if found is None:
-            found = self._known[id(message)] = (message, "\n".join(_message_texts(message)))
-        return found[1]
+        cached = self._cache.get(id(message))
+        if cached is None:
+            cached = self._cache[id(message)] = (message, "\n".join(_message_texts(message)))
+        return cached[1]
 
 
 def _message_texts(message: Message) -> Iterator[str]:
@@ -187,33 +186,33 @@ def _outcome(
 ) -> PolicyOutcome:
     texts, before, last = _Texts(), None, None
     number = tokens = read = over = actions = grounded = 0
-    units, kept, usd = 0.0, 0.0, 0.0 if info is not None else None
+    units, share, usd = 0.0, 0.0, 0.0 if info is not None else None
     cuts: list[int] = []
-    for each in sent:
-        built, at = each.built, recorded.times[number]
+    for request in sent:
+        built, at = request.built, recorded.times[number]
         if built is not None:
             cold = None not in (at, last, policy.ttl_s) and at - last > policy.ttl_s * 1000  # type: ignore[operator]
             reused = 0 if cold else reused_tokens(before, built)
-            if before is not None and reused_tokens(before, built) < before.tokens and not each.aside:
+            if before is not None and reused_tokens(before, built) < before.tokens and not request.aside:
                 cuts.append(number)
             tokens, read, before, last = tokens + built.tokens, read + reused, built, at
             units += policy.prices[0] * reused + policy.prices[1] * (built.tokens - reused)
-            usd = _add(usd, _usd(built.tokens, reused, each.output, policy, info, at))
-        if each.aside:
+            usd = _add(usd, _usd(built.tokens, reused, request.output, policy, info, at))
+        if request.aside:
             continue
         over += built is None or built.tokens > policy.limit
-        kept += min(1.0, built.tokens / max(1, recorded.full[number].tokens)) if built is not None else 0.0
+        share += min(1.0, built.tokens / max(1, recorded.full[number].tokens)) if built is not None else 0.0
         if recorded.needed[number]:
             actions += 1
             grounded += built is not None and all(texts.holds(built, w) for w in recorded.needed[number])
         number += 1
     return PolicyOutcome(
-        name, number, tokens, read, units, usd, kept / max(1, number), actions, grounded, tuple(cuts), over
+        name, number, tokens, read, units, usd, share / max(1, number), actions, grounded, tuple(cuts), over
     )
 
 
-def _add(one: float | None, other: float | None) -> float | None:
-    return one + other if one is not None and other is not None else None
+def _add(total: float | None, amount: float | None) -> float | None:
+    return total + amount if total is not None and amount is not None else None
 
 
 def _usd(tokens: int, reused: int, output: int, policy: Policy, info: ModelInfo | None, at: int | None) -> float | None:
@@ -253,7 +252,7 @@ def masking(newest: int = 10) -> Sending:
         masked: dict[int, Message] = {}
         for built in recorded.full:
             messages, sizes = list(built.prompt.messages), list(built.sizes)
-            results = [place for place, each in enumerate(messages) if each.role == "tool"]
+            results = [place for place, message in enumerate(messages) if message.role == "tool"]
             for place in results[:-newest]:
                 short = masked.setdefault(id(messages[place]), _masked(messages[place]))
                 messages[place], sizes[place] = short, message_tokens(short)
@@ -264,7 +263,7 @@ def masking(newest: int = 10) -> Sending:
 
 def _masked(message: Message) -> Message:
     line = "[Old output left out for brevity]"
-    parts = [change(each, text=line, wire={}) if isinstance(each, Result) else each for each in message.parts]
+    parts = [change(part, text=line, wire={}) if isinstance(part, Result) else part for part in message.parts]
     return change(message, parts=tuple(parts))
 
 
@@ -283,8 +282,8 @@ def summary(trigger: float = 0.9, most: int = 10**12, newest: float = 0.2, size:
             limit = min(most, int(trigger * policy.limit))
             if built.head_tokens + sum(size for _, size in pairs) > limit and len(pairs) > len(head) + 1:
                 keep = _tail(pairs[len(head) :], newest * policy.limit)
-                gone = pairs[: len(pairs) - keep]
-                summary = _summed_up(gone, recorded, min(size, policy.limit // 8))
+                summarized = pairs[: len(pairs) - keep]
+                summary = _summed_up(summarized, recorded, min(size, policy.limit // 8))
                 yield SimulatedRequest(_with(built, *zip(*pairs, strict=True)), aside=True, output=summary[1])
                 head, start = [summary], len(built.sizes) - keep
                 pairs = [summary, *pairs[len(pairs) - keep :]]
@@ -304,9 +303,9 @@ def _tail(pairs: Sequence[tuple[Message, int]], room: float) -> int:
     return keep or len(pairs)
 
 
-def _summed_up(gone: Sequence[tuple[Message, int]], recorded: RecordedThread, size: int) -> tuple[Message, int]:
-    seqs = dict.fromkeys(seq for message, _ in gone for seq in message.seqs)
-    before = "".join(part.text for message, _ in gone[:1] if not message.seqs for part in message.parts if isinstance(part, Text))  # fmt: skip
+def _summed_up(summarized: Sequence[tuple[Message, int]], recorded: RecordedThread, size: int) -> tuple[Message, int]:
+    seqs = dict.fromkeys(seq for message, _ in summarized for seq in message.seqs)
+    before = "".join(part.text for message, _ in summarized[:1] if not message.seqs for part in message.parts if isinstance(part, Text))  # fmt: skip
     entries = tuple(recorded.entries[seq] for seq in seqs if seq in recorded.entries)
     message = Message("user", (Text(extract(Leaving(entries, before, size))),))
     return message, message_tokens(message)

@@ -179,14 +179,14 @@ def _report(parts: Sequence[FilePart], run: Runner, named: set[Path]) -> AuditRe
     with bar:
         task = bar.add_task("reading", total=sum(part.size for part in parts))
 
-        def each(read: PartOfAudit) -> None:
+        def on_part(read: PartOfAudit) -> None:
             bar.advance(task, read.part.size)
             if read.problem is not None:
                 if read.part.path in named:
                     raise read.problem
                 left_out.append(str(read.problem))
 
-        report = audit_files(parts, run, each)
+        report = audit_files(parts, run, on_part)
     for problem in left_out:
         echo(f"left out: {problem}", err=True, dim=True)
     return report
