@@ -30,18 +30,18 @@ from quire.values import Json, JsonObject, Usage
 def _claude_code(file: SourceFile) -> Iterator[StoredConversation]:
     chains: dict[str, list[JsonObject]] = {}
     calls: dict[str, dict[str, SentCall]] = {}
-    seen: set[str] = set()
+    uuids: set[str] = set()
     compacted = False
     for number, line in file.numbered():
         if not isinstance(line, dict) or not isinstance(line.get("type"), str):
             raise misfit(file, number, line, "a line of Claude Code")
         message = line.get("message")
         compacted = compacted or line.get("subtype") == "compact_boundary" or bool(line.get("isCompactSummary"))
-        if line["type"] not in ("user", "assistant") or str(line.get("uuid") or number) in seen:
+        if line["type"] not in ("user", "assistant") or str(line.get("uuid") or number) in uuids:
             continue
         if not isinstance(message, dict) or "content" not in message:
             raise misfit(file, number, line, "a message of Claude Code")
-        seen.add(str(line.get("uuid") or number))
+        uuids.add(str(line.get("uuid") or number))
         side = str(line.get("agentId") or "side") if line.get("isSidechain") else ""
         session = str(line.get("sessionId") or file.name)
         name = f"{session}-{side}" if side else session
@@ -56,11 +56,11 @@ def _claude_code(file: SourceFile) -> Iterator[StoredConversation]:
             compacted = False
     for name, chain in chains.items():
         merged = _merged(chain)
-        models = [str(each["message"].get("model") or "<") for each in reversed(chain)]
+        models = [str(line["message"].get("model") or "<") for line in reversed(chain)]
         model = next((model for model in models if not model.startswith("<")), "")
         times = tuple(milliseconds(at) for at, _ in merged)
         sent = tuple(calls.get(name, {}).values())
-        messages = [each for _, each in merged]
+        messages = [message for _, message in merged]
         yield StoredConversation(name, "anthropic", messages, model, times=times, calls=sent)
 
 
@@ -124,19 +124,19 @@ def _codex(file: SourceFile) -> Iterator[StoredConversation]:
     instructions = model = ""
     name = file.name
     usages = _CodexUsage(str(file.path))
-    for number, each in file.numbered():
-        held = each.get("payload") if isinstance(each, dict) else None
-        if not isinstance(each, dict) or not isinstance(held, dict) or not isinstance(each.get("type"), str):
-            raise misfit(file, number, each, "a line of a Codex rollout")
-        if each["type"] == "response_item":
-            items.append({key: value for key, value in held.items() if not key.startswith("internal_")})
-            times.append(milliseconds(each.get("timestamp")))
-        elif each["type"] == "session_meta":
-            instructions = text_in(held.get("base_instructions") or held.get("instructions") or "")
-            name = str(held.get("id") or name)
-        elif each["type"] == "turn_context":
-            model = str(held.get("model") or model)
-        usages.take(number, each, model, name)
+    for number, line in file.numbered():
+        payload = line.get("payload") if isinstance(line, dict) else None
+        if not isinstance(line, dict) or not isinstance(payload, dict) or not isinstance(line.get("type"), str):
+            raise misfit(file, number, line, "a line of a Codex rollout")
+        if line["type"] == "response_item":
+            items.append({key: value for key, value in payload.items() if not key.startswith("internal_")})
+            times.append(milliseconds(line.get("timestamp")))
+        elif line["type"] == "session_meta":
+            instructions = text_in(payload.get("base_instructions") or payload.get("instructions") or "")
+            name = str(payload.get("id") or name)
+        elif line["type"] == "turn_context":
+            model = str(payload.get("model") or model)
+        usages.take(number, line, model, name)
     value = {"instructions": instructions, "input": items} if instructions else {"input": items}
     calls = tuple(usages.records or usages.counts)
     yield StoredConversation(name, "openai-responses", value, model, times=tuple(times), calls=calls)
@@ -145,7 +145,7 @@ def _codex(file: SourceFile) -> Iterator[StoredConversation]:
 class _CodexUsage:
     """The requests of a rollout: by its records, one a reply; before there were any, by what was counted.
 
-    A count tells the last request's usage and, beside it, totals that run on; some are told twice.
+    A count has the usage of the last request and running totals beside it; some counts are written twice.
     """
 
     def __init__(self, path: str) -> None:
@@ -155,32 +155,32 @@ class _CodexUsage:
         self.counts: list[SentCall] = []
 
     def take(self, number: int, line: JsonObject, model: str, session: str) -> None:
-        held = line["payload"]
+        payload = line["payload"]
         self._compacted = self._compacted or line["type"] == "compacted"
         source, at = f"{self._path}:{number}", milliseconds(line.get("timestamp"))
-        if line["type"] == "token_usage_record" and isinstance(held.get("usage"), dict):
-            id, used = str(held.get("response_id") or source), _codex_usage(held["usage"])
-            told, self._compacted = self._compacted, False
-            self.records.append(SentCall(source, "openai", model, {}, used, at, session, compacted=told, id=id))
-        info = held.get("info") if held.get("type") == "token_count" else None
+        if line["type"] == "token_usage_record" and isinstance(payload.get("usage"), dict):
+            id, used = str(payload.get("response_id") or source), _codex_usage(payload["usage"])
+            compacted, self._compacted = self._compacted, False
+            self.records.append(SentCall(source, "openai", model, {}, used, at, session, compacted=compacted, id=id))
+        info = payload.get("info") if payload.get("type") == "token_count" else None
         last = info.get("last_token_usage") if isinstance(info, dict) else None
         if isinstance(info, dict) and isinstance(last, dict):
             total = (info.get("total_token_usage") or {}).get("total_tokens")
             if total == self._total:
-                return  # told once more, nothing was sent
+                return  # the same count again, nothing was sent
             self._total = total
-            told, self._compacted = self._compacted, self._compacted and bool(self.records)
+            compacted, self._compacted = self._compacted, self._compacted and bool(self.records)
             used, id = _codex_usage(last), f"{session} {total}"
-            self.counts.append(SentCall(source, "openai", model, {}, used, at, session, compacted=told, id=id))
+            self.counts.append(SentCall(source, "openai", model, {}, used, at, session, compacted=compacted, id=id))
 
 
-def _codex_usage(told: JsonObject) -> Usage:
+def _codex_usage(counts: JsonObject) -> Usage:
     return Usage(
-        int(told.get("input_tokens") or 0),
-        int(told.get("cached_input_tokens") or 0),
-        int(told.get("cache_write_input_tokens") or 0),
-        output=int(told.get("output_tokens") or 0),
-        reasoning=int(told.get("reasoning_output_tokens") or 0),
+        int(counts.get("input_tokens") or 0),
+        int(counts.get("cached_input_tokens") or 0),
+        int(counts.get("cache_write_input_tokens") or 0),
+        output=int(counts.get("output_tokens") or 0),
+        reasoning=int(counts.get("reasoning_output_tokens") or 0),
     )
 
 
@@ -207,12 +207,12 @@ def _pi(file: SourceFile) -> Iterator[StoredConversation]:
     while newest in lines:
         chain.append(lines.pop(newest))
         newest = str(chain[-1].get("parentId") or "")
-    messages = [each["message"] for each in reversed(chain) if each["type"] == "message"]
-    answers = [each for each in messages if each.get("role") == "assistant"]
+    messages = [line["message"] for line in reversed(chain) if line["type"] == "message"]
+    answers = [message for message in messages if message.get("role") == "assistant"]
     api = next((str(answer.get("api") or answer.get("provider") or "") for answer in reversed(answers)), "")
     model = next((str(answer["model"]) for answer in reversed(answers) if answer.get("model")), "")
-    made = turns_in_format(name, api, [_pi_turn(each) for each in messages], model)
-    yield msgspec.structs.replace(made, calls=tuple(calls))
+    conversation = turns_in_format(name, api, [_pi_turn(message) for message in messages], model)
+    yield msgspec.structs.replace(conversation, calls=tuple(calls))
 
 
 def _pi_call(source: str, line: JsonObject, session: str, compacted: bool) -> SentCall | None:
@@ -235,14 +235,14 @@ def _pi_call(source: str, line: JsonObject, session: str, compacted: bool) -> Se
     )
 
 
-def _pi_turn(said: JsonObject) -> StoredTurn:
-    at = milliseconds(said.get("timestamp"))
-    if said.get("role") == "toolResult":
-        block = StoredBlock(text_in(said.get("content")), call_id=str(said.get("toolCallId")), name=str(said.get("toolName")), is_result=True, error=bool(said.get("isError")))  # fmt: skip
+def _pi_turn(message: JsonObject) -> StoredTurn:
+    at = milliseconds(message.get("timestamp"))
+    if message.get("role") == "toolResult":
+        block = StoredBlock(text_in(message.get("content")), call_id=str(message.get("toolCallId")), name=str(message.get("toolName")), is_result=True, error=bool(message.get("isError")))  # fmt: skip
         return StoredTurn("user", (block,), at)
-    content = said.get("content")
+    content = message.get("content")
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content or []
-    return StoredTurn(str(said.get("role")), tuple(map(_pi_block, blocks)), at)
+    return StoredTurn(str(message.get("role")), tuple(map(_pi_block, blocks)), at)
 
 
 def _pi_block(block: JsonObject) -> StoredBlock:
@@ -267,22 +267,22 @@ def _gemini_cli(file: SourceFile) -> Iterator[StoredConversation]:
     sent: dict[str, SentCall] = {}
     model, name = "", file.name
     answered = {id for line in _gemini_lines(file) for id in _answered(line.get("content"))}
-    for each in _gemini_lines(file):
-        name, model = str(each.get("sessionId") or name), str(each.get("model") or model)
-        at, id = milliseconds(each.get("timestamp")), str(each.get("id") or "")
-        if each.get("type") not in ("user", "gemini"):
+    for line in _gemini_lines(file):
+        name, model = str(line.get("sessionId") or name), str(line.get("model") or model)
+        at, id = milliseconds(line.get("timestamp")), str(line.get("id") or "")
+        if line.get("type") not in ("user", "gemini"):
             continue
-        if each["type"] == "gemini" and isinstance(each.get("tokens"), dict):
-            used = _gemini_usage(each["tokens"])
+        if line["type"] == "gemini" and isinstance(line.get("tokens"), dict):
+            used = _gemini_usage(line["tokens"])
             sent[id] = SentCall(f"{file.path}:{id}", "gemini", model, {}, used, at, name, id=id)
-        calls = [call for call in each.get("toolCalls") or () if call.get("id") not in called]
-        parts = _gemini_parts(each) if id not in places else []
+        calls = [call for call in line.get("toolCalls") or () if call.get("id") not in called]
+        parts = _gemini_parts(line) if id not in places else []
         parts += [{"functionCall": {"id": c.get("id"), "name": c.get("name"), "args": c.get("args") or {}}} for c in calls]  # fmt: skip
-        if id in places and not calls and each["type"] == "user":
-            contents[places[id]] = (at, {"role": "user", "parts": _gemini_parts(each)})
+        if id in places and not calls and line["type"] == "user":
+            contents[places[id]] = (at, {"role": "user", "parts": _gemini_parts(line)})
         elif parts:
             places.setdefault(id, len(contents))
-            contents.append((at, {"role": "user" if each["type"] == "user" else "model", "parts": parts}))
+            contents.append((at, {"role": "user" if line["type"] == "user" else "model", "parts": parts}))
         called |= {call["id"] for call in calls if call.get("id")}
         results = [part for call in calls if call.get("id") not in answered for part in call.get("result") or ()]
         if results:
@@ -300,11 +300,11 @@ def _gemini_usage(tokens: JsonObject) -> Usage:
 
 def _gemini_lines(file: SourceFile) -> Iterator[JsonObject]:
     """Message lines, those of a header's patches among them."""
-    for number, each in file.numbered():
-        if not isinstance(each, dict):
-            raise misfit(file, number, each, "a line of gemini-cli")
-        patch = each.get("$set")
-        yield from [each, *((patch if isinstance(patch, dict) else each).get("messages") or ())]
+    for number, line in file.numbered():
+        if not isinstance(line, dict):
+            raise misfit(file, number, line, "a line of gemini-cli")
+        patch = line.get("$set")
+        yield from [line, *((patch if isinstance(patch, dict) else line).get("messages") or ())]
 
 
 def _gemini_parts(message: JsonObject) -> list[JsonObject]:
@@ -334,25 +334,25 @@ def _opencode(file: SourceFile) -> Iterator[StoredConversation]:
             parts_of.setdefault(message, []).append(json.loads(part))
         query = "SELECT id, data FROM message WHERE session_id = ? ORDER BY time_created, id"
         for message, data in file.rows(query, session):
-            held = json.loads(data)
-            provider, model = str(held.get("providerID") or provider), str(held.get("modelID") or model)
+            stored = json.loads(data)
+            provider, model = str(stored.get("providerID") or provider), str(stored.get("modelID") or model)
             parts = parts_of.get(message, [])
-            at = milliseconds((held.get("time") or {}).get("created"))
-            turns.append(StoredTurn(held["role"], tuple(each for part in parts for each in _opencode_part(part)), at))
+            at = milliseconds((stored.get("time") or {}).get("created"))
+            blocks = tuple(block for part in parts for block in _opencode_part(part))
+            turns.append(StoredTurn(stored["role"], blocks, at))
             results = tuple(_opencode_result(part) for part in parts if part.get("type") == "tool")
             turns += [StoredTurn("user", results, at)] if results else []
             # Each finished step of a message is a request.
-            steps = [
-                part for part in parts if part.get("type") == "step-finish" and isinstance(part.get("tokens"), dict)
-            ]
+            ends = (part for part in parts if part.get("type") == "step-finish")
+            steps = [part for part in ends if isinstance(part.get("tokens"), dict)]
             for step, part in enumerate(steps):
                 source, used = f"{file.path}:{message}", _opencode_usage(part["tokens"])
                 calls.append(
                     SentCall(source, known_provider(provider), model, {}, used, at, session, id=f"{message} {step}")
                 )
         if turns:
-            made = turns_in_format(session, provider, turns, model)
-            yield msgspec.structs.replace(made, calls=tuple(calls))
+            conversation = turns_in_format(session, provider, turns, model)
+            yield msgspec.structs.replace(conversation, calls=tuple(calls))
 
 
 def _opencode_usage(tokens: JsonObject) -> Usage:
@@ -393,7 +393,7 @@ def _is_claude_code(line: JsonObject) -> bool:
 
 CLIENTS: tuple[SessionStore, ...] = (
     SessionStore("claude-code", holding(_is_claude_code), _claude_code),
-    SessionStore("codex", holding(lambda each: isinstance(each.get("payload"), dict) and each.get("type") in ("session_meta", "response_item", "turn_context", "event_msg")), _codex),
+    SessionStore("codex", holding(lambda line: isinstance(line.get("payload"), dict) and line.get("type") in ("session_meta", "response_item", "turn_context", "event_msg")), _codex),
     SessionStore("pi", lambda file: bool(file.first_objects()) and file.first_objects()[0].get("type") == "session" and "cwd" in file.first_objects()[0], _pi),
     SessionStore("gemini-cli", holding(with_fields("sessionId", "projectHash")), _gemini_cli, ("thought signatures",)),
     SessionStore("opencode", with_tables("session", "message", "part"), _opencode),

@@ -213,14 +213,14 @@ def parse(text: str) -> Chat:
 
 def older_contexts(text: str) -> list[tuple[int, Json]]:
     """What the comments of older chats hold, each with the number of messages in front of it; bad JSON is passed over."""
-    found: list[tuple[int, Json]] = []
+    contexts: list[tuple[int, Json]] = []
     for match in _OLDER.finditer(text.replace("\r\n", "\n")):
         try:
             value = json.loads(match[1])
         except (ValueError, RecursionError):
             continue
-        found.append((len(_START.findall(match.string, 0, match.start())), value))
-    return found
+        contexts.append((len(_START.findall(match.string, 0, match.start())), value))
+    return contexts
 
 
 def _text(value: Json) -> str:
@@ -235,14 +235,14 @@ def _tags(value: Json) -> tuple[str, ...]:
 
 def _take_comment(body: str) -> tuple[JsonObject | None, str]:
     """The last comment that can be read, and the body without any; messages may stand behind it."""
-    found: JsonObject | None = None
+    comment: JsonObject | None = None
     for match in _OURS.finditer(body):
         try:
             value = json.loads(match[1])
         except (ValueError, RecursionError):
             continue
-        found = value if isinstance(value, dict) else found
-    return found, re.sub(r"\n?\n?" + _OURS.pattern, "", body, flags=re.M)
+        comment = value if isinstance(value, dict) else comment
+    return comment, re.sub(r"\n?\n?" + _OURS.pattern, "", body, flags=re.M)
 
 
 def _messages(body: str) -> list[ChatMessage]:
@@ -250,8 +250,8 @@ def _messages(body: str) -> list[ChatMessage]:
     out = []
     for place, match in enumerate(starts):
         last = place + 1 == len(starts)
-        own = body[match.end() :] if last else body[match.end() : starts[place + 1].start()]
-        out.append(_message(match[1], own if last else _without_joint(own)))
+        text = body[match.end() :] if last else body[match.end() : starts[place + 1].start()]
+        out.append(_message(match[1], text if last else _without_joint(text)))
     return out
 
 
@@ -282,9 +282,9 @@ def parse_context(text: str) -> AttachedNames:
     for part in _split(text, "|"):
         name, colon, names = part.partition(": ")
         if colon:
-            groups[name.strip()] = tuple(_unescaped(each) for each in _split(names, ","))
-    found = {field: groups.get(name, ()) for field, name in _HEADINGS.items()}
-    return AttachedNames(**found)
+            groups[name.strip()] = tuple(_unescaped(name) for name in _split(names, ","))
+    fields = {field: groups.get(name, ()) for field, name in _HEADINGS.items()}
+    return AttachedNames(**fields)
 
 
 _HEADINGS = {"notes": "Notes", "urls": "URLs", "tags": "Tags", "folders": "Folders"}

@@ -59,11 +59,11 @@ def export_markdown(
     chat = project(listed, topic, tags)
     if comment:
         refers = References(notes) if refer else None
-        bodies = [refers.written(each.body) if refers is not None else each.body for each in listed]
-        held: JsonObject = {"version": VERSION, "thread": thread, "entries": bodies}
+        bodies = [refers.written(entry.body) if refers is not None else entry.body for entry in listed]
+        fields: JsonObject = {"version": VERSION, "thread": thread, "entries": bodies}
         if window is not None:
-            held["window"] = refers.written(window) if refers is not None else window
-        chat = Chat(chat.created, chat.model, chat.topic, chat.tags, chat.messages, held)
+            fields["window"] = refers.written(window) if refers is not None else window
+        chat = Chat(chat.created, chat.model, chat.topic, chat.tags, chat.messages, fields)
     return render(chat)
 
 
@@ -91,7 +91,7 @@ def _messages_with_entries(entries: Iterable[Entry]) -> list[tuple[ChatMessage, 
             out.append((ChatMessage("ai", entry.text, AttachedNames(), at), entry))
         elif entry.kind == "sent" and "usage" in entry.body:
             # An answer has no time of its own; it was said by when its reply had ended.
-            out[untimed:] = [(_timed(each, at), said) for each, said in out[untimed:]]
+            out[untimed:] = [(_timed(message, at), source) for message, source in out[untimed:]]
             untimed = len(out)
     return out
 
@@ -103,10 +103,10 @@ def _timed(message: ChatMessage, at: int | None) -> ChatMessage:
 def _context(entry: Entry, items: Iterable[JsonObject]) -> AttachedNames:
     notes: dict[str, None] = {}
     urls: dict[str, None] = {}
-    for each in items:
-        meta = each.get("metadata") or {}
+    for attached in items:
+        meta = attached.get("metadata") or {}
         if meta.get("source") == "url":
-            urls[str(meta.get("url") or each.get("id", ""))] = None
+            urls[str(meta.get("url") or attached.get("id", ""))] = None
         elif name := meta.get("path") or meta.get("filename"):
             notes[str(name)] = None
     return AttachedNames(tuple(notes), tuple(urls), _named(entry, "tags"), _named(entry, "folders"))
@@ -115,8 +115,8 @@ def _context(entry: Entry, items: Iterable[JsonObject]) -> AttachedNames:
 def _named(entry: Entry, kind: str) -> tuple[str, ...]:
     """Tags or folders that the user attached as such; the notes they brought are items of their own."""
     named = entry.meta.get("context")
-    found = named.get(kind) if isinstance(named, dict) else None
-    return tuple(str(each) for each in found) if isinstance(found, list) else ()
+    names = named.get(kind) if isinstance(named, dict) else None
+    return tuple(str(name) for name in names) if isinstance(names, list) else ()
 
 
 def _model(entries: Iterable[Entry]) -> str:
@@ -149,37 +149,37 @@ class Notes(Protocol):
 class References:
     """Leaves out the content of items that need not be copied, and puts it back; `content` is null where it was."""
 
-    def __init__(self, notes: Notes | None, known: Mapping[str, str] | None = None) -> None:
+    def __init__(self, notes: Notes | None, contents: Mapping[str, str] | None = None) -> None:
         self._notes = notes
-        # Contents by their sha256: what stands earlier in the file, or is known from elsewhere.
-        self._known = dict(known or {})
+        # Texts by their sha256: those that stand earlier in the file, and those that the caller has.
+        self._contents = dict(contents or {})
 
     def written(self, body: JsonObject) -> JsonObject:
         """An entry or a window as the comment holds it."""
-        return _with_items(body, lambda item: [self._named(item)])
+        return _with_items(body, lambda item: [self._without_content(item)])
 
-    def _named(self, item: JsonObject) -> JsonObject:
+    def _without_content(self, item: JsonObject) -> JsonObject:
         sha256, content = item.get("sha256"), item["content"]
         if not sha256 or sha256_hex(content) != sha256:
             return item
-        now = self._known.get(sha256) or self._now(item)
-        self._known[sha256] = content
+        now = self._contents.get(sha256) or self._now(item)
+        self._contents[sha256] = content
         return {**item, "content": None} if now == content else item
 
     def read(self, body: JsonObject, warnings: list[str]) -> JsonObject:
         """An entry or a window with its contents; what can no longer be read is left out with a warning."""
-        return _with_items(body, lambda item: self._found(item, warnings))
+        return _with_items(body, lambda item: self._with_content(item, warnings))
 
-    def _found(self, item: JsonObject, warnings: list[str]) -> list[JsonObject]:
+    def _with_content(self, item: JsonObject, warnings: list[str]) -> list[JsonObject]:
         content, sha256 = item.get("content"), str(item.get("sha256"))
         if content is not None:
-            self._known[sha256] = content
+            self._contents[sha256] = content
             return [item]
         meta = item.get("metadata") or {}
         name = meta.get("filename") or meta.get("path") or item.get("id")
-        now = self._known.get(sha256) or self._now(item)
+        now = self._contents.get(sha256) or self._now(item)
         if now is not None and sha256_hex(now) == sha256:
-            self._known[sha256] = now
+            self._contents[sha256] = now
             return [{**item, "content": now}]
         # A note may have changed since. Any other file is opened for what it held, never for what it holds now.
         if now is None or meta.get("source") != "note" or self._notes is None:
@@ -194,10 +194,10 @@ class References:
         name = meta.get("filename") or meta.get("path")
         try:
             if self._notes is not None and meta.get("source") == "note":
-                found = self._notes.attach(str(name))
-                return next((each.content for each in found if (each.metadata or {}).get("source") == "note"), None)
-            known = msgspec.convert({"id": "", **item, "content": ""}, Item)
-            now = read_again(known, str(name)) if name else None
+                items = self._notes.attach(str(name))
+                return next((item.content for item in items if (item.metadata or {}).get("source") == "note"), None)
+            named = msgspec.convert({"id": "", **item, "content": ""}, Item)
+            now = read_again(named, str(name)) if name else None
         except (QuireError, msgspec.ValidationError, KeyError):
             return None
         return now.content if now is not None else None
@@ -205,20 +205,20 @@ class References:
 
 def attached_texts(entries: Iterable[Entry]) -> dict[str, str]:
     """What entries attach, by its sha256."""
-    items = [each for entry in entries for each in entry.attached]
-    return {each["sha256"]: each["content"] for each in items if each.get("sha256")}
+    items = [item for entry in entries for item in entry.attached]
+    return {item["sha256"]: item["content"] for item in items if item.get("sha256")}
 
 
-def _with_items(body: JsonObject, each: Callable[[JsonObject], list[JsonObject]]) -> JsonObject:
-    """An entry or a window whose items are what `each` makes of them."""
+def _with_items(body: JsonObject, rewrite: Callable[[JsonObject], list[JsonObject]]) -> JsonObject:
+    """An entry or a window whose items are what `rewrite` makes of them."""
     for name in ("attach", "items"):
         if isinstance(body.get(name), list):
-            made = [found for part in body[name] for found in each(part)]
-            ids = {each.get("id") for each in made}
+            items = [new for old in body[name] for new in rewrite(old)]
+            ids = {item.get("id") for item in items}
             pins = {"pinned": [id for id in body["pinned"] if id in ids]} if "pinned" in body else {}
-            return {**body, name: made, **pins}
-    made = each(body["item"]) if isinstance(body.get("item"), dict) else []
-    return {**body, "item": made[0]} if made else body
+            return {**body, name: items, **pins}
+    items = rewrite(body["item"]) if isinstance(body.get("item"), dict) else []
+    return {**body, "item": items[0]} if items else body
 
 
 class Fork(msgspec.Struct, frozen=True):
@@ -252,14 +252,14 @@ def load(text: str, notes: Notes | None = None, contents: Mapping[str, str] | No
     warnings: list[str] = []
     references = References(notes, contents)
     old = _old(chat, references, warnings)
-    # As the comment has them, with the names of attachments that can no longer be read.
+    # As in the comment, with the names of attachments that can no longer be read.
     before = project_messages(_unread(chat)) if old else []
     _compare(before, chat.messages, warnings)
-    fresh = Fresh(notes, warnings, chat.messages, older_contexts(text))
+    fresh = NewTurns(notes, warnings, chat.messages, older_contexts(text))
     fork = _fork(old, before, chat.messages, fresh)
     new = [entry for n in range(len(before), len(chat.messages)) for entry in fresh.entries(chat.messages[n], n)]
-    held = chat.comment if old and chat.comment else {}
-    name, window = held.get("thread"), held.get("window")
+    fields = chat.comment if old and chat.comment else {}
+    name, window = fields.get("thread"), fields.get("window")
     window = references.read(window, warnings) if isinstance(window, dict) else window
     return Loaded(
         entries=(*(fresh.system() if not old else ()), *old, *new),
@@ -273,31 +273,31 @@ def load(text: str, notes: Notes | None = None, contents: Mapping[str, str] | No
 
 
 def _fork(
-    old: Sequence[Entry], before: Sequence[ChatMessage], shown: Sequence[ChatMessage], fresh: Fresh
+    old: Sequence[Entry], before: Sequence[ChatMessage], edited: Sequence[ChatMessage], fresh: NewTurns
 ) -> Fork | None:
-    """What the text says from the first message on that is not as it was; None where all are.
+    """What the text says from the first edited message on; None where none was edited.
 
-    Questions that are as they were keep their attachments; what tools did behind the edit is not part of it.
+    Questions that were not edited keep their attachments; what tools did behind the edit is not part of it.
     """
-    as_said = [(each.role, each.text, each.context) for each in before]
-    now = [(each.role, each.text, each.context) for each in shown]
-    same = next((n for n, each in enumerate(as_said) if now[n : n + 1] != [each]), len(before))
+    original = [(message.role, message.text, message.context) for message in before]
+    now = [(message.role, message.text, message.context) for message in edited]
+    same = next((n for n, row in enumerate(original) if now[n : n + 1] != [row]), len(before))
     if same == len(before):
         return None
-    messages = [entry for _, entry in _messages_with_entries(old)]
-    cut = next(n for n, entry in enumerate(old) if entry is messages[same])
-    # A reply begins with its request and its thoughts, which are those of other words.
+    spoken = [entry for _, entry in _messages_with_entries(old)]
+    cut = next(n for n, entry in enumerate(old) if entry is spoken[same])
+    # A reply begins with its request and its thoughts: they belong to the words that were edited away.
     while before[same].role == "ai" and cut and _begins_reply(old[cut - 1]):
         cut -= 1
     entries: list[Entry] = []
-    for n, message in enumerate(shown[same:], same):
-        asked = n < len(before) and before[n].role == message.role == "user"
-        as_before = asked and before[n].context == message.context
-        entries += [_asked_again(messages[n], message)] if as_before else fresh.entries(message, n)
+    for n, message in enumerate(edited[same:], same):
+        is_question = n < len(before) and before[n].role == message.role == "user"
+        as_before = is_question and before[n].context == message.context
+        entries += [_reworded(spoken[n], message)] if as_before else fresh.entries(message, n)
     return Fork(cut, tuple(_marked(entries, same + 1)))
 
 
-def _asked_again(entry: Entry, message: ChatMessage) -> Entry:
+def _reworded(entry: Entry, message: ChatMessage) -> Entry:
     """A question with the words of the text and the attachments that it had."""
     body = {name: value for name, value in entry.body.items() if name != "wire"}
     return Entry("user", {**body, "text": message.text})
@@ -321,7 +321,7 @@ def read_back(store: Store, thread: str, loaded: Loaded) -> str:
     """
     fork = loaded.fork or Fork(loaded.known, loaded.entries[loaded.known :])
     shared = [entry.id for entry in chain(loaded.entries[: fork.behind])]
-    if [each.id for each in store.read(thread, limit=fork.behind)] != shared or not (loaded.fork or fork.entries):
+    if [entry.id for entry in store.read(thread, limit=fork.behind)] != shared or not (loaded.fork or fork.entries):
         return ""
     bodies = [entry.body for entry in fork.entries]
     for info in store.threads():
@@ -337,16 +337,16 @@ def read_back(store: Store, thread: str, loaded: Loaded) -> str:
 
 def _old(chat: Chat, references: References, warnings: list[str]) -> list[Entry]:
     """The entries of the comment; one that cannot be read leaves the text to speak for itself."""
-    held = chat.comment
-    if held is None:
+    comment = chat.comment
+    if comment is None:
         return []
-    if isinstance(held.get("version"), int) and held["version"] > VERSION:
+    if isinstance(comment.get("version"), int) and comment["version"] > VERSION:
         raise FormatError(
-            f"the chat file's comment has version {held['version']}, this Quire reads {VERSION}",
+            f"the chat file's comment has version {comment['version']}, this Quire reads {VERSION}",
             hint="Upgrade Quire, or remove the comment to load the text alone.",
         )
     try:
-        return [check(body) for body in _read_bodies(_bodies(held), references, warnings)]
+        return [check(body) for body in _read_bodies(_bodies(comment), references, warnings)]
     except FormatError as error:
         warnings.append(f"the comment cannot be read ({error}); the text is loaded instead")
         return []
@@ -357,8 +357,8 @@ def _unread(chat: Chat) -> list[Entry]:
     return [Entry(body["kind"], body) for body in _bodies(chat.comment or {})]
 
 
-def _bodies(held: JsonObject) -> Sequence[Json]:
-    entries = held.get("entries")
+def _bodies(comment: JsonObject) -> Sequence[Json]:
+    entries = comment.get("entries")
     if not isinstance(entries, list):
         raise FormatError("it holds no list of entries")
     return entries
@@ -372,21 +372,21 @@ def _read_bodies(bodies: Sequence[Json], references: References, warnings: list[
             yield read
 
 
-def _compare(old: Sequence[ChatMessage], shown: Sequence[ChatMessage], warnings: list[str]) -> None:
-    """Old turns come from the comment; where the text says something else, that is told."""
-    changed = [n for n, (a, b) in enumerate(zip(old, shown, strict=False), 1) if (a.role, a.text) != (b.role, b.text)]
+def _compare(old: Sequence[ChatMessage], new: Sequence[ChatMessage], warnings: list[str]) -> None:
+    """Old turns come from the comment; where the text says something else, a warning says so."""
+    changed = [n for n, (a, b) in enumerate(zip(old, new, strict=False), 1) if (a.role, a.text) != (b.role, b.text)]
     if changed:
         listed = ", ".join(map(str, changed[:5])) + (", …" if len(changed) > 5 else "")
         warnings.append(f"message {listed} was edited in the file; the original in the comment is used")
-    if len(shown) < len(old):
-        gone = len(old) - len(shown)
+    if len(new) < len(old):
+        removed = len(old) - len(new)
         notice = "1 message was removed from the file; the comment still has it"
-        if gone > 1:
-            notice = f"{gone} messages were removed from the file; the comment still has them"
+        if removed > 1:
+            notice = f"{removed} messages were removed from the file; the comment still has them"
         warnings.append(notice)
 
 
-class Fresh:
+class NewTurns:
     """Makes the entries of new turns: their attachments are read now, or are what an older comment holds of them."""
 
     def __init__(
@@ -398,15 +398,15 @@ class Fresh:
     ) -> None:
         self._notes, self._warnings, self._contexts = notes, warnings, contexts
         named = {name for message in messages for name in (*message.context.notes, *message.context.urls)}
-        self._held: dict[str, Item] = {}
+        self._stored: dict[str, Item] = {}
         # What no message names belongs to the last question in front of the comment.
         self._unnamed: dict[int, list[Item]] = {}
         for behind, value in contexts:
-            asked = [n for n, message in enumerate(messages[:behind]) if message.role == "user"]
-            for each in held_items(value):
-                self._held[identity(item_json(each))] = each
-                if asked and identity(item_json(each)) not in named:
-                    self._unnamed.setdefault(asked[-1], []).append(each)
+            questions = [n for n, message in enumerate(messages[:behind]) if message.role == "user"]
+            for attached in items_in(value):
+                self._stored[identity(item_json(attached))] = attached
+                if questions and identity(item_json(attached)) not in named:
+                    self._unnamed.setdefault(questions[-1], []).append(attached)
 
     def system(self) -> Iterator[Entry]:
         """The system prompt that an older comment holds."""
@@ -419,22 +419,22 @@ class Fresh:
         if message.role == "ai":
             yield values.respond(message.text, **at)
             return
-        items = [*self._items(message.context, self._held), *self._unnamed.get(number, ())]
+        items = [*self._items(message.context, self._stored), *self._unnamed.get(number, ())]
         named = {key: list(value) for key, value in _tags_and_folders(message.context).items() if value}
         yield values.user(message.text, items, **at, **({"meta": {"context": named}} if named else {}))
 
-    def _items(self, context: AttachedNames, held: Mapping[str, Item]) -> Iterator[Item]:
+    def _items(self, context: AttachedNames, stored: Mapping[str, Item]) -> Iterator[Item]:
         """The attachments of a new turn, read now; what cannot be read is skipped with a warning."""
         for url in context.urls:
-            if url in held:
-                yield held[url]
+            if url in stored:
+                yield stored[url]
             else:
                 self._warnings.append(f"{url} was not fetched: attach its text again")
         names = {"attach": context.notes, "tagged": context.tags, "within": context.folders}
         for read, listed in names.items():
             for name in listed:
-                if name in held:
-                    yield held[name]
+                if name in stored:
+                    yield stored[name]
                 elif self._notes is None:
                     self._warnings.append(f"{name} was not attached: no vault was given")
                 else:
@@ -447,20 +447,20 @@ class Fresh:
 # What the comment of another program holds: layers of segments, or a list of entries, each with an id and its content.
 
 _BLOCK = re.compile(r"<(\w+)>\n(?:.*\n)*?<content>\n(.*)\n</content>\n</\1>\s*", re.S)
-_KEPT_APART = frozenset({"L1_SYSTEM", "L4_STRIP", "L5_USER"})
+_NOT_ITEMS = frozenset({"L1_SYSTEM", "L4_STRIP", "L5_USER"})
 
 
-def held_items(value: Json) -> Iterator[Item]:
+def items_in(value: Json) -> Iterator[Item]:
     """Every object with an id, path or URL and a content, as an item; a block around the content is taken off."""
     if isinstance(value, list):
         for member in value:
-            yield from held_items(member)
-    if not isinstance(value, dict) or value.get("id") in _KEPT_APART:
+            yield from items_in(member)
+    if not isinstance(value, dict) or value.get("id") in _NOT_ITEMS:
         return
     name, content = value.get("id") or value.get("path") or value.get("url"), value.get("content")
     if not (isinstance(name, str) and name and isinstance(content, str)):
         for member in value.values():
-            yield from held_items(member)
+            yield from items_in(member)
         return
     block = _BLOCK.fullmatch(content)
     is_url = re.match(r"https?://", name) is not None
@@ -473,8 +473,8 @@ def system_texts(value: Json) -> Iterator[str]:
     if isinstance(value, dict) and value.get("id") == "L1_SYSTEM":
         yield from (text for text in (value.get("text"), value.get("content")) if isinstance(text, str) and text)
     elif isinstance(value, dict | list):
-        for each in value.values() if isinstance(value, dict) else value:
-            yield from system_texts(each)
+        for member in value.values() if isinstance(value, dict) else value:
+            yield from system_texts(member)
 
 
 def _tags_and_folders(context: AttachedNames) -> dict[str, tuple[str, ...]]:
@@ -505,11 +505,11 @@ def autosave(store: Store, thread: str, folder: str | Path, notes: Notes | None 
         before = path.read_bytes().decode(errors="replace") if path.exists() else None
         if before == text:
             return Saved(path, False)
-        kept = set_aside(path) if before is not None and _is_edited(before) else None
+        moved_to = set_aside(path) if before is not None and _is_edited(before) else None
         _write(path, text)
     except OSError as error:
         raise CallError(f"cannot save the chat in {place}: {error.strerror}", hint="Choose another folder.") from error
-    return Saved(path, True, kept)
+    return Saved(path, True, moved_to)
 
 
 def edited_file(thread: str, folder: str | Path) -> Path | None:
@@ -530,8 +530,8 @@ def _is_edited(text: str) -> bool:
     """Whether a file says something else than the entries in its comment."""
     try:
         chat = parse(text)
-        shown = msgspec.structs.replace(project(_unread(chat), chat.topic, chat.tags), comment=chat.comment)
-        return render(shown) != text
+        as_written = msgspec.structs.replace(project(_unread(chat), chat.topic, chat.tags), comment=chat.comment)
+        return render(as_written) != text
     except (QuireError, KeyError, TypeError):
         return True
 

@@ -42,20 +42,20 @@ def grouped(exchanges: Iterable[LoggedExchange], name: str) -> list[StoredConver
         newest[marks[-1]] = (number, format, exchange)
     return [
         StoredConversation(f"{name}-{number}", format, value.body, value.model, reply=tuple(_reply(value, format)))
-        for number, format, value in sorted(newest.values(), key=lambda held: held[0])
+        for number, format, value in sorted(newest.values(), key=lambda row: row[0])
     ]
 
 
 def format_in(exchange: LoggedExchange) -> str:
     """The wire format of a body; one that is none is an error that names its place."""
-    found = detect(exchange.body)
-    if found is None:
+    provider = detect(exchange.body)
+    if provider is None:
         fields = ", ".join(list(exchange.body)[:6])
         raise FormatError(
             f"{exchange.place} holds {fields or 'nothing'}, which is no request of a provider",
             hint="Force a format with --from.",
         )
-    return wire_of(found).name
+    return wire_of(provider).name
 
 
 def _marks(exchange: LoggedExchange, format: str) -> list[str]:
@@ -90,25 +90,25 @@ def _reply(exchange: LoggedExchange, format: str) -> Iterator[Entry]:
 
 
 def _requests(file: SourceFile) -> Iterator[LoggedExchange]:
-    for number, each in file.numbered():
-        held = _body_of(each) if isinstance(each, dict) else None
-        if held is None or not is_body(held):
-            fields = f"the fields {', '.join(list(each)[:6])}" if isinstance(each, dict) else short(each)
+    for number, row in file.numbered():
+        body = _body_of(row) if isinstance(row, dict) else None
+        if body is None or not is_body(body):
+            fields = f"the fields {', '.join(list(row)[:6])}" if isinstance(row, dict) else short(row)
             raise FormatError(
                 f"{file.path.name} holds {fields}, no request",
                 line=number,
                 column=1,
-                hint="Give a body with its messages on each line, alone or as request.",
+                hint="Give a body with its messages on row line, alone or as request.",
             )
-        reply: Json = next((each[key] for key in ("reply", "response", "stream") if each.get(key)), None)
+        reply: Json = next((row[key] for key in ("reply", "response", "stream") if row.get(key)), None)
         inner = reply.get("body") if isinstance(reply, dict) else None
-        about = {key: value for key, value in each.items() if key in _ABOUT} if held is not each else {}
+        about = {key: value for key, value in row.items() if key in _ABOUT} if body is not row else {}
         yield LoggedExchange(
-            held,
+            body,
             inner if isinstance(inner, dict) else reply,
             f"{file.path}:{number}",
-            str(each.get("model") or ""),
-            {**about, "session": next((each[key] for key in _SESSIONS if each.get(key)), "")},
+            str(row.get("model") or ""),
+            {**about, "session": next((row[key] for key in _SESSIONS if row.get(key)), "")},
         )
 
 
@@ -118,16 +118,16 @@ _SESSIONS = ("session_id", "session", "conversation_id", "thread_id", "recording
 
 
 def _har(file: SourceFile) -> Iterator[LoggedExchange]:
-    for number, each in enumerate(file.har_entries()):
-        asked, answer = each["request"], each.get("response") or {}
-        body = _json((asked.get("postData") or {}).get("text"))
+    for number, entry in enumerate(file.har_entries()):
+        request, answer = entry["request"], entry.get("response") or {}
+        body = _json((request.get("postData") or {}).get("text"))
         # A browser asks for much that is no model's.
         if not isinstance(body, dict) or not is_body(body) or detect(body) is None:
             continue
         text = answer.get("content", {}).get("text") or ""
-        reply, url = _json(text), urlsplit(str(asked.get("url") or ""))
-        headers = {str(header["name"]): header["value"] for header in asked.get("headers") or ()}
-        about = {"host": url.hostname, "path": url.path, "headers": headers, "at": each.get("startedDateTime")}
+        reply, url = _json(text), urlsplit(str(request.get("url") or ""))
+        headers = {str(header["name"]): header["value"] for header in request.get("headers") or ()}
+        about = {"host": url.hostname, "path": url.path, "headers": headers, "at": entry.get("startedDateTime")}
         about["status"] = answer.get("status") or None
         place = f"{file.path}#log.entries[{number}]"
         yield LoggedExchange(body, reply if reply is not None else text, place, url_model(url.path), about)
@@ -142,24 +142,24 @@ def _json(text: Json) -> Json:
 
 def _lhar(file: SourceFile) -> Iterator[LoggedExchange]:
     wrapped = file.value["lhar"]["entries"] if isinstance(file.value, dict) else None
-    listed = wrapped if wrapped is not None else [each for each in file.objects() if each.get("type") == "entry"]
-    held = [each for each in listed if isinstance((each.get("raw") or {}).get("request_body"), dict)]
-    if listed and not held:
+    listed = wrapped if wrapped is not None else [entry for entry in file.objects() if entry.get("type") == "entry"]
+    entries = [entry for entry in listed if isinstance((entry.get("raw") or {}).get("request_body"), dict)]
+    if listed and not entries:
         raise FormatError(f"{file.path.name} holds no bodies", hint="Record with bodies: raw.request_body is null.")
-    ordered = sorted(held, key=lambda each: (str(each.get("trace_id")), each.get("sequence") or 0))
-    for number, each in enumerate(ordered, 1):
-        body, reply = each["raw"]["request_body"], each["raw"].get("response_body")
-        about = {"session": str(each.get("trace_id")), "at": each.get("timestamp")}
-        model = str(each["gen_ai"]["request"].get("model") or "")
+    ordered = sorted(entries, key=lambda entry: (str(entry.get("trace_id")), entry.get("sequence") or 0))
+    for number, entry in enumerate(ordered, 1):
+        body, reply = entry["raw"]["request_body"], entry["raw"].get("response_body")
+        about = {"session": str(entry.get("trace_id")), "at": entry.get("timestamp")}
+        model = str(entry["gen_ai"]["request"].get("model") or "")
         yield LoggedExchange(body, reply, f"{file.path}#entry {number}", model, about)
 
 
 def _litellm(file: SourceFile) -> Iterator[LoggedExchange]:
-    for number, held in enumerate(_each_object(file), 1):
-        logged = held.get("standard_logging_object") or held
+    for number, row in enumerate(_each_object(file), 1):
+        logged = row.get("standard_logging_object") or row
         messages = _json(logged.get("messages"))
-        asked = _json(logged.get("proxy_server_request")) or {}
-        body: JsonObject = asked["body"] if isinstance(asked.get("body"), dict) else {"messages": messages}
+        request = _json(logged.get("proxy_server_request")) or {}
+        body: JsonObject = request["body"] if isinstance(request.get("body"), dict) else {"messages": messages}
         if isinstance(messages, str):
             body = {"messages": [{"role": "user", "content": messages}]}
         tools = (logged.get("model_parameters") or {}).get("tools")
@@ -175,12 +175,12 @@ def _litellm(file: SourceFile) -> Iterator[LoggedExchange]:
 
 
 def _langfuse(file: SourceFile) -> Iterator[LoggedExchange]:
-    listed = [observation for held in file.objects() for observation in _observations(held)]
-    generations = [each for each in listed if each.get("type") == "GENERATION"]
-    generations.sort(key=lambda each: str(each.get("startTime") or ""))
+    listed = [observation for row in file.objects() for observation in _observations(row)]
+    generations = [observation for observation in listed if observation.get("type") == "GENERATION"]
+    generations.sort(key=lambda observation: str(observation.get("startTime") or ""))
     for generation in generations:
-        given, output = _json(generation.get("input")), _json(generation.get("output"))
-        body = {"messages": given} if isinstance(given, list) else given
+        messages, output = _json(generation.get("input")), _json(generation.get("output"))
+        body = {"messages": messages} if isinstance(messages, list) else messages
         if not isinstance(body, dict):
             body = {"messages": [{"role": "user", "content": str(generation.get("input") or "")}]}
         answer = {"role": "assistant", "content": text_in(generation.get("output"))}
@@ -206,14 +206,14 @@ def _langfuse_usage(generation: JsonObject) -> JsonObject:
 def _each_object(file: SourceFile) -> Iterator[JsonObject]:
     """The objects of a file as they come."""
     if file.is_lines:
-        yield from (each for _, each in file.numbered() if isinstance(each, dict))
+        yield from (row for _, row in file.numbered() if isinstance(row, dict))
     else:
         yield from file.objects()
 
 
-def _observations(held: JsonObject) -> list[JsonObject]:
-    nested = next((held[key] for key in ("observations", "data") if isinstance(held.get(key), list)), None)
-    return [each for each in nested if isinstance(each, dict)] if nested is not None else [held]
+def _observations(row: JsonObject) -> list[JsonObject]:
+    nested = next((row[key] for key in ("observations", "data") if isinstance(row.get(key), list)), None)
+    return [inner for inner in nested if isinstance(inner, dict)] if nested is not None else [row]
 
 
 # A list of messages, or one message a line, in whichever wire format.
@@ -235,18 +235,18 @@ def _is_message(message: JsonObject) -> bool:
 
 
 def _otel(file: SourceFile) -> Iterator[LoggedExchange]:
-    found = 0
+    readable = 0
     for number, (trace, facts) in enumerate(_spans(file), 1):
-        given = _json(facts.get("gen_ai.input.messages"))
-        if not isinstance(given, list):
+        sent = _json(facts.get("gen_ai.input.messages"))
+        if not isinstance(sent, list):
             continue
-        found += 1
+        readable += 1
         instructions = _json(facts.get("gen_ai.system_instructions")) or []
         system = [{"role": "system", "content": _otel_text(instructions)}] if instructions else []
         tools = _json(facts.get("gen_ai.tool.definitions"))
         answers = _json(facts.get("gen_ai.output.messages")) or []
-        output = [each for message in answers for each in _otel_message(message)]
-        body = {"messages": [*system, *(each for message in given for each in _otel_message(message))]}
+        output = [turn for message in answers for turn in _otel_message(message)]
+        body = {"messages": [*system, *(turn for message in sent for turn in _otel_message(message))]}
         body |= {"tools": [tool if "function" in tool else {"type": "function", "function": tool} for tool in tools]} if isinstance(tools, list) else {}  # fmt: skip
         about = {
             "session": str(facts.get("gen_ai.conversation.id") or trace),
@@ -256,7 +256,7 @@ def _otel(file: SourceFile) -> Iterator[LoggedExchange]:
         model = str(facts.get("gen_ai.response.model") or facts.get("gen_ai.request.model") or "")
         place = f"{file.path}#span {number}"
         yield LoggedExchange(body, output[0] if output else None, place, model, about)
-    if not found:
+    if not readable:
         raise FormatError(
             f"the spans of {file.path.name} hold no gen_ai.input.messages",
             hint="Have the instrumentation record content.",
@@ -281,37 +281,37 @@ def _otel_usage(facts: JsonObject) -> JsonObject:
 
 def _spans(file: SourceFile) -> Iterator[tuple[str, JsonObject]]:
     """(trace id, attributes) of each span: as OTLP writes them, or as the SDK prints them."""
-    for held in _each_object(file):
-        for resource in held.get("resourceSpans") or ():
+    for row in _each_object(file):
+        for resource in row.get("resourceSpans") or ():
             for scope in resource.get("scopeSpans") or ():
                 for span in scope.get("spans") or ():
-                    facts = {each["key"]: _otel_value(each.get("value") or {}) for each in span.get("attributes") or ()}
+                    facts = {pair["key"]: _otel_value(pair.get("value") or {}) for pair in span.get("attributes") or ()}
                     yield str(span.get("traceId")), facts
-        if _attributes(held):
-            yield (str((held.get("context") or {}).get("trace_id") or held.get("trace_id") or ""), held["attributes"])
+        if _attributes(row):
+            yield (str((row.get("context") or {}).get("trace_id") or row.get("trace_id") or ""), row["attributes"])
 
 
 def _attributes(span: JsonObject) -> JsonObject:
     """The attributes of a span that the SDK printed."""
-    found = span.get("attributes")
-    return found if isinstance(found, dict) else {}
+    attributes = span.get("attributes")
+    return attributes if isinstance(attributes, dict) else {}
 
 
 def _otel_value(value: JsonObject) -> Json:
     if "arrayValue" in value:
-        return [_otel_value(each) for each in value["arrayValue"].get("values") or ()]
+        return [_otel_value(inner) for inner in value["arrayValue"].get("values") or ()]
     if "kvlistValue" in value:
-        return {each["key"]: _otel_value(each.get("value") or {}) for each in value["kvlistValue"].get("values") or ()}
+        return {pair["key"]: _otel_value(pair.get("value") or {}) for pair in value["kvlistValue"].get("values") or ()}
     return next(iter(value.values()), None)
 
 
-def _otel_message(said: JsonObject) -> Iterator[JsonObject]:
+def _otel_message(message: JsonObject) -> Iterator[JsonObject]:
     """A message in parts as messages of Chat."""
-    parts = said.get("parts") or []
-    for each in parts:
-        if each.get("type") == "tool_call_response":
-            answer = each.get("response", each.get("result"))
-            yield {"role": "tool", "tool_call_id": str(each.get("id") or ""), "content": text_in(answer)}
+    parts = message.get("parts") or []
+    for part in parts:
+        if part.get("type") == "tool_call_response":
+            answer = part.get("response", part.get("result"))
+            yield {"role": "tool", "tool_call_id": str(part.get("id") or ""), "content": text_in(answer)}
     calls = [
         {"id": str(part.get("id") or ""), "type": "function", "function": {"name": part.get("name"), "arguments": part["arguments"] if isinstance(part.get("arguments"), str) else json.dumps(part.get("arguments") or {}, ensure_ascii=False)}}
         for part in parts if part.get("type") == "tool_call"
@@ -320,7 +320,7 @@ def _otel_message(said: JsonObject) -> Iterator[JsonObject]:
     thought = _otel_text([part for part in parts if part.get("type") in ("reasoning", "thinking")])
     if text or calls or thought:
         thinking = {"reasoning_content": thought} if thought else {}
-        yield {"role": said.get("role"), "content": text, **thinking, **({"tool_calls": calls} if calls else {})}
+        yield {"role": message.get("role"), "content": text, **thinking, **({"tool_calls": calls} if calls else {})}
 
 
 def _otel_text(parts: list[JsonObject]) -> str:
@@ -329,13 +329,13 @@ def _otel_text(parts: list[JsonObject]) -> str:
 
 def _body_of(row: JsonObject) -> JsonObject:
     """The request of a line: itself, or under `request`, or under `request.body`."""
-    held: JsonObject = row["request"] if isinstance(row.get("request"), dict) else row
-    return held["body"] if isinstance(held.get("body"), dict) else held
+    request: JsonObject = row["request"] if isinstance(row.get("request"), dict) else row
+    return request["body"] if isinstance(request.get("body"), dict) else request
 
 
 def _is_request(row: JsonObject) -> bool:
-    held = _body_of(row)
-    return is_body(held) and detect(held) is not None
+    body = _body_of(row)
+    return is_body(body) and detect(body) is not None
 
 
 def _log(name: str, recognises: Callable[[SourceFile], bool], exchanges: Callable[[SourceFile], Iterator[LoggedExchange]]) -> SessionStore:  # fmt: skip
@@ -345,10 +345,10 @@ def _log(name: str, recognises: Callable[[SourceFile], bool], exchanges: Callabl
 
 LOGS: tuple[SessionStore, ...] = (
     _log("har", lambda file: file.entries_at is not None, _har),
-    _log("lhar", lambda file: (isinstance(file.value, dict) and "lhar" in file.value) or holding(lambda each: each.get("type") == "entry" and "raw" in each and "gen_ai" in each)(file), _lhar),
-    _log("opentelemetry", holding(lambda each: "resourceSpans" in each or any(str(name).startswith("gen_ai.") for name in _attributes(each))), _otel),
-    _log("langfuse", holding(lambda each: any(held.get("type") in ("GENERATION", "SPAN", "EVENT", "AGENT", "TOOL", "CHAIN") and ("traceId" in held or "input" in held) for held in _observations(each))), _langfuse),
-    _log("litellm", holding(lambda each: "standard_logging_object" in each or ("messages" in each and bool({"call_type", "litellm_call_id", "model_map_information"} & each.keys()))), _litellm),
+    _log("lhar", lambda file: (isinstance(file.value, dict) and "lhar" in file.value) or holding(lambda row: row.get("type") == "entry" and "raw" in row and "gen_ai" in row)(file), _lhar),
+    _log("opentelemetry", holding(lambda row: "resourceSpans" in row or any(str(name).startswith("gen_ai.") for name in _attributes(row))), _otel),
+    _log("langfuse", holding(lambda row: any(observation.get("type") in ("GENERATION", "SPAN", "EVENT", "AGENT", "TOOL", "CHAIN") and ("traceId" in observation or "input" in observation) for observation in _observations(row))), _langfuse),
+    _log("litellm", holding(lambda row: "standard_logging_object" in row or ("messages" in row and bool({"call_type", "litellm_call_id", "model_map_information"} & row.keys()))), _litellm),
     _log("requests", lambda file: bool(file.first_objects()) and not isinstance(file.value, list) and _is_request(file.first_objects()[0]), _requests),
     SessionStore("messages", lambda file: bool(file.first_objects()) and _is_message(file.first_objects()[0]), _messages),
 )  # fmt: skip

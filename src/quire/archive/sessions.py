@@ -79,41 +79,41 @@ def _llm(file: SourceFile) -> Iterator[StoredConversation]:
         system = "\n".join(block.text for turn in turns if turn.role == "system" for block in turn.blocks)
         head = {"system": system, "tools": [{"name": n, "description": d or "", "parameters": json.loads(s or "{}")} for n, d, s in tools]}  # fmt: skip
         model = str(models[0][0]) if models else ""
-        kept = [turn for turn in turns if turn.role != "system"]
-        made = turns_in_format(thread, model, kept, model.rpartition("/")[2], head)
-        told_of = file.rows("SELECT id, model, input_tokens, output_tokens, token_details, datetime_utc FROM turns WHERE thread_id = ? ORDER BY id", thread)  # fmt: skip
-        replies = [(name.rpartition("/")[0], name.rpartition("/")[2], _llm_usage(*counts), milliseconds(at), id) for id, name, *counts, at in told_of]  # fmt: skip
-        yield msgspec.structs.replace(made, calls=_calls(file, thread, replies))
+        spoken = [turn for turn in turns if turn.role != "system"]
+        conversation = turns_in_format(thread, model, spoken, model.rpartition("/")[2], head)
+        turns_sent = file.rows("SELECT id, model, input_tokens, output_tokens, token_details, datetime_utc FROM turns WHERE thread_id = ? ORDER BY id", thread)  # fmt: skip
+        replies = [(name.rpartition("/")[0], name.rpartition("/")[2], _llm_usage(*counts), milliseconds(at), id) for id, name, *counts, at in turns_sent]  # fmt: skip
+        yield msgspec.structs.replace(conversation, calls=_calls(file, thread, replies))
 
 
-def _llm_usage(given: int | None, output: int | None, details: str | None) -> Usage:
+def _llm_usage(fresh: int | None, output: int | None, details: str | None) -> Usage:
     """llm keeps what the provider counts beside the cache, and the rest as details."""
     more: JsonObject = json.loads(details or "{}")
     if "cache_read_input_tokens" in more or "cache_creation_input_tokens" in more:
-        return usage("anthropic", {"input_tokens": given, "output_tokens": output, **more})
-    return usage("openai", {"input_tokens": given or 0, "output_tokens": output or 0, "input_tokens_details": more.get("input_tokens_details") or more.get("prompt_tokens_details") or {}})  # fmt: skip
+        return usage("anthropic", {"input_tokens": fresh, "output_tokens": output, **more})
+    return usage("openai", {"input_tokens": fresh or 0, "output_tokens": output or 0, "input_tokens_details": more.get("input_tokens_details") or more.get("prompt_tokens_details") or {}})  # fmt: skip
 
 
 def _llm_part(kind: str, text: str | None, payload: str | None) -> StoredBlock:
-    held: JsonObject = json.loads(payload or "{}")
-    meta: JsonObject = next(iter((held.get("provider_metadata") or {}).values()), {})
+    fields: JsonObject = json.loads(payload or "{}")
+    meta: JsonObject = next(iter((fields.get("provider_metadata") or {}).values()), {})
     if kind == "reasoning":
         return StoredBlock(text or "", thinking=True, signature=str(meta.get("signature") or ""))
     if kind == "tool_call":
         return StoredBlock(
-            call_id=str(held.get("tool_call_id")), name=str(held.get("name")), args=held.get("arguments")
+            call_id=str(fields.get("tool_call_id")), name=str(fields.get("name")), args=fields.get("arguments")
         )
     if kind == "tool_result":
-        return StoredBlock(text_in(held.get("output")), call_id=str(held.get("tool_call_id")), name=str(held.get("name")), is_result=True)  # fmt: skip
+        return StoredBlock(text_in(fields.get("output")), call_id=str(fields.get("tool_call_id")), name=str(fields.get("name")), is_result=True)  # fmt: skip
     return StoredBlock(text or "")
 
 
 def _llm_responses(file: SourceFile) -> Iterator[StoredConversation]:
     query = "SELECT conversation_id, model, system, prompt, response FROM responses ORDER BY conversation_id, id"
-    told: dict[str, list[tuple[str, ...]]] = {}
+    by_conversation: dict[str, list[tuple[str, ...]]] = {}
     for name, *rest in file.rows(query):
-        told.setdefault(str(name), []).append(tuple(str(each or "") for each in rest))
-    for name, rows in told.items():
+        by_conversation.setdefault(str(name), []).append(tuple(str(column or "") for column in rest))
+    for name, rows in by_conversation.items():
         messages: list[JsonObject] = [{"role": "system", "content": rows[0][1]}] if rows[0][1] else []
         for _, _, prompt, response in rows:
             messages += [{"role": "user", "content": prompt}, {"role": "assistant", "content": response}]
@@ -125,20 +125,20 @@ def _llm_responses(file: SourceFile) -> Iterator[StoredConversation]:
 
 def _aider(file: SourceFile) -> Iterator[StoredConversation]:
     chats = re.split(r"^# aider chat started at .*$", file.text, flags=re.M)[1:]
-    found: list[list[JsonObject]] = []
+    conversations: list[list[JsonObject]] = []
     model = ""
     for chat in chats:
         model = next(iter(re.findall(r"^> Model: (\S+)", chat, re.M)), model)
-        if not found or "> Restored previous conversation history." not in chat:
-            found.append([])
+        if not conversations or "> Restored previous conversation history." not in chat:
+            conversations.append([])
         for line in chat.split("\n"):
             role = "user" if line.startswith("#### ") else "" if line.startswith(">") else "assistant"
             text = line.removeprefix("#### ").rstrip()
-            if role and found[-1] and found[-1][-1]["role"] == role:
-                found[-1][-1]["content"] += f"\n{text}"
+            if role and conversations[-1] and conversations[-1][-1]["role"] == role:
+                conversations[-1][-1]["content"] += f"\n{text}"
             elif role and text:
-                found[-1].append({"role": role, "content": text})
-    for number, messages in enumerate(found, 1):
+                conversations[-1].append({"role": role, "content": text})
+    for number, messages in enumerate(conversations, 1):
         cleaned = [{**message, "content": message["content"].strip()} for message in messages]
         if cleaned:
             yield StoredConversation(f"aider-{number}", "openai-chat", cleaned, model.rpartition("/")[2])
@@ -148,18 +148,17 @@ def _aider(file: SourceFile) -> Iterator[StoredConversation]:
 
 
 def _mini_swe_agent(file: SourceFile) -> Iterator[StoredConversation]:
-    messages = [{key: value for key, value in each.items() if key != "extra"} for each in file.value["messages"]]
-    messages = [each for each in messages if each.get("role") != "exit"]
+    messages = [{key: value for key, value in message.items() if key != "extra"} for message in file.value["messages"]]
+    messages = [message for message in messages if message.get("role") != "exit"]
     config = file.value.get("info", {}).get("config", {}).get("model", {})
     provider, _, model = str(config.get("model_name") or "").rpartition("/")
     # Of the Responses API the message itself is the reply.
-    held = [(each.get("extra") or {}, each) for each in file.value["messages"]]
-    replies = [(extra, extra.get("response") or each) for extra, each in held if "response" in extra or "usage" in each]
+    extras = [(message.get("extra") or {}, message) for message in file.value["messages"]]
+    replies = [(extra, extra.get("response") or row) for extra, row in extras if "response" in extra or "usage" in row]
     calls = _calls(file, str(file.path), ((provider, model, usage(known_provider(provider), reply), milliseconds(extra.get("timestamp")), str(reply.get("id") or "")) for extra, reply in replies))  # fmt: skip
-    if any("output" in each for each in messages):
-        items = [
-            item for each in messages for item in (each["output"] if isinstance(each.get("output"), list) else [each])
-        ]
+    if any("output" in message for message in messages):
+        outputs = [row["output"] if isinstance(row.get("output"), list) else [row] for row in messages]
+        items = [item for output in outputs for item in output]
         yield StoredConversation(file.name, "openai-responses", {"input": items}, model, calls=calls)
     else:
         yield StoredConversation(file.name, "openai-chat", messages, model, calls=calls)
@@ -167,10 +166,10 @@ def _mini_swe_agent(file: SourceFile) -> Iterator[StoredConversation]:
 
 def _swe_agent(file: SourceFile) -> Iterator[StoredConversation]:
     messages: list[JsonObject] = []
-    for each in file.value.get("history") or ():
-        ids = each.get("tool_call_ids") or []
-        kept = {key: each[key] for key in ("role", "content", "tool_calls", "name") if each.get(key) is not None}
-        messages.append({**kept, **({"tool_call_id": ids[0]} if each.get("role") == "tool" and ids else {})})
+    for row in file.value.get("history") or ():
+        ids = row.get("tool_call_ids") or []
+        message = {key: row[key] for key in ("role", "content", "tool_calls", "name") if row.get(key) is not None}
+        messages.append({**message, **({"tool_call_id": ids[0]} if row.get("role") == "tool" and ids else {})})
     if not messages:
         for step in file.value.get("trajectory") or ():
             messages += [{"role": "assistant", "content": str(step.get("response") or step.get("action") or "")}, {"role": "user", "content": str(step.get("observation") or "")}]  # fmt: skip
@@ -189,15 +188,15 @@ def _openai_agents(file: SourceFile) -> Iterator[StoredConversation]:
 
 def _strands(file: SourceFile) -> Iterator[StoredConversation]:
     for agent in sorted(file.path.glob("agents/agent_*")):
-        stored = sorted(agent.glob("messages/message_*.json"), key=lambda each: int(each.stem.rpartition("_")[2]))
-        held = [json.loads(each.read_text("utf-8")) for each in stored]
+        stored = sorted(agent.glob("messages/message_*.json"), key=lambda path: int(path.stem.rpartition("_")[2]))
+        rows = [json.loads(path.read_text("utf-8")) for path in stored]
         messages = [
-            {"role": each["message"]["role"], "content": [_converse(block) for block in each["message"]["content"]]}
-            for each in held
+            {"role": row["message"]["role"], "content": [_converse(block) for block in row["message"]["content"]]}
+            for row in rows
         ]
         name = f"{file.path.name}-{agent.name}".removesuffix("-agent_default")
-        times = tuple(milliseconds(each.get("created_at")) for each in held)
-        used = [(usage("bedrock", facts["usage"]), at) for each, at in zip(held, times, strict=True) if (facts := each["message"].get("metadata") or {}).get("usage")]  # fmt: skip
+        times = tuple(milliseconds(row.get("created_at")) for row in rows)
+        used = [(usage("bedrock", facts["usage"]), at) for row, at in zip(rows, times, strict=True) if (facts := row["message"].get("metadata") or {}).get("usage")]  # fmt: skip
         # Neither the provider nor the model is kept.
         calls = _calls(file, str(agent), (("", "", counts, at, "") for counts, at in used))
         yield StoredConversation(name, "bedrock", messages, times=times, calls=calls)
@@ -212,28 +211,28 @@ def _converse(block: JsonObject) -> JsonObject:
 
 
 def _langchain(file: SourceFile) -> Iterator[StoredConversation]:
-    held = [each.get("data") or each.get("kwargs") or {} for each in file.objects()]
-    facts = [each.get("response_metadata") or {} for each in held]
+    rows = [row.get("data") or row.get("kwargs") or {} for row in file.objects()]
+    facts = [row.get("response_metadata") or {} for row in rows]
     model = next((str(fact["model_name"]) for fact in reversed(facts) if fact.get("model_name")), "")
     replies = [
-        (str(fact.get("model_provider") or ""), str(fact.get("model_name") or model), _langchain_usage(each["usage_metadata"]), None, str(each.get("id") or ""))
-        for each, fact in zip(held, facts, strict=True) if isinstance(each.get("usage_metadata"), dict)
+        (str(fact.get("model_provider") or ""), str(fact.get("model_name") or model), _langchain_usage(row["usage_metadata"]), None, str(row.get("id") or ""))
+        for row, fact in zip(rows, facts, strict=True) if isinstance(row.get("usage_metadata"), dict)
     ]  # fmt: skip
     calls = _calls(file, str(file.path), replies)
     yield StoredConversation(file.name, "langchain", file.value, model, calls=calls)
 
 
-def _langchain_usage(told: JsonObject) -> Usage:
+def _langchain_usage(counts: JsonObject) -> Usage:
     """LangChain counts what was cached among the input tokens."""
-    details, written = told.get("input_token_details") or {}, told.get("output_token_details") or {}
+    details, written = counts.get("input_token_details") or {}, counts.get("output_token_details") or {}
     long = int(details.get("ephemeral_1h_input_tokens") or 0)
     short = int(details.get("ephemeral_5m_input_tokens") or 0) + int(details.get("cache_creation") or 0)
     return Usage(
-        int(told.get("input_tokens") or 0),
+        int(counts.get("input_tokens") or 0),
         int(details.get("cache_read") or 0),
         short,
         long,
-        int(told.get("output_tokens") or 0),
+        int(counts.get("output_tokens") or 0),
         int(written.get("reasoning") or 0),
     )
 
@@ -245,30 +244,32 @@ def _pydantic_ai(file: SourceFile) -> Iterator[StoredConversation]:
     turns: list[StoredTurn] = []
     replies: list[tuple[str, str, Usage, int | None, str]] = []
     provider = model = instructions = ""
-    for each in file.objects():
-        instructions = str(each.get("instructions") or instructions)
-        provider, model = str(each.get("provider_name") or provider), str(each.get("model_name") or model)
-        blocks = [_pydantic_part(part) for part in each.get("parts") or () if part.get("part_kind") != "system-prompt"]
-        instructions = instructions or "\n".join(str(part.get("content")) for part in each.get("parts") or () if part.get("part_kind") == "system-prompt")  # fmt: skip
-        role = "assistant" if each.get("kind") == "response" else "user"
-        turns.append(StoredTurn(role, tuple(blocks), milliseconds(each.get("timestamp"))))
-        if isinstance(each.get("usage"), dict) and role == "assistant":
-            id = str(each.get("provider_response_id") or "")
-            replies.append((provider, model, _pydantic_usage(each["usage"]), turns[-1].at, id))
-    made = turns_in_format(file.name, provider, turns, model, {"system": instructions})
-    yield msgspec.structs.replace(made, calls=_calls(file, str(file.path), replies))
+    for message in file.objects():
+        instructions = str(message.get("instructions") or instructions)
+        provider, model = str(message.get("provider_name") or provider), str(message.get("model_name") or model)
+        parts = message.get("parts") or ()
+        blocks = [_pydantic_part(part) for part in parts if part.get("part_kind") != "system-prompt"]
+        prompts = (str(part.get("content")) for part in parts if part.get("part_kind") == "system-prompt")
+        instructions = instructions or "\n".join(prompts)
+        role = "assistant" if message.get("kind") == "response" else "user"
+        turns.append(StoredTurn(role, tuple(blocks), milliseconds(message.get("timestamp"))))
+        if isinstance(message.get("usage"), dict) and role == "assistant":
+            id = str(message.get("provider_response_id") or "")
+            replies.append((provider, model, _pydantic_usage(message["usage"]), turns[-1].at, id))
+    conversation = turns_in_format(file.name, provider, turns, model, {"system": instructions})
+    yield msgspec.structs.replace(conversation, calls=_calls(file, str(file.path), replies))
 
 
-def _pydantic_usage(told: JsonObject) -> Usage:
+def _pydantic_usage(counts: JsonObject) -> Usage:
     """Cached tokens are among the input tokens, those that were written for an hour among all that were written."""
-    long = int(told.get("cache_write_1h_tokens") or 0)
+    long = int(counts.get("cache_write_1h_tokens") or 0)
     return Usage(
-        int(told.get("input_tokens") or 0),
-        int(told.get("cache_read_tokens") or 0),
-        int(told.get("cache_write_tokens") or 0) - long,
+        int(counts.get("input_tokens") or 0),
+        int(counts.get("cache_read_tokens") or 0),
+        int(counts.get("cache_write_tokens") or 0) - long,
         long,
-        int(told.get("output_tokens") or 0),
-        int(told.get("output_reasoning_tokens") or (told.get("details") or {}).get("reasoning_tokens") or 0),
+        int(counts.get("output_tokens") or 0),
+        int(counts.get("output_reasoning_tokens") or (counts.get("details") or {}).get("reasoning_tokens") or 0),
     )
 
 
@@ -279,8 +280,8 @@ def _pydantic_part(part: JsonObject) -> StoredBlock:
     if kind == "thinking":
         return StoredBlock(str(content or ""), thinking=True, signature=signature, id=str(part.get("id") or ""))
     if kind in ("tool-call", "builtin-tool-call"):
-        given = part.get("args")
-        args = json.loads(given) if isinstance(given, str) and given.startswith("{") else given
+        raw = part.get("args")
+        args = json.loads(raw) if isinstance(raw, str) and raw.startswith("{") else raw
         return StoredBlock(call_id=str(part.get("tool_call_id")), name=str(part.get("tool_name")), args=args, signature=signature, id=str(part.get("id") or ""))  # fmt: skip
     if kind in ("tool-return", "builtin-tool-return") or (kind == "retry-prompt" and part.get("tool_name")):
         failed = kind == "retry-prompt" or part.get("outcome") in ("failed", "denied", "error")
@@ -292,11 +293,11 @@ LIBRARIES: tuple[SessionStore, ...] = (
     SessionStore("llm", lambda file: {"threads", "turns", "parts"} <= file.tables or {"conversations", "responses"} <= file.tables, _llm),
     SessionStore("openai-agents", with_tables("agent_sessions", "agent_messages"), _openai_agents),
     SessionStore("aider", lambda file: bool(re.search(r"^# aider chat started at ", file.text[:10_000], re.M)), _aider, ("files in the chat",)),
-    SessionStore("mini-swe-agent", holding(lambda each: str(each.get("trajectory_format") or "").startswith("mini-swe-agent")), _mini_swe_agent),
-    SessionStore("swe-agent", holding(lambda each: isinstance(each.get("trajectory"), list) and ("history" in each or "info" in each)), _swe_agent),
+    SessionStore("mini-swe-agent", holding(lambda row: str(row.get("trajectory_format") or "").startswith("mini-swe-agent")), _mini_swe_agent),
+    SessionStore("swe-agent", holding(lambda row: isinstance(row.get("trajectory"), list) and ("history" in row or "info" in row)), _swe_agent),
     SessionStore("strands", lambda file: (file.path / "session.json").is_file() and (file.path / "agents").is_dir(), _strands),
-    SessionStore("langchain", lambda file: isinstance(file.value, list) and holding(lambda each: each.get("lc") == 1 or (each.get("type") in ("human", "ai", "system", "tool") and isinstance(each.get("data"), dict)))(file), _langchain),
-    SessionStore("pydantic-ai", lambda file: isinstance(file.value, list) and holding(lambda each: each.get("kind") in ("request", "response") and isinstance(each.get("parts"), list))(file), _pydantic_ai),
+    SessionStore("langchain", lambda file: isinstance(file.value, list) and holding(lambda row: row.get("lc") == 1 or (row.get("type") in ("human", "ai", "system", "tool") and isinstance(row.get("data"), dict)))(file), _langchain),
+    SessionStore("pydantic-ai", lambda file: isinstance(file.value, list) and holding(lambda row: row.get("kind") in ("request", "response") and isinstance(row.get("parts"), list))(file), _pydantic_ai),
 )  # fmt: skip
 
 
@@ -310,8 +311,8 @@ Value = TypeVar("Value")
 
 def conversations(file: SourceFile, store: SessionStore) -> list[StoredConversation]:
     """What a store holds, each conversation with what is missing from it."""
-    found = list(_read(file, store, store.read))
-    return [msgspec.structs.replace(each, lacks=(*store.lacks, *each.lacks)) for each in found]
+    stored = list(_read(file, store, store.read))
+    return [msgspec.structs.replace(conversation, lacks=(*store.lacks, *conversation.lacks)) for conversation in stored]
 
 
 def _read(file: SourceFile, store: SessionStore, read: Callable[[SourceFile], Iterable[Value]]) -> Iterator[Value]:
@@ -325,18 +326,18 @@ def _read(file: SourceFile, store: SessionStore, read: Callable[[SourceFile], It
 
 def recognised(file: SourceFile, stores: Sequence[SessionStore] = STORES) -> SessionStore:
     """The first store whose shape the file has; one that none has is refused with its first place."""
-    found = next((store for store in stores if store.recognises(file)), None)
-    if found is not None:
-        return found
+    for store in stores:
+        if store.recognises(file):
+            return store
     if file.tables:
-        what, line = f"the tables {', '.join(sorted(file.tables)[:6])}", 0
+        beginning, line = f"the tables {', '.join(sorted(file.tables)[:6])}", 0
     else:
         line, first = next(iter(file.head), (1, file.value if file.value is not None else file.text[:60]))
         first = first[0] if isinstance(first, list) and first else first
         named = ", ".join(list(first)[:6]) if isinstance(first, dict) else ""
-        what = f"the fields {named}" if named else short(first)
+        beginning = f"the fields {named}" if named else short(first)
     raise FormatError(
-        f"{file.path.name} begins with {what}, which nothing known here begins with",
+        f"{file.path.name} begins with {beginning}, which nothing known here begins with",
         line=line,
         column=min(line, 1),
         hint=f"Name what it is with --from: {', '.join(store.name for store in stores)}, or a wire format.",
@@ -347,10 +348,10 @@ def sent_calls(file: SourceFile) -> Iterator[SentCall]:
     """The requests that a file tells of, in its order; of a store that keeps none, none."""
     store = recognised(file)
     if store.exchanges is not None:
-        yield from (call for each in _read(file, store, store.exchanges) if (call := each.call()) is not None)
+        yield from (call for exchange in _read(file, store, store.exchanges) if (call := exchange.call()) is not None)
     else:
-        for each in conversations(file, store):
-            yield from (msgspec.structs.replace(call, store=store.name) for call in each.calls)
+        for conversation in conversations(file, store):
+            yield from (msgspec.structs.replace(call, store=store.name) for call in conversation.calls)
 
 
 # A log of requests is read in parts of so many bytes, whoever reads them: what is found does not depend on it.

@@ -61,12 +61,12 @@ class SourceFile(msgspec.Struct, frozen=True):
     def first_objects(self) -> list[JsonObject]:
         """Of the lines, or the elements of the one list, the first; or the one object."""
         listed = [line for _, line in self.head] if self.is_lines else self.value
-        return [each for each in (listed[:_HEAD] if isinstance(listed, list) else [listed]) if isinstance(each, dict)]
+        return [row for row in (listed[:_HEAD] if isinstance(listed, list) else [listed]) if isinstance(row, dict)]
 
     def objects(self) -> list[JsonObject]:
         """All lines, or the elements of the one list, or the one object."""
         listed = [line for _, line in self.numbered()] if self.is_lines else self.value
-        return [each for each in (listed if isinstance(listed, list) else [listed]) if isinstance(each, dict)]
+        return [row for row in (listed if isinstance(listed, list) else [listed]) if isinstance(row, dict)]
 
     def numbered(self) -> Iterator[tuple[int, Json]]:
         """The lines with their numbers; one value is line 1."""
@@ -84,8 +84,8 @@ class SourceFile(msgspec.Struct, frozen=True):
             raise FormatError(f"{self.path.name} has no log.entries", hint="Is it a HAR file?")
         with _readable(self.path), self.opened() as data:
             data.seek(self.entries_at)
-            for _, each in _values(self.path, ((1, element) for element in _elements(self.path, data))):
-                yield each
+            for _, entry in _values(self.path, ((1, element) for element in _elements(self.path, data))):
+                yield entry
 
     def opened(self) -> IO[bytes]:
         """The bytes, unpacked."""
@@ -115,27 +115,27 @@ def source_file(path: Path, text: str | None = None) -> SourceFile:
     """A file, opened as what it is; or `text` that stands for one."""
     if text is None and path.is_dir():
         return SourceFile(path)
-    found = SourceFile(path, given=None if text is None else text.encode())
-    with _readable(path), found.opened() as data:
+    source = SourceFile(path, given=None if text is None else text.encode())
+    with _readable(path), source.opened() as data:
         start = data.read(16)
         if start.startswith(b"SQLite format 3\0"):
             return SourceFile(path, tables=_tables(path))
         data.seek(0)
         if har := _HAR.match(data.read(_HAR_HEAD)):
-            return msgspec.structs.replace(found, entries_at=har.end())
+            return msgspec.structs.replace(source, entries_at=har.end())
         data.seek(0)
         if not _is_json(data):
             data.seek(0)
-            return msgspec.structs.replace(found, text=data.read().decode().removeprefix("\ufeff"))
+            return msgspec.structs.replace(source, text=data.read().decode().removeprefix("\ufeff"))
         data.seek(0)
         if _is_lines(data):
             data.seek(0)
             whole_to = _half_written(path, data)
-            found = msgspec.structs.replace(found, is_lines=True, whole_to=whole_to)
-            return msgspec.structs.replace(found, head=tuple(islice(found.numbered(), _HEAD)))
+            source = msgspec.structs.replace(source, is_lines=True, whole_to=whole_to)
+            return msgspec.structs.replace(source, head=tuple(islice(source.numbered(), _HEAD)))
         data.seek(0)
         ((_, value),) = _values(path, [(1, data.read())])
-        return msgspec.structs.replace(found, value=value)
+        return msgspec.structs.replace(source, value=value)
 
 
 @contextlib.contextmanager
@@ -194,35 +194,35 @@ _BLOCK = 1024 * 1024
 
 def _elements(path: Path, data: IO[bytes]) -> Iterator[bytes]:
     """The objects of a list that begins here, one after the other, however long the list is."""
-    held, at, depth, quoted = b"", 0, 0, False
+    buffer, at, depth, quoted = b"", 0, 0, False
     while True:
         if quoted:
-            at = _IN_STRING.match(held, at).end()  # type: ignore[union-attr]  # it matches nothing, too
-            quoted = held[at : at + 1] != b'"'
+            at = _IN_STRING.match(buffer, at).end()  # type: ignore[union-attr]  # it matches nothing, too
+            quoted = buffer[at : at + 1] != b'"'
             at += not quoted
-        found = None if quoted else _BRACKET.search(held, at)
-        if found is None:
+        bracket = None if quoted else _BRACKET.search(buffer, at)
+        if bracket is None:
             more = data.read(_BLOCK)
             if not more:
                 raise FormatError(f"{path.name} ends within its entries", hint="Is the file whole?")
-            at = at if quoted else len(held)
-            held = held + more if depth else more
+            at = at if quoted else len(buffer)
+            buffer = buffer + more if depth else more
             at = at if depth else 0
             continue
-        at, sign = found.end(), found[0]
+        at, sign = bracket.end(), bracket[0]
         if sign == b'"':
             quoted = True
         elif sign in b"{[":
             if not depth:
-                held, at = held[at - 1 :], 1
+                buffer, at = buffer[at - 1 :], 1
             depth += 1
         elif not depth:
             return
         else:
             depth -= 1
             if not depth:
-                yield held[:at]
-                held, at = held[at:], 0
+                yield buffer[:at]
+                buffer, at = buffer[at:], 0
 
 
 def _until(data: IO[bytes], end: int) -> Iterator[bytes]:
@@ -238,9 +238,9 @@ def _values(path: Path, lines: Any) -> Iterator[tuple[int, Json]]:
             except UnicodeDecodeError:
                 raise
             except (ValueError, RecursionError) as error:
-                what = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply"
+                problem = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply"
                 raise FormatError(
-                    f"{path.name} is not JSON: {what}",
+                    f"{path.name} is not JSON: {problem}",
                     line=getattr(error, "lineno", 1) + number - 1,
                     column=getattr(error, "colno", 1),
                     hint="Give JSON, or one JSON value a line; is the file whole?",
@@ -282,14 +282,14 @@ def files_under(path: Path) -> Iterator[Path]:
     if not path.is_dir() or (path / "session.json").is_file():
         yield path
         return
-    for each in sorted(path.iterdir()):
+    for entry in sorted(path.iterdir()):
         whole = (
-            each.is_dir()
-            or each.name.removesuffix(".gz").endswith(_SESSION_FILES)
-            or each.name == ".aider.chat.history.md"
+            entry.is_dir()
+            or entry.name.removesuffix(".gz").endswith(_SESSION_FILES)
+            or entry.name == ".aider.chat.history.md"
         )
-        if whole and not each.is_symlink():
-            yield from files_under(each)
+        if whole and not entry.is_symlink():
+            yield from files_under(entry)
 
 
 _SESSION_FILES = (".jsonl", ".json", ".db", ".har", ".lhar", ".traj", ".sqlite")

@@ -73,7 +73,7 @@ def call_of(source: str, about: JsonObject, body: JsonObject, reply: Json) -> Se
         usage=_used(provider, named, about.get("usage") or reply),
         at_ms=milliseconds(about.get("at") or about.get("ts") or about.get("timestamp") or about.get("at_ms")),
         session=_session(about, body),
-        given=given if isinstance(given := about.get("given"), dict) and is_body(given) else {},
+        given=original if isinstance(original := about.get("given"), dict) and is_body(original) else {},
     )
 
 
@@ -98,8 +98,8 @@ def is_body(value: Json) -> bool:
     """Whether a value is a request to a model."""
     if not isinstance(value, dict):
         return False
-    asked = isinstance(value.get("input"), str) and "model" in value
-    return asked or any(isinstance(value.get(field), list) for field in ("messages", "input", "contents"))
+    is_text = isinstance(value.get("input"), str) and "model" in value
+    return is_text or any(isinstance(value.get(field), list) for field in ("messages", "input", "contents"))
 
 
 def _used(provider: str, model: str, raw: Json) -> Usage | None:
@@ -108,9 +108,9 @@ def _used(provider: str, model: str, raw: Json) -> Usage | None:
         return _streamed(f"{provider}:{model}", raw)
     if not isinstance(raw, dict):
         return None
-    known = {name: raw[name] for name in COUNTS if isinstance(raw.get(name), int)}
-    found = Usage(**known) if "input_total" in known else usage(provider, raw)
-    return found if found.input_total else None
+    counts = {name: raw[name] for name in COUNTS if isinstance(raw.get(name), int)}
+    used = Usage(**counts) if "input_total" in counts else usage(provider, raw)
+    return used if used.input_total else None
 
 
 def _streamed(target: str, stream: str | list[Json]) -> Usage | None:
@@ -119,8 +119,8 @@ def _streamed(target: str, stream: str | list[Json]) -> Usage | None:
         reader = providers.stream(target)
         for event in events_of(stream):
             reader.feed(event)
-        found = reader.partial().usage
-        return found if found.input_total else None
+        used = reader.partial().usage
+        return used if used.input_total else None
     return None
 
 
@@ -138,11 +138,11 @@ _SESSION_FIELDS = ("session_id", "session", "conversation_id", "thread_id", "rec
 def _session(about: JsonObject, body: JsonObject) -> str:
     """What names the conversation: a header, a field beside the body, the body's cache key or user id."""
     headers = {str(key).lower(): value for key, value in (about.get("headers") or {}).items()}
-    given = [about.get(field) for field in _SESSION_FIELDS]
-    given += [headers.get(name) for name in ("session_id", "x-session-id", "x-claude-code-session-id")]
+    names = [about.get(field) for field in _SESSION_FIELDS]
+    names += [headers.get(name) for name in ("session_id", "x-session-id", "x-claude-code-session-id")]
     metadata = body["metadata"] if isinstance(body.get("metadata"), dict) else {}
-    given += [body.get("prompt_cache_key"), metadata.get("session_id"), metadata.get("user_id")]
-    return next((str(value) for value in given if value), "")
+    names += [body.get("prompt_cache_key"), metadata.get("session_id"), metadata.get("user_id")]
+    return next((str(value) for value in names if value), "")
 
 
 def known_provider(name: str) -> str:
@@ -177,8 +177,8 @@ class StoredConversation(msgspec.Struct, frozen=True):
 
     def entries(self) -> list[Entry]:
         """The conversation as the log takes it."""
-        made = providers.import_(self.format, self.value, self.model)
-        return [check(entry.body) for entry in [*_timed(made, self), *self.reply]]
+        entries = providers.import_(self.format, self.value, self.model)
+        return [check(entry.body) for entry in [*_timed(entries, self), *self.reply]]
 
 
 def _timed(entries: list[Entry], of: StoredConversation) -> Iterator[Entry]:
@@ -186,9 +186,9 @@ def _timed(entries: list[Entry], of: StoredConversation) -> Iterator[Entry]:
     items = of.format in ("openai-responses", "openai-agents")
     place = -1
     for entry in entries:
-        own = "message" in entry.wire or "more" in entry.wire or entry.kind not in ("system", "tools")
-        place += own and (items or not entry.wire.get("more"))
-        at = of.times[place] if own and 0 <= place < len(of.times) else None
+        in_message = "message" in entry.wire or "more" in entry.wire or entry.kind not in ("system", "tools")
+        place += in_message and (items or not entry.wire.get("more"))
+        at = of.times[place] if in_message and 0 <= place < len(of.times) else None
         yield entry if at is None else msgspec.structs.replace(entry, body={**entry.body, "at": at})
 
 
@@ -227,21 +227,21 @@ class SessionStore(msgspec.Struct, frozen=True):
 
 def holding(test: Callable[[JsonObject], bool]) -> Callable[[SourceFile], bool]:
     """Whether one of the first lines, or of the elements of a list, is of a shape."""
-    return lambda file: any(test(each) for each in file.first_objects())
+    return lambda file: any(test(row) for row in file.first_objects())
 
 
 def with_fields(*fields: str) -> Callable[[JsonObject], bool]:
-    return lambda each: all(field in each for field in fields)
+    return lambda row: all(field in row for field in fields)
 
 
 def with_tables(*names: str) -> Callable[[SourceFile], bool]:
     return lambda file: set(names) <= file.tables
 
 
-def misfit(file: SourceFile, number: int, value: Json, what: str) -> FormatError:
+def misfit(file: SourceFile, number: int, value: Json, expected: str) -> FormatError:
     """A line that is not what its store writes."""
     fields = f"the fields {', '.join(list(value)[:6])}" if isinstance(value, dict) else short(value)
-    return FormatError(f"{file.path.name} holds {fields}, which is not {what}", line=number, column=1, hint="Check the file, or force another reader with --from.")  # fmt: skip
+    return FormatError(f"{file.path.name} holds {fields}, which is not {expected}", line=number, column=1, hint="Check the file, or force another reader with --from.")  # fmt: skip
 
 
 # Turns that a store keeps in blocks of its own, as messages of the wire format that its model speaks.
@@ -289,8 +289,8 @@ def turns_in_format(
     if format == "openai-responses" and not any(block.signature for turn in turns for block in turn.blocks):
         format = "openai-chat"
     write, field = _WRITERS[format], wire_of(format).layout.field
-    held = providers.export(format, _head_entries(head or {}))
-    around = held if isinstance(held, dict) else {field: held}
+    request = providers.export(format, _head_entries(head or {}))
+    around = request if isinstance(request, dict) else {field: request}
     messages: list[tuple[int | None, JsonObject]] = [(None, message) for message in around[field]]
     messages += [(turn.at, message) for turn in turns for message in write(turn)]
     value = {**around, field: [message for _, message in messages]}
@@ -347,21 +347,21 @@ def _gemini(turn: StoredTurn) -> Iterator[JsonObject]:
 def _responses(turn: StoredTurn) -> Iterator[JsonObject]:
     kind = "output_text" if turn.role == "assistant" else "input_text"
     for block in turn.blocks:
-        own = {"id": block.id} if block.id else {}
+        item_id = {"id": block.id} if block.id else {}
         if block.is_result:
             yield {"type": "function_call_output", "call_id": block.call_id, "output": block.text}
         elif block.call_id:
             call = {"call_id": block.call_id, "name": block.name, "arguments": block.arguments}
-            yield {"type": "function_call", **call, **own}
+            yield {"type": "function_call", **call, **item_id}
         elif block.thinking and block.signature.startswith("{"):
             yield json.loads(block.signature)
         elif block.thinking:
             summary = [{"type": "summary_text", "text": block.text}] if block.text else []
-            yield {"type": "reasoning", "summary": summary, "encrypted_content": block.signature, **own}
+            yield {"type": "reasoning", "summary": summary, "encrypted_content": block.signature, **item_id}
         elif block.image[1]:
             yield {"role": "user", "content": [{"type": "input_image", "image_url": block.image_url}]}
         else:
-            yield {"type": "message", "role": turn.role, "content": [{"type": kind, "text": block.text}], **own}
+            yield {"type": "message", "role": turn.role, "content": [{"type": kind, "text": block.text}], **item_id}
 
 
 def _chat(turn: StoredTurn) -> Iterator[JsonObject]:
@@ -369,15 +369,15 @@ def _chat(turn: StoredTurn) -> Iterator[JsonObject]:
         if block.is_result:
             failed = {"_err": True} if block.error else {}
             yield {"role": "tool", "tool_call_id": block.call_id, "content": block.text, **failed}
-    own = [block for block in turn.blocks if not block.is_result]
-    text = "".join(each.text for each in own if not (each.thinking or each.call_id or each.image[1]))
+    spoken = [block for block in turn.blocks if not block.is_result]
+    text = "".join(block.text for block in spoken if not (block.thinking or block.call_id or block.image[1]))
     calls = [
-        {"id": each.call_id, "type": "function", "function": {"name": each.name, "arguments": each.arguments}}
-        for each in own
-        if each.call_id
+        {"id": block.call_id, "type": "function", "function": {"name": block.name, "arguments": block.arguments}}
+        for block in spoken
+        if block.call_id
     ]
-    images = [{"type": "image_url", "image_url": {"url": each.image_url}} for each in own if each.image[1]]
-    thought = "".join(each.text for each in own if each.thinking)
+    images = [{"type": "image_url", "image_url": {"url": block.image_url}} for block in spoken if block.image[1]]
+    thought = "".join(block.text for block in spoken if block.thinking)
     if text or calls or images or thought:
         content: Json = [{"type": "text", "text": text}, *images] if images else text
         yield {
