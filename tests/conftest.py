@@ -1,5 +1,6 @@
 """What every test may use."""
 
+import ast
 import asyncio
 import gc
 import importlib.util
@@ -68,6 +69,12 @@ def shared_data(name: str = "") -> Path:
 
 
 TRACES = "pi_large_session swe_agent tau2_airline tau_retail_gemini tau_retail_gpt41mini tau_retail_o4mini".split()
+
+
+@cache
+def source_trees() -> dict[Path, ast.Module]:
+    """What is written in src, parsed."""
+    return {path: ast.parse(path.read_text()) for path in sorted((ROOT / "src" / "quire").rglob("*.py"))}
 
 
 def traces(name: str) -> list[Any]:

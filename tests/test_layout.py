@@ -7,9 +7,12 @@ import sys
 from functools import cache
 from pathlib import Path
 
-import quire
-from conftest import ROOT
+import pytest
 
+import quire
+from conftest import ROOT, source_trees
+
+pytestmark = pytest.mark.xdist_group("source")
 SRC = ROOT / "src" / "quire"
 RANKS = [
     {"values", "entry", "errors", "__init__"},
@@ -35,14 +38,9 @@ def rank(package: str) -> int:
 
 
 @cache
-def trees() -> dict[Path, ast.Module]:
-    return {path: ast.parse(path.read_text()) for path in sorted(SRC.rglob("*.py"))}
-
-
-@cache
 def imports() -> list[tuple[Path, str]]:
     found = []
-    for path, tree in trees().items():
+    for path, tree in source_trees().items():
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and node.module:
                 found.append((path, node.module))
@@ -61,7 +59,7 @@ def package_of(path: Path) -> str:
 @cache
 def edges() -> set[tuple[str, str]]:
     """(importing package, imported package), different ones only."""
-    out, packages = set(), {package_of(path) for path in trees()}
+    out, packages = set(), {package_of(path) for path in source_trees()}
     for path, module in imports():
         if module.startswith("quire.") and package_of(path) != "__init__":
             target = module.split(".")[1]
@@ -103,7 +101,7 @@ def test_the_middle_imports_no_clock_no_dice_and_nothing_from_outside() -> None:
 
 def test_what_only_unix_has_is_asked_for_where_it_is_used_and_with_a_way_without_it() -> None:
     bad = []
-    for path, tree in trees().items():
+    for path, tree in source_trees().items():
         text, name = path.read_text(), str(path.relative_to(SRC))
         if not re.search("|".join(UNIX_MODULES), text) and not UNIX_NAMES.search(text):
             continue
@@ -131,7 +129,7 @@ def test_the_public_names_are_these() -> None:
 
 
 def test_every_module_says_what_it_is_for() -> None:
-    silent = [path for path, tree in trees().items() if tree.body and not ast.get_docstring(tree)]
+    silent = [path for path, tree in source_trees().items() if tree.body and not ast.get_docstring(tree)]
     assert silent == []
 
 

@@ -6,11 +6,12 @@ import re
 import click
 import pytest
 
-from conftest import ROOT
+from conftest import ROOT, source_trees
 from quire.cli.main import quire
 from quire.providers.models import providers
 from quire.providers.wires import FORMATS
 
+pytestmark = pytest.mark.xdist_group("source")
 SRC = ROOT / "src" / "quire"
 # Words for ideas that have a better one (docs/design.md), where nobody else fixed them: as names in the code.
 RIDDLES = frozenset(
@@ -52,14 +53,14 @@ BY_NAME = {
 def test_providers_are_told_apart_by_their_wires_and_rows_and_not_by_their_names() -> None:
     names = {*FORMATS, *providers(), "local"}
     compared = set[str]()
-    for path in SRC.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+    for path, tree in source_trees().items():
+        for node in ast.walk(tree):
             # Caches have engines, some of which are called like their provider.
-            if isinstance(node, ast.Compare) and not ast.unparse(node.left).endswith(".engine"):
+            if isinstance(node, ast.Compare) and getattr(node.left, "attr", "") != "engine":
                 given = (
                     node.comparators if isinstance(node.ops[0], ast.In | ast.NotIn) else [node.left, *node.comparators]
                 )
-            elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".startswith"):
+            elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "startswith":
                 given = node.args
             else:
                 continue
@@ -72,8 +73,8 @@ def test_providers_are_told_apart_by_their_wires_and_rows_and_not_by_their_names
 def test_a_class_name_stands_once() -> None:
     seen: dict[str, str] = {}
     twice = []
-    for path in sorted(SRC.rglob("*.py")):
-        for node in ast.parse(path.read_text()).body:
+    for path, tree in source_trees().items():
+        for node in tree.body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 if node.name in seen:
                     twice.append((node.name, seen[node.name], str(path.relative_to(SRC))))

@@ -114,6 +114,8 @@ class Later:
         self._module = module
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # pytest looks at every name of a test's module for marks of its own
+            raise AttributeError(name)
         return getattr(import_module(self._module), name)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from send_parts import TARGETS, Noted, new_thread, ten_calls, tool
 
@@ -63,15 +64,19 @@ def test_a_cycle_cut_behind_any_entry_sends_the_very_requests_of_the_whole_run(
     assert any(entry.kind == "rebase" for entry in entries)
     for kept in range(len(OLD) + 1, len(entries)):
         before = len(running.requests)
+        # To the end now and then, else two steps on: what follows them is what follows a later cut.
+        answered = sum(entry.kind == "sent" and "usage" in entry.body for entry in entries[:kept])
+        last = 11 if kept % 5 == 0 else min(answered + 2, 11)
+        carried = msgspec.structs.replace(runner(), limits=Limits(steps=last))
         with SqliteStore(":memory:") as store:
             store.append("t", [Entry(entry.kind, entry.body) for entry in entries[:kept]])
-            outcome = carry_out(Thread(store, "t", SMALL), target, running.url, runner())
+            outcome = carry_out(Thread(store, "t", SMALL), target, running.url, carried)
             store.verify()
-        assert outcome.text == "All ten lines are written."
+        assert outcome.text == "All ten lines are written." or last < 11
         sent = [received.body for received in running.requests[before:]]
         # Byte for byte, cache marks included.
-        assert sent == bodies[len(bodies) - len(sent) :], f"cut behind entry {kept} ({entries[kept - 1].kind})"
-        assert outcome.steps == 11
+        assert sent == bodies[last - len(sent) : last], f"cut behind entry {kept} ({entries[kept - 1].kind})"
+        assert outcome.steps == last
 
 
 def test_finished_results_are_used_and_never_run_again(thread: Thread) -> None:

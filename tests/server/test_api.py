@@ -106,7 +106,7 @@ def promises(clients: dict[str, httpx.Client]) -> list[Callable[[], None]]:
         for client in [next(_IN_TURN)(clients)] if through_the_schema else clients.values():
             case.call_and_validate(base_url=str(client.base_url), timeout=600)
 
-    many = 200 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 5
+    many = 200 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 2
     how = settings(max_examples=many, suppress_health_check=list(HealthCheck), deadline=None)
     routes = schemathesis.openapi.from_dict(openapi(all_routes())).exclude(path_regex="events|hold|turns|resume")
     # Not by `routes.parametrize()`: pytest 9.2 gives all of its tests one name, and xdist runs one test of a name.
