@@ -36,12 +36,12 @@ class Reaction(msgspec.Struct, frozen=True):
 
 def configured(records: Records, consumer_id: str, *, now: int | None = None) -> Config:
     """The configuration that a consumer has among the records."""
-    found = [config for config in _configs(records, now) if config.context.get("consumer_id") == consumer_id]
-    if not found:
+    configs = [config for config in _configs(records, now) if config.context.get("consumer_id") == consumer_id]
+    if not configs:
         raise NotFound(
             f"no {SCHEMA} record has the consumer_id {consumer_id!r}", hint="Create one, or pass --config FILE."
         )
-    return of_record(found[-1])
+    return of_record(configs[-1])
 
 
 def react(records: Records, *changed: Record, now: int | None = None) -> Reaction:
@@ -54,33 +54,33 @@ def react(records: Records, *changed: Record, now: int | None = None) -> Reactio
     rounds = 0
     while changed:
         rounds += 1
-        made: list[Record] = []
-        for each in _configs(records, now):
+        contexts: list[Record] = []
+        for record in _configs(records, now):
             try:
-                config = of_record(each)
+                config = of_record(record)
                 if rounds <= config.max_generation:
-                    made += _renewed(records, Builder(config), changed, now)
+                    contexts += _renewed(records, Builder(config), changed, now)
             except QuireError as error:
-                problems.append(f"{each.id}: {error}")
-        outputs += made
-        changed = tuple(made)
+                problems.append(f"{record.id}: {error}")
+        outputs += contexts
+        changed = tuple(contexts)
     return Reaction(tuple(outputs), tuple(dict.fromkeys(problems)))
 
 
 def _renewed(records: Records, builder: Builder, changed: Sequence[Record], now: int | None) -> list[Record]:
     """The consumer's context, where one of the records makes it new."""
-    trigger = next((each for each in reversed(changed) if builder.triggered_by(each)), None)
+    trigger = next((record for record in reversed(changed) if builder.triggered_by(record)), None)
     if trigger is None:
         return []
     before = builder.output(records, now=now)
-    made = builder.update(records, trigger, now=now)
-    return [made] if made != before else []
+    context = builder.update(records, trigger, now=now)
+    return [context] if context != before else []
 
 
 def _configs(records: Records, now: int | None) -> list[Record]:
     """The newest configuration of each consumer."""
-    found = records.select(Selector(schemas=(SCHEMA,)), now=now)
-    return list({each.context.get("consumer_id", each.id): each for each in found}.values())
+    configs = records.select(Selector(schemas=(SCHEMA,)), now=now)
+    return list({config.context.get("consumer_id", config.id): config for config in configs}.values())
 
 
 # A model's reply as `agent.response.v1`: its message and the tools it asks for; anything else is a plain message.
@@ -203,14 +203,14 @@ def _requests(value: Json) -> tuple[list[ToolRequest], list[str]]:
     if not isinstance(value, list):
         return [], [f"tool_requests is a list, not {as_text(value)[:60]!r}"]
     requests, problems = [], []
-    for number, each in enumerate(value, 1):
-        problem = _problem(each)
+    for number, request in enumerate(value, 1):
+        problem = _problem(request)
         if problem:
-            problems.append(f"tool request {number} {problem}: {as_text(each)[:120]}")
+            problems.append(f"tool request {number} {problem}: {as_text(request)[:120]}")
             continue
-        given = each.get("requestId")
-        request_id = given if isinstance(given, str) and given else f"request-{number}"
-        requests.append(ToolRequest(each["tool"], each["input"], request_id))
+        named = request.get("requestId")
+        request_id = named if isinstance(named, str) and named else f"request-{number}"
+        requests.append(ToolRequest(request["tool"], request["input"], request_id))
     return requests, problems
 
 
@@ -262,10 +262,10 @@ async def carry_out(
 
 def response_context(tool: str, request_id: str, result: Entry) -> JsonObject:
     """What a `tool.response.v1` record holds of a call's result."""
-    shown = (result.body.get("outcome"), result.body.get("content"))
-    output = "\n\n".join(str(part) for part in shown if part)
-    kept = {"error": output} if result.body.get("error") else {"output": output}
-    return {"tool": tool, "requestId": request_id, **kept}
+    parts = (result.body.get("outcome"), result.body.get("content"))
+    output = "\n\n".join(str(part) for part in parts if part)
+    answer = {"error": output} if result.body.get("error") else {"output": output}
+    return {"tool": tool, "requestId": request_id, **answer}
 
 
 # `tool.catalog.v1`: the registered tools in one record, with their text and names by its hints.
@@ -292,21 +292,21 @@ def catalog(
 
 def registered(records: Records, *, now: int | None = None) -> list[JsonObject]:
     """The tools that stand as `tool.v1` records, oldest first; a name registered again keeps its first place."""
-    found = records.select(Selector(schemas=(TOOL_SCHEMA,)), now=now)
-    return list({record.context.get("name"): record.context for record in found}.values())
+    tools = records.select(Selector(schemas=(TOOL_SCHEMA,)), now=now)
+    return list({record.context.get("name"): record.context for record in tools}.values())
 
 
 def keep_catalog(records: Records, tools: Iterable[JsonObject] | None = None, *, now: int | None = None) -> Record:
     """Create or bring up to date the store's catalog, from `tools` or from the registered ones."""
-    made = catalog(registered(records, now=now) if tools is None else tools)
-    there = records.select(Selector(schemas=(CATALOG_SCHEMA,), all_tags=made.tags), newest=1, now=now)
-    if not there:
+    draft = catalog(registered(records, now=now) if tools is None else tools)
+    existing = records.select(Selector(schemas=(CATALOG_SCHEMA,), all_tags=draft.tags), newest=1, now=now)
+    if not existing:
         return records.create(
-            CATALOG_SCHEMA, made.context, title=made.title, tags=made.tags, llm_hints=made.llm_hints, now=now
+            CATALOG_SCHEMA, draft.context, title=draft.title, tags=draft.tags, llm_hints=draft.llm_hints, now=now
         )
-    if there[0].context == made.context:
-        return there[0]
-    return records.update(there[0].id, there[0].version, context=made.context, now=now)
+    if existing[0].context == draft.context:
+        return existing[0]
+    return records.update(existing[0].id, existing[0].version, context=draft.context, now=now)
 
 
 def _checked(tool: Json) -> JsonObject:

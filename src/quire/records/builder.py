@@ -15,7 +15,7 @@ from quire.errors import CallError, ConflictError, NotFound
 from quire.formats import clean
 from quire.records.config import Config, Selector
 from quire.records.config import config as read_config
-from quire.records.gather import ContextRequest, Embed, Exchange, Part, Picked, exchanges, fit, gather, repeated
+from quire.records.gather import ContextRequest, Embed, Exchange, Part, PickedRecord, exchanges, fit, gather, repeated
 from quire.records.record import SPOKEN, USER, Record, context_text, role, session, shape
 from quire.records.store import Records
 from quire.values import Json, JsonObject
@@ -71,8 +71,8 @@ def generation(record: Record) -> int:
 
 
 def _built(record: Record) -> JsonObject:
-    made: Json = record.context.get("built")
-    return made if isinstance(made, dict) and isinstance(made.get("by"), str) else {}
+    built: Json = record.context.get("built")
+    return built if isinstance(built, dict) and isinstance(built.get("by"), str) else {}
 
 
 ATTEMPTS: Final = 5
@@ -116,7 +116,7 @@ class Builder:
         ask = self._ask(records, trigger, request, now)
         picked = gather(records, self.config.sources, ask, now)
         if trigger is not None and role(trigger) != "user":
-            picked = sorted([*picked, Picked(trigger, 1.0, trigger.id)], key=lambda each: each.place)
+            picked = sorted([*picked, PickedRecord(trigger, 1.0, trigger.id)], key=lambda pick: pick.place)
         parts, repeats = self._distinct(picked, ask, records.meaning.embed if records.meaning else None)
         if catalog is not None:
             others = [part for part in parts if part.shape.section != "tools"]
@@ -128,7 +128,7 @@ class Builder:
             request=ask.request,
             tokens=fitted.tokens,
             trigger=trigger or ask.message,
-            sources=tuple(each.record for each in picked if each.record.id in fitted.shown),
+            sources=tuple(pick.record for pick in picked if pick.record.id in fitted.shown),
             left_out=(*repeats, *fitted.left_out),
             generation=1 + (generation(trigger) if trigger else 0),
         )
@@ -141,13 +141,13 @@ class Builder:
         """Create or update the consumer's context record; the same context makes no new version."""
         output = self.config.output
         for _ in range(ATTEMPTS):
-            there = self.output(records, now=now)
-            if there is None:
+            existing = self.output(records, now=now)
+            if existing is None:
                 return self._create(records, built, now)
-            if there.context == built.context and not output.ttl_s:
-                return there
+            if existing.context == built.context and not output.ttl_s:
+                return existing
             try:
-                return records.update(there.id, there.version, context=built.context, ttl_s=output.ttl_s, now=now)
+                return records.update(existing.id, existing.version, context=built.context, ttl_s=output.ttl_s, now=now)
             except (ConflictError, NotFound):
                 continue  # another process was faster: its version is the one to replace
         raise ConflictError(
@@ -168,9 +168,9 @@ class Builder:
     def output(self, records: Records, *, now: int | None = None) -> Record | None:
         """The consumer's context record, if there is one."""
         consumer = self.config.consumer_id
-        wanted = Selector(schemas=(self.config.output.schema_name,), all_tags=(f"consumer:{consumer}",))
-        found = records.select(wanted, newest=1, keep=lambda each: built_by(each) == consumer, now=now)
-        return found[0] if found else None
+        selector = Selector(schemas=(self.config.output.schema_name,), all_tags=(f"consumer:{consumer}",))
+        contexts = records.select(selector, newest=1, keep=lambda record: built_by(record) == consumer, now=now)
+        return contexts[0] if contexts else None
 
     def _ask(self, records: Records, trigger: Record | None, request: str | None, now: int | None) -> ContextRequest:
         """What is asked: in so many words, by the trigger, or else by the newest message of a user."""
@@ -181,15 +181,15 @@ class Builder:
         elif request is None:
             message = _newest_message(records, trigger, now)
         else:
-            message = self._just_said(records, request, now)
+            message = self._stored_request(records, request, now)
         words = context_text(message.context) if request is None and message else request or ""
         return ContextRequest(request=words, message=message, trigger=trigger, may_show=self._may_show)
 
-    def _just_said(self, records: Records, request: str, now: int | None) -> Record | None:
+    def _stored_request(self, records: Records, request: str, now: int | None) -> Record | None:
         """The record of a request that was stored before it was asked: the last thing said, in the same words."""
         named = [schema for source in self.config.sources for schema in source.selector.schemas]
         spoken = Selector(schemas=tuple(dict.fromkeys((*SPOKEN, *named))))
-        last = records.select(spoken, newest=1, keep=lambda each: bool(role(each)), now=now)
+        last = records.select(spoken, newest=1, keep=lambda record: bool(role(record)), now=now)
         return last[0] if last and role(last[0]) == "user" and context_text(last[0].context) == request else None
 
     def _may_show(self, record: Record) -> bool:
@@ -199,33 +199,33 @@ class Builder:
         return not maker or (maker != self.config.consumer_id and named)
 
     def _distinct(
-        self, picked: Sequence[Picked], ask: ContextRequest, embed: Embed | None
+        self, picked: Sequence[PickedRecord], ask: ContextRequest, embed: Embed | None
     ) -> tuple[list[Part], list[JsonObject]]:
         """One part for each record, without those that say again what a later one says."""
         pin = ask.trigger.id if ask.trigger else ""
         parts = [
-            Part(each.record.id, shape(each.record, each.role), each.weight, each.group, each.record.id == pin)
-            for each in picked
+            Part(pick.record.id, shape(pick.record, pick.role), pick.weight, pick.group, pick.record.id == pin)
+            for pick in picked
         ]
         threshold = self.config.formatting.deduplication_threshold
         if threshold is None:
             return parts, []
-        asked_again = _asked_again(parts, ask.request, threshold, embed)
-        rest = [part for part in parts if part.id not in asked_again]
-        sessions = {each.record.id: session(each.record) for each in picked}
-        dropped = asked_again | _repeats(exchanges(rest, sessions), threshold, embed)
+        repeated_questions = _repeated_questions(parts, ask.request, threshold, embed)
+        rest = [part for part in parts if part.id not in repeated_questions]
+        sessions = {pick.record.id: session(pick.record) for pick in picked}
+        dropped = repeated_questions | _repeats(exchanges(rest, sessions), threshold, embed)
         reasons = [{"record": id, "reason": f"says the same as {other}"} for id, other in dropped.items()]
         return [part for part in parts if part.id not in dropped], reasons
 
 
-def _asked_again(parts: Sequence[Part], request: str, threshold: float, embed: Embed | None) -> dict[str, str]:
+def _repeated_questions(parts: Sequence[Part], request: str, threshold: float, embed: Embed | None) -> dict[str, str]:
     """What the user said before in the words of the request itself, which is never dropped."""
     user = [part for part in parts if part.shape.message and part.shape.message.role == "user"]
     texts = [part.shape.text for part in user]
     if not request or not texts:
         return {}
-    found = repeated([*texts, request], threshold, embed, pinned=[len(texts)])
-    return {user[at].id: "the request" for at, same in found.items() if same == len(texts)}
+    repeats = repeated([*texts, request], threshold, embed, pinned=[len(texts)])
+    return {user[at].id: "the request" for at, same in repeats.items() if same == len(texts)}
 
 
 def _repeats(units: Sequence[Exchange], threshold: float, embed: Embed | None) -> dict[str, str]:
@@ -233,14 +233,14 @@ def _repeats(units: Sequence[Exchange], threshold: float, embed: Embed | None) -
     dropped: dict[str, str] = {}
     for kind in dict.fromkeys(unit.kind for unit in units):
         same_kind = [unit for unit in units if unit.kind == kind]
-        found = repeated(
+        repeats = repeated(
             [unit.text for unit in same_kind],
             threshold,
             embed,
             pinned=[at for at, unit in enumerate(same_kind) if any(part.pinned for part in unit.parts)],
             places=[unit.place for unit in same_kind],
         )
-        for at, same in found.items():
+        for at, same in repeats.items():
             dropped |= {
                 part.id: stays.id for part, stays in zip(same_kind[at].parts, same_kind[same].parts, strict=False)
             }
@@ -250,5 +250,5 @@ def _repeats(units: Sequence[Exchange], threshold: float, embed: Embed | None) -
 def _newest_message(records: Records, trigger: Record | None, now: int | None) -> Record | None:
     """The newest thing a user said, in the trigger's session where it names one."""
     tags = (session(trigger),) if trigger and session(trigger) else ()
-    found = records.select(Selector(schemas=(USER,), all_tags=tags), newest=1, now=now)
-    return found[0] if found else None
+    messages = records.select(Selector(schemas=(USER,), all_tags=tags), newest=1, now=now)
+    return messages[0] if messages else None

@@ -19,40 +19,40 @@ from quire.values import Json, JsonObject
 def _ordered(compare: Callable[[Json, Json], bool]) -> Callable[[Json, Json], bool]:
     """Compare only what can be: numbers with numbers, strings with strings."""
 
-    def holds(found: Json, wanted: Json) -> bool:
-        numbers = all(isinstance(each, int | float) and not isinstance(each, bool) for each in (found, wanted))
-        strings = isinstance(found, str) and isinstance(wanted, str)
-        return (numbers or strings) and compare(found, wanted)
+    def holds(value: Json, operand: Json) -> bool:
+        numbers = all(isinstance(side, int | float) and not isinstance(side, bool) for side in (value, operand))
+        strings = isinstance(value, str) and isinstance(operand, str)
+        return (numbers or strings) and compare(value, operand)
 
     return holds
 
 
-def same(found: Json, wanted: Json) -> bool:
+def same(value: Json, operand: Json) -> bool:
     """Equal as JSON: true is not 1."""
-    return isinstance(found, bool) == isinstance(wanted, bool) and bool(found == wanted)
+    return isinstance(value, bool) == isinstance(operand, bool) and bool(value == operand)
 
 
-def _contains(found: Json, wanted: Json) -> bool:
-    if isinstance(found, list):
-        return any(same(each, wanted) for each in found)
-    return isinstance(wanted, str) and isinstance(found, str | dict) and wanted in found
+def _contains(value: Json, operand: Json) -> bool:
+    if isinstance(value, list):
+        return any(same(member, operand) for member in value)
+    return isinstance(operand, str) and isinstance(value, str | dict) and operand in value
 
 
-def _among(found: Json, wanted: Json) -> bool:
-    return isinstance(wanted, list) and any(same(found, each) for each in wanted)
+def _among(value: Json, operand: Json) -> bool:
+    return isinstance(operand, list) and any(same(value, member) for member in operand)
 
 
 OPERATORS: Final[dict[str, Callable[[Json, Json], bool]]] = {
     "eq": same,
-    "ne": lambda found, wanted: not same(found, wanted),
+    "ne": lambda value, operand: not same(value, operand),
     "gt": _ordered(lambda a, b: a > b),
     "gte": _ordered(lambda a, b: a >= b),
     "lt": _ordered(lambda a, b: a < b),
     "lte": _ordered(lambda a, b: a <= b),
     "in": _among,
     "contains": _contains,
-    "contains_any": lambda found, wanted: isinstance(wanted, list) and any(_contains(found, each) for each in wanted),
-    "exists": lambda found, wanted: bool(wanted),
+    "contains_any": lambda value, listed: isinstance(listed, list) and any(_contains(value, item) for item in listed),
+    "exists": lambda value, operand: bool(operand),
 }
 
 
@@ -69,14 +69,14 @@ class Match(msgspec.Struct, frozen=True):
 
     def holds(self, context: JsonObject) -> bool:
         """Whether any value at the path satisfies it; `ne` and `exists: false` also hold where there is none."""
-        found = self._found(context)
+        values = self._values(context)
         if self.op == "exists":
-            return bool(found) == bool(self.value)
+            return bool(values) == bool(self.value)
         if self.op == "ne":
-            return all(OPERATORS["ne"](each, self.value) for each in found)
-        return any(OPERATORS[self.op](each, self.value) for each in found)
+            return all(OPERATORS["ne"](value, self.value) for value in values)
+        return any(OPERATORS[self.op](value, self.value) for value in values)
 
-    def _found(self, context: JsonObject) -> list[Json]:
+    def _values(self, context: JsonObject) -> list[Json]:
         if self.path.startswith("$"):
             return extract(self.path, context, Meter(HintLimits()))
         value = look_up(context, self.path.split("."))
@@ -139,7 +139,7 @@ def _names(value: Json) -> Json:
 def _conditions(value: Json) -> list[Json]:
     """A list of {path, op, value}, or the short form {path: value} for equality."""
     if isinstance(value, dict):
-        return [{"path": path, "op": "eq", "value": wanted} for path, wanted in value.items()]
+        return [{"path": path, "op": "eq", "value": operand} for path, operand in value.items()]
     if value is None or isinstance(value, list):
         return value or []
     raise CallError(
@@ -217,9 +217,9 @@ def config(value: Json) -> Config:
     try:
         return Config(
             consumer_id=value["consumer_id"],
-            sources=tuple(_source(each, n) for n, each in enumerate(_objects(value, "sources"), 1)),
+            sources=tuple(_source(source, n) for n, source in enumerate(_objects(value, "sources"), 1)),
             update_triggers=tuple(
-                selector(each, f"update trigger {n}") for n, each in enumerate(_objects(value, "update_triggers"), 1)
+                selector(row, f"update trigger {n}") for n, row in enumerate(_objects(value, "update_triggers"), 1)
             ),
             output=msgspec.convert(_output(_object(value, "output")), OutputRecord),
             formatting=msgspec.convert(_formatting(_object(value, "formatting")), Formatting),
@@ -238,16 +238,16 @@ def of_record(record: Record) -> Config:
 
 def _objects(value: JsonObject, key: str) -> list[JsonObject]:
     listed = value.get(key) or []
-    if not isinstance(listed, list) or not all(isinstance(each, dict) for each in listed):
+    if not isinstance(listed, list) or not all(isinstance(item, dict) for item in listed):
         raise CallError(f"{key} is a list of objects, not {as_text(listed)[:40]!r}", hint=_HINT)
     return listed
 
 
 def _object(value: JsonObject, key: str) -> JsonObject:
-    found = value.get(key) or {}
-    if not isinstance(found, dict):
-        raise CallError(f"{key} is an object, not {as_text(found)[:40]!r}", hint=_HINT)
-    return found
+    object = value.get(key) or {}
+    if not isinstance(object, dict):
+        raise CallError(f"{key} is an object, not {as_text(object)[:40]!r}", hint=_HINT)
+    return object
 
 
 def _source(value: JsonObject, number: int) -> RecordSource:
@@ -256,8 +256,8 @@ def _source(value: JsonObject, number: int) -> RecordSource:
     if value.get("method") not in METHODS:
         raise CallError(f"{where} has no method {value.get('method')!r}", hint=f"Use one of {', '.join(METHODS)}.")
     chosen = {key: item for key, item in value.items() if key not in _SOURCE_KEYS} | _object(value, "filters")
-    given = {key: value[key] for key in ("method", "nn", "limit", "exchanges", "floor", "role") if key in value}
-    source = msgspec.convert(given, RecordSource)
+    fields = {key: value[key] for key in ("method", "nn", "limit", "exchanges", "floor", "role") if key in value}
+    source = msgspec.convert(fields, RecordSource)
     for name, least in (("nn", 1), ("limit", 1), ("floor", 0)):
         if getattr(source, name) is not None and getattr(source, name) < least:
             raise CallError(f"{where}: {name} is at least {least}, not {getattr(source, name)}")

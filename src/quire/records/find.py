@@ -50,7 +50,7 @@ class RecordHit(msgspec.Struct, frozen=True):
 
     def to_json(self) -> JsonObject:
         """The record's head and score; with its context where that was asked for."""
-        shown: JsonObject = {
+        fields: JsonObject = {
             "id": self.record.id,
             "schema_name": self.record.schema_name,
             "title": self.record.title,
@@ -61,9 +61,9 @@ class RecordHit(msgspec.Struct, frozen=True):
             "parts": {part: round(value, 4) for part, value in self.parts.items() if value},
         }
         if self.view is not None:
-            shown["context"] = self.view.context
-            shown |= {"error": self.view.error} if self.view.error else {}
-        return shown
+            fields["context"] = self.view.context
+            fields |= {"error": self.view.error} if self.view.error else {}
+        return fields
 
 
 # Records by meaning: an embedder's vectors, kept with the version they were made of, and their cosines.
@@ -83,17 +83,17 @@ class RecordMeaning:
     def __init__(self, embedder: Embedder, progress: Progress | None = None) -> None:
         self.embedder, self.progress = embedder, progress
         self.name, self.dimensions = embedder.name, embedder.dimensions
-        self._seen: dict[str, Any] = {}
+        self._cache: dict[str, Any] = {}
 
     def embed(self, texts: Sequence[str]) -> list[Any]:
         """A vector for each text, computed once."""
-        new = [text for text in dict.fromkeys(texts) if text not in self._seen]
-        if len(self._seen) + len(new) > REMEMBERED:
-            self._seen.clear()
+        new = [text for text in dict.fromkeys(texts) if text not in self._cache]
+        if len(self._cache) + len(new) > REMEMBERED:
+            self._cache.clear()
             new = list(dict.fromkeys(texts))
         if new:
-            self._seen.update(zip(new, self.embedder.encode(new), strict=True))
-        return [self._seen[text] for text in texts]
+            self._cache.update(zip(new, self.embedder.encode(new), strict=True))
+        return [self._cache[text] for text in texts]
 
     def encode(self, texts: Sequence[str]) -> Any:
         """The vectors of texts as one array."""
@@ -103,8 +103,8 @@ class RecordMeaning:
 
     def cosines(self, query: str, vectors: Sequence[Any]) -> list[float]:
         """The cosine of the query with each vector."""
-        asked = self.embed([query])[0]
-        return [float(vector @ asked) for vector in vectors]
+        query_vector = self.embed([query])[0]
+        return [float(vector @ query_vector) for vector in vectors]
 
     def vectors(self, table: RecordTable, records: Sequence[Record], texts: Sequence[str]) -> list[Any]:
         """The vector of each record; those that are missing are made first."""
@@ -118,33 +118,33 @@ class RecordMeaning:
 
     def keep(self, table: RecordTable, records: Sequence[Record], texts: Sequence[str]) -> int:
         """Make and store the vectors that are missing; returns how many there were."""
-        there = self._stored(table, records) if records else {}
-        missing = [(record, text) for record, text in zip(records, texts, strict=True) if record.id not in there]
-        done = 0
+        stored = self._stored(table, records) if records else {}
+        missing = [(record, text) for record, text in zip(records, texts, strict=True) if record.id not in stored]
+        stored_count = 0
         if self.progress and missing:
             self.progress(0, len(missing))
         for batch in [missing[at : at + BATCH] for at in range(0, len(missing), BATCH)]:
             vectors = self.embedder.encode([text for _, text in batch])
-            kept = [
+            rows = [
                 (number(record.id), record.version, vector.astype("float32").tobytes())
                 for (record, _), vector in zip(batch, vectors, strict=True)
             ]
-            table.add_vectors(self.name, kept)
-            done += len(batch)
+            table.add_vectors(self.name, rows)
+            stored_count += len(batch)
             if self.progress:
-                self.progress(done, len(missing))
+                self.progress(stored_count, len(missing))
         return len(missing)
 
     def _stored(self, table: RecordTable, records: Sequence[Record]) -> dict[str, Any]:
         import numpy
 
         numbers = [number(record.id) for record in records]
-        kept = table.vectors(self.name, min(numbers), max(numbers))
-        found = {(f"rec-{n}", version): vector for n, version, vector in kept}
+        rows = table.vectors(self.name, min(numbers), max(numbers))
+        by_version = {(f"rec-{n}", version): vector for n, version, vector in rows}
         return {
-            record.id: numpy.frombuffer(found[record.id, record.version], dtype=numpy.float32)
+            record.id: numpy.frombuffer(by_version[record.id, record.version], dtype=numpy.float32)
             for record in records
-            if (record.id, record.version) in found
+            if (record.id, record.version) in by_version
         }
 
 
@@ -192,15 +192,15 @@ def _missing() -> MissingPart:
 
 def by_words(query: str, texts: Sequence[str], corpus: Corpus | None = None) -> list[float]:
     """The share of the query's words in each text, weighed by how few texts hold them."""
-    wanted, held = sorted(terms_of(query)), [terms_of(text) for text in texts]
-    size, holding = _counted(held, wanted) if corpus is None else _corpus_counts(corpus)
-    weight = {word: _weight(min(holding.get(word, 0), size), size) for word in wanted}
+    query_words, word_sets = sorted(terms_of(query)), [terms_of(text) for text in texts]
+    size, holding = _counted(word_sets, query_words) if corpus is None else _corpus_counts(corpus)
+    weight = {word: _weight(min(holding.get(word, 0), size), size) for word in query_words}
     whole = sum(weight.values()) or 1.0
-    return [sum(weight[word] for word in wanted if word in words) / whole for words in held]
+    return [sum(weight[word] for word in query_words if word in words) / whole for words in word_sets]
 
 
-def _counted(held: Sequence[frozenset[str]], wanted: Sequence[str]) -> tuple[int, dict[str, int]]:
-    return len(held), dict(Counter(word for words in held for word in wanted if word in words))
+def _counted(word_sets: Sequence[frozenset[str]], query_words: Sequence[str]) -> tuple[int, dict[str, int]]:
+    return len(word_sets), dict(Counter(word for words in word_sets for word in query_words if word in words))
 
 
 def _corpus_counts(corpus: Corpus) -> tuple[int, dict[str, int]]:
@@ -251,18 +251,16 @@ def ranked(
     """Those of the records that have anything to do with the query, the best first."""
     cosines = meaning.cosines(query, vectors) if meaning and vectors else None
     shares = relevance(query, texts, cosines, corpus)
-    # No text is near to everything by its vector, and says nothing.
+    # An empty text has a vector that is near to everything, yet says nothing.
     near = {
         record.id: share if text.strip() else 0.0 for record, text, share in zip(records, texts, shares, strict=True)
     }
     if not any(near.values()):
         return []
-    found = _collection(records, texts, meaning, vectors).search(query, len(records))
+    hits = _collection(records, texts, meaning, vectors).search(query, len(records))
     by_id = {record.id: record for record in records}
-    best = max((each.score for each in found), default=0.0) or 1.0
-    return [
-        RecordHit(by_id[each.id], round(each.score, 6), each.score / best, near[each.id], each.parts) for each in found
-    ]
+    best = max((hit.score for hit in hits), default=0.0) or 1.0
+    return [RecordHit(by_id[hit.id], round(hit.score, 6), hit.score / best, near[hit.id], hit.parts) for hit in hits]
 
 
 def _collection(
@@ -301,12 +299,12 @@ def select(
     now: int | None = None,
 ) -> list[Record]:
     """What a selector means and `keep` lets through, in the order of creation; or the `newest` so many of it."""
-    found: list[Record] = []
+    records: list[Record] = []
     for body in table.select(_filter(selector, now), newest_first=newest is not None):
-        if len(found) == newest:
+        if len(records) == newest:
             break
-        found += _matching_records([body], selector, keep)
-    return found if newest is None else sorted(found, key=lambda record: number(record.id))
+        records += _matching_records([body], selector, keep)
+    return records if newest is None else sorted(records, key=lambda record: number(record.id))
 
 
 def near(
@@ -318,16 +316,16 @@ def near(
     now: int | None = None,
 ) -> list[RecordHit]:
     """What a selector means and has anything to do with q, best first, the older first among equals."""
-    asked, wanted = words_of(q), _filter(selector, now)
-    total = table.count(wanted)
+    query_words, filter = words_of(q), _filter(selector, now)
+    total = table.count(filter)
     if total <= FEW:
-        corpus, found = None, select(table, selector, keep=keep, now=now)
+        corpus, records = None, select(table, selector, keep=keep, now=now)
     else:
-        corpus = Corpus(total, table.frequencies(asked))
-        found = _matching_records(table.matching(asked, wanted, MOST), selector, keep)
-    texts = table.texts([number(record.id) for record in found])
-    vectors = meaning.vectors(table, found, texts) if meaning else None
-    return ranked(q, found, texts, meaning=meaning, vectors=vectors, corpus=corpus)
+        corpus = Corpus(total, table.frequencies(query_words))
+        records = _matching_records(table.matching(query_words, filter, MOST), selector, keep)
+    texts = table.texts([number(record.id) for record in records])
+    vectors = meaning.vectors(table, records, texts) if meaning else None
+    return ranked(q, records, texts, meaning=meaning, vectors=vectors, corpus=corpus)
 
 
 def _filter(selector: Selector, now: int | None) -> RecordFilter:
@@ -344,6 +342,6 @@ def beside(
 ) -> Record | None:
     """The next (step 1) or previous (-1) record of the same session; without a session, of those that name none."""
     tags = (*selector.all_tags, session) if session else selector.all_tags
-    wanted = RecordFilter(selector.schemas, tags, now, no_tag="" if session else UNNAMED)
-    body = table.beside(number(record.id), step, wanted)
+    filter = RecordFilter(selector.schemas, tags, now, no_tag="" if session else UNNAMED)
+    body = table.beside(number(record.id), step, filter)
     return decode(body) if body is not None else None

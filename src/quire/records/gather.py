@@ -38,7 +38,7 @@ class ContextRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     def allows(self, record: Record) -> bool:
         """Whether a record may stand beside the request: not the request itself, nothing said after the trigger."""
-        if record.id in {each.id for each in (self.message, self.trigger) if each}:
+        if record.id in {source.id for source in (self.message, self.trigger) if source}:
             return False
         last = self.trigger or self.message
         said_later = last is not None and bool(role(record)) and number(record.id) > number(last.id)
@@ -50,7 +50,7 @@ class ContextRequest(msgspec.Struct, frozen=True, kw_only=True):
         return session(last) if last else ""
 
 
-class Picked(msgspec.Struct, frozen=True):
+class PickedRecord(msgspec.Struct, frozen=True):
     """A record, its weight from 0 to 1, and the group that it is shown or left out with."""
 
     record: Record
@@ -63,63 +63,65 @@ class Picked(msgspec.Struct, frozen=True):
         return number(self.record.id)
 
 
-def gather(records: Records, sources: Iterable[RecordSource], ask: ContextRequest, now: int | None) -> list[Picked]:
+def gather(
+    records: Records, sources: Iterable[RecordSource], ask: ContextRequest, now: int | None
+) -> list[PickedRecord]:
     """What all sources give, in the order of creation; a record that several give keeps its greatest weight."""
-    picked: dict[str, Picked] = {}
+    picked: dict[str, PickedRecord] = {}
     for source in sources:
         for pick in _from(records, source, ask, now):
             if pick.record.id not in picked or picked[pick.record.id].weight < pick.weight:
                 picked[pick.record.id] = pick
-    return sorted(picked.values(), key=lambda each: each.place)
+    return sorted(picked.values(), key=lambda pick: pick.place)
 
 
-def _from(records: Records, source: RecordSource, ask: ContextRequest, now: int | None) -> list[Picked]:
+def _from(records: Records, source: RecordSource, ask: ContextRequest, now: int | None) -> list[PickedRecord]:
     selector = source.selector
     if source.current_session and ask.session:
         selector = msgspec.structs.replace(selector, all_tags=(*selector.all_tags, ask.session))
     if source.method == "vector":
         return _nearest(records, source, selector, ask, now)
     most = 1 if source.method == "latest" else source.limit or (RECENT if source.method == "recent" else MOST)
-    found = records.select(selector, newest=most, keep=ask.allows, now=now)
-    return [Picked(each, (at + 1) / len(found), each.id, source.role) for at, each in enumerate(found)]
+    chosen = records.select(selector, newest=most, keep=ask.allows, now=now)
+    return [PickedRecord(record, (at + 1) / len(chosen), record.id, source.role) for at, record in enumerate(chosen)]
 
 
 def _nearest(
     records: Records, source: RecordSource, selector: Selector, ask: ContextRequest, now: int | None
-) -> list[Picked]:
+) -> list[PickedRecord]:
     """The records nearest to the request: at most nn, none below the floor, messages with their exchange."""
     hits = records.near(ask.request, selector, keep=ask.allows, now=now)
     near = [hit for hit in hits if hit.share > 0 and hit.share >= source.floor][: source.nn]
-    picked = [Picked(hit.record, hit.share, hit.record.id, source.role) for hit in near]
+    picked = [PickedRecord(hit.record, hit.share, hit.record.id, source.role) for hit in near]
     if not source.exchanges:
         return picked
 
     def beside(record: Record, step: int) -> Record | None:
         """The message next to one in its conversation."""
         spoken = Selector(schemas=tuple(dict.fromkeys((*SPOKEN, record.schema_name))))
-        found = records.beside(record, step, spoken, session(record), now=now)
-        return found if found and role(found) and ask.allows(found) else None
+        neighbour = records.beside(record, step, spoken, session(record), now=now)
+        return neighbour if neighbour and role(neighbour) and ask.allows(neighbour) else None
 
     return _bridged(_paired(picked, beside), beside)
 
 
-def _paired(picked: list[Picked], beside: Callable[[Record, int], Record | None]) -> list[Picked]:
+def _paired(picked: list[PickedRecord], beside: Callable[[Record, int], Record | None]) -> list[PickedRecord]:
     """Each question with the answer directly behind it, each answer with the question directly before it."""
-    out = {each.record.id: each for each in picked}
+    out = {pick.record.id: pick for pick in picked}
     for pick in picked:
         speaker = role(pick.record)
         partner = beside(pick.record, 1 if speaker == "user" else -1) if speaker else None
         if partner and role(partner) != speaker:
-            out.setdefault(partner.id, Picked(partner, pick.weight, pick.group))
-    return sorted(out.values(), key=lambda each: each.place)
+            out.setdefault(partner.id, PickedRecord(partner, pick.weight, pick.group))
+    return sorted(out.values(), key=lambda pick: pick.place)
 
 
-def _bridged(picked: list[Picked], beside: Callable[[Record, int], Record | None]) -> list[Picked]:
+def _bridged(picked: list[PickedRecord], beside: Callable[[Record, int], Record | None]) -> list[PickedRecord]:
     """With what was said between two messages that stand close: 'Where exactly is that?' says nothing alone."""
     out = list(picked)
-    for first, second in pairwise([each for each in picked if role(each.record)]):
+    for first, second in pairwise([pick for pick in picked if role(pick.record)]):
         weight = min(first.weight, second.weight)
-        out += [Picked(each, weight, first.group) for each in _between(first.record, second.record, beside)]
+        out += [PickedRecord(record, weight, first.group) for record in _between(first.record, second.record, beside)]
     return out
 
 
@@ -159,15 +161,15 @@ def repeated(
     columns = [texts] if places is None else [texts, places]
     alike = [by_meaning(column, embed) if embed else by_words(column) for column in columns]
     facts = [tuple(map(_facts, row)) for row in zip(*columns, strict=True)]
-    kept, dropped = list(dict.fromkeys(pinned)), dict[int, int]()
+    staying, dropped = list(dict.fromkeys(pinned)), dict[int, int]()
 
-    def say_the_same(one: int, other: int) -> bool:
-        return facts[one] == facts[other] and all(near(one, other) >= threshold for near in alike)
+    def say_the_same(first: int, second: int) -> bool:
+        return facts[first] == facts[second] and all(near(first, second) >= threshold for near in alike)
 
-    for at in reversed([at for at in range(len(texts)) if at not in kept]):
-        same = next((each for each in kept if say_the_same(each, at)), None)
+    for at in reversed([at for at in range(len(texts)) if at not in staying]):
+        same = next((earlier for earlier in staying if say_the_same(earlier, at)), None)
         if same is None:
-            kept.append(at)
+            staying.append(at)
         else:
             dropped[at] = same
     return dropped
@@ -177,9 +179,9 @@ def by_words(texts: Sequence[str]) -> Alike:
     """The cosine of two sets of single words and word pairs."""
     sets = [_shingles(text) for text in texts]
 
-    def alike(one: int, other: int) -> float:
-        a, b = sets[one], sets[other]
-        return len(a & b) / sqrt(len(a) * len(b)) if a and b else float(texts[one] == texts[other])
+    def alike(first: int, second: int) -> float:
+        a, b = sets[first], sets[second]
+        return len(a & b) / sqrt(len(a) * len(b)) if a and b else float(texts[first] == texts[second])
 
     return alike
 
@@ -188,8 +190,8 @@ def by_meaning(texts: Sequence[str], embed: Embed) -> Alike:
     """The cosine of two embeddings, which have length 1."""
     vectors = [tuple(map(float, vector)) for vector in embed(texts)]
 
-    def alike(one: int, other: int) -> float:
-        return sum(a * b for a, b in zip(vectors[one], vectors[other], strict=True))
+    def alike(first: int, second: int) -> float:
+        return sum(a * b for a, b in zip(vectors[first], vectors[second], strict=True))
 
     return alike
 
@@ -237,8 +239,8 @@ class Exchange(msgspec.Struct, frozen=True):
     @property
     def place(self) -> str:
         """What it is said to: the question, and what stood before it."""
-        asked = [part.shape.text for part in self.parts if _speaker(part) != self.kind[-1]]
-        return "\n".join([self.before, *asked] if self.before else asked)
+        questions = [part.shape.text for part in self.parts if _speaker(part) != self.kind[-1]]
+        return "\n".join([self.before, *questions] if self.before else questions)
 
 
 def exchanges(parts: Sequence[Part], sessions: Mapping[str, str]) -> list[Exchange]:
@@ -251,11 +253,11 @@ def exchanges(parts: Sequence[Part], sessions: Mapping[str, str]) -> list[Exchan
         if _speaker(part) == "assistant" and last is not None and last.kind[0] == "user":
             out[newest[where]] = msgspec.structs.replace(last, parts=(*last.parts, part))
             continue
-        asked = last.parts[-1].shape.text if last is not None and last.kind[-1] == "assistant" else ""
-        out.append(Exchange((part,), asked if asked.rstrip().endswith("?") else ""))
+        question = last.parts[-1].shape.text if last is not None and last.kind[-1] == "assistant" else ""
+        out.append(Exchange((part,), question if question.rstrip().endswith("?") else ""))
         if part.shape.message is not None:
             newest[where] = len(out) - 1
-    return [each for each in out if each.kind != ("tools",)]
+    return [exchange for exchange in out if exchange.kind != ("tools",)]
 
 
 def _speaker(part: Part) -> str:
@@ -282,28 +284,28 @@ def fit(parts: Sequence[Part], request: str, budget: int | None, detail: Detail 
     pinned = [part for part in parts if part.pinned]
     least = tokens_of(assembled(pinned, request, "full"))
     if least > budget:
-        what = "the request and its trigger need" if pinned else "the request alone needs"
-        raise BudgetError(f"{what} {least:,} tokens, but max_tokens is {budget:,}")
+        subject = "the request and its trigger need" if pinned else "the request alone needs"
+        raise BudgetError(f"{subject} {least:,} tokens, but max_tokens is {budget:,}")
     tools, detail, dropped = _fit_tools(parts, max(budget - least, 0) // 2, detail)
-    kept = _fit_groups([part for part in parts if part.shape.section != "tools"], tools, request, budget, detail)
-    value = assembled(kept, request, detail, tools)
-    shown = tuple(part.id for part in parts if part in kept or (part.shape.section == "tools" and tools))
+    fitting = _fit_groups([part for part in parts if part.shape.section != "tools"], tools, request, budget, detail)
+    value = assembled(fitting, request, detail, tools)
+    fitting_ids = tuple(part.id for part in parts if part in fitting or (part.shape.section == "tools" and tools))
     reason = f"over the budget of {budget:,} tokens"
-    left_out = [{"record": part.id, "reason": reason} for part in parts if part.id not in shown]
-    return Fitted(value, shown, tokens_of(value), (*dropped, *left_out))
+    left_out = [{"record": part.id, "reason": reason} for part in parts if part.id not in fitting_ids]
+    return Fitted(value, fitting_ids, tokens_of(value), (*dropped, *left_out))
 
 
 def assembled(parts: Sequence[Part], request: str, detail: Detail, tools: Sequence[CleanTool] | None = None) -> Clean:
     """The clean value of some parts, in their order; a tool's name counts once, its last word wins."""
-    shown = listed(parts) if tools is None else tuple(tools)
+    chosen = listed(parts) if tools is None else tuple(tools)
     if detail == "short":
-        shown = tuple(CleanTool(tool.name, tool.description) for tool in shown)
+        chosen = tuple(CleanTool(tool.name, tool.description) for tool in chosen)
     return Clean(
-        tools=shown,
+        tools=chosen,
         conversation=tuple(part.shape.message for part in parts if part.shape.message and part.shape.message.content),
         tool_results=tuple(part.shape.result for part in parts if part.shape.result),
         request=request,
-        detail=detail if shown else "full",
+        detail=detail if chosen else "full",
     )
 
 
@@ -322,9 +324,9 @@ def _fit_tools(
 
     if fits(len(tools), detail):
         return tools, detail, []
-    kept = _most(len(tools), lambda number: fits(number, "short"))
+    most_tools = _most(len(tools), lambda number: fits(number, "short"))
     reason = "more tools than half the budget holds"
-    return tools[:kept], "short", [{"tool": tool.name, "reason": reason} for tool in tools[kept:]]
+    return tools[:most_tools], "short", [{"tool": tool.name, "reason": reason} for tool in tools[most_tools:]]
 
 
 def _fit_groups(
@@ -337,14 +339,14 @@ def _fit_groups(
     places = {part.group: at for at, part in enumerate(parts)}
     ranked = sorted(weights, key=lambda group: (-weights[group], -places[group]))
 
-    def kept(number: int) -> list[Part]:
+    def chosen_parts(number: int) -> list[Part]:
         chosen = set(ranked[:number])
         return [part for part in parts if part.pinned or part.group in chosen]
 
     def fits(number: int) -> bool:
-        return tokens_of(assembled(kept(number), request, detail, tools)) <= budget
+        return tokens_of(assembled(chosen_parts(number), request, detail, tools)) <= budget
 
-    return kept(_most(len(ranked), fits))
+    return chosen_parts(_most(len(ranked), fits))
 
 
 def _most(limit: int, fits: Callable[[int], bool]) -> int:

@@ -301,11 +301,11 @@ def _type(rule: JsonObject) -> str:
         if not isinstance(rule["type"], str) or rule["type"] not in TYPES:
             raise DataError(f"no rule type {as_text(rule['type'])[:40]!r}", hint=f"Use one of {', '.join(TYPES)}.")
         return str(rule["type"])
-    found = [_BY_KEY[key] for key in rule if key in _BY_KEY]
-    if len(found) != 1:
+    types = [_BY_KEY[key] for key in rule if key in _BY_KEY]
+    if len(types) != 1:
         keys = ", ".join(rule) or "no keys"
         raise DataError(f"the type of a rule with {keys[:60]} is not clear", hint="Name its type.")
-    return found[0]
+    return types[0]
 
 
 def _program(rule: JsonObject, name: str) -> Json:
@@ -338,15 +338,15 @@ def apply_hints(context: Json, hints: Json, limits: HintLimits | None = None) ->
 def _view(context: Json, hints: Json, meter: Meter) -> Json:
     check_hints(hints, meter.limits)
     check_depth([context, hints], meter.limits.data_depth)
-    shown = context
+    value = context
     if hints.get("include") is not None:
-        shown = (keep(shown, hints["include"]) or {}) if isinstance(shown, dict) else shown
+        value = (keep(value, hints["include"]) or {}) if isinstance(value, dict) else value
     if hints.get("exclude") is not None:
-        shown = drop(shown, hints["exclude"])
+        value = drop(value, hints["exclude"])
     if not hints.get("transform"):
-        return shown
-    made = {key: _apply_named_rule(key, rule, shown, meter) for key, rule in hints["transform"].items()}
-    return {**shown, **made} if hints.get("mode") == "merge" and isinstance(shown, dict) else made
+        return value
+    computed = {key: _apply_named_rule(key, rule, value, meter) for key, rule in hints["transform"].items()}
+    return {**value, **computed} if hints.get("mode") == "merge" and isinstance(value, dict) else computed
 
 
 def _apply_named_rule(key: str, rule: Json, context: Json, meter: Meter) -> Json:

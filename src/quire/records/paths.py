@@ -61,7 +61,7 @@ def as_text(value: Json) -> str:
 def drop(value: Json, paths: Sequence[str]) -> Json:
     """The value without what the paths name; parents stay, lists are looked through."""
     if isinstance(value, list):
-        return [drop(each, paths) for each in value]
+        return [drop(item, paths) for item in value]
     if not isinstance(value, dict):
         return value
     return {key: drop(item, below(paths, key)) for key, item in value.items() if key not in paths}
@@ -72,8 +72,8 @@ def keep(value: Json, paths: Sequence[str]) -> Json:
     if not paths:
         return MISSING
     if isinstance(value, list):
-        kept = [part for part in (keep(each, paths) for each in value) if part is not MISSING]
-        return kept if kept or not value else MISSING
+        items = [part for part in (keep(item, paths) for item in value) if part is not MISSING]
+        return items if items or not value else MISSING
     if not isinstance(value, dict):
         return MISSING
     named = {key: item if key in paths else keep(item, below(paths, key)) for key, item in value.items()}
@@ -137,7 +137,7 @@ def check_depth(value: Json, most: int) -> None:
         depth += 1
         if depth > most + 1:
             raise DataError(f"nested deeper than {most} levels", hint="Flatten the value.")
-        level = [child for each in level for child in _children(each)]
+        level = [child for parent in level for child in _children(parent)]
 
 
 def _children(value: Json) -> list[Json]:
@@ -158,8 +158,8 @@ def extract(path: Json, context: Json, meter: Meter) -> list[Json]:
     Environment, Error = _library()
     data = _metered(context if isinstance(context, dict | list) else [context], meter)
     try:
-        found = Environment(meter).compile(_rooted(source)).finditer(data)
-        return [getattr(match.obj, "original", match.obj) for match in found]
+        matches = Environment(meter).compile(_rooted(source)).finditer(data)
+        return [getattr(match.obj, "original", match.obj) for match in matches]
     except Error as error:
         # str() of these errors can itself fail (a bad place in an empty path), so only the message is used.
         raise DataError(f"JSONPath {source[:80]!r}: {error.args[0]}") from error
@@ -240,9 +240,9 @@ def _library() -> tuple[Any, type[Exception]]:
                 self.function_extensions.pop(name, None)
 
         def getitem(self, obj: Any, key: Any) -> Any:
-            found = super().getitem(obj, key)
-            self.meter.step(1 + len(found) if isinstance(key, slice) else 1)
-            return found
+            item = super().getitem(obj, key)
+            self.meter.step(1 + len(item) if isinstance(key, slice) else 1)
+            return item
 
         def compare(self, left: object, operator: str, right: object) -> bool:
             self.meter.step(_weight(left) + _weight(right))
@@ -311,17 +311,17 @@ def _answer(job: str, folder: str, seconds: int) -> dict[str, Json]:
     command = [sys.executable, "-I", "-c", _CHILD, folder]
     wall = seconds + _START_SECONDS
     try:
-        done = subprocess.run(command, input=job, capture_output=True, text=True, timeout=wall, env={}, check=False)
+        process = subprocess.run(command, input=job, capture_output=True, text=True, timeout=wall, env={}, check=False)
     except subprocess.TimeoutExpired as error:
         raise DataError(f"still running after {wall:g} s", hint="Bound the program's loops.") from error
     except OSError as error:
         raise DataError(f"cannot start a process: {error.strerror}") from error
-    if done.returncode or not done.stdout:
+    if process.returncode or not process.stdout:
         raise DataError(
-            f"stopped with code {done.returncode}",
+            f"stopped with code {process.returncode}",
             hint=f"It may take {seconds} s and the memory of the limits, no more.",
         )
-    answer: dict[str, Json] = json.loads(done.stdout)
+    answer: dict[str, Json] = json.loads(process.stdout)
     return answer
 
 
@@ -333,7 +333,7 @@ def _first_line(message: str) -> str:
 @cache
 def _installed_in() -> str:
     """The folder that jq is imported from; the child knows no other."""
-    found = find_spec("jq")
-    if found is None or found.origin is None:
+    package = find_spec("jq")
+    if package is None or package.origin is None:
         raise MissingPart("a jq rule needs the jq package", hint="pip install 'quire[jq]'")
-    return str(Path(found.origin).parent)
+    return str(Path(package.origin).parent)

@@ -156,8 +156,8 @@ def checked(record: Record) -> Record:
         raise CallError("a record needs a schema_name", hint='For example "user.message.v1".')
     for name in ("title", "owner"):
         if not isinstance(getattr(record, name), str):
-            given = as_text(getattr(record, name))[:40]
-            raise CallError(f"{name} is a string, not {given!r}", hint="Put it in quotes, or leave it out.")
+            value = as_text(getattr(record, name))[:40]
+            raise CallError(f"{name} is a string, not {value!r}", hint="Put it in quotes, or leave it out.")
     if not isinstance(record.context, dict):
         raise CallError(
             f"context is an object, not {as_text(record.context)[:40]!r}", hint='Put it under a name: {"text": …}.'
@@ -178,12 +178,12 @@ def tag_list(tags: Iterable[str]) -> tuple[str, ...]:
         raise CallError(f"tags is a list, not {tags!r}", hint=f"Write [{tags!r}].")
     if isinstance(tags, Mapping) or not isinstance(tags, Iterable):
         raise CallError(f"tags is a list, not {as_text(tags)[:40]!r}", hint='Write ["work", "session:1"].')
-    kept = tuple(tags)
-    for tag in kept:
+    listed = tuple(tags)
+    for tag in listed:
         if not isinstance(tag, str) or not tag:
             hint = "Tags are words such as work or session:1."
             raise CallError(f"a tag is a non-empty string, not {as_text(tag)[:40]!r}", hint=hint)
-    return tuple(dict.fromkeys(kept))
+    return tuple(dict.fromkeys(listed))
 
 
 FIELDS: Final = ("schema_name", "title", "tags", "context", "llm_hints", "ttl_s", "owner")
@@ -238,14 +238,14 @@ def role(record: Record) -> str:
 
 def shape(record: Record, speaker: str = "") -> Shape:
     """What a record is, as its hints show it; `speaker` makes a line of conversation of any record."""
-    shown = view(record).context
+    context = view(record).context
     speaker = speaker or role(record)
     if speaker:
-        text = context_text(shown)
+        text = context_text(context)
         return Shape("conversation", text, message=CleanMessage("user" if speaker == "user" else "assistant", text))
     if record.schema_name in ("tool.catalog.v1", "tool.v1"):
         return _tools(record)
-    result = _result(record, shown)
+    result = _result(record, context)
     return Shape("results", f"{result.tool}: {result.output}", result=result)
 
 
@@ -262,17 +262,17 @@ def context_text(context: Json) -> str:
 
 def searchable(record: Record) -> str:
     """What a record is found by: a message by what it says, anything else by its title and all of its strings."""
-    shown = view(record).context
+    context = view(record).context
     if role(record):
-        return context_text(shown)
-    return "\n".join(dict.fromkeys(text for text in (record.title, *_strings(shown)) if text))
+        return context_text(context)
+    return "\n".join(dict.fromkeys(text for text in (record.title, *_strings(context)) if text))
 
 
 def _strings(value: Json) -> list[str]:
     if isinstance(value, str):
         return [value]
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return [text for each in inner for text in _strings(each)]
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [text for item in items for text in _strings(item)]
 
 
 def _tools(record: Record) -> Shape:
@@ -282,13 +282,13 @@ def _tools(record: Record) -> Shape:
     return Shape("tools", "\n".join(f"{tool.name}: {tool.description}" for tool in tools), tools=tools)
 
 
-def _result(record: Record, shown: Json) -> ToolResult:
+def _result(record: Record, context: Json) -> ToolResult:
     """A tool's response by its tool and output; any other record by its title and what its hints show."""
-    fields: JsonObject = shown if isinstance(shown, dict) else {}
+    fields: JsonObject = context if isinstance(context, dict) else {}
     tool = next((fields[key] for key in _TOOL_KEYS if isinstance(fields.get(key), str)), "")
     if not record.schema_name.startswith("tool.response") or not tool:
-        return ToolResult(record.title or record.schema_name, context_text(shown) or clean.output_text(None))
-    found = [key for key in _OUTPUT_KEYS if key in fields]
-    if not found and fields.get("error") is not None:
+        return ToolResult(record.title or record.schema_name, context_text(context) or clean.output_text(None))
+    outputs = [key for key in _OUTPUT_KEYS if key in fields]
+    if not outputs and fields.get("error") is not None:
         return ToolResult(tool, f"Error: {as_text(fields['error'])}")
-    return ToolResult(tool, clean.output_text(fields[found[0]] if found else None))
+    return ToolResult(tool, clean.output_text(fields[outputs[0]] if outputs else None))

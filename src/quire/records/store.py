@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from quire.recall.meaning import Embedder
 
 # `Records.list` hides the built-in name inside the class.
-Found: TypeAlias = list[Record]
+RecordList: TypeAlias = list[Record]
 Hits: TypeAlias = list[RecordHit]
 
 
@@ -62,20 +62,20 @@ class Records:
         now: int | None = None,
     ) -> Record:
         """Keep a new record, at version 1."""
-        made = draft(
+        record = draft(
             schema_name, context, title=title, tags=tags, llm_hints=llm_hints, ttl_s=ttl_s, owner=owner, now=now
         )
-        return self.create_all([made])[0]
+        return self.create_all([record])[0]
 
-    def create_all(self, drafts: Iterable[Record]) -> Found:
+    def create_all(self, drafts: Iterable[Record]) -> RecordList:
         """Keep many new records (see `draft`) in one transaction: all of them or none."""
-        found_by = [(each, searchable(each)) for each in drafts]
+        with_text = [(record, searchable(record)) for record in drafts]
 
         def numbered(record: Record, text: str) -> Callable[[int], RecordRow]:
             return lambda n: _row(msgspec.structs.replace(record, id=f"rec-{n}"), text)
 
-        # What is handed back is what is there: tuples are lists now, keys are strings.
-        return [decode(body) for body in self._table.insert([numbered(*each) for each in found_by])]
+        # Hand back what was stored: tuples are lists now, keys are strings.
+        return [decode(body) for body in self._table.insert([numbered(*row) for row in with_text])]
 
     def read(self, id: str, *, now: int | None = None) -> View:
         """A record as a model sees it: with its hints applied."""
@@ -86,12 +86,12 @@ class Records:
         record = self._current(id, now)
         if version is None or version == record.version:
             return record
-        found = [each for each in map(decode, self._table.versions(number(id))) if each.version == version]
-        if not found:
+        matching = [past for past in map(decode, self._table.versions(number(id))) if past.version == version]
+        if not matching:
             raise NotFound(
                 f"{id} has versions 1 to {record.version}, not {version}", hint="`quire record history` lists them."
             )
-        return found[0]
+        return matching[0]
 
     def update(
         self,
@@ -107,7 +107,7 @@ class Records:
         now: int | None = None,
     ) -> Record:
         """Change what is given of a record that still is at `version`; the rest stays. `{}` takes hints away."""
-        given = {
+        fields = {
             "title": title,
             "tags": None if tags is None else tag_list(tags),
             "context": context,
@@ -116,13 +116,13 @@ class Records:
             "expires_at": expiry(ttl_s, now),
             "updated_at": now,
         }
-        changes: JsonObject = {name: value for name, value in given.items() if value is not None}
+        changes: JsonObject = {name: value for name, value in fields.items() if value is not None}
         if changes.get("llm_hints") == {}:
             changes["llm_hints"] = None
-        seen = self._seen(id, version, now)
-        made = checked(msgspec.structs.replace(seen, version=version + 1, **changes))
+        current = self._at_version(id, version, now)
+        changed = checked(msgspec.structs.replace(current, version=version + 1, **changes))
         # Showing a record may take its time (a jq rule), so that comes before the table is locked.
-        row = _row(made, searchable(made))
+        row = _row(changed, searchable(changed))
         if not self._table.update(row, version):
             raise self._other_version(id, version, now)
         return decode(row.body)
@@ -130,7 +130,7 @@ class Records:
     def delete(self, id: str, version: int | None = None, *, now: int | None = None) -> None:
         """Remove a record and all its versions; with a version, only if it still is the one."""
         if version is not None:
-            self._seen(id, version, now)
+            self._at_version(id, version, now)
         else:
             self._current(id, None)
         if not self._table.remove(number(id), version):
@@ -140,7 +140,7 @@ class Records:
         """Remove every record whose time has passed; returns how many."""
         return self._table.purge(now)
 
-    def history(self, id: str, *, now: int | None = None) -> Found:
+    def history(self, id: str, *, now: int | None = None) -> RecordList:
         """All versions of a record, oldest first."""
         self._current(id, now)
         return [decode(body) for body in self._table.versions(number(id))]
@@ -155,7 +155,7 @@ class Records:
             raise NotFound(f"record {id!r} has expired", hint="`quire record purge` removes what has.")
         return record
 
-    def _seen(self, id: str, version: int, now: int | None) -> Record:
+    def _at_version(self, id: str, version: int, now: int | None) -> Record:
         """The record, if it still is the version that the caller saw."""
         record = self._current(id, now)
         if record.version != version:
@@ -167,7 +167,7 @@ class Records:
 
     def _other_version(self, id: str, version: int | None, now: int | None) -> DamageError:
         """Why a version that was there a moment ago is not: someone was quicker, or the record contradicts itself."""
-        self._current(id, now) if version is None else self._seen(id, version, now)
+        self._current(id, now) if version is None else self._at_version(id, version, now)
         return DamageError(f"record {id} is damaged: its version is noted other than it says")
 
     # Finding them
@@ -205,9 +205,9 @@ class Records:
             raise CallError("there is no embedder to index by", hint="Records(store, embedder=minilm()).")
         if rebuild:
             self._table.clear_vectors()
-        found = self.select(Selector(), now=now)
-        texts = self._table.texts([number(record.id) for record in found])
-        return self.meaning.keep(self._table, found, texts)
+        records = self.select(Selector(), now=now)
+        texts = self._table.texts([number(record.id) for record in records])
+        return self.meaning.keep(self._table, records, texts)
 
     def list(
         self,
@@ -217,15 +217,15 @@ class Records:
         owner: str = "",
         limit: int | None = None,
         now: int | None = None,
-    ) -> Found:
+    ) -> RecordList:
         """Records of a schema and with all of the tags, in the order of creation; the last `limit` of them."""
         tags = (tag,) if isinstance(tag, str) else tuple(tag)
-        found = self.select(
+        records = self.select(
             Selector(schemas=(schema_name,) if schema_name else (), all_tags=tags, owner=owner), now=now
         )
         if limit is not None and limit < 0:
             raise CallError(f"limit is at least 0, not {limit}")
-        return found if limit is None else found[len(found) - min(limit, len(found)) :]
+        return records if limit is None else records[len(records) - min(limit, len(records)) :]
 
     def select(
         self,
@@ -234,7 +234,7 @@ class Records:
         newest: int | None = None,
         keep: Callable[[Record], bool] = bool,
         now: int | None = None,
-    ) -> Found:
+    ) -> RecordList:
         """What a selector means (and `keep` lets through), in the order of creation.
 
         With `newest`, that many, the most recently changed ones.
