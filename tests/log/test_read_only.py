@@ -54,23 +54,23 @@ def sealed(folder: Path) -> Path:
     return path
 
 
-def test_a_sealed_file_is_read_verified_and_searched_by_id(folder: Path) -> None:
+def test_a_sealed_file_is_read_verified_and_searched_and_writing_to_it_says_that_it_is_read_only(folder: Path) -> None:
     path = sealed(folder)
     with unprivileged(), SqliteStore(path) as store:
         assert [entry.text for entry in store.read("t")] == ["one", "two"]
         assert store.verify().entries == 2
         assert [info.name for info in store.threads()] == ["t"]
         assert store.find(store.read("t")[1].id) is not None
-    assert os.listdir(folder) == ["a.db"]
-
-
-def test_writing_to_a_sealed_file_says_that_it_is_read_only(folder: Path) -> None:
-    path = sealed(folder)
-    with unprivileged(), SqliteStore(path) as store:
         with pytest.raises(CallError, match="is read-only") as refused:
             store.append("t", [values.user("three")])
         assert "Copy it" in refused.value.hint
         assert store.info("t").seq == 2
+    assert os.listdir(folder) == ["a.db"]
+    with unprivileged(), pytest.raises(CallError, match="cannot write"):
+        SqliteStore(folder / "new.db")
+    path.chmod(0)
+    with unprivileged(), pytest.raises(CallError, match=r"cannot read .*a\.db: permission denied"):
+        SqliteStore(path)
 
 
 def test_entries_still_in_the_write_ahead_log_are_not_left_out(folder: Path) -> None:
@@ -92,17 +92,4 @@ def test_an_older_file_that_is_sealed_says_that_it_cannot_be_brought_up_to_date(
     newer = [*verify.OWNERS, ("more", ("CREATE TABLE more (n INTEGER);",))]
     monkeypatch.setattr(verify, "OWNERS", newer)
     with unprivileged(), pytest.raises(CallError, match=r"older Quire \(more lacks version 1\)"):
-        SqliteStore(path)
-
-
-def test_a_file_that_is_not_there_cannot_be_read_but_only_not_made(folder: Path) -> None:
-    folder.chmod(0o555)
-    with unprivileged(), pytest.raises(CallError, match="cannot write"):
-        SqliteStore(folder / "a.db")
-
-
-def test_a_file_that_may_not_be_read_is_not_called_read_only(folder: Path) -> None:
-    path = sealed(folder)
-    path.chmod(0)
-    with unprivileged(), pytest.raises(CallError, match=r"cannot read .*a\.db: permission denied"):
         SqliteStore(path)

@@ -21,7 +21,7 @@ from quire.items.sources import at_hits, at_lines, at_sections, head
 from quire.log.entries import check
 from quire.send.tool_schema import faults
 from quire.send.tools import Output, Tool, Toolbox, tool
-from quire.values import Entry
+from quire.values import Entry, JsonObject
 from toolbox import json_of
 
 
@@ -127,12 +127,8 @@ def test_a_function_that_cannot_be_described_is_refused_with_a_reason() -> None:
     def odd(x: threading.Lock) -> None:
         """Takes a lock."""
 
-    for function, says in (
-        (untyped, "no type"),
-        (starred, "no schema"),
-        (silent, "no description"),
-        (odd, "JSON cannot"),
-    ):
+    refused = {untyped: "no type", starred: "no schema", silent: "no description", odd: "JSON cannot"}
+    for function, says in refused.items():
         with pytest.raises(CallError, match=says):
             tool(function)
     with pytest.raises(CallError, match="shows y"):
@@ -148,51 +144,48 @@ def starred_free(x: int = 1) -> int:
     return x
 
 
-def test_what_a_tool_returns_becomes_text() -> None:
-    def give(what: str) -> Any:
+@pytest.mark.parametrize(
+    ("value", "result"),
+    [
+        ("as it is\n", {"content": "as it is\n"}),
+        (None, {"content": ""}),
+        ({"b": [1, 2.5, True, None], "a": "ä"}, {"content": '{"b":[1,2.5,true,null],"a":"ä"}'}),
+        (Tree(1, []), {"content": '{"value":1,"children":[]}'}),
+        (Output("long", "short"), {"outcome": "short", "content": "long"}),
+        ("a\ud800b", {"content": "a\ufffdb"}),
+    ],
+)
+def test_what_a_tool_returns_becomes_text(value: Any, result: JsonObject) -> None:
+    def give(lock: bool = False) -> Any:
         """Give something."""
-        return {
-            "text": "as it is\n",
-            "none": None,
-            "json": {"b": [1, 2.5, True, None], "a": "ä"},
-            "struct": Tree(1, []),
-            "output": Output("long", "short"),
-            "odd": threading.Lock(),
-            "half": "a\ud800b",
-        }[what]
+        return threading.Lock() if lock else value
 
-    assert run(give, {"what": "text"}) == {"content": "as it is\n"}
-    assert run(give, {"what": "none"}) == {"content": ""}
-    assert run(give, {"what": "json"}) == {"content": '{"b":[1,2.5,true,null],"a":"ä"}'}
-    assert run(give, {"what": "struct"}) == {"content": '{"value":1,"children":[]}'}
-    assert run(give, {"what": "output"}) == {"outcome": "short", "content": "long"}
-    assert run(give, {"what": "odd"})["error"] is True
-    assert run(give, {"what": "half"}) == {"content": "a\ufffdb"}
+    assert run(give) == result
+    assert run(give, {"lock": True})["error"] is True
 
 
-def test_errors_become_results_without_a_traceback() -> None:
-    def fail(how: str) -> str:
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (KeyError("x"), "KeyError: 'x'"),
+        (NotFound("there is no moon", hint="Look at night."), "there is no moon (Look at night.)"),
+        (TimeoutError("the line is dead"), "TimeoutError: the line is dead"),
+        (SystemExit(3), ""),
+        (StopIteration(), ""),
+    ],
+)
+def test_errors_become_results_without_a_traceback(error: BaseException, outcome: str) -> None:
+    def fail() -> str:
         """Fail."""
-        if how == "quire":
-            raise NotFound("there is no moon", hint="Look at night.")
-        if how == "exit":
-            raise SystemExit(3)
-        if how == "stop":
-            raise StopIteration
-        if how == "timeout":
-            raise TimeoutError("the line is dead")
-        raise KeyError(how)
+        raise error
 
-    async def fail_later(how: str) -> str:
+    async def fail_later() -> str:
         """Fail in an event loop."""
-        return fail(how)
+        return fail()
 
     for function in (fail, fail_later):
-        assert run(function, {"how": "x"}) == {"outcome": "KeyError: 'x'", "error": True}
-        assert run(function, {"how": "quire"}) == {"outcome": "there is no moon (Look at night.)", "error": True}
-        assert run(function, {"how": "timeout"}) == {"outcome": "TimeoutError: the line is dead", "error": True}
-        for how in ("exit", "stop"):
-            assert run(function, {"how": how})["error"] is True
+        result = run(function)
+        assert result == {"outcome": outcome or result["outcome"], "error": True}
 
 
 @pytest.mark.parametrize("args", [[], "text", 5, None, {"x": "1"}, {"y": 1}, {"x": 1, "z": 2}, {"x": True}])
@@ -276,6 +269,7 @@ def test_a_tool_may_ask_for_its_call_as_an_idempotency_key() -> None:
 
 
 def test_hidden_tools_run_but_are_not_told() -> None:
+    assert isinstance(tool(starred_free), Tool)
     box = Toolbox(starred_free).hidden()
     assert box.definitions() == []
     assert run(box, {"x": 3}, "starred_free") == {"content": "3"}
@@ -320,12 +314,7 @@ def test_hits_are_shown_whole_and_counted(hits: list[str], limit: int) -> None:
     assert len(lines) + missing == len(hits)
     assert lines[1:] == hits[1 : len(lines)]
     assert not lines or hits[0].startswith(lines[0])
-
-
-def test_cutting_says_nothing_about_what_fits() -> None:
     assert at_lines("short", 10) == "short"
-    assert at_hits(["a"], 10) == "a"
-    assert at_hits([], 10) == ""
 
 
 SCHEMAS = st.recursive(
@@ -373,10 +362,3 @@ def test_a_fault_says_where_and_what() -> None:
         "$.a[2]: must be at least 2, not 1",
         "$: 'c' is not known; there is a",
     ]
-
-
-def test_a_tool_is_a_value_that_says_what_it_is() -> None:
-    made = tool(starred_free)
-    assert isinstance(made, Tool)
-    with pytest.raises(AttributeError):
-        made.name = "other"  # type: ignore[misc]

@@ -41,9 +41,40 @@ def test_a_user_who_speaks_behind_a_system_message_is_kept_apart_from_it() -> No
     assert messages[2]["content"] == [_text("(no reply)")]
 
 
-def test_claudes_without_system_messages_read_notes_in_the_users_text() -> None:
-    body = _request("anthropic:claude-sonnet-4-5", Q, NOTE, A, MORE).body
-    assert body["messages"][0] == {"role": "user", "content": [_text("q"), _text("[Note]: be kind")]}
+JOINED, ASIDE = "[Note]: be kind", {"role": "system", "content": "be kind"}
+# What the request says of a note behind the question, and, where it says another thing there, behind a result.
+NOTES: dict[str, tuple[object, ...]] = {
+    "anthropic:claude-sonnet-4-5": ({"role": "user", "content": [_text("q"), _text(JOINED)]},),
+    "openai-chat:gpt-4.1-mini": ({"role": "developer", "content": "be kind"},),
+    "deepseek:deepseek-v4-flash": (ASIDE,),
+    "xai:grok-4.20": (ASIDE,),
+    "groq:llama": (ASIDE,),
+    "openrouter:x/y": ({"role": "system", "content": [_text("be kind")]},),
+    # Where a template decides, they join the message before them.
+    **dict.fromkeys(
+        "vllm:m sglang:m llamacpp:m ollama:m compatible:m mistral:mistral-large-latest".split(),
+        (f"q\n\n{JOINED}", f"ok\n\n{JOINED}"),
+    ),
+    # Never between call and response.
+    "gemini:gemini-3.8-flash": ([{"text": "q"}, {"text": JOINED}], {"role": "user", "parts": [{"text": JOINED}]}),
+    "bedrock:anthropic.claude-opus-5-5-v1:0": ({"role": "system", "content": [{"text": "be kind"}]},),
+    "bedrock:amazon.nova-lite-v1:0": ({"role": "user", "content": [{"text": "q"}, {"text": JOINED}]},),
+}
+
+
+@pytest.mark.proves(
+    "openai deepseek xai groq openrouter vllm sglang llamacpp ollama compatible mistral gemini bedrock", "late notes"
+)
+@pytest.mark.parametrize("target", NOTES)
+def test_notes_are_said_in_each_providers_way(target: str) -> None:
+    behind_question, *behind_result = NOTES[target]
+    messages = _request(target, Q, NOTE).body
+    listed = messages.get("contents") or messages["messages"]
+    assert behind_question in (listed[-1], listed[-1].get("content"), listed[-1].get("parts"))
+    if behind_result:
+        body = _request(target, Q, NOTE, CALL, RESULT, NOTE).body
+        last = (body.get("contents") or body["messages"])[-1]
+        assert behind_result[0] in (last, last.get("content"))
 
 
 @pytest.mark.proves("anthropic", "late tools")
@@ -74,44 +105,6 @@ def test_openai_takes_them_all_as_items() -> None:
         {"type": "additional_tools", "role": "developer", "tools": [tool]},
         {"type": "configuration_update", "reasoning": {"effort": "low"}},
     ]
-
-
-@pytest.mark.proves("openai", "late notes")
-def test_openai_chat_takes_notes_as_developer_messages() -> None:
-    messages = _request("openai-chat:gpt-4.1-mini", Q, NOTE).body["messages"]
-    assert messages[2] == {"role": "developer", "content": "be kind"}
-
-
-@pytest.mark.proves("deepseek xai groq openrouter", "late notes")
-@pytest.mark.parametrize("target", ["deepseek:deepseek-v4-flash", "xai:grok-4.20", "groq:llama", "openrouter:x/y"])
-def test_other_chat_apis_take_notes_as_system_messages(target: str) -> None:
-    last = _request(target, Q, NOTE).body["messages"][-1]
-    assert (last["role"], last["content"] in ("be kind", [_text("be kind")])) == ("system", True)
-
-
-@pytest.mark.proves("vllm sglang llamacpp ollama compatible mistral", "late notes")
-@pytest.mark.parametrize(
-    "target", ["vllm:m", "sglang:m", "llamacpp:m", "ollama:m", "compatible:m", "mistral:mistral-large-latest"]
-)
-def test_where_a_template_decides_notes_join_the_message_before_them(target: str) -> None:
-    body = _request(target, Q, NOTE, CALL, RESULT, NOTE).body
-    assert body["messages"][1]["content"] == "q\n\n[Note]: be kind"
-    assert body["messages"][-1]["content"] == "ok\n\n[Note]: be kind"
-
-
-@pytest.mark.proves("gemini", "late notes")
-def test_gemini_reads_notes_in_the_users_text_but_never_between_call_and_response() -> None:
-    contents = _request("gemini:gemini-3.8-flash", Q, NOTE, CALL, RESULT, NOTE).body["contents"]
-    assert contents[0]["parts"] == [{"text": "q"}, {"text": "[Note]: be kind"}]
-    assert contents[3] == {"role": "user", "parts": [{"text": "[Note]: be kind"}]}
-
-
-@pytest.mark.proves("bedrock", "late notes")
-def test_bedrock_takes_notes_as_system_messages_where_the_model_does() -> None:
-    claude = _request("bedrock:anthropic.claude-opus-5-5-v1:0", Q, NOTE).body["messages"]
-    assert claude[1] == {"role": "system", "content": [{"text": "be kind"}]}
-    nova = _request("bedrock:amazon.nova-lite-v1:0", Q, NOTE).body["messages"]
-    assert nova == [{"role": "user", "content": [{"text": "q"}, {"text": "[Note]: be kind"}]}]
 
 
 @pytest.mark.parametrize(

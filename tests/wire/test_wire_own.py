@@ -15,22 +15,10 @@ THINKING = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
 REDACTED = {"type": "redacted_thinking", "data": "cmVk"}
 CITED = {"type": "text", "text": "said", "citations": [{"type": "char_location", "cited_text": "x"}]}
 REASONING = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "ZW5j"}
-FUNCTION_CALL = {
-    "type": "function_call",
-    "id": "fc_1",
-    "call_id": "c1",
-    "name": "f",
-    "arguments": "{}",
-    "status": "completed",
-}
-ANSWER = {
-    "type": "message",
-    "id": "msg_1",
-    "role": "assistant",
-    "status": "completed",
-    "phase": "final_answer",
-    "content": [{"type": "output_text", "text": "a", "annotations": [{"type": "url_citation"}]}],
-}
+CALLING = {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "f", "arguments": "{}"}
+FUNCTION_CALL = {**CALLING, "status": "completed"}
+SAID = {"type": "output_text", "text": "a", "annotations": [{"type": "url_citation"}]}
+ANSWER = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "phase": "final_answer", "content": [SAID]}  # fmt: skip
 
 
 def _prompt(*entries: Entry, **fields: Any) -> Prompt:
@@ -85,13 +73,8 @@ def test_thinking_that_is_bound_to_its_prefix_does_not_move_to_another_host() ->
     assert request.body["messages"][1]["content"] == [{"text": "a"}]
     [left] = request.left_out
     assert left["reason"].startswith("thinking of claude-opus-5-5 is bound to the request it came from")
-    converse = {
-        "output": {
-            "message": {
-                "content": [{"reasoningContent": {"reasoningText": {"text": "hm", "signature": "c2ln"}}}, {"text": "a"}]
-            }
-        }
-    }
+    reasoned = {"reasoningContent": {"reasoningText": {"text": "hm", "signature": "c2ln"}}}
+    converse = {"output": {"message": {"content": [reasoned, {"text": "a"}]}}}
     assert _after(BEDROCK, converse, OPUS).body["messages"][1]["content"] == [{"type": "text", "text": "a"}]
     assert len(_after(BEDROCK, converse, BEDROCK).body["messages"][1]["content"]) == 2
 
@@ -160,12 +143,7 @@ def test_gemini_gets_its_thought_signatures_back_on_the_same_parts() -> None:
 
 
 def test_a_call_that_gemini_did_not_make_says_so() -> None:
-    other = {
-        "content": [
-            {"type": "tool_use", "id": "t1", "name": "f", "input": {}},
-            {"type": "tool_use", "id": "t2", "name": "f", "input": {}},
-        ]
-    }
+    other = {"content": [{"type": "tool_use", "id": f"t{n}", "name": "f", "input": {}} for n in (1, 2)]}
     parts = _after(OPUS, other, "gemini:gemini-3.8-flash").body["contents"][1]["parts"]
     assert [part.get("thoughtSignature") for part in parts] == ["skip_thought_signature_validator", None]
     moved = _after("gemini:gemini-3.8-flash", _gemini(CALLED), "gemini:gemini-3.1-pro-preview")

@@ -33,10 +33,6 @@ def prompt_of(entries: list[Entry], **fields: Any) -> Prompt:
 def test_a_rich_conversation_comes_back_as_it_was(format: str) -> None:
     entries = _through_the_log(import_(format, RICH[format]))
     assert json.dumps(export(format, entries)) == json.dumps(RICH[format])
-
-
-@pytest.mark.parametrize("format", FORMATS)
-def test_every_message_comes_back_alone(format: str) -> None:
     for message in RICH[format]:
         assert export(format, _through_the_log(import_(format, [message]))) == [message]
 
@@ -123,11 +119,6 @@ def test_what_no_provider_would_take_is_named_in_the_text_alone() -> None:
     assert request.body["messages"] == [{"role": "user", "content": [{"type": "text", "text": "[document]\nq"}]}]
 
 
-def test_marks_of_an_earlier_request_are_not_sent_again() -> None:
-    prompt = prompt_of(import_("anthropic", RICH["anthropic"], "claude-opus-5-5"))
-    assert "cache_control" not in json.dumps(render(prompt, "anthropic:claude-opus-5-5").body)
-
-
 def test_results_without_an_id_answer_the_calls_without_one() -> None:
     entries = import_("gemini", RICH["gemini"][:3])
     calls = {entry.call_id: entry for entry in entries if entry.kind == "call"}
@@ -140,6 +131,9 @@ def test_a_providers_own_search_is_left_out_elsewhere_and_the_request_says_so() 
     request = render(prompt_of(import_("anthropic", RICH["anthropic"], "claude-opus-5-5")), "openai-chat:gpt-4o")
     reasons = [one["reason"] for one in request.left_out]
     assert "server_tool_use of claude-opus-5-5 means nothing to openai:gpt-4o" in reasons
+    # Marks of an earlier request are not sent again.
+    again = render(prompt_of(import_("anthropic", RICH["anthropic"], "claude-opus-5-5")), "anthropic:claude-opus-5-5")
+    assert "cache_control" not in json.dumps(again.body)
 
 
 UNSIGNED = [
@@ -178,13 +172,6 @@ def test_what_nobody_knows_is_kept_and_named_but_not_sent(format: str, message: 
     request = render(prompt_of(entries), target)
     assert errors(validate(request)) == []
     assert "levitation" in request.left_out[0]["reason"]
-
-
-def test_a_call_of_bedrock_with_a_field_of_its_own_is_sent_and_not_called_strange() -> None:
-    call = {"toolUse": {"toolUseId": "c1", "name": "f", "input": {}, "type": "server_tool_use"}}
-    entries = import_("bedrock", [{"role": "assistant", "content": [call]}])
-    assert strange_kinds(entries) == []
-    assert call["toolUse"]["toolUseId"] in json.dumps(render(prompt_of(entries), "bedrock:amazon.nova-lite-v1:0").body)
 
 
 def test_nothing_of_the_rich_conversations_is_strange() -> None:
