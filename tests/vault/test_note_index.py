@@ -123,11 +123,11 @@ def test_a_watched_vault_follows_its_folder(index: NoteIndex, root: Path) -> Non
     pytest.importorskip("watchfiles")
     with Watching(index, debounce_ms=50) as watching:
         (root / "fresh.md").write_text("An okapi hides.")
-        assert watching.seen.wait(600)
+        assert watching.updated.wait(600)
         assert index.search("okapi", 1)[0].path == "fresh.md"
-        watching.seen.clear()
+        watching.updated.clear()
         (root / "fresh.md").unlink()
-        assert watching.seen.wait(600)
+        assert watching.updated.wait(600)
         assert index.search("okapi", 1) == []
     assert not index.vault.watched
 

@@ -41,11 +41,11 @@ class Pages:
                 self._resolved[name] = name
         return self._resolved[name]
 
-    def link(self, text: str, own: str = "") -> LinkValue:
+    def link(self, text: str, note_path: str = "") -> LinkValue:
         """[[name#heading|shown]] as a value; without a name, the note it stands in."""
         place, _, display = text.lstrip("!")[2:-2].partition("|")
         name, _, heading = place.partition("#")
-        path = self.path(name.strip()) if name.strip() else own
+        path = self.path(name.strip()) if name.strip() else note_path
         return LinkValue(path, heading.strip(), display.strip(), text.startswith("!"))
 
     def page(self, path: str) -> dict[str, Value]:
@@ -60,15 +60,15 @@ class Pages:
         return self.page(link.path) if link.path in self.notes else None
 
     def outgoing(self, note: Note) -> list[LinkValue]:
-        found = (LinkValue(self.path(link.target), link.heading, link.alias, link.embed) for link in note.links)
-        return list(dict.fromkeys(found))
+        targets = (LinkValue(self.path(link.target), link.heading, link.alias, link.embed) for link in note.links)
+        return list(dict.fromkeys(targets))
 
     def incoming(self, path: str) -> list[LinkValue]:
         """The notes that link to a note, in the order of their paths."""
         if self._incoming is None:
             self._incoming = {}
             for other in sorted(self.notes):
-                for target in dict.fromkeys(each.path for each in self.outgoing(self.notes[other])):
+                for target in dict.fromkeys(link.path for link in self.outgoing(self.notes[other])):
                     self._incoming.setdefault(target, []).append(LinkValue(other))
         return self._incoming.get(path, [])
 
@@ -86,11 +86,11 @@ class Pages:
         return rows
 
     def _item(self, note: Note, listed: Any) -> dict[str, Value]:
-        own = inline_fields(listed.text) | {_SIGNS[sign]: day for sign, day in _SIGNED.findall(listed.text)}
+        fields = inline_fields(listed.text) | {_SIGNS[sign]: day for sign, day in _SIGNED.findall(listed.text)}
         section = LinkValue(note.path, listed.heading)
         block = re.search(r"\^([\w-]+)$", listed.text)
         return {
-            **fields_of(typed(own, lambda text: self.link(text, note.path))),
+            **fields_of(typed(fields, lambda text: self.link(text, note.path))),
             "text": listed.text,
             "task": listed.status is not None,
             "status": listed.status,
@@ -105,7 +105,7 @@ class Pages:
             "link": section,
             "tags": [f"#{tag}" for tag in tags(listed.text, {})],
             "outlinks": [LinkValue(self.path(to.target), to.heading, to.alias) for to in links(listed.text)],
-            "annotated": bool(own),
+            "annotated": bool(fields),
             "blockId": block[1] if block else None,
             "children": [],
         }
@@ -115,16 +115,16 @@ def _moment(ns: int) -> datetime:
     return datetime.fromtimestamp(ns // 1_000_000_000)
 
 
-def _levels(found: Sequence[str]) -> list[str]:
+def _levels(tags: Sequence[str]) -> list[str]:
     """Tags with those above them: a/b -> #a, #a/b."""
-    every = [tag.split("/")[: n + 1] for tag in found for n in range(tag.count("/") + 1)]
+    every = [tag.split("/")[: n + 1] for tag in tags for n in range(tag.count("/") + 1)]
     return list(dict.fromkeys(f"#{'/'.join(parts)}" for parts in every))
 
 
 def _day_of(pages: Pages, note: Note) -> datetime | None:
     """The day in a note's name, else in its field `date`."""
-    found = _DATE_IN_NAME.search(note.title)
-    day = read_date("-".join(found.groups())) if found else pages.page(note.path).get("date")
+    match = _DATE_IN_NAME.search(note.title)
+    day = read_date("-".join(match.groups())) if match else pages.page(note.path).get("date")
     return day if isinstance(day, datetime) else None
 
 
@@ -178,29 +178,29 @@ def evaluate(
     notes: Sequence[Note],
     resolve: Callable[[str], str],
     text: Callable[[str], str],
-    own: str = "",
+    note_path: str = "",
     now: datetime | None = None,
 ) -> str:
     """The answer of a query over notes; a FormatError says what was not understood."""
     pages = Pages(notes, resolve, text, now or datetime.now())
     try:
-        read = DataviewReader(query, pages, own).query()
+        read = DataviewReader(query, pages, note_path).query()
         rows = _rows(read, pages)
     except RecursionError as error:
         raise FormatError("the query is nested too deeply") from error
-    shown = _VIEWS[read.kind](read, rows[:_MOST_ROWS])
+    lines = _VIEWS[read.kind](read, rows[:_MOST_ROWS])
     if not rows:
         return "(no tasks match)" if read.kind == "task" else "(no notes match)"
-    return "\n".join([*shown, *([f"(and {len(rows) - _MOST_ROWS:,} more)"] if len(rows) > _MOST_ROWS else [])])
+    return "\n".join([*lines, *([f"(and {len(rows) - _MOST_ROWS:,} more)"] if len(rows) > _MOST_ROWS else [])])
 
 
 def _rows(query: DataviewQuery, pages: Pages) -> list[DataviewRow]:
-    wanted = [note for _, note in sorted(pages.notes.items()) if query.source is None or query.source(note)]
-    rows = [DataviewRow(LinkValue(note.path), pages.page(note.path)) for note in wanted]
+    notes = [note for _, note in sorted(pages.notes.items()) if query.source is None or query.source(note)]
+    rows = [DataviewRow(LinkValue(note.path), pages.page(note.path)) for note in notes]
     if query.kind == "task":
         rows = [
             DataviewRow(row.id, {**row.data, **task})
-            for row, note in zip(rows, wanted, strict=True)
+            for row, note in zip(rows, notes, strict=True)
             for task in pages.items(note)
             if task["task"]
         ]
@@ -217,7 +217,7 @@ def _list(query: DataviewQuery, rows: Sequence[DataviewRow]) -> list[str]:
         value = query.columns[0][1](row.data)
         lead = f"{show(row.id)}:" if query.with_id else ""
         if isinstance(value, list):
-            lines += [f"- {lead}".rstrip(), *(f"    - {show(each)}" for each in value)]
+            lines += [f"- {lead}".rstrip(), *(f"    - {show(item)}" for item in value)]
         else:
             lines.append(f"- {lead}{' ' * query.with_id}{show(value)}".rstrip())
     return lines
@@ -248,9 +248,9 @@ def _grouped_tasks(rows: Sequence[Data], named: bool = False) -> list[str]:
         return [line for task in _topmost(rows) for line in _task(task, named=named)]
     lines: list[str] = []
     for group in groups:
-        own = [row for row in group["rows"] if isinstance(row, Mapping)]
-        lines += [*([""] if lines else []), f"{show(group['key'])} ({_count(own)})", ""]
-        lines += _grouped_tasks(own)
+        inner = [row for row in group["rows"] if isinstance(row, Mapping)]
+        lines += [*([""] if lines else []), f"{show(group['key'])} ({_count(inner)})", ""]
+        lines += _grouped_tasks(inner)
     return lines
 
 

@@ -73,8 +73,8 @@ class DataviewQuery(msgspec.Struct, frozen=True):
 class DataviewReader:
     """Tokens one after the other, into a query over these pages."""
 
-    def __init__(self, text: str, pages: Pages, own: str = "") -> None:
-        self.text, self.pages, self.own = text, pages, own
+    def __init__(self, text: str, pages: Pages, note_path: str = "") -> None:
+        self.text, self.pages, self.note_path = text, pages, note_path
         self.tokens = _tokens(text)
         self.at = 0
 
@@ -129,25 +129,25 @@ class DataviewReader:
 
     def _listed(self, end: str, read: Callable[[], Any]) -> list[Any]:
         """What stands between commas, up to the closing sign."""
-        found = []
+        values = []
         while not self._takes(end):
-            found.append(read())
+            values.append(read())
             if not self._takes(","):
                 self._expect(end)
                 break
-        return found
+        return values
 
     # Columns and steps
 
     def _columns(self) -> tuple[tuple[str, Expression], ...]:
-        found: list[tuple[str, Expression]] = []
+        columns: list[tuple[str, Expression]] = []
         kind, text = self._peek()
         while kind != "end" and not (kind == "name" and text.lower() in _CLAUSES):
-            found.append(self._named())
+            columns.append(self._named())
             if not self._takes(","):
                 break
             kind, text = self._peek()
-        return tuple(found)
+        return tuple(columns)
 
     def _named(self) -> tuple[str, Expression]:
         """An expression and its name: the one given with AS, else its own words."""
@@ -196,7 +196,7 @@ class DataviewReader:
                 if not groups or order(groups[-1][0]) != order(key):
                     groups.append((key, []))
                 groups[-1][1].append(data)
-            return [DataviewRow(key, {"key": key, name: key, "rows": own}) for key, own in groups]
+            return [DataviewRow(key, {"key": key, name: key, "rows": members}) for key, members in groups]
 
         return group
 
@@ -204,28 +204,28 @@ class DataviewReader:
         name, of = self._named()
 
         def flatten(rows: list[DataviewRow]) -> list[DataviewRow]:
-            made = []
+            flattened = []
             for row in rows:
                 value = of(row.data)
-                for each in value if isinstance(value, list) else [value]:
-                    made.append(DataviewRow(row.id, {**row.data, name: each}))
-                if len(made) > MOST:
+                for item in value if isinstance(value, list) else [value]:
+                    flattened.append(DataviewRow(row.id, {**row.data, name: item}))
+                if len(flattened) > MOST:
                     raise FormatError(f"FLATTEN makes more than {MOST:,} rows")
-            return made
+            return flattened
 
         return flatten
 
     # Sources: "and" and "or" from left to right, as in expressions
 
     def _source(self) -> Source:
-        found = self._one_source()
+        source = self._simple_source()
         while sign := self._sign(("&", "|")):
-            found = _either(sign, found, self._one_source())
-        return found
+            source = _either(sign, source, self._simple_source())
+        return source
 
-    def _one_source(self) -> Source:
+    def _simple_source(self) -> Source:
         if self._takes("-", "!"):
-            inner = self._one_source()
+            inner = self._simple_source()
             return lambda note: not inner(note)
         if self._takes("("):
             inner = self._source()
@@ -238,13 +238,13 @@ class DataviewReader:
             place = _string(text)
             return lambda note: is_within(note.path, place) or note.path in (place, f"{place}.md")
         if kind == "link":
-            target = self.pages.link(text, self.own).path
+            target = self.pages.link(text, self.note_path).path
             return lambda note: any(link.path == target for link in self.pages.outgoing(note))
         if kind == "name" and text.lower() == "outgoing":
             self._expect("(")
             _, text = self._next()
             self._expect(")")
-            origin = self.pages.notes.get(self.pages.link(text, self.own).path)
+            origin = self.pages.notes.get(self.pages.link(text, self.note_path).path)
             paths = {link.path for link in self.pages.outgoing(origin)} if origin else set()
             return lambda note: note.path in paths
         raise FormatError(f'{text!r} is no source: use #tag, "folder", [[note]] or outgoing([[note]])')
@@ -260,25 +260,25 @@ class DataviewReader:
             left = _combined(sign, left, self.expression(level + 1))
         return left
 
-    def _sign(self, wanted: tuple[str, ...]) -> str:
+    def _sign(self, signs: tuple[str, ...]) -> str:
         kind, text = self._peek()
         sign = _SAME_SIGN.get(text.lower(), text)
-        if kind not in ("sign", "name") or sign not in wanted:
+        if kind not in ("sign", "name") or sign not in signs:
             return ""
         self.at += 1
         return sign
 
     def _postfixed(self) -> Expression:
         """A value, and what is asked of it: .name, [index]."""
-        made = self._value()
+        expression = self._value()
         while True:
             if self._takes("."):
-                made = self._member(made, _constant(self._next()[1]))
+                expression = self._member(expression, _constant(self._next()[1]))
             elif self._takes("["):
-                made = self._member(made, self.expression())
+                expression = self._member(expression, self.expression())
                 self._expect("]")
             else:
-                return made
+                return expression
 
     def _member(self, of: Expression, name: Expression) -> Expression:
         return lambda data: member(of(data), name(data), self.pages.linked_page)
@@ -326,7 +326,7 @@ class DataviewReader:
         if kind in ("string", "tag"):
             return _constant(_string(text) if kind == "string" else text)
         if kind == "link":
-            return _constant(self.pages.link(text, self.own))
+            return _constant(self.pages.link(text, self.note_path))
         if kind == "number":
             return _constant(float(text) if "." in text else int(text))
         if kind == "date":
@@ -340,7 +340,7 @@ class DataviewReader:
         if text.lower() in _CONSTANTS:
             return _constant(_CONSTANTS[text.lower()])
         if text == "this":
-            return _constant(self.pages.page(self.own) if self.own in self.pages.notes else None)
+            return _constant(self.pages.page(self.note_path) if self.note_path in self.pages.notes else None)
         return (lambda data: data) if text == "row" else lambda data: data.get(text, data.get(text.lower()))
 
     def _called(self, name: str) -> Expression:
@@ -364,7 +364,7 @@ class DataviewReader:
         return call
 
     def _link(self, to: Value, display: str = "") -> LinkValue:
-        link = to if isinstance(to, LinkValue) else self.pages.link(f"[[{to}]]", self.own)
+        link = to if isinstance(to, LinkValue) else self.pages.link(f"[[{to}]]", self.note_path)
         return msgspec.structs.replace(link, display=display or link.display)
 
 

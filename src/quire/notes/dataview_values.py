@@ -73,8 +73,8 @@ def read_duration(text: str) -> Duration | None:
     if not re.fullmatch(SPANS, text.strip()):
         return None
     span = Duration()
-    for count, said in re.findall(r"(-?\d+(?:\.\d+)?)\s*([a-z]+)", text):
-        short = said if said in _SHORT else said.removesuffix("s")
+    for count, word in re.findall(r"(-?\d+(?:\.\d+)?)\s*([a-z]+)", text):
+        short = word if word in _SHORT else word.removesuffix("s")
         unit = _SHORT.get(short, f"{short}s")
         if unit in ("years", "months"):
             span = span.plus(Duration(months=float(count) * (12 if unit == "years" else 1)))
@@ -88,7 +88,7 @@ def typed(value: Value, link: Callable[[str], LinkValue]) -> Value:
     if isinstance(value, dict):
         return fields_of({name: typed(item, link) for name, item in value.items()})
     if isinstance(value, list):
-        return [typed(each, link) for each in value]
+        return [typed(item, link) for item in value]
     if not isinstance(value, str) or len(value) > 500:
         return value
     if value.startswith(("[[", "![[")) and value.endswith("]]") and value.count("[[") == 1:
@@ -130,15 +130,15 @@ def compare(a: Value, b: Value) -> int:
         return next((way for way in map(compare, a, b) if way), len(a) - len(b))
     if kind in ("null", "function"):
         return 0
-    left, right = (_KEYS[kind](each) if kind in _KEYS else each for each in (a, b))
+    left, right = (_KEYS[kind](value) if kind in _KEYS else value for value in (a, b))
     return int(left > right) - int(left < right)
 
 
 _KEYS: dict[str, Callable[[Any], Any]] = {
-    "string": lambda each: (each.casefold(), each),
-    "duration": lambda each: each.total(),
-    "link": lambda each: (each.path, each.heading),
-    "object": lambda each: show(each),
+    "string": lambda text: (text.casefold(), text),
+    "duration": lambda span: span.total(),
+    "link": lambda link: (link.path, link.heading),
+    "object": lambda fields: show(fields),
 }
 order = cmp_to_key(compare)
 _COMPARE: dict[str, Callable[[int, int], bool]] = {
@@ -172,8 +172,8 @@ def combine(sign: str, a: Value, b: Value) -> Value:
         return (truthy(a) and truthy(b)) if sign == "&" else (truthy(a) or truthy(b))
     if sign == "+" and (isinstance(a, str) or isinstance(b, str)):
         return (show(a) + show(b))[:MOST]
-    made = _ARITHMETIC.get((type_of(a), sign, type_of(b)))
-    return made(a, b) if made is not None else None
+    operation = _ARITHMETIC.get((type_of(a), sign, type_of(b)))
+    return operation(a, b) if operation is not None else None
 
 
 def _whole(number: float) -> float:
@@ -222,12 +222,12 @@ def member(value: Value, name: Value, page: Callable[[LinkValue], Value]) -> Val
     if not isinstance(name, str):
         return None
     if isinstance(value, list):
-        return [member(each, name, page) for each in value]
+        return [member(item, name, page) for item in value]
     if isinstance(value, Mapping):
         return value.get(name, value.get(name.lower()))
     if isinstance(value, datetime):
-        found = _DATE_PARTS[name](value) if name in _DATE_PARTS else getattr(value, name, None)
-        return found if isinstance(found, int) else None
+        part = _DATE_PARTS[name](value) if name in _DATE_PARTS else getattr(value, name, None)
+        return part if isinstance(part, int) else None
     if isinstance(value, Duration):
         unit = f"{name.removesuffix('s')}s"
         return _whole(value.total() / _UNITS[unit]) if unit in _UNITS else None
@@ -263,10 +263,10 @@ def _linked(link: LinkValue) -> str:
 
 def _span(span: Duration) -> str:
     years, months = divmod(span.months, 12)
-    parts, left = {"years": years, "months": months}, span.seconds
+    parts, rest = {"years": years, "months": months}, span.seconds
     for unit in ("weeks", "days", "hours", "minutes", "seconds"):
-        parts[unit] = left if unit == "seconds" else int(left / _UNITS[unit])
-        left -= parts[unit] * _UNITS[unit]
+        parts[unit] = rest if unit == "seconds" else int(rest / _UNITS[unit])
+        rest -= parts[unit] * _UNITS[unit]
     units = [f"{_whole(count):g} {unit if count != 1 else unit[:-1]}" for unit, count in parts.items() if count]
     return ", ".join(units) or "0 seconds"
 
@@ -315,14 +315,14 @@ def _span_format(span: Duration, form: str) -> str:
     """Tokens y M w d h m s S as often as digits are wanted; text in 'quotes' and other words as they are."""
     token = re.compile(r"'([^']*)'|\b(y+|M+|w+|d+|h+|m+|s+|S+)\b")
     units = dict(zip("yMwdhmsS", (*_UNITS.values(), 0.001), strict=True))
-    wanted = {match[2][0] for match in token.finditer(form) if match[2]}
-    left, counts = span.total(), {}
-    if wanted <= {"y", "M"}:
-        left = span.months * units["M"] if "y" not in wanted else left
+    letters = {match[2][0] for match in token.finditer(form) if match[2]}
+    rest, counts = span.total(), {}
+    if letters <= {"y", "M"}:
+        rest = span.months * units["M"] if "y" not in letters else rest
     for sign, seconds in units.items():
-        if sign in wanted:
-            counts[sign] = int(left / seconds + 1e-9)
-            left -= counts[sign] * seconds
+        if sign in letters:
+            counts[sign] = int(rest / seconds + 1e-9)
+            rest -= counts[sign] * seconds
     return token.sub(lambda m: m[1] if m[2] is None else str(counts[m[2][0]]).zfill(len(m[2])), form)
 
 
@@ -331,7 +331,7 @@ def _contains(fold: bool, exact: bool) -> Callable[[Value, Value], bool]:
         if isinstance(whole, str) and isinstance(part, str):
             return part.lower() in whole.lower() if fold else part in whole
         if isinstance(whole, list):
-            return any(compare(each, part) == 0 or (not exact and holds(each, part)) for each in whole)
+            return any(compare(item, part) == 0 or (not exact and holds(item, part)) for item in whole)
         if isinstance(whole, Mapping):
             return isinstance(part, str) and whole.get(part) is not None
         return whole is not None and compare(whole, part) == 0
@@ -353,13 +353,13 @@ def _regex(method: str, pattern: str, *texts: str) -> Any:
         raise ValueError(str(error)) from error
 
 
-def _each(function: Callable[..., Value]) -> Callable[..., Value]:
+def _elementwise(function: Callable[..., Value]) -> Callable[..., Value]:
     """The function of a value, or of each element of a list; null of null."""
 
     @wraps(function)
     def applied(first: Value, *rest: Value) -> Value:
         if isinstance(first, list):
-            return [applied(each, *rest) for each in first]
+            return [applied(item, *rest) for item in first]
         return None if first is None else function(first, *rest)
 
     return applied
@@ -378,21 +378,21 @@ def _tested(values: tuple[Value, ...]) -> Iterable[bool]:
 
 
 def _reduced(values: list[Value], sign: str) -> Value:
-    made = values[0] if values else None
+    total = values[0] if values else None
     for value in values[1:]:
-        made = combine(sign, made, value)
-    return made
+        total = combine(sign, total, value)
+    return total
 
 
 def _default(value: Value, other: Value) -> Value:
     if isinstance(value, list):
-        return [_default(each, other) for each in value]
+        return [_default(item, other) for item in value]
     return other if value is None else value
 
 
 def _number(text: str) -> float | None:
-    found = re.search(r"-?\d+(?:\.\d+)?", text)
-    return _whole(float(found[0])) if found else None
+    match = re.search(r"-?\d+(?:\.\d+)?", text)
+    return _whole(float(match[0])) if match else None
 
 
 def _rounded(number: float, digits: int = 0) -> float:
@@ -410,13 +410,13 @@ def _split(text: str, by: str, limit: float = MOST) -> list[str]:
 
 
 def _read_as(read: Callable[[str], Value], kind: type) -> Callable[..., Value]:
-    return _each(lambda value: value if isinstance(value, kind) else read(show(value)))
+    return _elementwise(lambda value: value if isinstance(value, kind) else read(show(value)))
 
 
 def _to_date(value: Value, form: str | None = None) -> Value:
     if isinstance(value, LinkValue):
-        found = re.search(r"\d{4}-\d\d-\d\d", value.path)
-        return read_date(found[0]) if found else None
+        match = re.search(r"\d{4}-\d\d-\d\d", value.path)
+        return read_date(match[0]) if match else None
     if isinstance(value, str) and form is not None:
         return _date_by(value, form)
     return value if isinstance(value, datetime) else read_date(show(value))
@@ -438,60 +438,60 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "any": lambda *values: any(_tested(values)),
     "none": lambda *values: not any(_tested(values)),
     "average": lambda values: _whole(_reduced(values, "+") / len(values)) if values else None,
-    "ceil": _each(math.ceil),
+    "ceil": _elementwise(math.ceil),
     "choice": lambda test, yes, no: yes if truthy(test) else no,
     "contains": _contains(False, False),
-    "containsword": _each(lambda text, word: word.lower() in re.findall(r"\w+", text.lower())),
-    "date": _each(_to_date),
-    "dateformat": _each(_date_format),
+    "containsword": _elementwise(lambda text, word: word.lower() in re.findall(r"\w+", text.lower())),
+    "date": _elementwise(_to_date),
+    "dateformat": _elementwise(_date_format),
     "default": _default,
     "dur": _read_as(read_duration, Duration),
-    "durationformat": _each(_span_format),
+    "durationformat": _elementwise(_span_format),
     "econtains": _contains(False, True),
     "elink": lambda url, name=None: f"[{name or url}]({url})",
     "embed": lambda link, on=True: msgspec.structs.replace(link, embed=truthy(on)),
-    "endswith": _each(lambda text, end: text.endswith(end)),
+    "endswith": _elementwise(lambda text, end: text.endswith(end)),
     "extract": lambda whole, *names: {name: whole.get(name) for name in names},
     "filter": lambda values, test: [value for value in values if truthy(test(value))],
     "flat": _flat,
-    "floor": _each(math.floor),
+    "floor": _elementwise(math.floor),
     "icontains": _contains(True, False),
     "join": lambda values, by=", ": by.join(map(show, values if isinstance(values, list) else [values])),
     "ldefault": lambda value, other: other if value is None else value,
     "length": lambda value: len(value) if isinstance(value, str | list | Mapping) else 0,
     "list": lambda *values: list(values),
     "localtime": lambda value: value,
-    "lower": _each(lambda text: text.lower()),
+    "lower": _elementwise(lambda text: text.lower()),
     "map": lambda values, function: [function(value) for value in values],
     "max": lambda *values: max(_list(values), key=order, default=None),
-    "maxby": lambda values, by: max(values, key=lambda each: order(by(each)), default=None),
-    "meta": _each(_link_facts),
+    "maxby": lambda values, by: max(values, key=lambda value: order(by(value)), default=None),
+    "meta": _elementwise(_link_facts),
     "min": lambda *values: min(_list(values), key=order, default=None),
-    "minby": lambda values, by: min(values, key=lambda each: order(by(each)), default=None),
+    "minby": lambda values, by: min(values, key=lambda value: order(by(value)), default=None),
     "nonnull": lambda values: [value for value in values if value is not None],
     "number": _read_as(_number, int | float),  # type: ignore[arg-type]  # isinstance takes it
     "object": lambda *values: dict(zip(values[::2], values[1::2], strict=True)),
-    "padleft": _each(lambda text, width, by=" ": text.rjust(min(int(width), MOST), by)),
-    "padright": _each(lambda text, width, by=" ": text.ljust(min(int(width), MOST), by)),
+    "padleft": _elementwise(lambda text, width, by=" ": text.rjust(min(int(width), MOST), by)),
+    "padright": _elementwise(lambda text, width, by=" ": text.ljust(min(int(width), MOST), by)),
     "product": lambda values: _reduced(values, "*"),
     "reduce": _reduced,
     "regexmatch": lambda pattern, text: _regex("fullmatch", pattern, text) is not None,
-    "regexreplace": _each(lambda text, old, new: _regex("sub", old, re.sub(r"\$(\d)", r"\\\1", new), text)),
+    "regexreplace": _elementwise(lambda text, old, new: _regex("sub", old, re.sub(r"\$(\d)", r"\\\1", new), text)),
     "regextest": lambda pattern, text: _regex("search", pattern, text) is not None,
-    "replace": _each(lambda text, old, new: text.replace(old, new)[:MOST]),
+    "replace": _elementwise(lambda text, old, new: text.replace(old, new)[:MOST]),
     "reverse": lambda values: values[::-1],
-    "round": _each(_rounded),
+    "round": _elementwise(_rounded),
     "slice": lambda values, start=0, end=None: values[int(start) : None if end is None else int(end)],
-    "sort": lambda values, by=None: sorted(values, key=lambda each: order(by(each) if by else each)),
-    "split": _each(_split),
-    "startswith": _each(lambda text, start: text.startswith(start)),
+    "sort": lambda values, by=None: sorted(values, key=lambda value: order(by(value) if by else value)),
+    "split": _elementwise(_split),
+    "startswith": _elementwise(lambda text, start: text.startswith(start)),
     "string": show,
-    "striptime": _each(lambda day: datetime(day.year, day.month, day.day)),
-    "substring": _each(lambda text, start, end=None: text[int(start) : None if end is None else int(end)]),
+    "striptime": _elementwise(lambda day: datetime(day.year, day.month, day.day)),
+    "substring": _elementwise(lambda text, start, end=None: text[int(start) : None if end is None else int(end)]),
     "sum": lambda values: _reduced(values, "+"),
-    "trunc": _each(math.trunc),
-    "truncate": _each(lambda text, size, end="...": text if len(text) <= size else text[: int(size) - len(end)] + end),
+    "trunc": _elementwise(math.trunc),
+    "truncate": _elementwise(lambda text, size, end="...": text if len(text) <= size else text[: int(size) - len(end)] + end),
     "typeof": type_of,
-    "upper": _each(lambda text: text.upper()),
+    "upper": _elementwise(lambda text: text.upper()),
 }  # fmt: skip
 FUNCTIONS["array"] = FUNCTIONS["list"]

@@ -53,7 +53,7 @@ def _sections(text: str) -> Iterator[tuple[int, str, str]]:
         match = _HEADING.match(lines[start]) if start in headings else None
         if match is not None:
             level = len(match[1])
-            above = [each for each in above if each[0] < level] + [(level, match[2])]
+            above = [higher for higher in above if higher[0] < level] + [(level, match[2])]
         yield start + 1, " > ".join(name for _, name in above), "\n".join(lines[start:end])
 
 
@@ -185,19 +185,19 @@ class NoteIndex:
 
     def _changes(self, progress: Progress | None, only: set[str] | None) -> Iterator[NoteChange]:
         """What the vault finds changed now, then what it had found before and the passages do not know."""
-        seen = set()
+        reported = set()
         for change in self.vault.refresh(progress, only):
-            seen.add(change.path)
+            reported.add(change.path)
             yield change
-        for path in [path for path in self._indexed if path not in self.vault.notes and path not in seen]:
+        for path in [path for path in self._indexed if path not in self.vault.notes and path not in reported]:
             yield NoteChange(path, None)
         for path, note in list(self.vault.notes.items()):
-            if path not in seen and self._indexed.get(path) != note.sha256:
+            if path not in reported and self._indexed.get(path) != note.sha256:
                 yield NoteChange(path, note, self.vault.text(path))
 
     def _is_current(self, change: NoteChange) -> bool:
-        wanted = change.note.sha256 if change.note is not None else None
-        return self._indexed.get(change.path) == wanted
+        sha256 = change.note.sha256 if change.note is not None else None
+        return self._indexed.get(change.path) == sha256
 
     def _write(self, batch: list[NoteChange]) -> None:
         with self._conn:
@@ -260,8 +260,8 @@ class NoteIndex:
         """The k passages that fit a query best; `only` chooses among notes, `earlier` is what was asked before."""
         with self._lock:
             allowed = None if only is None else self._ids(only)
-            found = self._found(query, earlier, k, allowed) if allowed is None or allowed else []
-            return [passage for each in found if (passage := self._passage(each.id, each.score)) is not None]
+            hits = self._hits(query, earlier, k, allowed) if allowed is None or allowed else []
+            return [passage for hit in hits if (passage := self._passage(hit.id, hit.score)) is not None]
 
     def passages(self, only: Callable[[Note], bool], key: Callable[[Note], int]) -> list[Passage]:
         """All passages of the notes that are chosen, the notes in the order of a key."""
@@ -272,11 +272,11 @@ class NoteIndex:
             rows = [row for note in chosen for row in self._conn.execute(ids, (note.path,)).fetchall()]
             return [passage for (id,) in rows if (passage := self._passage(id, 0.0)) is not None]
 
-    def _found(self, query: str, earlier: str, k: int, allowed: list[str] | None) -> list[Any]:
+    def _hits(self, query: str, earlier: str, k: int, allowed: list[str] | None) -> list[Any]:
         from quire.recall import Query
 
-        found: list[Any] = self._loaded().search(Query(query, earlier), k, allowed)
-        return found
+        hits: list[Any] = self._loaded().search(Query(query, earlier), k, allowed)
+        return hits
 
     def _ids(self, only: Callable[[Note], bool]) -> list[str]:
         """The passages of the notes that may be found."""
@@ -302,20 +302,20 @@ class NoteIndex:
             self._collection = Collection(self.embedder)
             self._collection.add([document for document, _ in self._documents()])
             if self.embedder is not None:
-                known = [(document.id, vector) for document, vector in self._documents() if vector is not None]
-                if known:
-                    vectors = np.stack([np.frombuffer(vector, np.float32) for _, vector in known])
-                    self._collection.put_vectors([id for id, _ in known], vectors)
+                vectors_by_id = [(document.id, vector) for document, vector in self._documents() if vector is not None]
+                if vectors_by_id:
+                    vectors = np.stack([np.frombuffer(vector, np.float32) for _, vector in vectors_by_id])
+                    self._collection.put_vectors([id for id, _ in vectors_by_id], vectors)
         return self._collection
 
     def _documents(self) -> Iterator[tuple[Any, bytes | None]]:
-        """Stored documents with their vectors; those that another model made are not its own."""
+        """Stored documents with their vectors; None for a vector that another model made."""
         from quire.recall.document import DocumentTerms
 
         mark = self._mark()
         for document, vector in self._conn.execute("SELECT document, vector FROM chunks ORDER BY rowid"):
-            own = vector is not None and mark and vector.startswith(mark)
-            yield msgspec.msgpack.decode(document, type=DocumentTerms), vector[len(mark) :] if own else None
+            is_ours = vector is not None and mark and vector.startswith(mark)
+            yield msgspec.msgpack.decode(document, type=DocumentTerms), vector[len(mark) :] if is_ours else None
 
 
 def _document(note: Note, number: int, chunk: Chunk) -> Any:
@@ -353,7 +353,7 @@ class Watching:
 
     def __init__(self, index: NoteIndex, debounce_ms: int = 200) -> None:
         self.index, self.debounce_ms = index, debounce_ms
-        self.seen = threading.Event()
+        self.updated = threading.Event()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -389,9 +389,9 @@ class Watching:
             yield_on_timeout=True,
             recursive=True,
         )
-        for found in changes:
+        for batch in changes:
             ready.set()
-            paths = {Path(path) for _, path in found}
+            paths = {Path(path) for _, path in batch}
             if paths and not self._stop.is_set():
                 self._take(paths)
 
@@ -403,4 +403,4 @@ class Watching:
             self.index.update(only=inside)
         else:
             self.index.update()  # a folder moved or went: look at everything
-        self.seen.set()
+        self.updated.set()

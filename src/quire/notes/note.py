@@ -75,15 +75,15 @@ def read_front_matter(yaml_text: str) -> JsonObject:
     return plain
 
 
-def _plain(value: Json, seen: list[int]) -> Json:
+def _plain(value: Json, count: list[int]) -> Json:
     """YAML's values as JSON's: dates as ISO text, keys as strings; too many are an error, not a hang."""
-    seen[0] += 1
-    if seen[0] > _MOST_VALUES:
+    count[0] += 1
+    if count[0] > _MOST_VALUES:
         raise ValueError(f"it holds more than {_MOST_VALUES:,} values")
     if isinstance(value, dict):
-        return {str(key): _plain(item, seen) for key, item in value.items()}
+        return {str(key): _plain(item, count) for key, item in value.items()}
     if isinstance(value, list | tuple | set):
-        return [_plain(each, seen) for each in value]
+        return [_plain(item, count) for item in value]
     if isinstance(value, datetime.date | datetime.datetime):
         return value.isoformat()
     if value is None or isinstance(value, str | int | float | bool):
@@ -116,39 +116,39 @@ def list_items(text: str) -> list[ListItem]:
     """The list items of a note, tasks among them; lines that go on below one are part of its text."""
     body = split_front_matter(text)[1]
     line = text.count("\n") - body.count("\n") - 1
-    found: list[ListItem] = []
+    items: list[ListItem] = []
     above: list[tuple[int, int]] = []  # the indent and the line of the items that this one may stand under
     heading = ""
     for language, lines in _fenced(body):
-        for each in lines:
+        for text_line in lines:
             line += 1
-            indent = len(each.expandtabs(4)) - len(each.expandtabs(4).lstrip())
+            indent = len(text_line.expandtabs(4)) - len(text_line.expandtabs(4).lstrip())
             if language is not None:
                 continue
-            if match := _ITEM.match(each):
+            if match := _ITEM.match(text_line):
                 above = [item for item in above if item[0] < indent]
-                found.append(ListItem(line, match[2], match[1], above[-1][1] if above else None, heading))
+                items.append(ListItem(line, match[2], match[1], above[-1][1] if above else None, heading))
                 above.append((indent, line))
-            elif above and each.strip() and indent > above[-1][0]:
-                found[-1] = msgspec.structs.replace(found[-1], text=f"{found[-1].text}\n{each.strip()}")
+            elif above and text_line.strip() and indent > above[-1][0]:
+                items[-1] = msgspec.structs.replace(items[-1], text=f"{items[-1].text}\n{text_line.strip()}")
             else:
                 above = []
-                heading = match[1] if (match := _HEADING.match(each)) else heading
+                heading = match[1] if (match := _HEADING.match(text_line)) else heading
         line += 1  # the fence that ended this run
-    return found
+    return items
 
 
 def inline_fields(text: str) -> JsonObject:
     """`Key:: value` on a line of its own, [key:: value] and (key:: value) in one; said twice, a list."""
-    found: JsonObject = {}
+    fields: JsonObject = {}
     for match in _INLINE_FIELD.finditer(text):
         name, value = (match[1], match[2]) if match[1] else (match[3] or match[5], match[4] or match[6])
         read = _inline_value(value.strip())
         name = name.strip(" *_~")
-        if name in found:
-            read = [*(found[name] if isinstance(found[name], list) else [found[name]]), read]
-        found[name] = read
-    return found
+        if name in fields:
+            read = [*(fields[name] if isinstance(fields[name], list) else [fields[name]]), read]
+        fields[name] = read
+    return fields
 
 
 def _inline_value(text: str) -> Json:
@@ -164,9 +164,9 @@ def _inline_value(text: str) -> Json:
 
 def aliases(fields: JsonObject) -> tuple[str, ...]:
     """The other names of a note, from its front matter."""
-    given = [fields.get(key) for key in ("aliases", "alias")]
-    named = [each for value in given for each in (value if isinstance(value, list) else [value])]
-    return tuple(dict.fromkeys(str(each).strip() for each in named if each not in (None, "")))
+    values = [fields.get(key) for key in ("aliases", "alias")]
+    named = [alias for value in values for alias in (value if isinstance(value, list) else [value])]
+    return tuple(dict.fromkeys(str(alias).strip() for alias in named if alias not in (None, "")))
 
 
 def _fenced(text: str) -> Iterator[tuple[str | None, list[str]]]:
@@ -189,13 +189,13 @@ def _fenced(text: str) -> Iterator[tuple[str | None, list[str]]]:
 
 def links(text: str) -> list[Link]:
     """Wiki-links and markdown links of prose, embeds among them, in order; links to the web are none."""
-    found = [(match.start(), _wiki(match)) for match in _WIKI.finditer(text)]
-    found += [
+    placed = [(match.start(), _wiki(match)) for match in _WIKI.finditer(text)]
+    placed += [
         (match.start(), Link(_unquoted(match[2].split("#")[0]), embed=bool(match[1])))
         for match in _LINK.finditer(text)
         if not re.match(r"[a-z][a-z0-9+.-]*:|#", match[2], re.I)
     ]
-    return [link for _, link in sorted(found, key=lambda each: each[0]) if link.target]
+    return [link for _, link in sorted(placed, key=lambda pair: pair[0]) if link.target]
 
 
 def _wiki(match: re.Match[str]) -> Link:
@@ -212,16 +212,16 @@ def _unquoted(target: str) -> str:
 
 def tags(text: str, fields: JsonObject) -> tuple[str, ...]:
     """A note's tags without #, lower case, from its prose and its front matter, each once."""
-    given = [name for key in ("tags", "tag") for name in _names(fields.get(key))]
+    stated = [name for key in ("tags", "tag") for name in _names(fields.get(key))]
     inline = [match[1].rstrip("/-") for match in _TAG.finditer(text)]
-    named = [each.removeprefix("#").lower() for each in [*given, *inline]]
-    return tuple(dict.fromkeys(each for each in named if each and not each.isdecimal()))
+    named = [tag.removeprefix("#").lower() for tag in [*stated, *inline]]
+    return tuple(dict.fromkeys(tag for tag in named if tag and not tag.isdecimal()))
 
 
 def _names(value: Json) -> list[str]:
     if isinstance(value, str):
-        return [each for each in re.split(r"[,\s]+", value) if each]
-    return [str(each).strip() for each in value if each is not None] if isinstance(value, list) else []
+        return [name for name in re.split(r"[,\s]+", value) if name]
+    return [str(name).strip() for name in value if name is not None] if isinstance(value, list) else []
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -280,7 +280,7 @@ def read_note(path: str, text: str, mtime_ns: int, size: int, ctime_ns: int = 0,
         problem = "; ".join(filter(None, (problem, str(error))))
     words = prose(body)
     if "::" in words:
-        # The fields of a task are its own.
+        # Fields in a task belong to the task, not to the note.
         stated = [line for line in words.split("\n") if not ((item := _ITEM.match(line)) and item[1])]
         fields = {**inline_fields("\n".join(stated)), **fields}
     return Note(
@@ -298,11 +298,11 @@ def read_note(path: str, text: str, mtime_ns: int, size: int, ctime_ns: int = 0,
 
 def has_tag(note: Note, tag: str) -> bool:
     """Whether a note has a tag or one below it: #a is met by #a/b."""
-    wanted = tag.removeprefix("#").lower()
-    return any(tag == wanted or tag.startswith(f"{wanted}/") for tag in note.tags)
+    sought = tag.removeprefix("#").lower()
+    return any(tag == sought or tag.startswith(f"{sought}/") for tag in note.tags)
 
 
 def is_within(path: str, folder: str) -> bool:
     """Whether a path lies in a folder, at any depth."""
-    wanted = folder.strip("/")
-    return not wanted or wanted == "." or path.startswith(f"{wanted}/")
+    top = folder.strip("/")
+    return not top or top == "." or path.startswith(f"{top}/")

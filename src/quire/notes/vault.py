@@ -46,12 +46,12 @@ def embedded_images(vault: Vault, path: str, text: str) -> list[JsonObject]:
     """The images of ![[…]] and ![](…), each once; one that is missing or too large is left to its link."""
     words = prose(split_front_matter(text)[1])
     names = dict.fromkeys(link.target for link in links(words) if link.embed and _suffix(link.target) in IMAGE_TYPES)
-    found: list[JsonObject] = []
+    images: list[JsonObject] = []
     for name in list(names)[:_MOST]:
         data = _read(vault, path, name)
         if data is not None:
-            found.append({"media_type": IMAGE_TYPES[_suffix(name)], "data": base64.b64encode(data).decode()})
-    return found
+            images.append({"media_type": IMAGE_TYPES[_suffix(name)], "data": base64.b64encode(data).decode()})
+    return images
 
 
 def _suffix(name: str) -> str:
@@ -93,23 +93,23 @@ class Vault:
         self._named: tuple[tuple[int, int], dict[str, list[str]]] = ((-1, 0), {})
         self._answers: dict[tuple[str, str], tuple[tuple[object, ...], str]] = {}
         self.lock = threading.RLock()
-        # What was said of a note that could not be read, or not wholly: once is enough.
-        self._told: dict[str, str] = {}
+        # The last warning about each note that could not be read, or not wholly: it is given once.
+        self._warnings: dict[str, str] = {}
 
     # Which notes there are
 
     def refresh(self, progress: Progress | None = None, only: set[str] | None = None) -> Iterator[NoteChange]:
         """Look at the folder again (or at `only` these paths); yields what changed as it is found."""
-        found = dict(self._stats(only))
-        gone = [path for path in (self.notes if only is None else only) if path not in found]
-        for done, (path, stat) in enumerate(found.items(), 1):
+        stats = dict(self._stats(only))
+        removed = [path for path in (self.notes if only is None else only) if path not in stats]
+        for number, (path, stat) in enumerate(stats.items(), 1):
             if change := self._look(path, stat):
                 yield change
             if (note := self.notes.get(path)) is not None and note.problem:
-                self._tell(path, note.problem)
+                self._warn(path, note.problem)
             if progress is not None:
-                progress(done, len(found))
-        for path in gone:
+                progress(number, len(stats))
+        for path in removed:
             if self.notes.pop(path, None) is not None:
                 self.revision += 1
                 yield NoteChange(path, None)
@@ -127,28 +127,28 @@ class Vault:
         for path in filter(self._is_named_like_a_note, self._paths() if only is None else sorted(only)):
             stat = self._stat(path)
             if stat is not None and stat.st_size > MAX_BYTES:
-                self._tell(path, f"left out: it has {stat.st_size:,} bytes; at most {MAX_BYTES:,} are read")
+                self._warn(path, f"left out: it has {stat.st_size:,} bytes; at most {MAX_BYTES:,} are read")
             elif stat is not None:
                 yield path, stat
 
     def _stat(self, path: str) -> os.stat_result | None:
         """A regular file's facts; None where it is none, went away, or leads out of the vault."""
         try:
-            found = os.lstat(self.root.path / path)
-            if S_ISLNK(found.st_mode):
-                found = self.root.resolve(path).stat()
+            stat = os.lstat(self.root.path / path)
+            if S_ISLNK(stat.st_mode):
+                stat = self.root.resolve(path).stat()
         except FileNotFoundError:
             return None
         except (OSError, ValueError, QuireError) as error:
-            self._tell(path, f"left out: {error}")
+            self._warn(path, f"left out: {error}")
             return None
-        if not S_ISREG(found.st_mode) and not S_ISDIR(found.st_mode):
-            self._tell(path, "left out: it is not a file; devices and pipes are not read")
-        return found if S_ISREG(found.st_mode) else None
+        if not S_ISREG(stat.st_mode) and not S_ISDIR(stat.st_mode):
+            self._warn(path, "left out: it is not a file; devices and pipes are not read")
+        return stat if S_ISREG(stat.st_mode) else None
 
-    def _tell(self, path: str, why: str) -> None:
-        if self._told.get(path) != why:
-            self._told[path] = why
+    def _warn(self, path: str, why: str) -> None:
+        if self._warnings.get(path) != why:
+            self._warnings[path] = why
             _logger.warning("note %r: %s", path, why)
 
     def _is_named_like_a_note(self, path: str) -> bool:
@@ -165,19 +165,19 @@ class Vault:
 
     def _look(self, path: str, stat: os.stat_result) -> NoteChange | None:
         """What became of one note: nothing while time and size are the same, or its content is."""
-        known = self.notes.get(path)
-        if known is not None and (known.mtime_ns, known.size) == (stat.st_mtime_ns, stat.st_size):
+        before = self.notes.get(path)
+        if before is not None and (before.mtime_ns, before.size) == (stat.st_mtime_ns, stat.st_size):
             return None
         try:
             data = self.root.read_bytes(path, MAX_BYTES)
         except NotFound:
             return None  # it went away just now
         except QuireError as error:
-            self._tell(path, f"left out: {error}")
+            self._warn(path, f"left out: {error}")
             return None  # unreadable now; the next look may find it whole
         text, flaw = decoded(data)
         note = read_note(path, text, stat.st_mtime_ns, stat.st_size, _born_ns(stat), flaw)
-        touched = known is not None and known.sha256 == note.sha256
+        touched = before is not None and before.sha256 == note.sha256
         self.notes[path] = note
         self.revision += not touched
         return NoteChange(path, note, text, touched)
@@ -190,12 +190,12 @@ class Vault:
 
     def resolve(self, name: str) -> str:
         """A note's path by full path, else by its file's name if only one has it, else by an alias of its own."""
-        wanted = _bare(name)
-        for path in (wanted, *(f"{wanted}{ending}" for ending in self.endings)):
+        bare = _bare(name)
+        for path in (bare, *(f"{bare}{ending}" for ending in self.endings)):
             if path.lower().endswith(self.endings) and self._is_file(path):
                 return self.root.shown(self.root.resolve(path))
         self.known()
-        return self._found(name)
+        return self._note_named(name)
 
     def _is_file(self, path: str) -> bool:
         try:
@@ -203,28 +203,28 @@ class Vault:
         except CallError:
             return False
 
-    def _found(self, name: str) -> str:
+    def _note_named(self, name: str) -> str:
         """The one note of those known that a name means."""
-        wanted = _bare(name)
-        found = [path for path in (wanted, *(f"{wanted}{end}" for end in self.endings)) if path in self.notes]
-        found = found[:1] or self._candidates(wanted)
-        if not found:
+        bare = _bare(name)
+        paths = [path for path in (bare, *(f"{bare}{end}" for end in self.endings)) if path in self.notes]
+        paths = paths[:1] or self._candidates(bare)
+        if not paths:
             raise NotFound(f"there is no note {name!r}", hint="Check its path, or search the vault.")
-        if len(found) > 1:
-            raise CallError(f"{name!r} could be {', '.join(found)}", hint="Give the full path.")
-        return found[0]
+        if len(paths) > 1:
+            raise CallError(f"{name!r} could be {', '.join(paths)}", hint="Give the full path.")
+        return paths[0]
 
-    def _candidates(self, wanted: str) -> list[str]:
+    def _candidates(self, name: str) -> list[str]:
         """Notes with this file name: exactly, else but for case; of several, those whose folders fit too."""
-        alike = self._names().get(self._stem(_folded(wanted.rpartition("/")[2])), ())
+        alike = self._names().get(self._stem(_folded(name.rpartition("/")[2])), ())
         for same in (lambda text: text, _folded):
-            stem = self._stem(same(wanted.rpartition("/")[2]))
-            found = [path for path in alike if self._stem(same(path.rpartition("/")[2])) == stem]
-            ends = tuple(f"/{same(wanted)}{ending}" for ending in ("", *self.endings))
-            fitting = [path for path in found if f"/{same(path)}".endswith(ends)]
-            if found:
-                return fitting if len(fitting) == 1 else found
-        return list(self._names().get(f"alias {_folded(wanted)}", ()))
+            stem = self._stem(same(name.rpartition("/")[2]))
+            named = [path for path in alike if self._stem(same(path.rpartition("/")[2])) == stem]
+            ends = tuple(f"/{same(name)}{ending}" for ending in ("", *self.endings))
+            fitting = [path for path in named if f"/{same(path)}".endswith(ends)]
+            if named:
+                return fitting if len(fitting) == 1 else named
+        return list(self._names().get(f"alias {_folded(name)}", ()))
 
     def _names(self) -> dict[str, list[str]]:
         """Notes by what they are called: file names without ending, and aliases; made again when notes changed."""
@@ -297,14 +297,14 @@ class Vault:
         """The notes that a note links to, and the links that lead to no one note."""
         path = self.resolve(name)
         note = self.known()[path]
-        found: dict[str, None] = {}
+        targets: dict[str, None] = {}
         broken: list[str] = []
         for link in note.links:
             try:
-                found[self.resolve(link.target)] = None
+                targets[self.resolve(link.target)] = None
             except QuireError:
                 broken.append(link.target)
-        return list(found), broken
+        return list(targets), broken
 
     def _item(self, path: str, text: str, source: str, images: list[JsonObject] | None = None) -> Item:
         stat = self.root.resolve(path).stat()
@@ -328,15 +328,15 @@ class Vault:
         """The answer of a query block; kept while its note and the notes it asks about stay as they are."""
         notes, now = self.known(), datetime.now()
         # What a query says of today is true today alone, and of now only now.
-        asked = (self.root.resolve(path).stat().st_mtime_ns, self.revision, now if "now" in query else now.date())
-        kept = self._answers.get((path, query))
-        if kept is not None and kept[0] == asked:
-            return kept[1]
+        state = (self.root.resolve(path).stat().st_mtime_ns, self.revision, now if "now" in query else now.date())
+        cached = self._answers.get((path, query))
+        if cached is not None and cached[0] == state:
+            return cached[1]
         try:
-            content = evaluate(query, list(notes.values()), self._found, self.text, path, now)
+            content = evaluate(query, list(notes.values()), self._note_named, self.text, path, now)
         except FormatError as error:
             content = f"(this query was not understood: {error})"
-        self._answers[(path, query)] = (asked, content)
+        self._answers[(path, query)] = (state, content)
         return content
 
 
