@@ -9,7 +9,7 @@ import quire
 from quire import providers
 from quire.entry import canonical
 from quire.errors import CallError, FormatError, NotFound
-from quire.fitting import recognise
+from quire.fitting import recognise, unmarked_body
 from quire.values import Entry, call, respond, result, system, tools, user
 from toolbox import Later
 
@@ -200,6 +200,40 @@ def test_marks_stand_where_requests_end() -> None:
         ended[len(fitted) - 1] = fitted[-1]
         assert fitter.marks[-1] == len(fitted) - 1
         assert all(fitted[place] == ended[place] for place in fitter.marks)
+
+
+@pytest.mark.parametrize("form", ["anthropic", "bedrock", "openai-chat"])
+def test_marks_that_move_move_nothing_else_and_stay_on_messages_that_stand(form: str) -> None:
+    """A caller marks its newest messages: what is cut, and the names of handles, do not hang on it."""
+    messages, point = given(form)[2], {"cachePoint": {"type": "default"}}
+    marking, plain = (quire.Fitter(BUDGET, floor=0.2, handles=0.4) for _ in range(2))
+    for end in (n + 1 for n, one in enumerate(messages) if asks(one)):
+        marked = json.loads(json.dumps(messages[:end]))
+        for message in marked[-3:]:
+            if isinstance(message["content"], str):
+                message["content"] = [{"type": "text", "text": message["content"]}]
+            if form == "bedrock":
+                message["content"].append(point)
+            elif message["content"]:
+                message["content"][-1]["cache_control"] = {"type": "ephemeral"}
+        fitted = marking.fit(marked)
+        bare = unmarked_body(fitted, form)
+        assert canonical(bare) == canonical(unmarked_body(plain.fit(unmarked_body(marked, form)), form))
+        assert fitted == bare or fitted[-1] == marked[-1]
+    assert marking.built is not None
+    assert marking.built.epoch > 2
+    assert fitted != bare
+
+
+def test_what_a_provider_counts_corrects_the_next_fit() -> None:
+    messages, fitter = given("anthropic")[2], quire.Fitter(BUDGET, "anthropic:claude-opus-5-5")
+    counted = []
+    for end in (n + 1 for n, one in enumerate(messages) if asks(one)):
+        fitter.fit(messages[:end])
+        assert fitter.built is not None
+        counted.append(round(1.6 * fitter.built.tokens))
+        fitter.report(counted[-1])
+    assert max(counted[3:]) <= BUDGET
 
 
 def test_a_cut_result_names_a_handle_behind_which_the_whole_is_found() -> None:

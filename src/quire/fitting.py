@@ -21,9 +21,10 @@ from quire.entry import canonical, chain, result_text
 from quire.errors import CallError, FormatError, NotFound
 from quire.providers.incoming import plain
 from quire.providers.models import named_target
-from quire.providers.prefix import written
+from quire.providers.prefix import unmarked, written
 from quire.providers.wires import FORMATS, Wire, as_body, detect, format_of, wire_of
 from quire.thread_state import policy_for
+from quire.tokens import Calibrations
 from quire.values import Call, Entry, Json, JsonObject, LeftOut, Message, Part, Result, Text
 
 # A list of messages, or a request's whole body.
@@ -62,6 +63,7 @@ class Fitter:
         # As they were read: a message that the caller changes in place is another one.
         self._read: list[bytes] = []
         self._assembly: Assembly | None = None
+        self._calibrations = Calibrations()
         self.built: Built | None = None
         self.marks: tuple[int, ...] = ()
         # The assembly and epoch of the newest result, and where the epoch's first and the newest result ended.
@@ -78,7 +80,7 @@ class Fitter:
         form = self._form or recognise(value, self._target)
         named = value.get("model") if isinstance(value, dict) else ""
         target = self._target or f"{_wire(form).name}:{named or ''}"
-        assembly = self._follow(_imported(form, value), target)
+        assembly = self._follow(_imported(form, unmarked_body(value, form)), target)
         self.built = assembly.request()
         if self.built.epoch == 1:
             out, messages = given, _listed(given, form)  # nothing is cut: as it came, to the byte
@@ -87,6 +89,14 @@ class Fitter:
             out = cast(Given, {**given, _field(form): messages} if isinstance(given, Mapping) else messages)
         self._mark(assembly, len(messages))
         return out
+
+    def report(self, input_tokens: int) -> None:
+        """What the provider counted of the newest result: the next ones are measured by it."""
+        if self._assembly is None or self.built is None:
+            return
+        asked, model = self._assembly.asked, self._assembly.policy.model
+        self._calibrations = asked.calibrations.observe(model, self.built.tokens, input_tokens)
+        self._assembly.asked = msgspec.structs.replace(asked, calibrations=self._calibrations)
 
     def _mark(self, assembly: Assembly, count: int) -> None:
         before, epoch, fold, end = self._ends
@@ -114,6 +124,7 @@ class Fitter:
         if self._assembly is None or self._read[:known] != before:
             own = Policy(**self._choices) if "budget" in self._choices else None
             self._assembly = Assembly(policy_for(target, own, **({} if own else self._choices)))
+            self._assembly.asked = msgspec.structs.replace(self._assembly.asked, calibrations=self._calibrations)
             self._entries, known = [], 0
         last = self._entries[-1] if self._entries else Entry("note", {})
         for entry in chain(entries[known:], last.id, last.seq):
@@ -203,6 +214,34 @@ def _as_json(given: Any) -> Json:
     return own.dump(listed) if own else plain(listed)
 
 
+def unmarked_body(value: Json, form: str) -> Json:
+    """A conversation without its cache marks: they move from request to request, and it says the same."""
+    if not isinstance(format_of(form), Wire):
+        return value
+    if isinstance(value, list):
+        return _unmarked_list(value)
+    lists = {name: value[name] for name in ("system", "tools", _field(form)) if isinstance(value.get(name), list)}
+    return {**value, **{name: _unmarked_list(listed) for name, listed in lists.items()}}
+
+
+def _unmarked_list(values: list[Json]) -> list[Json]:
+    return [_unmarked(value) for value in values if not (isinstance(value, dict) and value.keys() == {"cachePoint"})]
+
+
+def _unmarked(value: Json) -> Json:
+    """A message, a block or a tool without its marks; one text in a list, as marks need it, is the text alone."""
+    if not isinstance(value, dict):
+        return value
+    bare = unmarked(value)
+    content = _unmarked_list(bare["content"]) if isinstance(bare.get("content"), list) else None
+    match content:
+        case None:
+            return bare
+        case [{"type": "text" | "input_text" | "output_text", "text": str(text), **more}] if not more:
+            return {**bare, "content": text if "role" in bare else content}
+    return {**bare, "content": content}
+
+
 def _imported(form: str, value: Json) -> list[Entry]:
     """The entries of a conversation; a framework's body says apart what it will put in front."""
     entries = providers.import_(form, value)
@@ -225,9 +264,9 @@ def _in_form(built: Built, entries: Sequence[Entry], form: str, target: str, giv
 
 
 def _objects_that_stand(messages: Sequence[Any], given: Sequence[Any]) -> Sequence[Any]:
-    """The messages, with those that came as an SDK's objects (a reply's own, or its blocks) as those again."""
-    came = {_message_key(as_json): message for message in given if (as_json := plain(message)) != message}
-    return [came.get(_message_key(message), message) for message in messages] if came else messages
+    """The messages, with those that came with cache marks, or as an SDK's objects, as they came."""
+    came = {_message_key(bare): message for message in given if (bare := _unmarked(plain(message))) != message}
+    return [came.get(_message_key(_unmarked(message)), message) for message in messages] if came else messages
 
 
 def _message_key(message: Any) -> bytes:

@@ -87,7 +87,7 @@ def test_what_was_cut_is_recalled_by_the_proxy_itself(wire: str, stream: bool, s
     assert all(each.status == 200 for each in (first, second))
     assert second.predicted is not None
     assert second.predicted.total < 1.6 * BUDGET
-    assert [each.mended.rules for each in seen] == [(), ("fitted",), ("fitted",)]
+    assert [each.mended.rules for each in seen] == [(), ("fitted",), ("fitted", "recalled")]
 
 
 def joined(answer: httpx.Response) -> str:

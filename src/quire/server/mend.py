@@ -22,7 +22,7 @@ from quire.assemble import Policy
 from quire.assemble.messages import assistant, results
 from quire.audit import SentCall, call_of, is_body
 from quire.errors import CallError, QuireError
-from quire.fitting import Fitter
+from quire.fitting import Fitter, unmarked_body
 from quire.log.sqlite import SqliteStore
 from quire.providers import render
 from quire.providers.models import ModelInfo, model_info
@@ -36,13 +36,13 @@ from quire.server.mend_rules import (
     BodyDraft,
     HeadState,
     Tail,
-    bare_tool,
     head_texts,
     needed_betas,
     plain_message,
     tail_text,
     tool_name,
 )
+from quire.tokens import tools_tokens
 from quire.values import Json, JsonObject, Message, Prompt, Reply, Text, Usage
 
 _MOST_CONVERSATIONS = 5_000
@@ -409,21 +409,27 @@ class Budget:
         self._tokens = tokens
         self._fitters: OrderedDict[str, Fitter] = OrderedDict()
 
-    def fit(self, body: JsonObject, conversation: str, target: str) -> JsonObject | None:
-        """The request inside the budget; None where it fits as it is."""
+    def fit(self, body: JsonObject, conversation: str, target: str, counted: int) -> JsonObject | None:
+        """The request inside the budget; None where it fits as it is.
+
+        `counted`: how many tokens the provider found in the request before; 0 where it has not said.
+        """
         fitter = self._fitters.setdefault(conversation, Fitter(self._tokens, target))
         self._fitters.move_to_end(conversation)
         while len(self._fitters) > 500:
             self._fitters.popitem(last=False)
-        fitted = fitter.fit(body)
-        if fitted is body:
-            return None
         wire, info = wire_of(target, body), model_info(target)
         # Thinking that is bound to what stood before it would not outlive an exchange that the application never saw.
         if info.features.thinking_bound == "no" and "recall" not in _tool_names(body):
             offered = _render_messages(target, wire, tools=(RECALL_TOOL,)).get("tools") or ()
-            fitted = {**fitted, "tools": [*(fitted.get("tools") or ()), *offered]}
-        draft = BodyDraft(_unmarked_head(fitted), HeadState(body, body), wire, info)
+            body = {**body, "tools": [*(body.get("tools") or ()), *offered]}
+            if counted and not fitter.left_out:
+                counted += tools_tokens(offered)  # which the request before went without
+        fitter.report(counted)
+        fitted = fitter.fit(body)
+        if fitted is body:
+            return None
+        draft = BodyDraft(unmarked_body(fitted, wire.name), HeadState(body, body), wire, info)
         return draft.body if RULES["marks"][0](draft) else fitted
 
     def follow_up(
@@ -463,12 +469,3 @@ def _recalled(run: Callable[..., str], args: JsonObject) -> str:
         return run(**known)
     except (QuireError, TypeError, ValueError) as error:
         return f"Error: {error}"
-
-
-def _unmarked_head(body: JsonObject) -> JsonObject:
-    """A body without the marks of its head: all of it is marked anew."""
-    out = dict(body)
-    for name in ("tools", "system"):
-        if isinstance(out.get(name), list):
-            out[name] = [bare_tool(each) if isinstance(each, dict) else each for each in out[name]]
-    return out

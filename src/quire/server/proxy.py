@@ -212,7 +212,8 @@ class Passing:
         """The request inside the budget, where it does not fit as it is."""
         assert self._budget is not None
         target = f"{call.provider}:{call.model}"
-        fitted = self._budget.fit(body, taken.mended.conversation, target)
+        conversation = taken.mended.conversation
+        fitted = self._budget.fit(body, conversation, target, self.watcher.input_totals.pop(conversation, 0))
         if fitted is not None:
             taken.fitted, taken.target = fitted, target
             rules = (*taken.mended.rules, "fitted")
@@ -242,6 +243,8 @@ class Passing:
             part.whole = True
             part.end()
             taken.sent = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+            rules = tuple(dict.fromkeys((*taken.mended.rules, "recalled")))
+            taken.mended = msgspec.structs.replace(taken.mended, rules=rules)
         for message in held:
             await send(message)
             taken.piece(message.get("body", b""))

@@ -138,6 +138,8 @@ class CacheWatcher:
         self.grouping = Grouping()
         # Ids of replies by conversation, for whoever asks the provider to compare; what went wrong, newest last.
         self.reply_ids: dict[str, str] = {}
+        # How many tokens the provider counted of the newest request of a conversation, without what was recalled.
+        self.input_totals: dict[str, int] = {}
         self.failures: deque[str] = deque(maxlen=100)
         # How often the provider was asked what it could not reuse, and said the same as the moved byte.
         self.compared, self.agreed = 0, 0
@@ -267,6 +269,8 @@ class CacheWatcher:
             self._retries[key] = self._retries.get(key, 0) + 1
         if reading.id and exchange.mended.conversation:
             self.reply_ids[exchange.mended.conversation] = reading.id
+        if call.usage is not None and "recalled" not in exchange.mended.rules:
+            self.input_totals[exchange.mended.conversation] = call.usage.input_total
         self.savings.add(call, reading.given, exchange.mended, exchange.at_ms)
         if reading.diagnosis:
             self._compare(reading.diagnosis, lost)
