@@ -98,7 +98,7 @@ def _requests(file: SourceFile) -> Iterator[LoggedExchange]:
                 f"{file.path.name} holds {fields}, no request",
                 line=number,
                 column=1,
-                hint="Give a body with its messages on row line, alone or as request.",
+                hint="Give a body with its messages on each line, alone or as request.",
             )
         reply: Json = next((row[key] for key in ("reply", "response", "stream") if row.get(key)), None)
         inner = reply.get("body") if isinstance(reply, dict) else None

@@ -164,8 +164,8 @@ def parse(text: str) -> Clean:
     return value
 
 
-def _full_tool(found: re.Match[str]) -> CleanTool:
-    name, category, description, output, example = found.groups()
+def _full_tool(match: re.Match[str]) -> CleanTool:
+    name, category, description, output, example = match.groups()
     return CleanTool(
         _unescape(name),
         _dedent(description),
@@ -179,10 +179,10 @@ def _fields(line: str) -> tuple[str, ...]:
     """The fields of an Output line: 'a, b\\\\, c' -> ('a', 'b, c'). An empty line is one empty field."""
     fields: list[str] = []
     at = 0
-    while found := _FIELD.match(line, at):
-        fields.append(_unescape(found[1]))
-        at = found.end()
-        if not found[2]:
+    while match := _FIELD.match(line, at):
+        fields.append(_unescape(match[1]))
+        at = match.end()
+        if not match[2]:
             break
     return tuple(fields)
 
@@ -224,21 +224,21 @@ class _CleanReader:
     def _entries(self, entry: re.Pattern[str], between: str) -> list[re.Match[str]]:
         """One or more entries; one more follows wherever the separator and an entry's beginning stand."""
         more = tuple(between + first for first in ("• ", "User: ", "Assistant: "))
-        found: list[re.Match[str]] = []
-        while not found or self.text.startswith(more, self.at):
-            self.at += len(between) if found else 0
+        matches: list[re.Match[str]] = []
+        while not matches or self.text.startswith(more, self.at):
+            self.at += len(between) if matches else 0
             match = entry.match(self.text, self.at)
             if not match:
                 raise self._fault("an entry of this section")
-            found.append(match)
+            matches.append(match)
             self.at = match.end()
-        return found
+        return matches
 
-    def _fault(self, wanted: str) -> Exception:
+    def _fault(self, expected: str) -> Exception:
         return fault(
             self.text,
             self.at,
-            f"expected {wanted}, found {excerpt(self.text, self.at)}",
+            f"expected {expected}, found {excerpt(self.text, self.at)}",
             "A clean text is made of the sections " + ", ".join((TOOLS, CONVERSATION, RESULTS, REQUEST)) + ".",
         )
 
@@ -295,10 +295,10 @@ INPUT = Fields(
 
 def read(data: Json) -> Clean:
     """The value of the JSON object that `quire format clean` takes."""
-    given = dict(checked(INPUT, data))
-    if given.pop("shown", False):
-        return msgspec.convert(given, Clean)
-    return project(**given)
+    fields = dict(checked(INPUT, data))
+    if fields.pop("shown", False):
+        return msgspec.convert(fields, Clean)
+    return project(**fields)
 
 
 def to_json(value: Clean) -> JsonObject:
@@ -316,28 +316,28 @@ def project(
     detail: Detail = "full",
 ) -> Clean:
     """What is shown of tools, messages and results given as JSON objects, in the order given."""
-    shown = tuple(_tool(tool, detail) for tool in tools)
+    clean_tools = tuple(_tool(tool, detail) for tool in tools)
     messages = (_message(message) for message in conversation)
     return Clean(
-        shown,
+        clean_tools,
         tuple(message for message in messages if message.content),
         tuple(ToolResult(result["tool"], output_text(result.get("output"))) for result in tool_results),
         request or "",
-        detail if shown else "full",
+        detail if clean_tools else "full",
     )
 
 
 def project_thread(entries: Iterable[Entry], detail: Detail = "full") -> Clean:
     """A thread's newest tools, its conversation and results, and the last user entry as the request."""
-    kept = list(entries)
-    tools = next((entry.tools for entry in reversed(kept) if entry.kind == "tools"), [])
-    request = next((at for at in reversed(range(len(kept))) if kept[at].kind == "user"), len(kept))
-    spoken = (entry for at, entry in enumerate(kept) if entry.kind in _SHOWN and at != request)
+    listed = list(entries)
+    tools = next((entry.tools for entry in reversed(listed) if entry.kind == "tools"), [])
+    request = next((at for at in reversed(range(len(listed))) if listed[at].kind == "user"), len(listed))
+    spoken = (entry for at, entry in enumerate(listed) if entry.kind in _SHOWN and at != request)
     return project(
         tools,
         ({"role": entry.kind, "content": entry.text} for entry in spoken),
-        (_result(event) for event in paired(kept) if isinstance(event, CallPair)),
-        "".join(entry.text for entry in kept[request : request + 1]),
+        (_result(event) for event in paired(listed) if isinstance(event, CallPair)),
+        "".join(entry.text for entry in listed[request : request + 1]),
         detail,
     )
 

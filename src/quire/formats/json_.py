@@ -57,8 +57,8 @@ def to_json(value: Context) -> JsonObject:
     """A value as the JSON object that `read` takes back; what is as by default is left out, except max_items."""
     out: JsonObject = {"items": [item_json(item) for item in value.items], "max_items": value.max_items}
     for name in ("max_tokens", "max_item_tokens", "next_id", "request"):
-        if (given := getattr(value, name)) is not None:
-            out[name] = given
+        if (field := getattr(value, name)) is not None:
+            out[name] = field
     if value.pinned:
         out["pinned"] = list(value.pinned)
     return out

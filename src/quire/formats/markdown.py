@@ -162,8 +162,8 @@ def parse(text: str, profile: Profile = "quire") -> Markdown:
 
 def _value(text: str) -> Markdown:
     if text.startswith(SYSTEM_OPEN):
-        system, found, rest = text[len(SYSTEM_OPEN) - 1 :].partition(SYSTEM_CLOSE + OPEN)
-        if not found:
+        system, closing, rest = text[len(SYSTEM_OPEN) - 1 :].partition(SYSTEM_CLOSE + OPEN)
+        if not closing:
             raise fault(text, 0, f"expected {SYSTEM_CLOSE.strip()} and a context behind the system prompt", _HINT)
         instructions = re.sub(r"(?m)^\\(?=\\*</system>)", "", system[1:])
         return msgspec.structs.replace(_parse_tagged(OPEN + rest, alone=False), system=instructions)
@@ -306,13 +306,13 @@ def tag(item: Item, default_language: str = "lisp") -> str:
     """The tag of an item's fence under profile quire; an empty language is one, None is none."""
     metadata = item.metadata or {}
     language: str | None = metadata.get("language")
-    known = by_extension(metadata.get("filename"))
+    from_name = by_extension(metadata.get("filename"))
     if item.type == "code":
-        chosen = (language, known, default_language)
+        chosen = (language, from_name, default_language)
     elif item.type == "repl-history":
         chosen = (language, None, default_language)
     else:
-        chosen = (None, known if item.type == "file" else None, "text")
+        chosen = (None, from_name if item.type == "file" else None, "text")
     return next(tag for tag in chosen if tag is not None)
 
 
@@ -325,7 +325,7 @@ _WRAP = {"wrap": one_of(WRAPS)}
 # What --parse prints: an item has its tag, and beside it what else was shown.
 _NAME, _LINE = either(STRING, NULL), either(INTEGER, NULL)
 INPUT = Fields(json_.INPUT.required, {**json_.INPUT.optional, **_WRAP, "default_language": STRING, "system": _NAME})
-SHOWN = Fields(
+PARSED = Fields(
     {
         "items": Listed(
             Fields(
@@ -354,10 +354,10 @@ def project(
 
 def read(data: Json, profile: Profile = "quire") -> Markdown:
     """The value of the JSON object that `quire format markdown` takes, or of the one that `--parse` prints."""
-    if _is_shown(data):
-        shown = checked(SHOWN, data)
-        blocks = tuple(MarkdownItem(**block) for block in shown["items"])
-        return _markdown(blocks, shown.get("request"), shown.get("wrap", "none"), shown.get("system"))
+    if _is_parsed(data):
+        fields = checked(PARSED, data)
+        blocks = tuple(MarkdownItem(**block) for block in fields["items"])
+        return _markdown(blocks, fields.get("request"), fields.get("wrap", "none"), fields.get("system"))
     fields = dict(checked(INPUT, data))
     options = {name: fields.pop(name) for name in ("wrap", "default_language", "system") if name in fields}
     window = json_.read(fields)
@@ -367,11 +367,11 @@ def read(data: Json, profile: Profile = "quire") -> Markdown:
 def to_json(value: Markdown) -> JsonObject:
     """A value as JSON that `read` takes back."""
     items = [{name: getattr(block, name) for name in MarkdownItem.__struct_fields__} for block in value.items]
-    shown = {"items": items, "request": value.request, "wrap": value.wrap}
-    return shown if value.system is None else {**shown, "system": value.system}
+    fields = {"items": items, "request": value.request, "wrap": value.wrap}
+    return fields if value.system is None else {**fields, "system": value.system}
 
 
-def _is_shown(data: Json) -> bool:
+def _is_parsed(data: Json) -> bool:
     items = data.get("items") if isinstance(data, dict) else None
     return isinstance(items, list) and any(isinstance(item, dict) and "tag" in item for item in items)
 
@@ -395,6 +395,6 @@ def _block_of(item: Item, profile: Profile, default_language: str) -> MarkdownIt
 def _typed(metadata: JsonObject, name: str, type: type) -> Json:
     value = metadata.get(name)
     if value is not None and (not isinstance(value, type) or isinstance(value, bool)):
-        wanted = "a string" if type is str else "an integer"
-        raise FormatError(f"metadata.{name} must be {wanted}, not {short(value)}", hint="Leave it out, or correct it.")
+        kind = "a string" if type is str else "an integer"
+        raise FormatError(f"metadata.{name} must be {kind}, not {short(value)}", hint="Leave it out, or correct it.")
     return value

@@ -92,12 +92,12 @@ class ProtocolStream:
         """What is certain after this chunk; the rest waits for the next."""
         for char in chunk:
             self._step(char)
-        return self._taken()
+        return self._drain()
 
     def finish(self) -> list[ProtocolDelta]:
         """The end: what was waiting is text."""
         self._release()
-        return self._taken()
+        return self._drain()
 
     def _step(self, char: str) -> None:
         if self._mark:
@@ -178,7 +178,7 @@ class ProtocolStream:
             self._out.append(ProtocolDelta(self._index, self._kind, "".join(self._text), "".join(self._raw)))
             self._text, self._raw = [], []
 
-    def _taken(self) -> list[ProtocolDelta]:
+    def _drain(self) -> list[ProtocolDelta]:
         self._close()
-        taken, self._out = self._out, []
-        return taken
+        deltas, self._out = self._out, []
+        return deltas

@@ -130,8 +130,8 @@ def guard_outcome(outcome: str) -> str:
 def _history(value: Replay) -> str:
     heading = HISTORY
     if value.left_out:
-        shown = count(value.history)
-        heading += f"\n(showing last {shown} of {shown + value.left_out} messages)"
+        events = count(value.history)
+        heading += f"\n(showing last {events} of {events + value.left_out} messages)"
     return _section(heading, value.history, value.delimiter)
 
 
@@ -176,14 +176,14 @@ class _ReplayReader:
 
     def __init__(self, text: str, delimiter: Delimiter) -> None:
         self.text, self.delimiter = text, delimiter
-        self.found = list(_tokens(delimiter).finditer(text))
+        self.tokens = list(_tokens(delimiter).finditer(text))
         self.unguard = marks(delimiter).unguard
 
     def read(self) -> Replay:
         sections: dict[str, list[Event]] = {HISTORY: [], CURRENT: []}
         total, events, at = 0, sections[HISTORY], 0
-        while at < len(self.found):
-            token = self.found[at]
+        while at < len(self.tokens):
+            token = self.tokens[at]
             if token[1]:
                 events.append(self._event(at))
             else:
@@ -193,11 +193,11 @@ class _ReplayReader:
         return Replay(tuple(sections[HISTORY]), tuple(sections[CURRENT]), left_out, self.delimiter)
 
     def _total(self, heading: re.Match[str], before: int) -> int:
-        found = _COUNT.match(self.text, heading.end())
-        return int(found[1]) if found else before
+        match = _COUNT.match(self.text, heading.end())
+        return int(match[1]) if match else before
 
     def _event(self, at: int) -> Event:
-        kind, body = self.found[at][1], self._body(at)
+        kind, body = self.tokens[at][1], self._body(at)
         if kind == "call":
             return self._exchange(at, body)
         if kind == "result":
@@ -206,7 +206,7 @@ class _ReplayReader:
         return User(text) if kind == "user" else ReplayedThought(text) if kind == "think" else Respond(text)
 
     def _exchange(self, at: int, body: str) -> ReplayedCall:
-        if at + 1 == len(self.found) or self.found[at + 1][1] != "result":
+        if at + 1 == len(self.tokens) or self.tokens[at + 1][1] != "result":
             raise self._fault(at, "a call without its result")
         outcome, _, content = self._body(at + 1).partition("\n\n")
         call = self._call(at, body)
@@ -223,11 +223,11 @@ class _ReplayReader:
 
     def _body(self, at: int) -> str:
         """What stands between a mark and the blank line before the next one."""
-        last = at + 1 == len(self.found)
-        return self.text[self.found[at].end() : None if last else self.found[at + 1].start() - 2]
+        last = at + 1 == len(self.tokens)
+        return self.text[self.tokens[at].end() : None if last else self.tokens[at + 1].start() - 2]
 
     def _fault(self, at: int, problem: str) -> Exception:
-        return fault(self.text, self.found[at].start(), problem, _HINT)
+        return fault(self.text, self.tokens[at].start(), problem, _HINT)
 
 
 def _unguard_outcome(outcome: str) -> str:
@@ -252,14 +252,14 @@ def project(entries: Iterable[Entry], window: int | None = WINDOW, delimiter: De
     """HISTORY is the last `window` events (None: all) before the last user entry, CURRENT what came since."""
     if window is not None and window < 0:
         raise CallError(f"window is {window}", hint="Give 0 or more events, or None for all.")
-    events = [event for each in formats.paired(entries) if (event := _event(each))]
+    events = [event for entry in formats.paired(entries) if (event := _event(entry))]
     users = [at for at, event in enumerate(events) if isinstance(event, User)]
     if not users:
         return Replay()
     past = [event for event in events[: users[-1]] if not isinstance(event, ReplayedThought)]
-    shown = past if window is None else _last(past, window)
+    recent = past if window is None else _last(past, window)
     current = events[users[-1] :]
-    return _replay(shown, current if len(current) > 1 else (), count(past) - count(shown), delimiter)
+    return _replay(recent, current if len(current) > 1 else (), count(past) - count(recent), delimiter)
 
 
 def read(data: Json) -> Replay:
@@ -327,9 +327,9 @@ def _last(events: Sequence[Event], window: int) -> Sequence[Event]:
 
 def _sections(entries: list[Entry], history: int, left_out: int, delimiter: Delimiter) -> Replay:
     """Entries that are shown as they are, the first `history` of them under HISTORY."""
-    events = [event for each in formats.paired(entries) if (event := _event(each))]
+    events = [event for entry in formats.paired(entries) if (event := _event(entry))]
     older = accumulate((count([event]) for event in events), initial=0)
-    split = next((at for at, shown in enumerate(older) if shown >= history), len(events))
+    split = next((at for at, number in enumerate(older) if number >= history), len(events))
     try:
         return _replay(events[:split], events[split:], left_out, delimiter)
     except CallError as error:
@@ -337,8 +337,8 @@ def _sections(entries: list[Entry], history: int, left_out: int, delimiter: Deli
 
 
 def _replay(history: Sequence[Event], current: Sequence[Event], left_out: int, delimiter: Delimiter) -> Replay:
-    shown = bool(history or current)
-    return Replay(tuple(history), tuple(current), left_out if history else 0, delimiter if shown else "$")
+    has_events = bool(history or current)
+    return Replay(tuple(history), tuple(current), left_out if history else 0, delimiter if has_events else "$")
 
 
 def _entry(body: Json, at: int) -> Entry:

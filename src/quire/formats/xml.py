@@ -34,8 +34,8 @@ _ATTRIBUTE = {**_TEXT, ord('"'): "&quot;", ord("\n"): "&#10;", ord("\t"): "&#9;"
 def render(value: Context) -> str:
     """One element a line, in the window's order, the request last; what is as by default is left out."""
     limits = [(name, getattr(value, name)) for name in LIMITS]
-    shown = [(name, str(limit)) for name, limit in limits if limit is not None]
-    head = "<context" + _attributes(pair for pair in shown if pair != ("max_items", str(MAX_ITEMS))) + ">"
+    attributes = [(name, str(limit)) for name, limit in limits if limit is not None]
+    head = "<context" + _attributes(pair for pair in attributes if pair != ("max_items", str(MAX_ITEMS))) + ">"
     lines = [head, *(_item(item, item.id in value.pinned) for item in value.items)]
     if value.request is not None:
         lines.append(_element("request", [], value.request))
@@ -139,15 +139,15 @@ def _no_loose_text(text: str | None) -> None:
 
 def _add(window: JsonObject, element: Element) -> None:
     _check_element(element, "item", _ITEM)
-    given = element.attrib
-    item: JsonObject = {name: given[name] for name in ("id", "type") if name in given}
+    raw = element.attrib
+    item: JsonObject = {name: raw[name] for name in ("id", "type") if name in raw}
     item["content"] = _content(element)
-    if "timestamp" in given:
-        item["timestamp"] = _int("timestamp", given["timestamp"])
-    own = {name: given[name] if OWN[name] is str else _int(name, given[name]) for name in OWN if name in given}
-    if own or "metadata" in given:
-        item["metadata"] = own | _object(given.get("metadata", "{}"))
-    if "pinned" in given:
+    if "timestamp" in raw:
+        item["timestamp"] = _int("timestamp", raw["timestamp"])
+    metadata = {name: raw[name] if OWN[name] is str else _int(name, raw[name]) for name in OWN if name in raw}
+    if metadata or "metadata" in raw:
+        item["metadata"] = metadata | _object(raw.get("metadata", "{}"))
+    if "pinned" in raw:
         window["pinned"].append(_pinned_id(element))
     window["items"].append(item)
 

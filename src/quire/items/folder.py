@@ -24,48 +24,48 @@ class Root:
         if not self.path.is_dir():
             raise NotFound(f"there is no folder {str(path)!r}", hint="Give a folder as the root.")
 
-    def resolve(self, given: str) -> Path:
+    def resolve(self, path: str) -> Path:
         """The real place of a path, which is inside the root."""
-        if not given or given == "/":
-            given = "."
-        if "\0" in given or given.startswith(("~", "\\")) or PurePosixPath(given).is_absolute():
-            raise _outside(given)
-        if Path(given).is_absolute() or Path(given).drive:
-            raise _outside(given)
+        if not path or path == "/":
+            path = "."
+        if "\0" in path or path.startswith(("~", "\\")) or PurePosixPath(path).is_absolute():
+            raise _outside(path)
+        if Path(path).is_absolute() or Path(path).drive:
+            raise _outside(path)
         try:
-            real = (self.path / given).resolve()
+            real = (self.path / path).resolve()
         except (OSError, RuntimeError) as error:
-            raise CallError(f"{given!r} cannot be followed: {error}", hint="Give another path.") from error
+            raise CallError(f"{path!r} cannot be followed: {error}", hint="Give another path.") from error
         if not real.is_relative_to(self.path):
-            raise _outside(given)
+            raise _outside(path)
         return real
 
-    def shown(self, real: Path) -> str:
-        """A real place as it is shown: relative to the root, with slashes."""
+    def relative(self, real: Path) -> str:
+        """A real place by its path from the root, with slashes."""
         return real.relative_to(self.path).as_posix()
 
-    def read_bytes(self, given: str, limit: int) -> bytes:
+    def read_bytes(self, path: str, limit: int) -> bytes:
         """A file's bytes, at most `limit`; opened without following any link that appeared meanwhile."""
-        return self._bytes(self.resolve(given), given, limit)
+        return self._bytes(self.resolve(path), path, limit)
 
-    def _bytes(self, real: Path, given: str, limit: int) -> bytes:
-        descriptor = self._open(real, given)
+    def _bytes(self, real: Path, path: str, limit: int) -> bytes:
+        descriptor = self._open(real, path)
         try:
-            found = os.fstat(descriptor)
-            if stat.S_ISDIR(found.st_mode):
-                raise CallError(f"{given!r} is a folder", hint="List it instead.")
-            if not stat.S_ISREG(found.st_mode):
-                raise CallError(f"{given!r} is not a file", hint="Devices and pipes are not read.")
-            if found.st_size > limit:
+            status = os.fstat(descriptor)
+            if stat.S_ISDIR(status.st_mode):
+                raise CallError(f"{path!r} is a folder", hint="List it instead.")
+            if not stat.S_ISREG(status.st_mode):
+                raise CallError(f"{path!r} is not a file", hint="Devices and pipes are not read.")
+            if status.st_size > limit:
                 raise CallError(
-                    f"{given!r} has {found.st_size:,} bytes; at most {limit:,} are read", hint="Search in it with grep."
+                    f"{path!r} has {status.st_size:,} bytes; at most {limit:,} are read", hint="Search in it with grep."
                 )
             with os.fdopen(os.dup(descriptor), "rb") as file:
                 return file.read(limit)
         finally:
             os.close(descriptor)
 
-    def _open(self, real: Path, given: str) -> int:
+    def _open(self, real: Path, path: str) -> int:
         """Open step by step from the root; the path is real, so a link on the way was put there just now."""
         try:
             if not _STEPWISE:
@@ -75,42 +75,42 @@ class Root:
                 folder = _step(folder, part)
             return folder
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise NotFound(f"there is no file {given!r}", hint="List the folder to see what is there.") from error
+            raise NotFound(f"there is no file {path!r}", hint="List the folder to see what is there.") from error
         except OSError as error:
-            raise CallError(f"{given!r} cannot be read: {error.strerror}", hint="Read another file.") from error
+            raise CallError(f"{path!r} cannot be read: {error.strerror}", hint="Read another file.") from error
 
-    def entries(self, given: str = ".", depth: int = 1) -> Iterator[FolderEntry]:
+    def entries(self, path: str = ".", depth: int = 1) -> Iterator[FolderEntry]:
         """What is in a folder, each folder before what is in it; links are named and not followed."""
-        real = self.resolve(given)
+        real = self.resolve(path)
         if not real.is_dir():
-            raise NotFound(f"there is no folder {given!r}", hint="List the root to see what is there.")
+            raise NotFound(f"there is no folder {path!r}", hint="List the root to see what is there.")
         if not _STEPWISE:
             yield from _below(real, depth)
             return
-        folder = self._open(real, given)
+        folder = self._open(real, path)
         try:
             yield from _below(folder, depth)
         except OSError as error:
-            raise CallError(f"{given!r} cannot be listed: {error.strerror}", hint="List another.") from error
+            raise CallError(f"{path!r} cannot be listed: {error.strerror}", hint="List another.") from error
         finally:
             os.close(folder)
 
-    def walk(self, given: str = ".") -> Iterator[str]:
-        """The regular files under a folder, or the file itself, as they are shown; links are not followed."""
-        real = self.resolve(given)
+    def walk(self, path: str = ".") -> Iterator[str]:
+        """The regular files under a folder, or the file itself, by their paths from the root; links are not followed."""
+        real = self.resolve(path)
         if real.is_file():
-            yield self.shown(real)
+            yield self.relative(real)
             return
         if not real.is_dir():
-            raise NotFound(f"there is no file or folder {given!r}", hint="List the root to see what is there.")
-        before = "" if real == self.path else f"{self.shown(real)}/"
-        files = [entry for entry in self.entries(given, depth=_DEEPEST) if entry.kind == "file"]
+            raise NotFound(f"there is no file or folder {path!r}", hint="List the root to see what is there.")
+        before = "" if real == self.path else f"{self.relative(real)}/"
+        files = [entry for entry in self.entries(path, depth=_DEEPEST) if entry.kind == "file"]
         yield from (before + entry.path for entry in sorted(files, key=lambda entry: _files_first(entry.path)))
 
-    def content(self, shown: str, limit: int) -> bytes | None:
+    def content(self, path: str, limit: int) -> bytes | None:
         """The bytes of a file that walk() named; None where it is too large, unreadable, gone or a link by now."""
         try:
-            return self._bytes(self.path / shown, shown, limit)
+            return self._bytes(self.path / path, path, limit)
         except (CallError, NotFound):
             return None
 
@@ -139,8 +139,8 @@ def _step(folder: int, name: str) -> int:
 
 
 def _below(folder: int | Path, depth: int, before: str = "") -> Iterator[FolderEntry]:
-    with os.scandir(folder) as found:
-        listed = sorted(found, key=lambda each: (not each.is_dir(follow_symlinks=False), each.name))
+    with os.scandir(folder) as scan:
+        listed = sorted(scan, key=lambda file: (not file.is_dir(follow_symlinks=False), file.name))
     for file in listed:
         entry = _entry(file, before)
         if entry is None:
@@ -152,11 +152,11 @@ def _below(folder: int | Path, depth: int, before: str = "") -> Iterator[FolderE
 
 def _entry(file: os.DirEntry[str], before: str) -> FolderEntry | None:
     try:
-        mode = (found := file.stat(follow_symlinks=False)).st_mode
+        mode = (status := file.stat(follow_symlinks=False)).st_mode
     except OSError:
         return None  # it went away just now
     if stat.S_ISREG(mode):
-        return FolderEntry(before + file.name, "file", found.st_size)
+        return FolderEntry(before + file.name, "file", status.st_size)
     kind: Literal["folder", "link", "other"] = (
         "folder" if stat.S_ISDIR(mode) else "link" if stat.S_ISLNK(mode) else "other"
     )
@@ -186,7 +186,7 @@ def _files_first(path: str) -> list[tuple[bool, str]]:
     return [*((True, folder) for folder in folders), (False, name)]
 
 
-def _outside(given: str) -> CallError:
+def _outside(path: str) -> CallError:
     return CallError(
-        f"{given!r} is outside the root folder", hint="Paths are relative to the root; nothing outside it can be read."
+        f"{path!r} is outside the root folder", hint="Paths are relative to the root; nothing outside it can be read."
     )

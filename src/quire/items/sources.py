@@ -45,15 +45,15 @@ def item(
     )
 
 
-def remade(given: Item) -> Item:
+def remade(original: Item) -> Item:
     """A given item, checked like a new one; a sha256 that is not its content's is an error."""
-    made = item(given.content, given.type, given.metadata, id=given.id, timestamp=given.timestamp)
-    if given.sha256 and given.sha256 != made.sha256:
+    checked = item(original.content, original.type, original.metadata, id=original.id, timestamp=original.timestamp)
+    if original.sha256 and original.sha256 != checked.sha256:
         raise CallError(
-            f"sha256 {short(given.sha256)} does not match the content, whose sha256 is {made.sha256}",
+            f"sha256 {short(original.sha256)} does not match the content, whose sha256 is {checked.sha256}",
             hint="Leave sha256 out, or correct it.",
         )
-    return made
+    return checked
 
 
 def content_sha256(content: str) -> str:
@@ -95,23 +95,23 @@ def _place(meta: JsonObject) -> str:
     return str(path) if start is None or end is None else f"{path}#L{start}-L{end}"
 
 
-def source_id(kept: Item) -> str:
+def source_id(window_item: Item) -> str:
     """What every version of a kept item is known by: its path, lines, symbol or URL; empty where nothing names it.
 
     Errors and REPL exchanges happen once, and a piece of a file without its lines may be any piece of it.
     """
-    meta = kept.metadata or {}
+    meta = window_item.metadata or {}
     if meta.get("source") in SOURCES:
-        return identity({"content": kept.content, "metadata": meta})
-    if kept.type in ("error", "repl-history") or (kept.type == "code" and meta.get("start_line") is None):
+        return identity({"content": window_item.content, "metadata": meta})
+    if window_item.type in ("error", "repl-history") or (window_item.type == "code" and meta.get("start_line") is None):
         return ""
     return _place(meta)
 
 
-def kept_id(kept: Item) -> str:
+def kept_id(window_item: Item) -> str:
     """The id under which a window's item is attached: what it is known by, else its file and ctx-N, else ctx-N."""
-    filename = (kept.metadata or {}).get("filename") if kept.type == "code" else None
-    return source_id(kept) or (f"{filename}#{kept.id}" if filename else kept.id)
+    filename = (window_item.metadata or {}).get("filename") if window_item.type == "code" else None
+    return source_id(window_item) or (f"{filename}#{window_item.id}" if filename else window_item.id)
 
 
 def _checked(metadata: Json) -> JsonObject | None:
@@ -138,8 +138,8 @@ def from_text(text: str, name: str = "", *, type: str = "text") -> Item:
 
 def from_file(path: str | Path, *, name: str = "", truncate: bool = False) -> Item:
     """A whole file, to the byte; `name` is what the model is shown instead of the path."""
-    shown = name or str(path)
-    return limited(read_source(path), "file", {"filename": shown}, shown, truncate)
+    label = name or str(path)
+    return limited(read_source(path), "file", {"filename": label}, label, truncate)
 
 
 def from_region(path: str | Path, start: int, end: int, *, name: str = "", truncate: bool = False) -> Item:
@@ -217,10 +217,10 @@ def region_of(
 
 def limited(text: str, type: str, metadata: JsonObject | None, name: str, truncate: bool, quiet: bool = False) -> Item:
     """A text as an item, cut at a line where it is too large for one and may be."""
-    made = item(text, type, metadata)
+    whole = item(text, type, metadata)
     size = len(text.encode())
     if size <= MAX_BYTES:
-        return made
+        return whole
     if not truncate:
         raise BudgetError(
             f"{name} has {size:,} bytes; the limit is {MAX_BYTES:,}",
@@ -321,13 +321,13 @@ class Shortened(msgspec.Struct, frozen=True):
 
 def cut(text: str, fits: Callable[[str], bool]) -> Shortened:
     """The most leading lines that fit, and a last line that says what went (where one fits beside a line)."""
-    ends = [0, *(found.end() for found in _BREAK.finditer(text) if found.end() < len(text))]
+    ends = [0, *(match.end() for match in _BREAK.finditer(text) if match.end() < len(text))]
     noted = _last(ends, lambda end: fits(text[:end] + _notice(text[end:])))
     plain = None if noted else _last(ends, lambda end: fits(text[:end]))
-    kept = noted or plain or 0
-    rest = text[kept:]
+    end = noted or plain or 0
+    rest = text[end:]
     notice = _notice(rest) if noted is not None and not plain else ""
-    return Shortened(text[:kept] + notice, _lines(rest), len(rest.encode()))
+    return Shortened(text[:end] + notice, _lines(rest), len(rest.encode()))
 
 
 def _last(ends: Sequence[int], fits: Callable[[int], bool]) -> int | None:
@@ -382,8 +382,8 @@ def at_lines(text: str, limit: int) -> str:
     """Whole lines, then how much is missing."""
     if len(text) <= limit:
         return text
-    kept = head(text, limit)
-    return f"{kept}\n[… {len(kept):,} of {len(text):,} characters shown …]"
+    start = head(text, limit)
+    return f"{start}\n[… {len(start):,} of {len(text):,} characters shown …]"
 
 
 _HEADING = re.compile(r"#{1,6} ")
@@ -396,36 +396,36 @@ def at_sections(text: str, limit: int) -> str:
         return text
     lines = text.split("\n")
     starts = [n for n in heading_lines(lines) if n > 0]
-    kept = [n for n in starts if len("\n".join(lines[:n])) <= limit]
-    if not kept:
+    fitting = [n for n in starts if len("\n".join(lines[:n])) <= limit]
+    if not fitting:
         return at_lines(text, limit)
-    more = len(starts) - len(kept) + 1
-    shown = "\n".join(lines[: kept[-1]]).rstrip()
-    return f"{shown}\n\n[… {more} more section{'s' if more > 1 else ''} not shown …]"
+    more = len(starts) - len(fitting) + 1
+    part = "\n".join(lines[: fitting[-1]]).rstrip()
+    return f"{part}\n\n[… {more} more section{'s' if more > 1 else ''} not shown …]"
 
 
 def heading_lines(lines: Sequence[str]) -> list[int]:
     """The numbers, from 0, of the lines that are headings; a # line inside a code fence is none."""
-    found, fence = [], ""
+    numbers, fence = [], ""
     for number, line in enumerate(lines):
         mark = _FENCE.match(line)
         if mark and (not fence or line.strip().startswith(fence)):
             fence = "" if fence else mark[1]
         elif not fence and _HEADING.match(line):
-            found.append(number)
-    return found
+            numbers.append(number)
+    return numbers
 
 
 def at_hits(hits: Sequence[str], limit: int, more: int = 0) -> str:
     """As many whole hits as fit, one a line, then how many are missing; the first is always shown in part."""
-    shown: list[str] = []
+    fitting: list[str] = []
     room = limit
     for hit in hits:
         if len(hit) + 1 > room:
             break
-        shown.append(hit)
+        fitting.append(hit)
         room -= len(hit) + 1
-    if hits and not shown:
-        shown = [head(hits[0], limit)]
-    more += len(hits) - len(shown)
-    return "\n".join([*shown, f"[… {more:,} more hit{'s' if more > 1 else ''} not shown …]"] if more else shown)
+    if hits and not fitting:
+        fitting = [head(hits[0], limit)]
+    more += len(hits) - len(fitting)
+    return "\n".join([*fitting, f"[… {more:,} more hit{'s' if more > 1 else ''} not shown …]"] if more else fitting)

@@ -40,26 +40,26 @@ class Definition(msgspec.Struct, frozen=True):
 
 def from_symbol(path: str | Path, symbol: str, *, name: str = "", truncate: bool = False) -> Item:
     """The definition of `symbol` in a file: "parse", "Window.add", "Outer.Inner.method", "Type::method"."""
-    text, shown = read_source(path), name or str(path)
-    found = resolve(symbol, _definitions(text, Path(path).suffix.lower(), shown), shown)
-    more = {"symbol": found.name}
-    return region_of(text, shown, found.start, found.end, more=more, truncate=truncate)
+    text, label = read_source(path), name or str(path)
+    definition = resolve(symbol, _definitions(text, Path(path).suffix.lower(), label), label)
+    more = {"symbol": definition.name}
+    return region_of(text, label, definition.start, definition.end, more=more, truncate=truncate)
 
 
-def read_again(known: Item, path: str | Path) -> Item | None:
+def read_again(earlier: Item, path: str | Path) -> Item | None:
     """An item's file, lines or symbol as they are in the file now; None for an item that is no part of a file."""
-    meta = known.metadata or {}
+    meta = earlier.metadata or {}
     name, cut = str(meta.get("filename") or ""), bool(meta.get("truncated"))
     if meta.get("source") == "note":
-        return msgspec.structs.replace(from_file(path, truncate=True), type=known.type, metadata=meta)
-    if not source_id(known) or meta.get("source"):
+        return msgspec.structs.replace(from_file(path, truncate=True), type=earlier.type, metadata=meta)
+    if not source_id(earlier) or meta.get("source"):
         return None
     if meta.get("symbol"):
         return from_symbol(path, meta["symbol"], name=name, truncate=cut)
-    if known.type == "code":
+    if earlier.type == "code":
         return from_region(path, meta["start_line"], meta["end_line"], name=name, truncate=cut)
     # That it is cut was said when it was kept.
-    return limited(read_source(path), known.type, {"filename": name}, name, cut, quiet=True)
+    return limited(read_source(path), earlier.type, {"filename": name}, name, cut, quiet=True)
 
 
 def _definitions(text: str, suffix: str, name: str) -> list[Definition]:
@@ -72,16 +72,16 @@ def _definitions(text: str, suffix: str, name: str) -> list[Definition]:
 def resolve(symbol: str, definitions: Iterable[Definition], name: str) -> Definition:
     """The one definition a name means: the full path if there is one, else the only path that ends so."""
     merged = _merged(definitions)
-    wanted = tuple(part for part in _SEPARATOR.split(symbol) if part and part != "<locals>")
-    exact = [each for each in merged if each.path == wanted]
-    ending = exact or [each for each in merged if wanted and each.path[-len(wanted) :] == wanted]
-    paths = list(dict.fromkeys(each.name for each in ending))
+    path = tuple(part for part in _SEPARATOR.split(symbol) if part and part != "<locals>")
+    exact = [definition for definition in merged if definition.path == path]
+    ending = exact or [definition for definition in merged if path and definition.path[-len(path) :] == path]
+    paths = list(dict.fromkeys(definition.name for definition in ending))
     if not paths:
         raise NotFound(f"no symbol {symbol!r} in {name}", hint=_near(symbol, merged))
     if len(paths) > 1:
         raise CallError(f"{symbol!r} is ambiguous in {name}", hint=f"Use one of {', '.join(paths)}.")
     # Of several with one name the last is in force; a prototype only where nothing else is there.
-    return max(ending, key=lambda each: (each.whole, each.start))
+    return max(ending, key=lambda definition: (definition.whole, definition.start))
 
 
 def _merged(definitions: Iterable[Definition]) -> list[Definition]:
@@ -218,9 +218,9 @@ def grammar_definitions(text: str, suffix: str, name: str) -> list[Definition]:
     """Every definition in the file's order."""
     data = text.encode()
     if suffix == ".el":
-        data = _ELISP_CHARACTER.sub(lambda found: b"?" + b"x" * (len(found[0]) - 1), data)
+        data = _ELISP_CHARACTER.sub(lambda match: b"?" + b"x" * (len(match[0]) - 1), data)
     tree = _parser(suffix, name).parse(data)
-    breaks = [found.start() for found in re.finditer(b"\n", data)]
+    breaks = [match.start() for match in re.finditer(b"\n", data)]
     return [_lines(path, span, breaks, whole) for path, span, whole in _walk(tree.root_node)]
 
 
@@ -296,14 +296,14 @@ def _lisp_path(form: Any) -> tuple[str, ...] | None:
 
 def _name(node: Any) -> tuple[str, ...]:
     """A definition's own name; C hides it in its declarators, C++ may qualify it."""
-    found = node.child_by_field_name("name")
-    if found is None and node.type in ("function_definition", "type_definition", "declaration"):
-        found = node.child_by_field_name("declarator")
-        while found is not None and found.child_count and found.type != "qualified_identifier":
-            found = found.child_by_field_name("declarator") or (found.named_children or [None])[0]
-    if found is None or (node.type.endswith("_specifier") and node.child_by_field_name("body") is None):
+    name = node.child_by_field_name("name")
+    if name is None and node.type in ("function_definition", "type_definition", "declaration"):
+        name = node.child_by_field_name("declarator")
+        while name is not None and name.child_count and name.type != "qualified_identifier":
+            name = name.child_by_field_name("declarator") or (name.named_children or [None])[0]
+    if name is None or (node.type.endswith("_specifier") and node.child_by_field_name("body") is None):
         return ()
-    text = found.text.decode()
+    text = name.text.decode()
     return tuple(part for part in _MARKS.split(text) if part)
 
 
@@ -311,10 +311,10 @@ def _base(node: Any) -> str:
     """The type that a receiver or an impl block is about: (t *T[K]) -> T."""
     stack = [node]
     while stack:
-        found = stack.pop()
-        if found.type.endswith("type_identifier"):
-            return str(found.text.decode())
-        stack.extend(reversed(found.named_children))
+        inner = stack.pop()
+        if inner.type.endswith("type_identifier"):
+            return str(inner.text.decode())
+        stack.extend(reversed(inner.named_children))
     return str(node.text.decode())
 
 

@@ -60,10 +60,10 @@ class Numbers:
 
     def check(self, id: str) -> int:
         """The number of a given id; an error unless it is ctx-N and new."""
-        found = _NUMBERED.fullmatch(id) if isinstance(id, str) else None
-        if not found or len(found[1].lstrip("0")) > _DIGITS:
+        match = _NUMBERED.fullmatch(id) if isinstance(id, str) else None
+        if not match or len(match[1].lstrip("0")) > _DIGITS:
             raise CallError(f"id {short(id)} is not ctx-N", hint=_HINT)
-        number = int(found[1])
+        number = int(match[1])
         if number < self.next and self._range_of(number) is None:
             raise CallError(f"id {short(id)} was already used in this window", hint=_HINT)
         return number
@@ -149,7 +149,7 @@ class Sizes:
     def start(self, items: Iterable[Item], pinned: Iterable[str]) -> None:
         """Count what is there, and from now on what comes; a second start does nothing."""
         if self._of is None:
-            self._of = {each.id: self._with.count(each.content) for each in items}
+            self._of = {item.id: self._with.count(item.content) for item in items}
             self.total = sum(self._of.values())
             self.pinned = sum(self._of[id] for id in pinned)
 
@@ -213,12 +213,12 @@ class Window:
         truncate: bool = False,
     ) -> Item:
         """Add an item (its own type and metadata count) or a string, evicting the oldest where needed."""
-        made = self._made(given, type, metadata, timestamp)
-        if made.id:
-            self._numbers.check(made.id)
-        made, size = self._sized(made, truncate)
+        new = self._as_item(given, type, metadata, timestamp)
+        if new.id:
+            self._numbers.check(new.id)
+        new, size = self._sized(new, truncate)
         self._refuse_if_all_is_pinned()
-        placed = self._place(made, self._numbers.claim(made.id) if made.id else self._numbers.take(), size)
+        placed = self._place(new, self._numbers.claim(new.id) if new.id else self._numbers.take(), size)
         self.on_change()
         return placed
 
@@ -235,50 +235,50 @@ class Window:
 
         A new version stands behind the others, as what came last.
         """
-        made = self._made(given, type, metadata, timestamp)
-        source = source_id(made)
-        old = next((each for each in self if source and source_id(each) == source), None)
+        new = self._as_item(given, type, metadata, timestamp)
+        source = source_id(new)
+        old = next((item for item in self if source and source_id(item) == source), None)
         if old is None:
-            return self.add(made, truncate=truncate)
+            return self.add(new, truncate=truncate)
         pinned = old.id in self._pinned
-        made, size = self._sized(made, truncate, self._sizes.count(old.content) if pinned else 0)
-        if (old.content, old.type, old.metadata) == (made.content, made.type, made.metadata):
+        new, size = self._sized(new, truncate, self._sizes.count(old.content) if pinned else 0)
+        if (old.content, old.type, old.metadata) == (new.content, new.type, new.metadata):
             return old
         self._drop(old.id)
-        placed = self._place(made, old.id, size)
+        placed = self._place(new, old.id, size)
         if pinned:
-            self._hold(old.id)
+            self._keep(old.id)
         self.on_change()
         return placed
 
-    def _made(self, given: Item | str, type: str, metadata: JsonObject | None, timestamp: int | None) -> Item:
+    def _as_item(self, given: Item | str, type: str, metadata: JsonObject | None, timestamp: int | None) -> Item:
         if isinstance(given, Item):
             return remade(given)
         return item(given, type, metadata, timestamp=self._clock() if timestamp is None else timestamp)
 
-    def _place(self, made: Item, id: str, size: int) -> Item:
+    def _place(self, new: Item, id: str, size: int) -> Item:
         """Put an item behind the others; the oldest make room for it."""
-        placed = msgspec.structs.replace(made, id=id, timestamp=self._not_before_the_newest(made.timestamp))
+        placed = msgspec.structs.replace(new, id=id, timestamp=self._not_before_the_newest(new.timestamp))
         self._evict(self._max_items - 1, size)
         self._items[id] = placed
         self._loose[id] = None
         self._sizes.put(id, size)
         return placed
 
-    def _sized(self, made: Item, truncate: bool, freed: int = 0) -> tuple[Item, int]:
+    def _sized(self, new: Item, truncate: bool, freed: int = 0) -> tuple[Item, int]:
         """The item, cut where it is too large and may be, and its tokens; `freed` are those of a pin that it replaces."""
-        size, room = self._sizes.count(made.content), self._room(freed)
+        size, room = self._sizes.count(new.content), self._room(freed)
         if room is None or size <= room:
-            return made, size
+            return new, size
         if not truncate or not room:
             raise BudgetError(
                 f"the item has {size:,} tokens but there is room for {room:,}",
                 hint="Pass truncate=True to cut it at a line, raise the limit, or unpin something.",
             )
-        shorter = cut(made.content, lambda text: self._sizes.count(text) <= room)
-        metadata = shorter.noted(made.metadata)
-        made = item(shorter.content, made.type, metadata, id=made.id, timestamp=made.timestamp)
-        return made, self._sizes.count(made.content)
+        shorter = cut(new.content, lambda text: self._sizes.count(text) <= room)
+        metadata = shorter.noted(new.metadata)
+        new = item(shorter.content, new.type, metadata, id=new.id, timestamp=new.timestamp)
+        return new, self._sizes.count(new.content)
 
     def _room(self, freed: int) -> int | None:
         """The most tokens one new item may have."""
@@ -320,9 +320,9 @@ class Window:
         """Items of these types (none given: all), the last `limit` of them, oldest first."""
         if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
             raise CallError(f"limit must be 0 or more, not {short(limit)}", hint="Leave it out for all items.")
-        wanted = frozenset([types] if isinstance(types, str) else types or ())
-        found = [value for value in self._items.values() if not wanted or value.type in wanted]
-        return found if limit is None else found[max(0, len(found) - limit) :]
+        chosen_types = frozenset([types] if isinstance(types, str) else types or ())
+        items = [value for value in self._items.values() if not chosen_types or value.type in chosen_types]
+        return items if limit is None else items[max(0, len(items) - limit) :]
 
     def __len__(self) -> int:
         return len(self._items)
@@ -355,10 +355,10 @@ class Window:
     def pin(self, id: str) -> None:
         """Keep an item: it is never evicted, only removed."""
         if self[id].id not in self._pinned:
-            self._hold(id)
+            self._keep(id)
             self.on_change()
 
-    def _hold(self, id: str) -> None:
+    def _keep(self, id: str) -> None:
         del self._loose[id]
         self._pinned.add(id)
         self._sizes.pin(id, True)
@@ -436,7 +436,7 @@ class Window:
 
     def to_json(self) -> JsonObject:
         """The window as JSON; what is as by default is left out, except max_items."""
-        out: JsonObject = {"items": [item_json(each) for each in self], "max_items": self._max_items}
+        out: JsonObject = {"items": [item_json(item) for item in self], "max_items": self._max_items}
         for name in ("max_tokens", "max_item_tokens"):
             if (limit := getattr(self, name)) is not None:
                 out[name] = limit
@@ -449,22 +449,22 @@ class Window:
     @classmethod
     def from_json(cls, value: JsonObject, *, with_: Counter | None = None, clock: Callable[[], int] = now_ms) -> Window:
         """A window from JSON: absent ids are counted, absent timestamps are 0 (never the clock)."""
-        given = checked(WINDOW, value)
-        if "maxItems" in given and "max_items" in given:
+        fields = checked(WINDOW, value)
+        if "maxItems" in fields and "max_items" in fields:
             raise FormatError("both max_items and maxItems are given", hint="Leave maxItems out.")
-        max_items = given.get("max_items") or given.get("maxItems") or MAX_ITEMS
+        max_items = fields.get("max_items") or fields.get("maxItems") or MAX_ITEMS
         window = cls(max_items, with_=with_, clock=clock)
-        window.max_tokens = given.get("max_tokens")
-        window._load(given["items"], given.get("pinned", []))
+        window.max_tokens = fields.get("max_tokens")
+        window._load(fields["items"], fields.get("pinned", []))
         # Not before: items may be older than the limit.
-        window.max_item_tokens = given.get("max_item_tokens")
-        window._numbers = _numbers(window._numbers.next, given.get("next_id"))
+        window.max_item_tokens = fields.get("max_item_tokens")
+        window._numbers = _numbers(window._numbers.next, fields.get("next_id"))
         return window
 
     def _load(self, items: list[JsonObject], pinned: list[str]) -> None:
-        for index, each in enumerate(items):
+        for index, fields in enumerate(items):
             try:
-                added = self.add(Item(**{"id": "", **each}))
+                added = self.add(Item(**{"id": "", **fields}))
             except QuireError as error:
                 raise FormatError(f"items[{index}]: {error}", hint=error.hint) from error
             if added.id in pinned:
@@ -474,11 +474,11 @@ class Window:
                 raise FormatError(f"pinned: no item {id!r}", hint=_holding(list(self._items)))
 
 
-def _numbers(counted: int, given: int | None) -> Numbers:
-    if given is not None and given < counted:
-        raise FormatError(f"next_id: {given} is not behind every item", hint=f"Use at least {counted}.")
+def _numbers(counted: int, next_id: int | None) -> Numbers:
+    if next_id is not None and next_id < counted:
+        raise FormatError(f"next_id: {next_id} is not behind every item", hint=f"Use at least {counted}.")
     # Which of the lower numbers were used before is no longer known, so none is given again.
-    return Numbers(given or counted, unused=[])
+    return Numbers(next_id or counted, unused=[])
 
 
 def _holding(ids: list[str]) -> str:

@@ -193,7 +193,7 @@ class Vault:
         bare = _bare(name)
         for path in (bare, *(f"{bare}{ending}" for ending in self.endings)):
             if path.lower().endswith(self.endings) and self._is_file(path):
-                return self.root.shown(self.root.resolve(path))
+                return self.root.relative(self.root.resolve(path))
         self.known()
         return self._note_named(name)
 
@@ -247,7 +247,7 @@ class Vault:
         beside = f"{note.rpartition('/')[0]}/{_bare(name)}".lstrip("/")
         for place in dict.fromkeys((beside, _bare(name))):
             if self._is_file(place):
-                return self.root.shown(self.root.resolve(place))
+                return self.root.relative(self.root.resolve(place))
         base = _bare(name).rpartition("/")[2]
         anywhere = [path for path in self.root.walk() if path.rpartition("/")[2] == base]
         return anywhere[0] if len(anywhere) == 1 else ""

@@ -245,7 +245,7 @@ def _list(root: Root, limit: int) -> Tool:
         """
         names = [_listed(entry) for entry in root.entries(path, depth)]
         shown = at_hits(names, limit).replace(" more hits not shown", " more entries not shown")
-        place = root.shown(root.resolve(path))
+        place = root.relative(root.resolve(path))
         return Output(shown, f"{place}: {len(names)} {'entry' if len(names) == 1 else 'entries'}")
 
     return list_
