@@ -53,30 +53,30 @@ def takes_marks(target: str) -> bool:
 class FittedMessages(NamedTuple):
     """Fitted messages, or the body around them, and the places behind which a cache mark does good."""
 
-    given: Any
+    body: Any
     marks: tuple[int, ...]
 
 
 class Fitters:
     """A `Fitter` for each conversation that is going on; of many, those that were used last.
 
-    What is fitted follows from the messages alone: a conversation whose fitter is gone is read once more, no less.
+    What is fitted follows from the messages alone: a conversation whose fitter was dropped is only read once more.
     """
 
     def __init__(self, budget: int, target: str, form: str, policy: dict[str, Any]) -> None:
         self._budget, self._target, self._choices = budget, target, {"form": form, **policy}
         self._going_on: OrderedDict[tuple[str, str], Fitter] = OrderedDict()
         self._lock = threading.Lock()
-        # The one that was asked last tells what it did: its epoch, its tokens, what it left out.
+        # The fitter of the newest request: its epoch, its tokens, what it left out.
         self.newest = Fitter(budget, target, **self._choices)
 
-    def fit(self, given: Any, conversation: str, model: str, most: int = 64) -> FittedMessages:
+    def fit(self, body: Any, conversation: str, model: str, most: int = 64) -> FittedMessages:
         """The messages, or a body, fitted; `conversation` tells one from another, `model` is "provider:model"."""
         key = conversation, model
         with self._lock:
             fitter = self._going_on.pop(key, None)
             fitter = fitter or Fitter(self._budget, self._target or model, **self._choices)
-            fitted = FittedMessages(fitter.fit(given), fitter.marks)
+            fitted = FittedMessages(fitter.fit(body), fitter.marks)
             self._going_on[key] = self.newest = fitter
             while len(self._going_on) > most:
                 self._going_on.popitem(last=False)
@@ -98,11 +98,11 @@ def record(thread: Thread, target: str, body: JsonObject, reply: Any) -> None:
     """Put a request in the form of OpenAI Chat and its reply into a log: what is new of it, and what it used."""
     provider, _, model = target.partition(":")
     read = providers.parse_reply(f"openai-chat:{model}", reply)
-    asked = providers.import_("openai-chat", body)
-    held = [entry for entry in thread.entries if entry.kind not in ("sent", "rebase")]
-    known = known_entries(held, [*asked, *read.entries])
-    if known <= len(asked):  # else a later call was told of first, and named this reply
-        thread.append(*asked[known:])
+    sent = providers.import_("openai-chat", body)
+    entries = [entry for entry in thread.entries if entry.kind not in ("sent", "rebase")]
+    common = known_entries(entries, [*sent, *read.entries])
+    if common <= len(sent):  # else a later call was recorded first, and it holds this reply
+        thread.append(*sent[common:])
         thread.record(read, Request(provider, model, body, lined(body, "openai-chat")))
 
 
@@ -115,8 +115,8 @@ class ThreadMessages:
     def __init__(self, thread: Thread, form: str) -> None:
         self._form, self._base, self._forks = form, thread, 1
         self.thread = thread
-        known = {info.name for info in thread.store.threads()}
-        while f"{thread.name}~{self._forks + 1}" in known:
+        names = {info.name for info in thread.store.threads()}
+        while f"{thread.name}~{self._forks + 1}" in names:
             self._go_on()
 
     def read(self) -> list[JsonObject]:
@@ -131,11 +131,11 @@ class ThreadMessages:
     def pop(self) -> JsonObject | None:
         """Take the newest message back."""
         entries, before = self.thread.entries, self.read()
-        kept = len(entries)
-        while kept and len(self._messages(entries[:kept])) == len(before):
-            kept -= 1
+        end = len(entries)
+        while end and len(self._messages(entries[:end])) == len(before):
+            end -= 1
         if before:
-            self._fork(kept)
+            self._fork(end)
         return before[-1] if before else None
 
     def clear(self) -> None:

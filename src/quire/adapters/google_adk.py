@@ -46,9 +46,9 @@ class QuirePlugin(HasFitter, BasePlugin):
         named = str(llm_request.model or "").rpartition("/")[2]
         target = self._target or target_of("gemini", named)
         fitted = self._fitters.fit(body, callback_context.session.id, target)
-        if fitted.given is not body:
-            found = fitted.given["contents"]
-            llm_request.contents = [types.Content.model_validate(content) for content in found]
+        if fitted.body is not body:
+            contents = fitted.body["contents"]
+            llm_request.contents = [types.Content.model_validate(content) for content in contents]
 
 
 class QuireSessionService(InMemorySessionService):
@@ -67,10 +67,10 @@ class QuireSessionService(InMemorySessionService):
         self, *, app_name: str, user_id: str, state: Any = None, session_id: str | None = None
     ) -> Session:
         await self._read()
-        made = await super().create_session(app_name=app_name, user_id=user_id, state=state, session_id=session_id)
-        begun = {"app_name": app_name, "user_id": user_id, "session_id": made.id, "state": state}
-        await self._append(made, values.note("", meta={"adk_session": begun}))
-        return made
+        session = await super().create_session(app_name=app_name, user_id=user_id, state=state, session_id=session_id)
+        begun = {"app_name": app_name, "user_id": user_id, "session_id": session.id, "state": state}
+        await self._append(session, values.note("", meta={"adk_session": begun}))
+        return session
 
     async def get_session(self, **which: Any) -> Session | None:
         await self._read()
@@ -86,10 +86,10 @@ class QuireSessionService(InMemorySessionService):
         await asyncio.to_thread(self._store.delete, f"{app_name}/{user_id}/{session_id}")
 
     async def append_event(self, session: Session, event: Event) -> Event:
-        kept = await super().append_event(session, event)
+        stored = await super().append_event(session, event)
         if not event.partial:
-            await self._append(session, *_entries(kept))
-        return kept
+            await self._append(session, *_entries(stored))
+        return stored
 
     async def _append(self, session: Session, *entries: Entry) -> None:
         name = f"{session.app_name}/{session.user_id}/{session.id}"

@@ -58,12 +58,12 @@ class QuireMiddleware(HasFitter, AgentMiddleware[AgentState[Any], Any]):
         target = self._target or _target(request.model)
         tools = [convert_to_openai_tool(tool) for tool in request.tools]
         body = {"messages": request.messages, "system": request.system_prompt or "", "tools": tools}
-        given, marks = self._fitters.fit(body, str(request.messages[0].id), target)
+        fitted, marks = self._fitters.fit(body, str(request.messages[0].id), target)
         if not takes_marks(target):
-            return request.override(messages=given["messages"])
+            return request.override(messages=fitted["messages"])
         instruction = request.system_message
         marked = cast(SystemMessage, _in_blocks(instruction)) if instruction is not None else None
-        return request.override(messages=_marked_at(given["messages"], marks), system_message=marked)
+        return request.override(messages=_marked_at(fitted["messages"], marks), system_message=marked)
 
 
 def pre_model_hook(
@@ -81,8 +81,8 @@ def pre_model_hook(
     def hook(state: dict[str, Any]) -> dict[str, list[AnyMessage]]:
         messages = state["messages"]
         body = {"messages": messages, "system": system, "tools": defined}
-        given, marks = fitters.fit(body, str(messages[0].id), target)
-        fitted = given["messages"]
+        whole, marks = fitters.fit(body, str(messages[0].id), target)
+        fitted = whole["messages"]
         return {"llm_input_messages": _marked_at(fitted, marks) if takes_marks(target) else list(fitted)}
 
     return hook
@@ -96,17 +96,17 @@ class QuireChatMessageHistory(BaseChatMessageHistory):
 
     def __init__(self, thread: Thread) -> None:
         super().__init__()
-        self._kept = ThreadMessages(thread, "langchain")
+        self._log = ThreadMessages(thread, "langchain")
 
     @property
     def messages(self) -> list[BaseMessage]:  # type: ignore[override]  # the base names a field and asks for this
-        return messages_from_dict(self._kept.read())
+        return messages_from_dict(self._log.read())
 
     def add_messages(self, messages: Sequence[BaseMessage]) -> None:
-        self._kept.add(messages_to_dict(messages))
+        self._log.add(messages_to_dict(messages))
 
     def clear(self) -> None:
-        self._kept.clear()
+        self._log.clear()
 
 
 def _target(model: BaseChatModel) -> str:

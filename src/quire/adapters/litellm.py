@@ -47,8 +47,8 @@ class QuireLogger(HasFitter, CustomLogger):
         super().__init__()
         self._store, self._thread, self._target, self._fits = store, thread, target, fit
         self._fitters = Fitters(budget, target, "openai-chat", policy)
-        # What calls under way were given, by their id: that is recorded, not what was left of it.
-        self._given: dict[str, list[JsonObject]] = {}
+        # The messages of calls under way before they were fitted, by the id of the call: these are recorded.
+        self._originals: dict[str, list[JsonObject]] = {}
         # One call is written behind the other, in the order they are told of.
         self._writer = ThreadPoolExecutor(1, "quire-litellm")
         # LiteLLM tells of its last calls when the program ends, by then to a closed store: it is asked before that.
@@ -60,17 +60,17 @@ class QuireLogger(HasFitter, CustomLogger):
 
     def _fitted(self, data: JsonObject, call_type: Any) -> JsonObject:
         call, named = str(data.get("litellm_call_id")), getattr(call_type, "value", call_type)
-        if named not in _CHAT or not data.get("messages") or call in self._given:
+        if named not in _CHAT or not data.get("messages") or call in self._originals:
             return data
-        messages = self._given[call] = plain(list(data["messages"]))
+        messages = self._originals[call] = plain(list(data["messages"]))
         if not self._fits:
             return data
         body = {"messages": messages, "tools": data.get("tools") or []}
         target = self._target or _target(str(data.get("model") or ""))
-        given, marks = self._fitters.fit(body, _name(data) or str(messages[:2]), target)
-        fitted = given["messages"]
+        whole, marks = self._fitters.fit(body, _name(data) or str(messages[:2]), target)
+        fitted = whole["messages"]
         if takes_marks(target):
-            fitted = [_marked(each, place in marks) for place, each in enumerate(fitted)]
+            fitted = [_marked(message, place in marks) for place, message in enumerate(fitted)]
         return {**data, "messages": fitted}
 
     async def async_log_success_event(
@@ -91,10 +91,10 @@ class QuireLogger(HasFitter, CustomLogger):
     async def async_log_failure_event(
         self, kwargs: JsonObject, response_obj: Any, start_time: Any, end_time: Any
     ) -> None:
-        self._given.pop(str(kwargs.get("litellm_call_id")), None)
+        self._originals.pop(str(kwargs.get("litellm_call_id")), None)
 
     def _record(self, kwargs: JsonObject, reply: Any) -> None:
-        messages = self._given.pop(str(kwargs.get("litellm_call_id")), None) or plain(kwargs.get("messages"))
+        messages = self._originals.pop(str(kwargs.get("litellm_call_id")), None) or plain(kwargs.get("messages"))
         if self._store is None or not isinstance(messages, list):
             return
         thread = Thread(self._store, _name(kwargs.get("litellm_params") or {}) or self._thread)
@@ -114,11 +114,11 @@ def _name(data: JsonObject) -> str:
     return str((data.get("metadata") or {}).get("thread") or "")
 
 
-def _marked(message: JsonObject, here: bool) -> JsonObject:
+def _marked(message: JsonObject, is_marked: bool) -> JsonObject:
     """In blocks, so that a message is not written otherwise once its mark has moved on; the system prompt is marked."""
     content, role = message.get("content"), message["role"]
     if role == "assistant" or not content:
         return message
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
-    last = {**blocks[-1], **_MARK} if here or role == "system" else blocks[-1]
+    last = {**blocks[-1], **_MARK} if is_marked or role == "system" else blocks[-1]
     return {**message, "content": [*blocks[:-1], last]}

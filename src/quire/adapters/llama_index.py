@@ -76,8 +76,8 @@ class QuireMemory(HasFitter, BaseMemory):
         if not any(message.role == MessageRole.USER for message in self.chat_history):
             return list(self.chat_history)
         written = [_message_json(message, place) for place, message in enumerate(self.chat_history)]
-        fitted = self._fitters.fit({"messages": written, **self._aside}, "", "").given["messages"]
-        return [self._message(each["data"]) for each in fitted]
+        fitted = self._fitters.fit({"messages": written, **self._aside}, "", "").body["messages"]
+        return [self._message(message["data"]) for message in fitted]
 
     def get_all(self) -> list[ChatMessage]:
         return list(self.chat_history)
@@ -123,20 +123,20 @@ def _content(message: ChatMessage) -> Any:
     images = [block for block in message.blocks if isinstance(block, ImageBlock)]
     if not images:
         return message.content or ""
-    shown = [{"type": "image_url", "image_url": {"url": str(block.url or "")}} for block in images]
-    return [{"type": "text", "text": message.content or ""}, *shown]
+    pictures = [{"type": "image_url", "image_url": {"url": str(block.url or "")}} for block in images]
+    return [{"type": "text", "text": message.content or ""}, *pictures]
 
 
 def _calls(message: ChatMessage) -> list[JsonObject]:
     """The calls of a message: blocks, or what OpenAI's client keeps beside them."""
     blocks = [block for block in message.blocks if isinstance(block, ToolCallBlock)]
     if blocks:
-        given = [(block.tool_call_id, block.tool_name, block.tool_kwargs) for block in blocks]
+        calls = [(block.tool_call_id, block.tool_name, block.tool_kwargs) for block in blocks]
     else:
-        kept = message.additional_kwargs.get("tool_calls") or ()
-        functions = [(each.get("id"), each["function"]) for each in map(_plain, kept)]
-        given = [(id, function["name"], function["arguments"]) for id, function in functions]
-    return [{"id": id or "", "name": name, "args": _arguments(args)} for id, name, args in given]
+        stored = message.additional_kwargs.get("tool_calls") or ()
+        functions = [(call.get("id"), call["function"]) for call in map(_plain, stored)]
+        calls = [(id, function["name"], function["arguments"]) for id, function in functions]
+    return [{"id": id or "", "name": name, "args": _arguments(args)} for id, name, args in calls]
 
 
 def _plain(call: Any) -> JsonObject:

@@ -40,8 +40,8 @@ def commands(context: click.Context, db: Path | None) -> None:
 def record_command(db: Path | None) -> None:
     """Record what is new in llm's own log, a thread a conversation."""
     folder: Path = llm.user_dir()  # type: ignore[no-untyped-call]
-    for name, new, held in _with_llm_errors(record, folder / "logs.db", db):
-        click.echo(f"{name}: {new} new entries, {held} held already")
+    for name, new, old in _with_llm_errors(record, folder / "logs.db", db):
+        click.echo(f"{name}: {new} new entries, {old} held already")
 
 
 @commands.command("show")
@@ -60,11 +60,11 @@ def record(log: Path, db: Path | None = None) -> list[tuple[str, int, int]]:
     from quire.log.entries import known_entries
 
     file, out = source_file(log), []
-    found = conversations(file, recognised(file))
+    stored = conversations(file, recognised(file))
     with open_db(db) as store:
         threads = {info.name for info in store.threads()}
-        for each in found:
-            name, entries = f"{PREFIX}{each.name}", each.entries()
+        for conversation in stored:
+            name, entries = f"{PREFIX}{conversation.name}", conversation.entries()
             before = store.read(name) if name in threads else []
             fresh = entries[known_entries(before, entries) :]
             store.append(name, fresh)
@@ -87,9 +87,9 @@ def show(thread: str = "", db: Path | None = None) -> list[str]:
         return [line if len(line) < 400 else f"{line[:400]}…" for line in lines]
 
 
-def _with_llm_errors(what: Callable[..., list[Any]], *given: Any) -> list[Any]:
+def _with_llm_errors(function: Callable[..., list[Any]], *arguments: Any) -> list[Any]:
     """What a function gives; Quire's errors as llm shows errors."""
     try:
-        return what(*given)
+        return function(*arguments)
     except QuireError as error:
         raise click.ClickException(f"{error} {error.hint}".strip()) from error

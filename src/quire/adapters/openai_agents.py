@@ -32,14 +32,14 @@ class QuireInputFilter(HasFitter):
         self._fitters = Fitters(budget, target, "openai-responses", policy)
 
     def __call__(self, data: CallModelData[Any]) -> ModelInputData:
-        given, agent = data.model_data, data.agent
-        tools = [_tool(each) for each in agent.tools if isinstance(each, FunctionTool)]
-        head = {"instructions": given.instructions} if given.instructions else {}
-        body = {"input": given.input, "tools": tools, **head}
+        prompt, agent = data.model_data, data.agent
+        tools = [_tool(tool) for tool in agent.tools if isinstance(tool, FunctionTool)]
+        head = {"instructions": prompt.instructions} if prompt.instructions else {}
+        body = {"input": prompt.input, "tools": tools, **head}
         model = agent.model if isinstance(agent.model, str) else getattr(agent.model, "model", "")
         target = self._target or target_of("openai", str(model))
-        fitted = self._fitters.fit(body, json.dumps(given.input[:1], default=str), target)
-        return ModelInputData(fitted.given["input"], given.instructions)
+        fitted = self._fitters.fit(body, json.dumps(prompt.input[:1], default=str), target)
+        return ModelInputData(fitted.body["input"], prompt.instructions)
 
 
 class QuireSession:
@@ -50,25 +50,25 @@ class QuireSession:
 
     def __init__(self, thread: Thread, session_settings: SessionSettings | None = None) -> None:
         self.session_id, self.session_settings = thread.name, session_settings
-        self._kept = ThreadMessages(thread, "openai-agents")
+        self._log = ThreadMessages(thread, "openai-agents")
 
     async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
         """The items, oldest first; the newest `limit` of them."""
-        items = await asyncio.to_thread(self._kept.read)
+        items = await asyncio.to_thread(self._log.read)
         most = limit if limit is not None or self.session_settings is None else self.session_settings.limit
         return cast(list[TResponseInputItem], items if most is None else items[-most:] if most else [])
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:
         """Put items into the log."""
-        await asyncio.to_thread(self._kept.add, cast(list[JsonObject], items))
+        await asyncio.to_thread(self._log.add, cast(list[JsonObject], items))
 
     async def pop_item(self) -> TResponseInputItem | None:
         """Take the newest item back."""
-        return cast(TResponseInputItem | None, await asyncio.to_thread(self._kept.pop))
+        return cast(TResponseInputItem | None, await asyncio.to_thread(self._log.pop))
 
     async def clear_session(self) -> None:
         """Begin anew."""
-        await asyncio.to_thread(self._kept.clear)
+        await asyncio.to_thread(self._log.clear)
 
 
 def _tool(tool: FunctionTool) -> JsonObject:

@@ -42,29 +42,29 @@ class QuireHistory(HasFitter, AbstractCapability[Any]):
     async def before_model_request(
         self, ctx: RunContext[Any], request_context: ModelRequestContext
     ) -> ModelRequestContext:
-        asked, model = request_context.model_request_parameters, request_context.model
-        instructions = "\n\n".join(part.content for part in asked.instruction_parts or ())
-        tools = [_tool(each) for each in (*asked.function_tools, *asked.output_tools)]
+        parameters, model = request_context.model_request_parameters, request_context.model
+        instructions = "\n\n".join(part.content for part in parameters.instruction_parts or ())
+        tools = [_tool(tool) for tool in (*parameters.function_tools, *parameters.output_tools)]
         body = {"messages": request_context.messages, "system": instructions, "tools": tools}
         target = self._target or target_of(model.system, model.model_name)
         fitted = self._fitters.fit(body, str(ctx.conversation_id), target)
-        return replace(request_context, messages=list(fitted.given["messages"]))
+        return replace(request_context, messages=list(fitted.body["messages"]))
 
 
 class ThreadHistory:
     """A thread's messages for a run: `agent.run(…, message_history=history.messages)`, then `history.add(result)`."""
 
     def __init__(self, thread: Thread) -> None:
-        self._kept = ThreadMessages(thread, "pydantic-ai")
+        self._log = ThreadMessages(thread, "pydantic-ai")
 
     @property
     def messages(self) -> list[ModelMessage]:
         """All messages, those of runs as they came."""
-        return ModelMessagesTypeAdapter.validate_python(self._kept.read())
+        return ModelMessagesTypeAdapter.validate_python(self._log.read())
 
     def add(self, messages: Sequence[ModelMessage]) -> None:
         """Put messages into the log: `history.add(result.new_messages())`."""
-        self._kept.add(ModelMessagesTypeAdapter.dump_python(list(messages), mode="json"))
+        self._log.add(ModelMessagesTypeAdapter.dump_python(list(messages), mode="json"))
 
 
 def _tool(tool: ToolDefinition) -> JsonObject:

@@ -55,11 +55,11 @@ class QuireConversationManager(HasFitter, ConversationManager):
         target = self._target or target_of(type(model).__module__.rpartition(".")[2], named)
         system = [{"text": prompt}] if isinstance(prompt, str) else list(prompt or ())
         tools = [{"toolSpec": spec} for spec in context.tool_specs]
-        messages = [{name: each[name] for name in ("role", "content")} for each in plain(context.messages)]
+        messages = [{name: message[name] for name in ("role", "content")} for message in plain(context.messages)]
         body = {"messages": messages, "system": system, "toolConfig": {"tools": tools}}
         body = {name: value for name, value in body.items() if value and value != {"tools": []}}
-        given, marks = self._fitters.fit(body, str(id(context.agent)), target)
-        fitted = [_with_bytes(each) for each in given["messages"]]
+        whole, marks = self._fitters.fit(body, str(id(context.agent)), target)
+        fitted = [_with_bytes(message) for message in whole["messages"]]
         if not takes_marks(target):
             return context.replace(messages=fitted)
         if system and _MARK not in system:
@@ -77,10 +77,10 @@ def _marked(messages: Sequence[JsonObject], marks: Sequence[int]) -> list[JsonOb
 def _with_bytes(value: Json) -> Any:
     """What JSON holds as base64 as the bytes that Strands hands over."""
     if isinstance(value, list):
-        return [_with_bytes(each) for each in value]
+        return [_with_bytes(item) for item in value]
     if isinstance(value, dict):
         return {
-            name: bytes_of(each) if name == "bytes" and isinstance(each, str) else _with_bytes(each)
-            for name, each in value.items()
+            name: bytes_of(item) if name == "bytes" and isinstance(item, str) else _with_bytes(item)
+            for name, item in value.items()
         }
     return value

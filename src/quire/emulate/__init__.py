@@ -42,27 +42,27 @@ class EndsAtOnce(_UvicornServer):
         self.should_exit = True
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # it has ended by itself, and its loop is closed
-                self._loop.call_soon_threadsafe(self._told.set)
+                self._loop.call_soon_threadsafe(self._wake.set)
 
     async def main_loop(self) -> None:
-        self._told, self._loop = asyncio.Event(), asyncio.get_running_loop()
+        self._wake, self._loop = asyncio.Event(), asyncio.get_running_loop()
         counter = 0
         while not await self.on_tick(counter):
             counter = (counter + 1) % 864_000
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._told.wait(), 0.1)
+                await asyncio.wait_for(self._wake.wait(), 0.1)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         state = self.server_state
         for listener in (*self.servers, *(sockets or ())):
             listener.close()
-        told = set[object]()
+        notified = set[object]()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.config.timeout_graceful_shutdown):
                 while not self.force_exit:
-                    for connection in state.connections - told:
+                    for connection in state.connections - notified:
                         connection.shutdown()
-                    told |= state.connections
+                    notified |= state.connections
                     await asyncio.sleep(0.002)  # one that was accepted just now comes yet
                     if not state.connections and not state.tasks:
                         break

@@ -144,10 +144,10 @@ def error(refused: Refusal, request_id: str) -> JsonObject:
 def headers(received: EmulatedRequest) -> dict[str, str]:
     reset = datetime.fromtimestamp(received.at_ms / 1000 + 60, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     sent = {"request-id": received.request_id, "anthropic-organization-id": "emulated"}
-    for name, (limit, left) in limits_left(received).items():
+    for name, (limit, remaining) in limits_left(received).items():
         sent |= {
             f"anthropic-ratelimit-{name}-limit": str(limit),
-            f"anthropic-ratelimit-{name}-remaining": str(left),
+            f"anthropic-ratelimit-{name}-remaining": str(remaining),
             f"anthropic-ratelimit-{name}-reset": reset,
         }
     return sent
@@ -183,7 +183,7 @@ def model(info: ModelInfo) -> JsonObject:
 
 def listed(models: list[ModelInfo]) -> JsonObject:
     ends = {"first_id": models[0].model, "last_id": models[-1].model} if models else {}
-    return {"data": [model(each) for each in models], "has_more": False, **ends}
+    return {"data": [model(info) for info in models], "has_more": False, **ends}
 
 
 # Why a request could not reuse another's prefix: where what came parts from what was stored, by section.
@@ -191,23 +191,23 @@ def listed(models: list[ModelInfo]) -> JsonObject:
 _CHANGED = {"tools": "tools_changed", "system": "system_changed", "messages": "messages_changed"}
 
 
-def diagnose(asked: Diagnosis) -> JsonObject | None:
+def diagnose(inquiry: Diagnosis) -> JsonObject | None:
     """The `cache_miss_reason` of a request that names the message before it; None when nothing diverged."""
-    named = asked.body.get("diagnostics")
+    named = inquiry.body.get("diagnostics")
     previous_id = named.get("previous_message_id") if isinstance(named, dict) else None
     if previous_id is None:
         return None
-    before = asked.earlier.get(previous_id)
+    before = inquiry.earlier.get(previous_id)
     if before is None:
         return {"type": "previous_message_not_found"}
-    missed = max(0, asked.tokens[previous_id] - asked.predicted.read)
-    if before.get("model") != asked.model:
+    missed = max(0, inquiry.tokens[previous_id] - inquiry.predicted.read)
+    if before.get("model") != inquiry.model:
         return {"type": "model_changed", "cache_missed_input_tokens": missed}
-    section = parted(blocks(before, "anthropic"), blocks(asked.body, "anthropic"))
+    section = parted(blocks(before, "anthropic"), blocks(inquiry.body, "anthropic"))
     if section is not None:
         return {"type": _CHANGED[section], "cache_missed_input_tokens": missed}
     settings = ("thinking", "tool_choice", "output_config", "speed")
-    if any(before.get(name) != asked.body.get(name) for name in settings):
+    if any(before.get(name) != inquiry.body.get(name) for name in settings):
         return {"type": "unavailable"}
     return None
 
@@ -224,33 +224,33 @@ class DroppedThinking(msgspec.Struct, frozen=True):
     transformations: tuple[JsonObject, ...] = ()
 
 
-def drop_mismatched(body: JsonObject, seen: ServerMemory) -> DroppedThinking:
+def drop_mismatched(body: JsonObject, memory: ServerMemory) -> DroppedThinking:
     """Take out the thinking whose prefix changed, if the request says drop_block."""
     binding = obj(obj(body.get("thinking")).get("block_binding"))
     if binding.get("prefix_mismatch_behavior") != "drop_block":
         return DroppedThinking(body)
-    paths = list(_mismatched(body, seen))
-    taken = {tuple(path.split(".")[1::2]) for path in paths}
+    paths = list(_mismatched(body, memory))
+    places = {tuple(path.split(".")[1::2]) for path in paths}
     messages = [
-        {**message, "content": _without(message["content"], index, taken)}
+        {**message, "content": _without(message["content"], index, places)}
         for index, message in enumerate(body["messages"])
     ]
     dropped = tuple({"type": "thinking_dropped", "path": path, "reason": "prefix_binding_mismatch"} for path in paths)
     return DroppedThinking({**body, "messages": messages}, dropped)
 
 
-def _mismatched(body: JsonObject, seen: ServerMemory) -> Iterator[str]:
+def _mismatched(body: JsonObject, memory: ServerMemory) -> Iterator[str]:
     """Paths as errors write them: messages.1.content.0."""
-    for each in signed(conversation(body, "anthropic")):
-        issued = seen.signed.get(each.key)
-        if issued is not None and issued.prefix != each.prefix:
-            yield where(each.block.path)
+    for thought in signed(conversation(body, "anthropic")):
+        issued = memory.signed.get(thought.key)
+        if issued is not None and issued.prefix != thought.prefix:
+            yield where(thought.block.path)
 
 
-def _without(content: object, message: int, taken: set[tuple[str, ...]]) -> object:
+def _without(content: object, message: int, places: set[tuple[str, ...]]) -> object:
     if not isinstance(content, list):
         return content
-    return [block for index, block in enumerate(content) if (str(message), str(index)) not in taken]
+    return [block for index, block in enumerate(content) if (str(message), str(index)) not in places]
 
 
 VOICE = ReplyForm(
@@ -269,7 +269,7 @@ VOICE = ReplyForm(
     listed=listed,
     model=model,
     thinks=thinks,
-    said=lambda message: {"messages": [{**message, "role": "assistant"}] if message["content"] else []},
+    as_history=lambda message: {"messages": [{**message, "role": "assistant"}] if message["content"] else []},
     diagnose=diagnose,
 )
 

@@ -45,19 +45,19 @@ class EmulatedCaches:
     def __init__(self, emulated: Emulated) -> None:
         self._emulated = emulated
         self._stored: dict[str, CachedContent] = {}
-        self._made = 0
+        self._count = 0
 
     def create(self, received: EmulatedRequest) -> EmulatedReply:
         body: JsonObject = received.body
         model = str(body.get("model") or "").removeprefix("models/")
-        found = errors(validate(body, "gemini", model, headers=received.headers))
-        if found:
-            return self._emulated.refused(received, "gemini", Refusal(found[0].status, found[0].message))
-        self._made += 1
-        name = f"cachedContents/emulated{self._made:04d}"
+        findings = errors(validate(body, "gemini", model, headers=received.headers))
+        if findings:
+            return self._emulated.refused(received, "gemini", Refusal(findings[0].status, findings[0].message))
+        self._count += 1
+        name = f"cachedContents/emulated{self._count:04d}"
         ttl_s = seconds(body.get("ttl"), _DEFAULT_TTL_S)
-        kept = {**body, "name": name, "ttl": f"{ttl_s:g}s"}
-        received.predicted = self._emulated.simulator("gemini", model).step(received.at_ms, kept)
+        content = {**body, "name": name, "ttl": f"{ttl_s:g}s"}
+        received.predicted = self._emulated.simulator("gemini", model).step(received.at_ms, content)
         at_ms = received.at_ms
         self._stored[name] = CachedContent(
             name,
@@ -76,7 +76,7 @@ class EmulatedCaches:
 
     def list(self, received: EmulatedRequest) -> EmulatedReply:
         alive = [value for value in self._stored.values() if received.at_ms < value.expires_ms]
-        return EmulatedReply(200, {"cachedContents": [_cache_json(each) for each in alive]})
+        return EmulatedReply(200, {"cachedContents": [_cache_json(cache) for cache in alive]})
 
     def update(self, received: EmulatedRequest, name: str) -> EmulatedReply:
         """Only the life of a cache can be changed."""
@@ -314,12 +314,12 @@ def _chunks(pieces: Iterator[bytes], size: int | None) -> Iterator[bytes]:
 
 async def _severed(chunks: Iterator[bytes], after: int | None) -> AsyncIterator[bytes]:
     """The stream, broken off after so many bytes."""
-    left = after
+    remaining = after
     for chunk in chunks:
-        if left is not None and len(chunk) > left:
-            yield chunk[:left]
+        if remaining is not None and len(chunk) > remaining:
+            yield chunk[:remaining]
             raise BrokenResponse
-        left = left - len(chunk) if left is not None else None
+        remaining = remaining - len(chunk) if remaining is not None else None
         yield chunk
-    if left is not None:
+    if remaining is not None:
         raise BrokenResponse

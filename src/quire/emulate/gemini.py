@@ -41,11 +41,11 @@ def _answer(exchange: Answering, parts: list[JsonObject], finish: str | None) ->
 
 def _parts(exchange: Answering) -> Iterator[JsonObject]:
     """The first call of a step carries the signature of the thought behind it; the thought is shown when asked for."""
-    signed, shown = False, _shows_thoughts(exchange.body)
+    signed, shows_thoughts = False, _shows_thoughts(exchange.body)
     for index, part in enumerate(exchange.parts):
         match part:
             case Think(text=text):
-                if shown:
+                if shows_thoughts:
                     yield {"text": text, "thought": True}
             case Text(text=text):
                 yield {"text": text}
@@ -147,6 +147,6 @@ VOICE = ReplyForm(
     headers=lambda received: {"server-timing": "gfet4t7; dur=1"},
     lacks=lacks,
     unknown_model=unknown_model,
-    listed=lambda models: {"models": [model(each) for each in models]},
+    listed=lambda models: {"models": [model(info) for info in models]},
     model=model,
 )

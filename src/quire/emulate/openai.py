@@ -107,8 +107,8 @@ def _call_chunks(completion: JsonObject, index: int, call: JsonObject, size: int
 
 
 def _frame(completion: JsonObject) -> JsonObject:
-    kept = {name: completion[name] for name in ("id", "created", "model")}
-    return {**kept, "object": "chat.completion.chunk"}
+    fields = {name: completion[name] for name in ("id", "created", "model")}
+    return {**fields, "object": "chat.completion.chunk"}
 
 
 def _chunk(completion: JsonObject, delta: JsonObject, finish: str | None = None) -> bytes:
@@ -130,10 +130,10 @@ def error(refused: Refusal, request_id: str) -> JsonObject:
 
 def headers(received: EmulatedRequest) -> dict[str, str]:
     sent = {"x-request-id": received.request_id, "openai-processing-ms": "1", "openai-version": "2020-10-01"}
-    for name, (limit, left) in limits_left(received).items():
+    for name, (limit, remaining) in limits_left(received).items():
         sent |= {
             f"x-ratelimit-limit-{name}": str(limit),
-            f"x-ratelimit-remaining-{name}": str(left),
+            f"x-ratelimit-remaining-{name}": str(remaining),
             f"x-ratelimit-reset-{name}": "6ms",
         }
     return sent
@@ -142,8 +142,8 @@ def headers(received: EmulatedRequest) -> dict[str, str]:
 def lacks(received: EmulatedRequest) -> Refusal | None:
     if received.headers.get("authorization") or received.headers.get("api-key"):
         return None
-    asked = "You need to provide your API key in an Authorization header using Bearer auth"
-    return Refusal(401, f"You didn't provide an API key. {asked} (i.e. Authorization: Bearer YOUR_KEY).")
+    explanation = "You need to provide your API key in an Authorization header using Bearer auth"
+    return Refusal(401, f"You didn't provide an API key. {explanation} (i.e. Authorization: Bearer YOUR_KEY).")
 
 
 def unknown_model(name: str) -> Refusal:
@@ -156,7 +156,7 @@ def model(info: ModelInfo) -> JsonObject:
 
 
 def listed(models: list[ModelInfo]) -> JsonObject:
-    return {"object": "list", "data": [model(each) for each in models]}
+    return {"object": "list", "data": [model(info) for info in models]}
 
 
 CHAT = ReplyForm(
@@ -170,7 +170,7 @@ CHAT = ReplyForm(
     unknown_model=unknown_model,
     listed=listed,
     model=model,
-    said=lambda completion: {"messages": [completion["choices"][0]["message"]]},
+    as_history=lambda completion: {"messages": [completion["choices"][0]["message"]]},
 )
 
 
@@ -216,12 +216,12 @@ def compacts(body: JsonObject) -> bool:
 def compacted(exchange: Answering) -> JsonObject:
     """The answer of /responses/compact: the user's messages as they were, and one item for all the rest."""
     items = [item for _, item in objects_at(exchange.body.get("input"), "")]
-    asked = [{**item, "type": "message"} for item in items if item.get("role") == "user"]
+    messages = [{**item, "type": "message"} for item in items if item.get("role") == "user"]
     return {
         "id": f"resp_{exchange.number:06d}",
         "object": "response.compaction",
         "created_at": exchange.at_ms // 1000,
-        "output": [*asked, _compaction(exchange)],
+        "output": [*messages, _compaction(exchange)],
         "usage": _usage(exchange),
     }
 
@@ -252,12 +252,12 @@ def _item(exchange: Answering, index: int) -> JsonObject:
 
 def _reasoning(exchange: Answering, part: Think, index: int) -> JsonObject:
     """A summary and the sealed thought, each only when it was asked for."""
-    asked = obj(exchange.body.get("reasoning"))
-    summarised = part.text and (asked.get("summary") or asked.get("generate_summary"))
-    shown: JsonObject = {"summary": [{"type": "summary_text", "text": part.text}] if summarised else []}
+    settings = obj(exchange.body.get("reasoning"))
+    summarised = part.text and (settings.get("summary") or settings.get("generate_summary"))
+    fields: JsonObject = {"summary": [{"type": "summary_text", "text": part.text}] if summarised else []}
     if "reasoning.encrypted_content" in (exchange.body.get("include") or ()):
-        shown["encrypted_content"] = exchange.signature(part, index)
-    return shown
+        fields["encrypted_content"] = exchange.signature(part, index)
+    return fields
 
 
 def _call(part: Call, name: str, call_id: str, body: JsonObject) -> JsonObject:
@@ -278,7 +278,7 @@ def _offered(body: JsonObject) -> dict[str, JsonObject]:
     late = [item for _, item in objects_at(body.get("input"), "") if item.get("type") == "additional_tools"]
     for owner in (body, *late):
         for _, tool in objects_at(owner.get("tools"), ""):
-            inside = [{**each, "namespace": tool.get("name")} for _, each in objects_at(tool.get("tools"), "")]
+            inside = [{**inner, "namespace": tool.get("name")} for _, inner in objects_at(tool.get("tools"), "")]
             for function in inside if tool.get("type") == "namespace" else [tool]:
                 offered.setdefault(str(function.get("name")), function)
     return offered
@@ -352,8 +352,8 @@ def _reasoning_events(item: JsonObject, size: int) -> Iterator[JsonObject]:
 def _call_events(item: JsonObject, size: int) -> Iterator[JsonObject]:
     for piece in pieces(item["arguments"], size):
         yield {"type": "response.function_call_arguments.delta", "delta": piece}
-    done = {"arguments": item["arguments"], "name": item["name"]}
-    yield {"type": "response.function_call_arguments.done", **done}
+    whole = {"arguments": item["arguments"], "name": item["name"]}
+    yield {"type": "response.function_call_arguments.done", **whole}
 
 
 def _input_events(item: JsonObject, size: int) -> Iterator[JsonObject]:
@@ -378,18 +378,18 @@ def thinks(body: JsonObject, info: ModelInfo) -> bool:
 # Why a request could not reuse another's prefix.
 
 
-def diagnose(asked: Diagnosis) -> JsonObject | None:
+def diagnose(inquiry: Diagnosis) -> JsonObject | None:
     """The `prompt_cache_diagnostics` of a request that names the response to compare with."""
-    compared = (asked.body.get("prompt_cache_options") or {}).get("comparison_response_id")
+    compared = (inquiry.body.get("prompt_cache_options") or {}).get("comparison_response_id")
     if compared is None:
         return None
-    before = asked.earlier.get(compared)
+    before = inquiry.earlier.get(compared)
     if before is None:
         return {"type": "comparison_response_not_found"}
-    reason = _reason(before, asked.body, asked.model)
+    reason = _reason(before, inquiry.body, inquiry.model)
     if reason is None:
         return {"type": "cache_hit"}
-    missed = max(0, asked.tokens[compared] - asked.predicted.read)
+    missed = max(0, inquiry.tokens[compared] - inquiry.predicted.read)
     return {"type": "cache_miss", "reason": reason, "cache_missed_tokens": missed}
 
 
@@ -436,7 +436,7 @@ RESPONSES = ReplyForm(
     listed=listed,
     model=model,
     thinks=thinks,
-    said=lambda response: {"input": response["output"]},
+    as_history=lambda response: {"input": response["output"]},
     diagnose=diagnose,
     stores=True,
 )

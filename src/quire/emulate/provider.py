@@ -90,7 +90,7 @@ class Emulated:
         self._clock = clock
         self._piece = piece
         self._lenient = lenient
-        self._seen = ServerMemory(complete=True, enforce=enforce_binding)
+        self._memory = ServerMemory(complete=True, enforce=enforce_binding)
         self._simulators: dict[str, Simulator] = {}
         # Requests by the id of their reply, and their tokens: diagnostics compare with them.
         self._earlier: dict[str, JsonObject] = {}
@@ -99,9 +99,9 @@ class Emulated:
         self._now_ms = 0
         self._number = 0
         self._state = state
-        for each in _read_state(state) if state else ():
-            self._number = max(self._number, each.number)
-            self._remember(each, {} if each.body.get("store") is False else self.stored)
+        for reply in _read_state(state) if state else ():
+            self._number = max(self._number, reply.number)
+            self._remember(reply, {} if reply.body.get("store") is False else self.stored)
 
     @property
     def voice(self) -> ReplyForm:
@@ -142,9 +142,9 @@ class Emulated:
         if refusal:
             return self.refused(received, wire, refusal)
         model = model or _model(body)
-        found = errors(validate(body, self._name(wire), model or None, seen=self._seen, headers=received.headers))
-        if found:
-            return self.refused(received, wire, _refused(found[0]))
+        findings = errors(validate(body, self._name(wire), model or None, seen=self._memory, headers=received.headers))
+        if findings:
+            return self.refused(received, wire, _refused(findings[0]))
         asks = not (warm or _prewarms(body) or (VOICES[wire].stores and openai.compacts(body)))
         scripted = self.script.next(body) if asks else ScriptedAnswer()
         if scripted.refusal is not None:
@@ -165,7 +165,7 @@ class Emulated:
         return self._sent(received, wire, received.reply)
 
     def _understood(
-        self, received: EmulatedRequest, wire: str, model: str, known: dict[str, StoredResponse]
+        self, received: EmulatedRequest, wire: str, model: str, stored: dict[str, StoredResponse]
     ) -> tuple[Json, Refusal | None]:
         """A request with what came before it, if its model and the response that it carries on are known."""
         body = received.body
@@ -175,7 +175,7 @@ class Emulated:
         id = body.get("previous_response_id") if isinstance(body, dict) else None
         if not id or not VOICES[wire].stores:
             return body, None
-        previous = known.get(str(id))
+        previous = stored.get(str(id))
         if previous is None:
             return body, None if self._lenient else _not_found(str(id))
         return _carried_on(body, previous), None
@@ -197,10 +197,10 @@ class Emulated:
 
     def model(self, received: EmulatedRequest, name: str) -> EmulatedReply:
         """One of the provider's models."""
-        found = next((info for info in self._models() if info.model == name), None)
-        if found is None:
+        model = next((info for info in self._models() if info.model == name), None)
+        if model is None:
             return self.refused(received, self.wire, Refusal(404, self.voice.unknown_model(name).message))
-        return self._sent(received, self.wire, self.voice.model(found))
+        return self._sent(received, self.wire, self.voice.model(model))
 
     def _models(self) -> list[ModelInfo]:
         return [info for info in known_models() if info.provider == self.provider]
@@ -260,7 +260,7 @@ class Emulated:
         if self._state:
             with self._state.open("ab") as file:
                 file.write(msgspec.json.encode(issued) + b"\n")
-        self.simulator(wire, model).answered(voice.said(reply))
+        self.simulator(wire, model).answered(voice.as_history(reply))
         return EmulatedReply(
             200,
             reply,
@@ -275,9 +275,9 @@ class Emulated:
         self, received: EmulatedRequest, wire: str, model: str, body: JsonObject, scripted: ScriptedAnswer
     ) -> Answering:
         """Step the simulated cache with a request, and pair it with its scripted answer."""
-        shown = anthropic.drop_mismatched(body, self._seen)
+        prompt = anthropic.drop_mismatched(body, self._memory)
         began_ms = received.at_ms + int(scripted.delay_s * 1000)
-        predicted = self.simulator(wire, model).step(received.at_ms, shown.body, began_ms)
+        predicted = self.simulator(wire, model).step(received.at_ms, prompt.body, began_ms)
         target, voice = self._target(wire, model), VOICES[wire]
         thinks = voice.thinks(body, model_info(target))
         betas = received.headers.get("anthropic-beta", "")
@@ -291,13 +291,13 @@ class Emulated:
             predicted=predicted,
             diagnosis=voice.diagnose(Diagnosis(body, model, self._earlier, self._tokens, predicted)),
             previous=received.body.get("previous_response_id"),
-            dropped=shown.transformations if anthropic.CONTROLS_BETA in betas else None,
+            dropped=prompt.transformations if anthropic.CONTROLS_BETA in betas else None,
         )
 
     def _remember(self, issued: KeptReply, stored: dict[str, StoredResponse]) -> None:
         """What was signed, what diagnostics may be asked about later, and what may be carried on."""
         body, reply = issued.body, issued.reply
-        issue(self._seen, body, self._name(issued.wire), reply)
+        issue(self._memory, body, self._name(issued.wire), reply)
         if id := reply.get("id"):
             self._earlier[id] = {**body, "model": issued.model}
             self._tokens[id] = issued.tokens
@@ -314,7 +314,7 @@ class Emulated:
         facts = provider_facts(self.provider)
         if wire == facts["wire"]:
             return self.provider
-        return next((name for name, own in facts["formats"].items() if own == wire), self.provider)
+        return next((name for name, format in facts["formats"].items() if format == wire), self.provider)
 
     def _target(self, wire: str, model: str) -> str:
         return f"{self._name(wire)}:{model}"
@@ -342,11 +342,11 @@ def _carried_on(body: JsonObject, previous: StoredResponse) -> JsonObject:
 
 
 def _items(body: JsonObject) -> list[JsonObject]:
-    given = body.get("input")
-    if isinstance(given, str):
-        return [{"role": "user", "content": given}]
+    input = body.get("input")
+    if isinstance(input, str):
+        return [{"role": "user", "content": input}]
     # What asks for a compaction is no part of the conversation.
-    return [item for _, item in objects_at(given, "") if item.get("type") != "compaction_trigger"]
+    return [item for _, item in objects_at(input, "") if item.get("type") != "compaction_trigger"]
 
 
 def _model(body: Json) -> str:

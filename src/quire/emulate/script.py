@@ -30,19 +30,19 @@ class Refuse(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Cut(msgspec.Struct, frozen=True):
     """A reply whose connection breaks off after so many bytes of the body, in the middle of an event if need be."""
 
-    reply: Said
+    reply: SpokenReply
     after_bytes: int
 
 
 class Slow(msgspec.Struct, frozen=True):
     """A reply that begins only after a while."""
 
-    reply: Said
+    reply: SpokenReply
     delay_s: float
 
 
-Said: TypeAlias = "str | Sequence[Spoken] | JsonObject"
-Reply: TypeAlias = "Said | Refuse | Cut | Slow"
+SpokenReply: TypeAlias = "str | Sequence[Spoken] | JsonObject"
+Reply: TypeAlias = "SpokenReply | Refuse | Cut | Slow"
 Replies: TypeAlias = "Iterable[Reply] | Callable[[JsonObject], Reply]"
 
 
@@ -64,8 +64,8 @@ class Script:
         for reply in self._waiting:
             answer(reply)  # a mistake in the script is told when it is given, not when it is played
         self._endless = replies is None
-        self._given = len(self._waiting)
-        self._taken = 0
+        self._count = len(self._waiting)
+        self._answered = 0
 
     def push(self, reply: Reply) -> None:
         """Answer the next request with this, before anything else."""
@@ -73,14 +73,14 @@ class Script:
 
     def next(self, body: JsonObject) -> ScriptedAnswer:
         """The answer to a request."""
-        self._taken += 1
+        self._answered += 1
         if self._waiting:
             return answer(self._waiting.popleft())
         if self._function is not None:
             return answer(self._function(body))
         if self._endless:
-            return ScriptedAnswer((Text(f"This is reply {self._taken} of the emulator."),))
-        return ScriptedAnswer(refusal=Refuse(400, f"the script has no reply left: {self._given} were given"))
+            return ScriptedAnswer((Text(f"This is reply {self._answered} of the emulator."),))
+        return ScriptedAnswer(refusal=Refuse(400, f"the script has no reply left: {self._count} were given"))
 
 
 def answer(reply: Reply) -> ScriptedAnswer:
@@ -88,10 +88,10 @@ def answer(reply: Reply) -> ScriptedAnswer:
     match reply:
         case Refuse():
             return ScriptedAnswer(refusal=reply)
-        case Cut(reply=said, after_bytes=count):
-            return ScriptedAnswer(_parts(said), cut_after=count)
-        case Slow(reply=said, delay_s=delay):
-            return ScriptedAnswer(_parts(said), delay_s=delay)
+        case Cut(reply=inner, after_bytes=count):
+            return ScriptedAnswer(_parts(inner), cut_after=count)
+        case Slow(reply=inner, delay_s=delay):
+            return ScriptedAnswer(_parts(inner), delay_s=delay)
         case Mapping() if "status" in reply:
             return ScriptedAnswer(refusal=_refusal(dict(reply)))
     return ScriptedAnswer(_parts(reply))
@@ -105,7 +105,7 @@ def _refusal(reply: JsonObject) -> Refuse:
         raise CallError(f"a scripted fault is wrong: {error}", hint=hint) from error
 
 
-class _Told(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _ScriptedCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A call as a script writes it."""
 
     name: str
@@ -113,24 +113,24 @@ class _Told(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     id: str = ""
 
 
-class _Scripted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _ScriptedReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A reply as a script writes it."""
 
     thinking: str = ""
     text: str = ""
-    calls: list[_Told] = []
+    calls: list[_ScriptedCall] = []
 
 
-def _parts(said: Said) -> tuple[Spoken, ...]:
+def _parts(reply: SpokenReply) -> tuple[Spoken, ...]:
     """A reply's parts: "text", [Think("…"), Call("", "f", {})], or {"thinking", "text", "calls": [{"name", "args"}]}."""
-    if isinstance(said, str):
-        return (Text(said),)
-    if not isinstance(said, Mapping | Sequence):
-        raise CallError(f"a reply cannot be {type(said).__name__}", hint=_HINT)
-    if not isinstance(said, Mapping):
-        return tuple(_part(each) for each in said)
+    if isinstance(reply, str):
+        return (Text(reply),)
+    if not isinstance(reply, Mapping | Sequence):
+        raise CallError(f"a reply cannot be {type(reply).__name__}", hint=_HINT)
+    if not isinstance(reply, Mapping):
+        return tuple(_part(part) for part in reply)
     try:
-        scripted = msgspec.convert({key: said[key] for key in said if said[key] is not None}, _Scripted)
+        scripted = msgspec.convert({key: reply[key] for key in reply if reply[key] is not None}, _ScriptedReply)
     except msgspec.ValidationError as error:
         raise CallError(f"a scripted reply is wrong: {error}", hint=_HINT) from error
     thinking = [Think(scripted.thinking)] if scripted.thinking else []
@@ -282,7 +282,7 @@ class ReplyForm(msgspec.Struct, frozen=True, kw_only=True):
     # Whether the model thinks at all in answer to this body.
     thinks: Callable[[JsonObject, ModelInfo], bool] = lambda body, info: True
     # A reply as the next request holds it, for caches that keep answers.
-    said: Callable[[JsonObject], JsonObject] = lambda reply: {"messages": []}
+    as_history: Callable[[JsonObject], JsonObject] = lambda reply: {"messages": []}
     diagnose: Callable[[Diagnosis], JsonObject | None] = lambda asked: None
     # Whether replies are stored, to be asked for and carried on by their ids.
     stores: bool = False
