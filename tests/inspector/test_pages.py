@@ -21,7 +21,7 @@ from quire.server.app import Running
 from quire.server.inspector import page as page_of
 from quire.server.inspector import report
 from quire.server.service import Service, ServiceLimits
-from quire.server.views import SeenThread
+from quire.server.views import ThreadView
 from quire.testing import Slow, emulator
 from quire.thread import open_store
 from quire.values import Call, Text
@@ -43,7 +43,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]
         recorded(store)
         store.append("hostile", hostile())
         store.append(HOSTILE[:120], session(6))
-    long = SeenThread("long", session(REQUESTS, 6), Policy(budget=12_000, model=MODEL))
+    long = ThreadView("long", session(REQUESTS, 6), Policy(budget=12_000, model=MODEL))
     (folder / "long.html").write_text(report(long))
     limits = ServiceLimits(per_s=0)
     with (
@@ -228,7 +228,7 @@ def test_a_thread_of_2000_requests_is_drawn_at_once_and_moved_through(shown: Sim
 
 def test_a_report_and_the_service_say_the_same_of_a_string(shown: SimpleNamespace, tmp_path: Path) -> None:
     with open_store(shown.folder / "q.db") as store:
-        made = report(SeenThread("release notes", store.read("release notes")))
+        made = report(ThreadView("release notes", store.read("release notes")))
     (tmp_path / "r.html").write_text(made)
     told = []
     for base in ("", (tmp_path / "r.html").as_uri()):

@@ -22,7 +22,7 @@ from quire.log.entries import encode_lines
 from quire.log.sqlite import SqliteStore
 from quire.server.costs import ThreadTotals
 from quire.server.inspector import page, security_policy, sent_calls
-from quire.server.views import SeenThread, try_policies
+from quire.server.views import ThreadView, try_policies
 from toolbox import QUIRE, fewer, invoke, run, talk
 
 pytestmark = pytest.mark.moves_prefix(reason="threads are cut on purpose")
@@ -30,10 +30,10 @@ STATIC = ROOT / "src/quire/server/static"
 
 
 @pytest.fixture
-def sent(store: SqliteStore) -> SeenThread:
+def sent(store: SqliteStore) -> ThreadView:
     """A recorded thread with rebases and what the provider reported."""
     recorded(store)
-    return SeenThread("release notes", store.read("release notes"))
+    return ThreadView("release notes", store.read("release notes"))
 
 
 def test_an_audit_of_threads_says_what_the_page_says(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_the_picture_says_what_assemble_says(tmp_path: Path) -> None:
     entries = session(60)
     file.write_text("".join(encode_lines(entries)))
     rows = [json.loads(line) for line in run("assemble", file, "--budget", 1500, "--json").splitlines()]
-    seen = SeenThread("long", entries, Policy(budget=1500))
+    seen = ThreadView("long", entries, Policy(budget=1500))
     columns = seen.picture().columns
     assert [each.tokens for each in columns] == [row["total_tokens"] for row in rows]
     assert [each.epoch for each in columns] == [row["epoch"] for row in rows]
@@ -72,7 +72,7 @@ def test_the_picture_says_what_assemble_says(tmp_path: Path) -> None:
         assert sorted(left) == sorted({each["entry"] for each in rows[n - 1]["left_out"]})
 
 
-def test_what_was_reported_is_shown_as_reported(sent: SeenThread) -> None:
+def test_what_was_reported_is_shown_as_reported(sent: ThreadView) -> None:
     columns = sent.picture().columns
     assert all(each.reported and each.model == MODEL and each.usd for each in columns)
     (cold,) = [each for each in columns if each.cold]
@@ -89,11 +89,11 @@ def test_a_thread_that_grows_is_seen_as_if_it_had_been_read_at_once(cut: int, tu
 
     entries = list(chain(talk(turns, 30)))
     policy = Policy(budget=400)
-    grown = SeenThread("t", entries[:cut], policy).extend(entries[cut:])
-    assert grown.picture() == SeenThread("t", entries, policy).picture()
+    grown = ThreadView("t", entries[:cut], policy).extend(entries[cut:])
+    assert grown.picture() == ThreadView("t", entries, policy).picture()
 
 
-def test_segments_tell_since_when_they_are_cached(sent: SeenThread) -> None:
+def test_segments_tell_since_when_they_are_cached(sent: ThreadView) -> None:
     columns = sent.picture().columns
     cut = next(each.n for each in columns if each.rebase)
     before, at, after = sent.request(cut - 1), sent.request(cut), sent.request(cut + 1)
@@ -106,7 +106,7 @@ def test_segments_tell_since_when_they_are_cached(sent: SeenThread) -> None:
     assert sent.segment_text(cut, place).startswith("# Summary")
 
 
-def test_two_requests_are_told_apart_with_cause_and_money(sent: SeenThread) -> None:
+def test_two_requests_are_told_apart_with_cause_and_money(sent: ThreadView) -> None:
     cut = next(each.n for each in sent.picture().columns if each.rebase)
     moved = sent.compare(cut, cut - 1)
     assert (moved.extends, moved.first, moved.second) == (False, cut - 1, cut)
@@ -118,7 +118,7 @@ def test_two_requests_are_told_apart_with_cause_and_money(sent: SeenThread) -> N
     assert sent.compare(1, len(sent.picture().columns)).cause.startswith("rebase")
 
 
-def test_a_string_is_followed_from_entry_to_summary(sent: SeenThread) -> None:
+def test_a_string_is_followed_from_entry_to_summary(sent: ThreadView) -> None:
     found = sent.where("src/m1.py", lambda text: [7])
     assert found.entered[0].kind == "user"
     assert found.stretches[0].standing == "verbatim"
@@ -131,18 +131,18 @@ def test_a_string_is_followed_from_entry_to_summary(sent: SeenThread) -> None:
     assert gone.stretches[-1].standing == "nothing"
 
 
-def test_other_policies_are_run_over_the_whole_thread(sent: SeenThread) -> None:
+def test_other_policies_are_run_over_the_whole_thread(sent: ThreadView) -> None:
     outcomes = {each.policy: each for each in try_policies(sent, budget=3_000).outcomes}
     assert outcomes["everything"].kept == 1.0
     assert len(outcomes["Quire"].cuts) >= 1
     small, large = (try_policies(sent, "Quire", budget=budget).outcomes[0] for budget in (2_500, 100_000))
     assert len(small.cuts) > len(large.cuts) == 0
-    best = try_policies(SeenThread("t", session(20), Policy(budget=900)), "optimum").optimum
+    best = try_policies(ThreadView("t", session(20), Policy(budget=900)), "optimum").optimum
     assert best is not None
     assert best.cost
 
 
-def test_a_body_stands_with_its_marks_and_findings(sent: SeenThread) -> None:
+def test_a_body_stands_with_its_marks_and_findings(sent: ThreadView) -> None:
     body = sent.body(5, MODEL)
     assert "cache_control" in msgspec.json.encode(body.body).decode()
     assert body.findings == ()

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from quire.assemble import Built, Refused
     from quire.server.segments import Whereabouts
-    from quire.server.views import SeenThread
+    from quire.server.views import ThreadView
 
 _BAR = 40
 _COLOURS = {"L1": "blue", "L2": "cyan", "L3": "yellow", "L4": "green", "L5": "magenta", "tools": "white"}
@@ -384,12 +384,12 @@ def _sentence(found: JsonObject, first: str, second: str) -> str:
 _OPTIMUM_REQUESTS = 60
 
 
-def _thread(source: str, db: Place | None, fields: dict[str, object]) -> SeenThread:
-    from quire.server.views import SeenThread
+def _thread(source: str, db: Place | None, fields: dict[str, object]) -> ThreadView:
+    from quire.server.views import ThreadView
 
     policy = policy_from(**fields)  # type: ignore[arg-type]  # click has checked the types
     entries, _ = seen(load_usable(source, db), policy)
-    return SeenThread(Path(source).stem if Path(source).is_file() else source, entries, policy)
+    return ThreadView(Path(source).stem if Path(source).is_file() else source, entries, policy)
 
 
 @click.command()

@@ -24,8 +24,8 @@ from quire.values import Entry, Json, JsonObject
 
 KEY_PREFIX = "qk_"
 _SCHEMA = "quire.key.v1"
-# How long a key that was looked up is believed: one that is revoked elsewhere works no longer than this.
-_BELIEVED_S = 2.0
+# How long a key that was looked up is cached: one that is revoked elsewhere works no longer than this.
+_CACHE_S = 2.0
 
 
 class ApiKey(msgspec.Struct, frozen=True):
@@ -41,8 +41,8 @@ def insert_record(table: Any, record: Record) -> Record:
     """Keep a record of the service's own, which no search shall find."""
 
     def row(n: int) -> RecordRow:
-        made = msgspec.structs.replace(record, id=f"rec-{n}")
-        return RecordRow(n, 1, encode(made), made.schema_name, made.tags, made.expires_at, "")
+        numbered = msgspec.structs.replace(record, id=f"rec-{n}")
+        return RecordRow(n, 1, encode(numbered), numbered.schema_name, numbered.tags, numbered.expires_at, "")
 
     return decode(table.insert([row])[0])
 
@@ -52,7 +52,7 @@ class Keys:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._believed: OrderedDict[str, tuple[float, ApiKey | None]] = OrderedDict()
+        self._cache: OrderedDict[str, tuple[float, ApiKey | None]] = OrderedDict()
         self._lock = threading.Lock()
 
     def add(self, name: str, tenant: str, now: int) -> str:
@@ -70,8 +70,8 @@ class Keys:
 
     def revoke(self, id: str) -> None:
         """Take a key away by its id."""
-        found = self._store.records.newest(number(id))
-        if found is None or decode(found).schema_name != _SCHEMA:
+        body = self._store.records.newest(number(id))
+        if body is None or decode(body).schema_name != _SCHEMA:
             raise NotFound(f"there is no key {id!r}", hint="`quire serve keys list` shows them.")
         self._store.records.remove(number(id))
 
@@ -80,17 +80,17 @@ class Keys:
         digest = sha256_hex(key)
         now = time.monotonic()
         with self._lock:
-            at, known = self._believed.get(digest, (float("-inf"), None))
-        if now - at < _BELIEVED_S:
-            return known
-        wanted = RecordFilter(schemas=(_SCHEMA,), tags=(f"sha256:{digest}",))
-        found = next(self._store.records.select(wanted), None)
-        known = _key(found) if found is not None else None
+            at, api_key = self._cache.get(digest, (float("-inf"), None))
+        if now - at < _CACHE_S:
+            return api_key
+        query = RecordFilter(schemas=(_SCHEMA,), tags=(f"sha256:{digest}",))
+        body = next(self._store.records.select(query), None)
+        api_key = _key(body) if body is not None else None
         with self._lock:
-            self._believed[digest] = now, known
-            while len(self._believed) > 1000:
-                self._believed.popitem(last=False)
-        return known
+            self._cache[digest] = now, api_key
+            while len(self._cache) > 1000:
+                self._cache.popitem(last=False)
+        return api_key
 
     def any(self) -> bool:
         """Whether there is any key."""
@@ -110,20 +110,20 @@ class Rates:
 
     def __init__(self, per_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._per_s, self._clock = per_s, clock
-        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def wait_s(self, caller: str) -> float:
         """Take one from a caller's bucket; how long to wait where it is empty, else 0."""
         if not self._per_s:
             return 0.0
-        now, most = self._clock(), max(1.0, 2 * self._per_s)
-        at, left = self._left.pop(caller, (now, most))
-        left = min(most, left + (now - at) * self._per_s)
-        taken = left >= 1
-        self._left[caller] = now, left - taken
-        while len(self._left) > 10_000:
-            self._left.popitem(last=False)
-        return 0.0 if taken else (1 - left) / self._per_s
+        now, capacity = self._clock(), max(1.0, 2 * self._per_s)
+        at, allowance = self._buckets.pop(caller, (now, capacity))
+        allowance = min(capacity, allowance + (now - at) * self._per_s)
+        allowed = allowance >= 1
+        self._buckets[caller] = now, allowance - allowed
+        while len(self._buckets) > 10_000:
+            self._buckets.popitem(last=False)
+        return 0.0 if allowed else (1 - allowance) / self._per_s
 
 
 # Secrets: what looks like a key of a known format is replaced, on the way in and in everything shown.
@@ -159,8 +159,8 @@ class Redactor:
             return
         for kind, (beginnings, rest) in SECRETS.items():
             # A literal in front is looked for much faster than any pattern.
-            found = re.compile(f"(?:{'|'.join(map(re.escape, beginnings))})(?:{rest})(?![A-Za-z0-9])")
-            self._kinds.append((kind, beginnings, found))
+            secret = re.compile(f"(?:{'|'.join(map(re.escape, beginnings))})(?:{rest})(?![A-Za-z0-9])")
+            self._kinds.append((kind, beginnings, secret))
         for place, pattern in enumerate(patterns, 1):
             try:
                 self._kinds.append((f"secret {place}", ("",), re.compile(pattern)))
@@ -171,9 +171,9 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """A text without secrets: "key sk-ant-…" -> "key [Anthropic key]"."""
-        for kind, beginnings, found in self._kinds:
+        for kind, beginnings, pattern in self._kinds:
             if any(beginning in text for beginning in beginnings):
-                text = found.sub(partial(_replaced, kind), text)
+                text = pattern.sub(partial(_replacement, kind), text)
         return text
 
     def bytes(self, data: bytes) -> bytes:
@@ -185,9 +185,9 @@ class Redactor:
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, list):
-            return [self.value(each) for each in value]
+            return [self.value(item) for item in value]
         if isinstance(value, dict):
-            return {key: each if key == "wire" else self.value(each) for key, each in value.items()}
+            return {key: item if key == "wire" else self.value(item) for key, item in value.items()}
         return value
 
     def unfinished(self, reply: JsonObject) -> JsonObject:
@@ -205,7 +205,7 @@ class Redactor:
         return entry if body == entry.body else Entry(entry.kind, body)
 
 
-def _replaced(kind: str, match: re.Match[str]) -> str:
+def _replacement(kind: str, match: re.Match[str]) -> str:
     """What stands for a secret; what goes on from a word before it ("task-…") is none."""
     before = match.string[match.start() - 1 : match.start()]
     return match[0] if before.isascii() and before.isalnum() else f"[{kind.partition(',')[0]}]"
@@ -213,5 +213,5 @@ def _replaced(kind: str, match: re.Match[str]) -> str:
 
 def _whole_words(text: str) -> str:
     """Up to the last space: "to be or no" -> "to be or "."""
-    found = re.search(r"\S*\Z", text)
-    return text[: found.start()] if found else text
+    last_word = re.search(r"\S*\Z", text)
+    return text[: last_word.start()] if last_word else text

@@ -102,8 +102,8 @@ def delete_thread(call: RouteCall) -> None:
 def read_entries(call: RouteCall) -> Entries:
     """A page of a thread's entries: those behind `after`, in order."""
     page: Page = call.query
-    found = call.store.read(call.name, page.after, page.limit)
-    return Entries(list(map(entry_json, found)), call.store.info(call.name))
+    entries = call.store.read(call.name, page.after, page.limit)
+    return Entries(list(map(entry_json, entries)), call.store.info(call.name))
 
 
 def append_entries(call: RouteCall) -> Entries:
@@ -113,11 +113,11 @@ def append_entries(call: RouteCall) -> Entries:
     entries = [redact(_checked(body)) for body in new.entries]
     try:
         with in_held_turn(call, new.turn):
-            kept = _append(call, entries, new.expected_seq)
+            appended = _append(call, entries, new.expected_seq)
     except ConflictError as error:
         state = state_of(call.store.info(call.name)) if exists(call.store, call.name) else None
         raise HttpRefusal(409, str(error), hint=error.hint, state=state) from error
-    return Entries(list(map(entry_json, kept)), call.store.info(call.name))
+    return Entries(list(map(entry_json, appended)), call.store.info(call.name))
 
 
 def _checked(body: JsonObject) -> Entry:
@@ -136,13 +136,13 @@ def _append(call: RouteCall, entries: list[Entry], expected: int | None) -> list
         return call.store.append(call.name, entries, expected)
     if call.began is not None:
         seq, last = call.began["seq"], call.began["id"]
-        found = call.store.read(call.name, seq, len(entries)) if exists(call.store, call.name) else []
-        if found and found[-1].id == last:
-            return found
+        stored = call.store.read(call.name, seq, len(entries)) if exists(call.store, call.name) else []
+        if stored and stored[-1].id == last:
+            return stored
     while True:
         tip = call.store.info(call.name) if exists(call.store, call.name) else ThreadInfo(call.name, 0, "")
-        made = list(chain(entries, tip.id, tip.seq))
-        call.begin({"seq": tip.seq, "id": made[-1].id if made else ""})
+        chained = list(chain(entries, tip.id, tip.seq))
+        call.begin({"seq": tip.seq, "id": chained[-1].id if chained else ""})
         try:
             return call.store.append(call.name, entries, tip.seq if expected is None else expected)
         except ConflictError:
@@ -160,8 +160,8 @@ def entry_json(entry: Entry) -> JsonObject:
 
 def state_of(info: ThreadInfo) -> JsonObject:
     """How a thread stands, for whoever expected it otherwise."""
-    made: JsonObject = msgspec.to_builtins(info)
-    return made
+    state: JsonObject = msgspec.to_builtins(info)
+    return state
 
 
 # Requests: what would be sent, and what was.
@@ -204,9 +204,9 @@ def assemble_request(call: RouteCall) -> MadeRequest:
     new: NewRequest = call.body
     thread = call.tenant.thread(call.name)
     with thread.lock:
-        made = thread.request(known_model(new.model), check=new.check, **new.options)
-        assert isinstance(made.layers, LayerHashes)
-        return _request_json(made, made.layers.built, dict(made.layers))
+        request = thread.request(known_model(new.model), check=new.check, **new.options)
+        assert isinstance(request.layers, LayerHashes)
+        return _request_json(request, request.layers.built, dict(request.layers))
 
 
 def render_request(call: RouteCall) -> MadeRequest:
@@ -219,7 +219,7 @@ def render_request(call: RouteCall) -> MadeRequest:
 
 
 def _request_json(request: Request, built: Built, layers: dict[str, str] | None = None) -> MadeRequest:
-    left_out = [{"entry": left.entry, "reason": left.reason} for left in built.left_out]
+    left_out = [{"entry": row.entry, "reason": row.reason} for row in built.left_out]
     left_out += list(request.left_out) if layers is None else []
     return MadeRequest(
         request.provider,
@@ -247,8 +247,8 @@ def list_requests(call: RouteCall) -> SentRequests:
     """A page of what was sent, with usage and money: of the entries behind `after`."""
     page: Page = call.query
     entries = call.store.read(call.name, page.after, page.limit)
-    found = [sent_row(entry) for entry in entries if entry.kind == "sent" and isinstance(entry.body.get("usage"), dict)]
-    return SentRequests(found, entries[-1].seq if len(entries) == page.limit and entries else None)
+    rows = [sent_row(entry) for entry in entries if entry.kind == "sent" and isinstance(entry.body.get("usage"), dict)]
+    return SentRequests(rows, entries[-1].seq if len(entries) == page.limit and entries else None)
 
 
 def show_usage(call: RouteCall) -> Spending:
@@ -288,8 +288,8 @@ class Hits(msgspec.Struct):
 
 def recall_entries(call: RouteCall) -> Hits:
     """Older entries that have to do with a question, by words and, where the model is installed, by meaning."""
-    asked: Question = call.query
-    hits = call.tenant.thread(call.name).recall(asked.q, asked.k, scope=asked.scope)
+    question: Question = call.query
+    hits = call.tenant.thread(call.name).recall(question.q, question.k, scope=question.scope)
     return Hits([FoundRow(hit.thread, entry_json(hit.entry), hit.score, hit.relevance, hit.by) for hit in hits])
 
 
@@ -361,13 +361,13 @@ class RecordsFound(msgspec.Struct):
 
 def list_records(call: RouteCall) -> RecordsFound:
     """Records of a schema or with a tag; with `q` those that have to do with it, the nearest first."""
-    asked: RecordQuery = call.query
+    query: RecordQuery = call.query
     records, now = Records(call.store), call.service.clock()
-    tags = (asked.tag,) if asked.tag else ()
-    if asked.q:
-        hits = records.search(asked.q, nn=asked.limit, tag=tags, schema_name=asked.schema_name, now=now)
+    tags = (query.tag,) if query.tag else ()
+    if query.q:
+        hits = records.search(query.q, nn=query.limit, tag=tags, schema_name=query.schema_name, now=now)
         return RecordsFound([hit.record for hit in hits])
-    return RecordsFound(records.list(schema_name=asked.schema_name, tag=tags, limit=asked.limit, now=now))
+    return RecordsFound(records.list(schema_name=query.schema_name, tag=tags, limit=query.limit, now=now))
 
 
 def create_record(call: RouteCall) -> Record:

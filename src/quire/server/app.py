@@ -39,9 +39,9 @@ _SEND_BYTES = 64 * 1024
 
 def all_routes() -> tuple[Route, ...]:
     """Every route of the service."""
-    found = tuple(route for name in MODULES for route in importlib.import_module(name).ROUTES)
-    check_routes(found)
-    return found
+    routes = tuple(route for name in MODULES for route in importlib.import_module(name).ROUTES)
+    check_routes(routes)
+    return routes
 
 
 def make_app(service: Service, proxies: Proxies | None = None, routes: Sequence[Route] | None = None) -> ASGIApp:
@@ -116,7 +116,7 @@ class _NoRoute:
     """What is asked for under /api and not there, or not there by this method."""
 
     def __init__(self, routes: Sequence[Route]) -> None:
-        self._taken = [(re.compile(re.sub(r"{\w+}", "[^/]+", each.path)), each.method) for each in routes]
+        self._methods = [(re.compile(re.sub(r"{\w+}", "[^/]+", route.path)), route.method) for route in routes]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         from starlette.exceptions import HTTPException
@@ -125,7 +125,7 @@ class _NoRoute:
         if scope["type"] == "websocket":
             await WebSocketClose()(scope, receive, send)
             return
-        methods = [method for path, method in self._taken if path.fullmatch(scope["path"])]
+        methods = [method for path, method in self._methods if path.fullmatch(scope["path"])]
         if methods:
             raise HTTPException(405, headers={"allow": ", ".join(methods)})
         raise HTTPException(404)
@@ -166,10 +166,10 @@ class _Admitted:
     async def _of(self, tenant: str) -> Passing:
         async with self._making:
             if tenant not in self._proxies:
-                made = await off_loop(self._make, tenant)
-                await self._stack.enter_async_context(made.connected())
-                self._proxies[tenant] = made
-                self._service.watchers[tenant] = made.watcher
+                proxy = await off_loop(self._make, tenant)
+                await self._stack.enter_async_context(proxy.connected())
+                self._proxies[tenant] = proxy
+                self._service.watchers[tenant] = proxy.watcher
             return self._proxies[tenant]
 
 
@@ -247,8 +247,8 @@ def _server(service: Service, app: ASGIApp) -> EndsAtOnce:
 
     class DrainingServer(EndsAtOnce, uvicorn.Server):
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            for each in self.servers:
-                each.close()
+            for server in self.servers:
+                server.close()
             # Before the connections are waited for: readers of events would keep theirs for ever.
             await service.drain()
             await super().shutdown(sockets)

@@ -54,9 +54,9 @@ class ThreadTotals:
             if is_request(entry):
                 self._model = f"{entry.body.get('provider')}:{entry.body.get('model')}"
                 if isinstance(entry.body.get("usage"), dict):
-                    self._used(usage_of(entry), entry.at)
+                    self._add_usage(usage_of(entry), entry.at)
 
-    def _used(self, used: Usage, at: int | None) -> None:
+    def _add_usage(self, used: Usage, at: int | None) -> None:
         self._requests += 1
         self._tokens += used.input_total
         self._read += used.cache_read
@@ -84,11 +84,11 @@ class ThreadTotals:
 
 def usage_of(sent: Entry) -> Usage:
     """What a `sent` entry says was used; a log from elsewhere may hold anything."""
-    given = sent.body["usage"]
+    reported = sent.body["usage"]
     counts: dict[str, Any] = {
-        name: round(value) for name in COUNTS if isinstance(value := given.get(name), int | float)
+        name: round(value) for name in COUNTS if isinstance(value := reported.get(name), int | float)
     }
-    charged = given.get("charged")
+    charged = reported.get("charged")
     return Usage(**counts, charged=charged if isinstance(charged, int | float) else None)
 
 
@@ -100,7 +100,8 @@ def foreseen_usage(tokens: int, reused: int, policy: Policy) -> Usage:
     return Usage(tokens, cache_read=reused, cache_write_5m=tokens - reused)
 
 
-def spent(used: Usage, policy: Policy, at: int | None) -> JsonObject:
+def usage_columns(used: Usage, policy: Policy, at: int | None) -> JsonObject:
+    """What a request read from the cache, wrote to it and sent fresh, and what that cost, as fields of a column."""
     written = used.cache_write_5m + used.cache_write_1h
     fresh = max(0, used.input_total - used.cache_read - written)
     money = _input_usd(used, policy, at)
@@ -120,13 +121,14 @@ def _input_usd(used: Usage, policy: Policy, at: int | None) -> float | None:
     """What a request's input cost, its output not counted."""
     if not policy.model:
         return None
-    taken = msgspec.structs.replace(used, output=0, reasoning=0, besides=(), charged=None)
-    return cost(taken, policy.model, at).amount_usd
+    input_only = msgspec.structs.replace(used, output=0, reasoning=0, besides=(), charged=None)
+    return cost(input_only, policy.model, at).amount_usd
 
 
-def again_usd(tokens: int, policy: Policy, at: int | None) -> float | None:
+def rewrite_usd(tokens: int, policy: Policy, at: int | None) -> float | None:
+    """What it costs more to write tokens to the cache again than to read them from it."""
     used = (Usage(tokens, cache_write_5m=tokens), Usage(tokens, cache_read=tokens))
-    paid, less = (_input_usd(each, policy, at) for each in used)
+    paid, less = (_input_usd(usage, policy, at) for usage in used)
     return paid - less if paid is not None and less is not None else None
 
 
@@ -173,15 +175,15 @@ def spending(entries: Iterable[Entry]) -> Spending:
     for entry in entries:
         if entry.kind != "sent" or not isinstance(entry.body.get("usage"), dict):
             continue
-        made = sent_row(entry)
-        row = models.setdefault(made.model, {**dict.fromkeys(COUNTS, 0), "requests": 0, "usd": 0.0})
+        sent = sent_row(entry)
+        row = models.setdefault(sent.model, {**dict.fromkeys(COUNTS, 0), "requests": 0, "usd": 0.0})
         for name in COUNTS:
-            used = int((made.usage or {}).get(name) or 0)
+            used = int((sent.usage or {}).get(name) or 0)
             total[name] += used
             row[name] += used
         row["requests"] += 1
-        row["usd"] += made.usd or 0.0
-        usd, unpriced = usd + (made.usd or 0.0), unpriced + (made.usd is None)
+        row["usd"] += sent.usd or 0.0
+        usd, unpriced = usd + (sent.usd or 0.0), unpriced + (sent.usd is None)
     return Spending(sum(row["requests"] for row in models.values()), dict(total), usd, unpriced, models)
 
 

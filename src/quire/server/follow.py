@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # How many entries a reader is told at a time, and how many of the newest are held for all readers of a thread.
 _PAGE = 16
-_HELD = 100
+_TAIL = 100
 # How often the database is asked for what other processes wrote, and how often a quiet connection is kept alive.
 _LOOK_S = 0.1
 # So many changes are looked through for the threads that are followed; behind more, each of those is looked at.
@@ -43,7 +43,7 @@ class ThreadTail:
         self.name = name
         self.readers = 0
         self.entries: list[Entry] = []
-        self.gone = False
+        self.deleted = False
         self._partial: Json = None
         self._changed = asyncio.Event()
         self._looking = asyncio.Lock()
@@ -53,21 +53,21 @@ class ThreadTail:
         async with self._looking:
             after = self.entries[-1].seq if self.entries else None
             try:
-                found, partial = await off_loop(self._read, store, after)
+                entries, partial = await off_loop(self._read, store, after)
             except NotFound:
-                self.gone = True
+                self.deleted = True
             else:
-                if not found and partial == self._partial:
+                if not entries and partial == self._partial:
                     return
-                self.entries = [*self.entries, *found][-_HELD:]
+                self.entries = [*self.entries, *entries][-_TAIL:]
                 self._partial = partial
             self._changed.set()
             self._changed = asyncio.Event()
 
     def _read(self, store: Store, after: int | None) -> tuple[list[Entry], Json]:
-        # Told before the entries: what is noted behind the newest of them must not be missed, only told later.
+        # Read before the entries: what is noted behind a newer entry then comes late, at the next look, and is not missed.
         partial = store.get_state(self.name, STATE)
-        start = max(0, store.info(self.name).seq - _HELD) if after is None else after
+        start = max(0, store.info(self.name).seq - _TAIL) if after is None else after
         return store.read(self.name, start), partial
 
     def is_written(self) -> bool:
@@ -119,55 +119,55 @@ class Follower:
     async def tail(self, name: str) -> AsyncIterator[ThreadTail]:
         """A thread's tail, kept up to date while anybody reads it."""
         self._loop = asyncio.get_running_loop()
-        found = self._tails.get(name)
-        if found is None:
-            found = self._tails[name] = ThreadTail(name)
-        found.readers += 1
+        tail = self._tails.get(name)
+        if tail is None:
+            tail = self._tails[name] = ThreadTail(name)
+        tail.readers += 1
         try:
-            await found.look(self._store)
+            await tail.look(self._store)
             if self._watch is None or self._watch.done():
                 self._watch = asyncio.create_task(self._look())
-            yield found
+            yield tail
         finally:
-            found.readers -= 1
-            if not found.readers and self._tails.get(name) is found:
+            tail.readers -= 1
+            if not tail.readers and self._tails.get(name) is tail:
                 del self._tails[name]
 
     async def _look(self) -> None:
         """Look for news while anybody reads: at once for what this process wrote, else as often as the store tells."""
-        seen, turn = await off_loop(self._store.last_change), 0
+        last_change, due = await off_loop(self._store.last_change), 0
         while self._tails:
-            await self._news(seen)
+            await self._news(last_change)
             self._woken.clear()
             names, self._written = self._written, set()
             try:
-                changes = await off_loop(self._store.index.changed, seen, _CHANGES)
+                changes = await off_loop(self._store.index.changed, last_change, _CHANGES)
                 if len(changes) == _CHANGES:
                     # Rather look at each thread that is followed than read what all others gained.
-                    seen = await off_loop(self._store.last_change)
+                    last_change = await off_loop(self._store.last_change)
                     names = set(self._tails)
                 elif changes:
-                    seen = changes[-1][0]
+                    last_change = changes[-1][0]
                     names |= {thread for _, thread in changes}
                 # Of a thread that was deleted, no change tells: each is looked at now and then.
-                turn = (turn + 1) % max(1, len(self._tails))
+                due = (due + 1) % max(1, len(self._tails))
                 for place, (name, tail) in enumerate(list(self._tails.items())):
-                    if place == turn or name in names or tail.is_written():
+                    if place == due or name in names or tail.is_written():
                         await tail.look(self._store)
             except QuireError:
                 await asyncio.sleep(1)  # the database is away; readers keep their places
 
-    async def _news(self, seen: int) -> None:
+    async def _news(self, last_change: int) -> None:
         """Wait until this process wrote, the store tells of a change, or it is time to look."""
         woken = asyncio.ensure_future(self._woken.wait())
         waits: set[asyncio.Future[Any]] = {woken}
-        tell = getattr(self._store, "wait_for_change", None)
-        if tell is not None:
+        wait_for_change = getattr(self._store, "wait_for_change", None)
+        if wait_for_change is not None:
             if self._notice is None or self._notice.done():
-                self._notice = asyncio.ensure_future(asyncio.to_thread(_quietly, tell, seen, 1.0))
+                self._notice = asyncio.ensure_future(asyncio.to_thread(_quietly, wait_for_change, last_change, 1.0))
             waits.add(self._notice)
         # Of what is being written behind the newest entry, no store tells.
-        often = tell is None or any(tail.is_written() for tail in self._tails.values())
+        often = wait_for_change is None or any(tail.is_written() for tail in self._tails.values())
         await asyncio.wait(waits, timeout=_LOOK_S if often else 1.0, return_when=asyncio.FIRST_COMPLETED)
         woken.cancel()
 
@@ -182,14 +182,14 @@ class Follower:
             ends = {asyncio.ensure_future(self._ending.wait()), *([until] if until is not None else ())}
             try:
                 ended = False
-                while not (tail.gone or self._ending.is_set()):
+                while not (tail.deleted or self._ending.is_set()):
                     news = tail.news()
-                    told = await self._missed(tail, last)
-                    for event in told:
+                    events = await self._missed(tail, last)
+                    for event in events:
                         last = event.id
                         yield event
                         await asyncio.sleep(0)  # others want to be told, too
-                    if told or news.is_set():
+                    if events or news.is_set():
                         continue
                     if ended:
                         return
@@ -200,8 +200,8 @@ class Follower:
                     elif not await _first(news, ends):
                         yield None
             finally:
-                for each in ends - {until}:
-                    each.cancel()
+                for end in ends - {until}:
+                    end.cancel()
 
     async def _missed(self, tail: ThreadTail, last: str) -> list[Event]:
         """The next events behind `last`: from what is held for all, else from the store."""
@@ -210,19 +210,19 @@ class Follower:
         return await off_loop(missed, self._store, tail.name, last, _PAGE)
 
 
-def _quietly(tell: Callable[[int, float], object], seen: int, timeout_s: float) -> None:
+def _quietly(wait: Callable[[int, float], object], last_change: int, timeout_s: float) -> None:
     with contextlib.suppress(QuireError):  # the database is away; the next look says so
-        tell(seen, timeout_s)
+        wait(last_change, timeout_s)
 
 
 async def _first(news: asyncio.Event, ends: set[asyncio.Future[Any]]) -> bool:
     """Wait for news or an end; whether either came before the connection needs a sign of life."""
     waiting = asyncio.ensure_future(news.wait())
     try:
-        done, _ = await asyncio.wait({waiting, *ends}, timeout=_ALIVE_S, return_when=asyncio.FIRST_COMPLETED)
+        finished, _ = await asyncio.wait({waiting, *ends}, timeout=_ALIVE_S, return_when=asyncio.FIRST_COMPLETED)
     finally:
         waiting.cancel()
-    return bool(done)
+    return bool(finished)
 
 
 # The events as they go over the wire.
@@ -271,8 +271,8 @@ class Readers:
             raise HttpRefusal(
                 503, f"{self._most} readers are connected", hint="Try again later.", headers={"retry-after": "5"}
             )
-        made = StreamingResponse(
+        response = StreamingResponse(
             pieces, media_type=EVENTS, headers={"cache-control": "no-store", "x-accel-buffering": "no"}
         )
-        self._now.add(made)
-        return made
+        self._now.add(response)
+        return response

@@ -27,7 +27,7 @@ from quire.log.store import Store
 from quire.server.costs import ThreadRow, ThreadTotals, usage_of
 from quire.server.routes import Count, Route, RouteCall, ThreadName
 from quire.server.segments import Whereabouts
-from quire.server.views import Comparison, RequestBody, RequestDetail, SeenThread, ThreadPicture, WhatIf, try_policies
+from quire.server.views import Comparison, RequestBody, RequestDetail, ThreadPicture, ThreadView, WhatIf, try_policies
 from quire.thread import Thread
 from quire.thread_state import is_request
 from quire.values import Entry, Json, JsonObject
@@ -83,17 +83,17 @@ def page(data: Json = None, title: str = "Quire") -> str:
 _BODIES, _BODY_BYTES = 12, 400_000
 
 
-def report(thread: SeenThread, what_if: WhatIf | None = None) -> str:
+def report(thread: ThreadView, what_if: WhatIf | None = None) -> str:
     """A thread's report: one file with its picture and every request, to be sent to somebody."""
     picture = thread.picture()
-    made = [column.n for column in picture.columns if not column.refused]
-    cuts = [column.n for column in picture.columns if column.rebase is not None and column.n in set(made)]
-    pairs = [(made[made.index(n) - 1], n) for n in cuts if made.index(n)]
-    shown = dict.fromkeys([*made[-1:], *(n for pair in reversed(pairs) for n in reversed(pair)), *made[:1]])
+    numbers = [column.n for column in picture.columns if not column.refused]
+    cuts = [column.n for column in picture.columns if column.rebase is not None and column.n in set(numbers)]
+    pairs = [(numbers[numbers.index(n) - 1], n) for n in cuts if numbers.index(n)]
+    chosen = dict.fromkeys([*numbers[-1:], *(n for pair in reversed(pairs) for n in reversed(pair)), *numbers[:1]])
     data: JsonObject = {
         "picture": picture,
         **thread.shared(),
-        "bodies": {str(n): body for n in list(shown)[:_BODIES] if (body := _small_body(thread, n))},
+        "bodies": {str(n): body for n in list(chosen)[:_BODIES] if (body := _small_body(thread, n))},
         "compared": {f"{a}-{b}": thread.compare(a, b) for a, b in pairs},
         "what_if": what_if,
         "made": {"version": __version__, "command": shlex.join(["quire", "report", thread.name])},
@@ -101,7 +101,7 @@ def report(thread: SeenThread, what_if: WhatIf | None = None) -> str:
     return page(data, f"{thread.name} · Quire")
 
 
-def _small_body(thread: SeenThread, n: int) -> RequestBody | None:
+def _small_body(thread: ThreadView, n: int) -> RequestBody | None:
     body = thread.body(n)
     return body if len(msgspec.json.encode(body)) <= _BODY_BYTES else None
 
@@ -112,26 +112,26 @@ def _small_body(thread: SeenThread, n: int) -> RequestBody | None:
 _READY = 8
 
 
-class SeenThreads:
+class ThreadViews:
     """The threads of one tenant as they were last looked at; each is kept up with its log."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._seen: OrderedDict[str, SeenThread] = OrderedDict()
+        self._views: OrderedDict[str, ThreadView] = OrderedDict()
         self._totals: dict[str, ThreadTotals] = {}
         self._lock = threading.Lock()
 
-    def seen(self, name: str) -> SeenThread:
+    def view(self, name: str) -> ThreadView:
         with self._lock:
-            held = self._seen.pop(name, None)
-            if held is None or not self._stands(name, held.entries):
-                held = SeenThread(name, self._store.read(name))
+            view = self._views.pop(name, None)
+            if view is None or not self._stands(name, view.entries):
+                view = ThreadView(name, self._store.read(name))
             else:
-                held.extend(self._store.read(name, after=len(held.entries)))
-            self._seen[name] = held
-            while len(self._seen) > _READY:
-                self._seen.popitem(last=False)
-            return held
+                view.extend(self._store.read(name, after=len(view.entries)))
+            self._views[name] = view
+            while len(self._views) > _READY:
+                self._views.popitem(last=False)
+            return view
 
     def _stands(self, name: str, entries: list[Entry]) -> bool:
         """Whether the thread still begins with these entries: it may have been deleted and begun again under its name."""
@@ -142,28 +142,28 @@ class SeenThreads:
         with self._lock:
             out = []
             for info in self._store.threads():
-                held = self._totals.get(info.name)
-                if held is None or info.seq < held.seq or (info.seq == held.seq and info.id != held.id):
-                    held = self._totals[info.name] = ThreadTotals()
-                if info.seq > held.seq:
-                    held.extend(self._store.read(info.name, after=held.seq))
-                out.append(held.row(info))
+                totals = self._totals.get(info.name)
+                if totals is None or info.seq < totals.seq or (info.seq == totals.seq and info.id != totals.id):
+                    totals = self._totals[info.name] = ThreadTotals()
+                if info.seq > totals.seq:
+                    totals.extend(self._store.read(info.name, after=totals.seq))
+                out.append(totals.row(info))
             return out
 
 
-_HELD: weakref.WeakKeyDictionary[Tenant, SeenThreads] = weakref.WeakKeyDictionary()
+_VIEWS: weakref.WeakKeyDictionary[Tenant, ThreadViews] = weakref.WeakKeyDictionary()
 _LOCK = threading.Lock()
 
 
-def _threads(call: RouteCall) -> SeenThreads:
+def _threads(call: RouteCall) -> ThreadViews:
     with _LOCK:
-        if call.tenant not in _HELD:
-            _HELD[call.tenant] = SeenThreads(call.store)
-        return _HELD[call.tenant]
+        if call.tenant not in _VIEWS:
+            _VIEWS[call.tenant] = ThreadViews(call.store)
+        return _VIEWS[call.tenant]
 
 
-def _thread_view(call: RouteCall) -> SeenThread:
-    return _threads(call).seen(call.name)
+def _thread_view(call: RouteCall) -> ThreadView:
+    return _threads(call).view(call.name)
 
 
 Number = Annotated[int, msgspec.Meta(ge=1, le=2**31)]
@@ -307,10 +307,10 @@ def inspect_what_if(call: RouteCall) -> WhatIf:
 
 def inspect_entry(call: RouteCall) -> FullText:
     """The original of an entry."""
-    found = call.store.read(call.name, call.query.seq - 1, 1)
-    if not found:
+    entries = call.store.read(call.name, call.query.seq - 1, 1)
+    if not entries:
         raise NotFound(f"{call.name} has no entry {call.query.seq}", hint="Entries count from 1.")
-    entry = found[0]
+    entry = entries[0]
     text = whole_text(entry) if entry.kind in ("result", "attach", "user", "respond") else entry.text
     return FullText(text or encode(entry, ids=False))
 
@@ -324,22 +324,22 @@ def inspect_search(call: RouteCall) -> FoundEntries:
     text, thread = call.query.text, call.query.thread
     hits = searching.search(text, 20, thread=thread)
     # A score above zero is better than usual among what was looked through.
-    shown = [hit for hit in hits if hit.score > 0] if relevant(hits) else hits[:5]
+    best = [hit for hit in hits if hit.score > 0] if relevant(hits) else hits[:5]
     unread = searching.without_meaning(thread)
-    return FoundEntries(searching.by, relevant(hits), unread, [_found_entry(hit, text) for hit in shown])
+    return FoundEntries(searching.by, relevant(hits), unread, [_found_entry(hit, text) for hit in best])
 
 
 # Of a text that was found, so much is shown, beginning shortly before the first of the words.
 _SHOWN, _BEFORE = 320, 60
 
 
-def _found_entry(hit: Hit, asked: str) -> FoundEntry:
+def _found_entry(hit: Hit, question: str) -> FoundEntry:
     from quire.recall.document import document
     from quire.recall.languages import terms
 
     text = document(hit.entry).text
-    there = set(terms(text))
-    words = [word for word in dict.fromkeys(asked.split()) if there & set(terms(word, asked=True))]
+    text_terms = set(terms(text))
+    words = [word for word in dict.fromkeys(question.split()) if text_terms & set(terms(word, asked=True))]
     # The ending may be another one: "orders" is found in "ordered".
     places = (text.lower().find(word.lower()[: max(4, len(word) - 3)]) for word in words)
     start = max(0, min((at for at in places if at >= 0), default=0) - _BEFORE)
@@ -382,18 +382,18 @@ def proxy_conversations(call: RouteCall) -> JsonObject:
     return (call.service.watchers.get(call.tenant.name) or CacheWatcher()).as_json()
 
 
-_ONE = "/api/inspect/threads/{name}"
+_THREAD = "/api/inspect/threads/{name}"
 ROUTES = (
     Route("GET", "/api/inspect/threads", inspect_threads, ThreadRows),
     Route("GET", "/api/inspect/search", inspect_search, FoundEntries, query=SearchWords, errors=(404,)),
     Route("GET", "/api/inspect/audit", inspect_audit, dict[str, Any]),
     Route("GET", "/api/proxy/conversations", proxy_conversations, dict[str, Any], errors=(404,)),
-    Route("GET", _ONE, inspect_thread, ThreadPicture),
-    Route("GET", f"{_ONE}/request", inspect_request, RequestDetail, query=OneRequest),
-    Route("GET", f"{_ONE}/text", inspect_text, FullText, query=OneSegment),
-    Route("GET", f"{_ONE}/body", inspect_body, RequestBody, query=OneBody),
-    Route("GET", f"{_ONE}/compare", inspect_compare, Comparison, query=TwoRequests),
-    Route("GET", f"{_ONE}/where", inspect_where, Whereabouts, query=Wanted),
-    Route("GET", f"{_ONE}/what-if", inspect_what_if, WhatIf, query=OtherPolicy),
-    Route("GET", f"{_ONE}/entry", inspect_entry, FullText, query=OneEntry),
+    Route("GET", _THREAD, inspect_thread, ThreadPicture),
+    Route("GET", f"{_THREAD}/request", inspect_request, RequestDetail, query=OneRequest),
+    Route("GET", f"{_THREAD}/text", inspect_text, FullText, query=OneSegment),
+    Route("GET", f"{_THREAD}/body", inspect_body, RequestBody, query=OneBody),
+    Route("GET", f"{_THREAD}/compare", inspect_compare, Comparison, query=TwoRequests),
+    Route("GET", f"{_THREAD}/where", inspect_where, Whereabouts, query=Wanted),
+    Route("GET", f"{_THREAD}/what-if", inspect_what_if, WhatIf, query=OtherPolicy),
+    Route("GET", f"{_THREAD}/entry", inspect_entry, FullText, query=OneEntry),
 )

@@ -28,8 +28,8 @@ from quire.recall.meaning import installed
 from quire.server.access import Redactor
 from quire.values import Entry, JsonObject
 
-_Given = ParamSpec("_Given")
-_Made = TypeVar("_Made")
+_Params = ParamSpec("_Params")
+_Result = TypeVar("_Result")
 
 INSTRUCTIONS = """Quire keeps conversations with language models as logs of entries. `recall` finds older entries by \
 words and meaning, `show` gives the whole of one (also by a handle that a request names), `assemble` makes the request \
@@ -59,11 +59,11 @@ def make_server(store: Store, redactor: Redactor | None = None) -> MCPServer:
     return server
 
 
-def _with_plain_errors(kind: type[MCPServerError], method: Callable[_Given, _Made]) -> Callable[_Given, _Made]:
+def _with_plain_errors(kind: type[MCPServerError], method: Callable[_Params, _Result]) -> Callable[_Params, _Result]:
     """The method with its errors in one line: what happened, and the next step."""
 
     @functools.wraps(method)
-    def call(*args: _Given.args, **named: _Given.kwargs) -> _Made:
+    def call(*args: _Params.args, **named: _Params.kwargs) -> _Result:
         try:
             return method(*args, **named)
         except QuireError as error:
@@ -79,7 +79,7 @@ class _Reader:
         self.store, self.redactor = store, redactor
         self._recall = Recall(store, installed())
 
-    def _shown(self, value: Any) -> Any:
+    def _redacted(self, value: Any) -> Any:
         return self.redactor.value(msgspec.to_builtins(value))
 
     def _thread(self, name: str) -> quire.Thread:
@@ -89,15 +89,15 @@ class _Reader:
 
     def threads(self) -> JsonObject:
         """The threads of the store: name, number of entries, and what each was forked from."""
-        return {"threads": self._shown(self.store.threads())}
+        return {"threads": self._redacted(self.store.threads())}
 
     def assemble(self, thread: Thread, model: Model) -> JsonObject:
         """The request that a thread would send to a model now: its body, its tokens, and what it leaves out and why."""
         built = self._thread(thread).build(model)
         request = providers.render(built.prompt, model, cache=True, key=thread)
-        left_out = [{"entry": left.entry, "reason": left.reason} for left in built.left_out]
+        left_out = [{"entry": row.entry, "reason": row.reason} for row in built.left_out]
         return {
-            "body": self._shown(request.body),
+            "body": self._redacted(request.body),
             "tokens": built.tokens,
             "epoch": built.epoch,
             "left_out": [*left_out, *request.left_out],
@@ -121,7 +121,7 @@ class _Reader:
         thread: Annotated[str, Field(description="The thread, where `entry` is a number.")] = "",
     ) -> JsonObject:
         """The whole of one entry: what a handle or a cut result stands for."""
-        return self._entry(self._found(entry, thread))
+        return self._entry(self._find_entry(entry, thread))
 
     def records(
         self,
@@ -133,12 +133,12 @@ class _Reader:
         """Records of a schema or with a tag; with `q` those that have to do with it, the nearest first."""
         from quire.records import Records
 
-        kept, tags = Records(self.store), (tag,) if tag else ()
+        table, tags = Records(self.store), (tag,) if tag else ()
         if q:
-            found = [hit.record for hit in kept.search(q, nn=limit, tag=tags, schema_name=schema_name)]
+            records = [hit.record for hit in table.search(q, nn=limit, tag=tags, schema_name=schema_name)]
         else:
-            found = kept.list(schema_name=schema_name, tag=tags, limit=limit)
-        return {"records": self._shown(found)}
+            records = table.list(schema_name=schema_name, tag=tags, limit=limit)
+        return {"records": self._redacted(records)}
 
     def audit(
         self, path: Annotated[str, Field(description="A file or folder of recorded requests or sessions.")]
@@ -147,8 +147,8 @@ class _Reader:
         place = Path(path).expanduser()
         if not place.exists():
             raise NotFound(f"there is no file {path!r}.", hint="Give the path of a request log or a session.")
-        told: JsonObject = self._shown(audit(read_calls(place)).as_json())
-        return told
+        report: JsonObject = self._redacted(audit(read_calls(place)).as_json())
+        return report
 
     # Resources
 
@@ -167,27 +167,27 @@ class _Reader:
 
     def original(self, entry: str) -> str:
         """The text of an entry, by its id or handle."""
-        return self.redactor.text(original(self._found(entry)))
+        return self.redactor.text(original(self._find_entry(entry)))
 
     def record(self, record: str) -> str:
         """A record at its newest version."""
         from quire.records import Records
 
-        return msgspec.json.encode(self._shown(Records(self.store).read_full(record))).decode()
+        return msgspec.json.encode(self._redacted(Records(self.store).read_full(record))).decode()
 
     def _entry(self, entry: Entry) -> JsonObject:
         text = self.redactor.text(original(entry))
         return {"entry": entry.seq, "id": entry.id, "kind": entry.kind, "at": entry.at, "text": text}
 
-    def _found(self, entry: str, thread: str = "") -> Entry:
+    def _find_entry(self, entry: str, thread: str = "") -> Entry:
         if thread:
             self._thread(thread)
             place = int(entry) if entry.isascii() and entry.isdigit() else 0
-            found = self.store.read(thread, place - 1, 1) if place else []
-            match = found[0] if found else None
+            entries = self.store.read(thread, place - 1, 1) if place else []
+            match = entries[0] if entries else None
         else:
-            there = self.store.find(entry)
-            match = there[1] if there else None
+            located = self.store.find(entry)
+            match = located[1] if located else None
         if match is None:
             raise NotFound(f"no entry is called {entry!r}.", hint="Give an id or handle, or its number and a thread.")
         return match

@@ -92,25 +92,25 @@ class Mender:
         if not isinstance(body.get(wire.layout.field), list) or not body[wire.layout.field]:
             return Mended()
         with self._lock:
-            messages = [hashlib.sha256(plain_message(each)).digest() for each in wire.layout.messages(body)]
+            messages = [hashlib.sha256(plain_message(message)).digest() for message in wire.layout.messages(body)]
             key = self._conversation(call, wire, messages)
-            asked = next((at for at, each in enumerate(body[wire.layout.field]) if _asks(each)), 0)
-            name = f"{hashlib.sha256(call.session.encode() or messages[asked]).hexdigest()} {key}"
+            first_user = next((at for at, message in enumerate(body[wire.layout.field]) if _asks(message)), 0)
+            name = f"{hashlib.sha256(call.session.encode() or messages[first_user]).hexdigest()} {key}"
             if self._holdout and int(name[:8], 16) / 0x1_0000_0000 < self._holdout:
                 return Mended(held_out=True, conversation=name)
-            found = self._mended(call, wire, key, about)
-            return msgspec.structs.replace(found, conversation=name)
+            mended = self._mended(call, wire, key, about)
+            return msgspec.structs.replace(mended, conversation=name)
 
     def _conversation(self, call: SentCall, wire: Wire, messages: list[bytes]) -> int:
         """The conversation that a request goes on with: it shares messages, and most of its head or several of them."""
-        votes = Counter(key for each in set(messages) for key in self._holders.get(each, ()))
+        votes = Counter(key for digest in set(messages) for key in self._holders.get(digest, ()))
         head = _head_parts(call, wire)
         for key, shared in sorted(votes.items(), key=lambda item: (-item[1], -item[0])):
-            known = self._heads.get(key)
-            if known is None or known[0] != (call.session, call.provider, call.model):
+            stored = self._heads.get(key)
+            if stored is None or stored[0] != (call.session, call.provider, call.model):
                 continue
-            if 2 * _length(known[1] & head) >= _length(known[1] | head) or (
-                shared > 1 and bool(known[1]) == bool(head)
+            if 2 * _length(stored[1] & head) >= _length(stored[1] | head) or (
+                shared > 1 and bool(stored[1]) == bool(head)
             ):
                 break
         else:
@@ -119,11 +119,11 @@ class Mender:
             self._heads[key] = (call.session, call.provider, call.model), head
             if len(self._heads) > _MOST_CONVERSATIONS:
                 self._heads.pop(next(iter(self._heads)))
-        for each in messages:
-            held = self._holders.setdefault(each, [])
-            self._holders.move_to_end(each)
-            if key not in held:
-                held[:] = [*held[-7:], key]
+        for digest in messages:
+            holders = self._holders.setdefault(digest, [])
+            self._holders.move_to_end(digest)
+            if key not in holders:
+                holders[:] = [*holders[-7:], key]
         while len(self._holders) > _MOST_MESSAGES:
             self._holders.popitem(last=False)
         return key
@@ -178,14 +178,14 @@ class Mender:
     ) -> tuple[str, ...]:
         """The rules because of which the provider would refuse what it would have taken."""
         headers = dict(about.get("headers") or {})
-        mended = _wrong(draft.body, call, with_betas(headers, draft.betas))
-        own = _wrong(call.body, call, headers) if mended else mended
-        if mended <= own:
+        mended_errors = _broken_rules(draft.body, call, with_betas(headers, draft.betas))
+        own_errors = _broken_rules(call.body, call, headers) if mended_errors else mended_errors
+        if mended_errors <= own_errors:
             return ()
         alone = []
         for name in fired:
-            tried, _ = self._applied(call.body, before, wire, info, [each for each in self._rules if each == name])
-            if not _wrong(tried.body, call, with_betas(headers, tried.betas)) <= own:
+            tried, _ = self._applied(call.body, before, wire, info, [rule for rule in self._rules if rule == name])
+            if not _broken_rules(tried.body, call, with_betas(headers, tried.betas)) <= own_errors:
                 alone.append(name)
         return tuple(alone or fired)
 
@@ -200,9 +200,9 @@ class Mender:
                     value = json.loads(line)
                 except ValueError:
                     continue  # the first one, cut in the middle
-                given = value.get("given") or value.get("request")
-                if isinstance(given, dict):
-                    self.mend(given, value)
+                body = value.get("given") or value.get("request")
+                if isinstance(body, dict):
+                    self.mend(body, value)
 
 
 def _asks(message: Json) -> bool:
@@ -227,7 +227,7 @@ def state_rules(state: HeadState) -> Iterator[str]:
 def _with_tails(draft: BodyDraft) -> bool:
     """Put what was told behind earlier messages where it stood, and what is new behind the last one."""
     field, out, running = draft.wire.layout.field, list[Json](), hashlib.sha256()
-    messages, told = draft.messages, False
+    messages, joined = draft.messages, False
     if messages and (draft.tail.texts or draft.tail.messages):
         whole = hashlib.sha256()
         for message in messages:
@@ -239,10 +239,10 @@ def _with_tails(draft: BodyDraft) -> bool:
         if tail is None or not isinstance(message, dict):
             out.append(message)
             continue
-        told = True
+        joined = True
         out += _behind(message, tail, draft)
-    draft.body = {**draft.body, field: out} if told else draft.body
-    return told
+    draft.body = {**draft.body, field: out} if joined else draft.body
+    return joined
 
 
 def _behind(message: JsonObject, tail: Tail, draft: BodyDraft) -> list[Json]:
@@ -265,13 +265,13 @@ def _length(parts: Counter[str]) -> int:
     return sum(len(part) * times for part, times in parts.items())
 
 
-def _wrong(body: JsonObject, call: SentCall, headers: Mapping[str, str]) -> set[str]:
-    return {each.row for each in errors(validate(body, call.provider, call.model or None, headers=headers))}
+def _broken_rules(body: JsonObject, call: SentCall, headers: Mapping[str, str]) -> set[str]:
+    return {finding.row for finding in errors(validate(body, call.provider, call.model or None, headers=headers))}
 
 
 def with_betas(headers: Mapping[str, str], betas: Iterable[str]) -> dict[str, str]:
     """The headers, with the beta versions that a mended request needs."""
-    named = [each.strip() for each in headers.get("anthropic-beta", "").split(",") if each.strip()]
+    named = [beta.strip() for beta in headers.get("anthropic-beta", "").split(",") if beta.strip()]
     both = ",".join(dict.fromkeys([*named, *betas]))
     return {**headers, "anthropic-beta": both} if both else dict(headers)
 
@@ -283,25 +283,25 @@ def is_subscription(headers: Mapping[str, str]) -> bool:
     return opens or "chatgpt-account-id" in headers or "oauth-" in headers.get("anthropic-beta", "")
 
 
-def difference(given: Json, mended: Json, path: str = "", most: int = 12) -> list[str]:
+def difference(before: Json, after: Json, path: str = "", most: int = 12) -> list[str]:
     """What became of what, a line each: `tools.0.name: 'a' -> 'b'`."""
-    if written_like(given) == written_like(mended):
+    if _json_text(before) == _json_text(after):
         return []
-    same_kind = type(given) is type(mended)
-    if same_kind and isinstance(given, dict):
-        names = list(dict.fromkeys((*given, *mended)))
-        pairs = [(f"{path}.{name}".lstrip("."), given.get(name), mended.get(name)) for name in names]
-    elif same_kind and isinstance(given, list):
-        size = max(len(given), len(mended))
-        pairs = [(f"{path}.{at}", _at(given, at), _at(mended, at)) for at in range(size)]
+    same_kind = type(before) is type(after)
+    if same_kind and isinstance(before, dict):
+        names = list(dict.fromkeys((*before, *after)))
+        pairs = [(f"{path}.{name}".lstrip("."), before.get(name), after.get(name)) for name in names]
+    elif same_kind and isinstance(before, list):
+        size = max(len(before), len(after))
+        pairs = [(f"{path}.{at}", _at(before, at), _at(after, at)) for at in range(size)]
     else:
-        return [f"{path}: {_short(given)} -> {_short(mended)}"]
+        return [f"{path}: {_short(before)} -> {_short(after)}"]
     lines = [line for where, was, now in pairs for line in difference(was, now, where)]
     lines = lines or [f"{path or 'body'}: keys in another order"]
     return lines if len(lines) <= most else [*lines[:most], f"… and {len(lines) - most} more"]
 
 
-def written_like(value: Json) -> str:
+def _json_text(value: Json) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -326,7 +326,7 @@ class Savings:
         self._arms: dict[str, tuple[bool, int, float]] = {}
         self._caches: OrderedDict[str, Simulator] = OrderedDict()
 
-    def add(self, call: SentCall, given: JsonObject, mended: Mended, at_ms: int) -> None:
+    def add(self, call: SentCall, original: JsonObject, mended: Mended, at_ms: int) -> None:
         """One answered request of a conversation that is mended, or held out."""
         if call.usage is None or not mended.conversation:
             return
@@ -335,33 +335,33 @@ class Savings:
             self._count(mended, call.usage, paid)
             if mended.held_out:
                 return
-            own = self._without(call, given, mended.conversation, at_ms)
+            before = self._without(call, original, mended.conversation, at_ms)
         except QuireError:
             return  # a model that nobody knows the cache or the price of
         if mended.rules:
             key = " + ".join(mended.rules)
             times, tokens, usd = self.by_rules.get(key, (0, 0, 0.0))
-            unmended = cost(own, f"{call.provider}:{call.model}", at_ms).amount_usd or 0.0
-            self.by_rules[key] = (times + 1, tokens + call.usage.cache_read - own.cache_read, usd + unmended - paid)
+            unmended = cost(before, f"{call.provider}:{call.model}", at_ms).amount_usd or 0.0
+            self.by_rules[key] = (times + 1, tokens + call.usage.cache_read - before.cache_read, usd + unmended - paid)
 
     def _count(self, mended: Mended, used: Usage, paid: float) -> None:
         _, tokens, usd = self._arms.get(mended.conversation, (True, 0, 0.0))
         self._arms[mended.conversation] = not mended.held_out, tokens + used.input_total, usd + paid
 
-    def _without(self, call: SentCall, given: JsonObject, conversation: str, at_ms: int) -> Usage:
+    def _without(self, call: SentCall, original: JsonObject, conversation: str, at_ms: int) -> Usage:
         """What the application's own request would have used, in the tokens that were reported."""
         target = f"{call.provider}:{call.model}"
         cache = self._caches.setdefault(f"{conversation} {target}", Simulator(target))
         self._caches.move_to_end(f"{conversation} {target}")
         while len(self._caches) > 500:
             self._caches.popitem(last=False)
-        found = cache.step(at_ms, given)
+        step = cache.step(at_ms, original)
         assert call.usage is not None
         # The provider counted what was sent, which mending may have made longer.
-        sent = Simulator(target).step(at_ms, call.body) if call.body else found
+        sent = Simulator(target).step(at_ms, call.body) if call.body else step
         scale = call.usage.input_total / max(1, sent.total)
-        figures = (found.total, found.read, found.write_5m, found.write_1h)
-        total, read, write_5m, write_1h = (round(scale * each) for each in figures)
+        figures = (step.total, step.read, step.write_5m, step.write_1h)
+        total, read, write_5m, write_1h = (round(scale * figure) for figure in figures)
         return msgspec.structs.replace(
             call.usage,
             input_total=total,
@@ -380,7 +380,7 @@ class Savings:
 
     def measured(self, rounds: int = 400) -> JsonObject | None:
         """The saving a token against the held-out conversations, with the interval that 95 of 100 draws lie in."""
-        arms = [[(tokens, usd) for kept, tokens, usd in self._arms.values() if kept is arm] for arm in (True, False)]
+        arms = [[row[1:] for row in self._arms.values() if row[0] is arm] for arm in (True, False)]
         if min(map(len, arms)) < 2:
             return None
         dice = random.Random(0)
@@ -395,8 +395,8 @@ class Savings:
 
 
 def _saving(arms: Sequence[Sequence[tuple[int, float]]]) -> float:
-    mended, held = (sum(usd for _, usd in arm) / max(1, sum(tokens for tokens, _ in arm)) for arm in arms)
-    return 1 - mended / held if held else 0.0
+    mended, held_out = (sum(usd for _, usd in arm) / max(1, sum(tokens for tokens, _ in arm)) for arm in arms)
+    return 1 - mended / held_out if held_out else 0.0
 
 
 # Histories that outgrow a budget: fitted by the engine, and what was cut found again for the model.
@@ -440,15 +440,15 @@ class Budget:
         from quire.recall.search import Recall
 
         wire, fitter = wire_of(target, body), self._fitters.get(conversation)
-        said = [entry for entry in read(wire).entries if entry.kind != "call" or entry.name == "recall"]
-        calls = [entry for entry in said if entry.kind == "call"]
+        entries = [entry for entry in read(wire).entries if entry.kind != "call" or entry.name == "recall"]
+        calls = [entry for entry in entries if entry.kind == "call"]
         if fitter is None or not calls:
             return None
         with SqliteStore(":memory:") as store:
             store.append("it", fitter.entries)
             run = recall_tool(Recall(store), "it", shown=frozenset)
-            found = [(call, values.result(call.call_id, None, _recalled(run, call.args))) for call in calls]
-        spoken = assistant(said, Policy(model=target, thinking=True)), results(found)
+            answered = [(call, values.result(call.call_id, None, _recalled(run, call.args))) for call in calls]
+        spoken = assistant(entries, Policy(model=target, thinking=True)), results(answered)
         field = wire.layout.field
         # A conversation begins with the user: what he says here is not taken over.
         behind = wire.layout.messages(_render_messages(target, wire, *spoken))[1:]
@@ -464,8 +464,8 @@ def _render_messages(target: str, wire: Wire, *messages: Message, tools: tuple[J
 
 
 def _recalled(run: Callable[..., str], args: JsonObject) -> str:
-    known = {name: args[name] for name in ("query", "handle", "k", "start") if name in args}
+    arguments = {name: args[name] for name in ("query", "handle", "k", "start") if name in args}
     try:
-        return run(**known)
+        return run(**arguments)
     except (QuireError, TypeError, ValueError) as error:
         return f"Error: {error}"

@@ -127,15 +127,15 @@ def tool_order(draft: BodyDraft) -> bool:
     tools = draft.body.get("tools")
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
         return False
-    seen = draft.state.tools = tuple(dict.fromkeys((*draft.state.tools, *map(tool_name, _offered(tools)))))
-    ranks = {name: rank for rank, name in enumerate(seen)}
+    names = draft.state.tools = tuple(dict.fromkeys((*draft.state.tools, *map(tool_name, _offered(tools)))))
+    ranks = {name: rank for rank, name in enumerate(names)}
     better = [
-        {**tool, field: sorted(tool[field], key=lambda each: ranks[tool_name(each)])}
+        {**tool, field: sorted(tool[field], key=lambda inner: ranks[tool_name(inner)])}
         if (field := _inner_field(tool))
         else tool
         for tool in tools
     ]
-    better.sort(key=lambda tool: min((ranks[tool_name(each)] for each in _offered([tool])), default=0))
+    better.sort(key=lambda tool: min((ranks[tool_name(inner)] for inner in _offered([tool])), default=0))
     if list(map(written, better)) == list(map(written, tools)):
         return False
     draft.body = {**draft.body, "tools": better}
@@ -161,10 +161,10 @@ def late_tools(draft: BodyDraft) -> bool:
     first, now, features = (draft.state.first.get("tools") or [], draft.body.get("tools") or [], draft.info.features)
     if not first or not features.late_tools or draft.wire.name not in _LATE_TOOLS:
         return False
-    known = {tool_name(tool): bare_tool(tool) for tool in first}
+    first_tools = {tool_name(tool): bare_tool(tool) for tool in first}
     by_name = {tool_name(tool): tool for tool in now}
-    new = [tool for name, tool in by_name.items() if name not in known]
-    stays = all(bare_tool(by_name.get(name, {})) == tool for name, tool in known.items())
+    new = [tool for name, tool in by_name.items() if name not in first_tools]
+    stays = all(bare_tool(by_name.get(name, {})) == tool for name, tool in first_tools.items())
     # What joined cannot be taken back: where such a tool is gone the list is the application's own again.
     if not stays or not set(draft.state.late_tools) <= set(by_name) or not new:
         draft.state.late_tools = ()
@@ -189,7 +189,7 @@ def _late_tools_responses(draft: BodyDraft, tools: list[JsonObject]) -> None:
 
 def _late_tools_anthropic(draft: BodyDraft, tools: list[JsonObject]) -> None:
     inline = [{"type": "tool_definition", "definition": bare_tool(tool)} for tool in tools]
-    _system_message(draft, {"content": [{"type": "tool_addition", "tool": each} for each in inline]})
+    _system_message(draft, {"content": [{"type": "tool_addition", "tool": definition} for definition in inline]})
 
 
 _LATE_TOOLS: dict[str, Callable[[BodyDraft, list[JsonObject]], None]] = {
@@ -214,7 +214,7 @@ def late_effort(draft: BodyDraft) -> bool:
     holder = {"openai-responses": "reasoning", "anthropic": "output_config"}.get(draft.wire.name)
     if holder is None or not draft.info.features.late_effort:
         return False
-    first, now = ((each.get(holder) or {}).get("effort") for each in (draft.state.first, draft.body))
+    first, now = ((body.get(holder) or {}).get("effort") for body in (draft.state.first, draft.body))
     if not first or not now:
         return False
     current = draft.state.effort or first
@@ -261,8 +261,8 @@ def _texts_below(value: Json, path: Path) -> Iterator[tuple[Path, str]]:
     if isinstance(value, str):
         yield path, value
     inner = value if isinstance(value, list) else ()
-    for at, each in enumerate(inner):
-        yield from _texts_below(each, (*path, at))
+    for at, item in enumerate(inner):
+        yield from _texts_below(item, (*path, at))
     for name in ("text", "content", "parts") if isinstance(value, dict) else ():
         if name in value:
             yield from _texts_below(value[name], (*path, name))
@@ -296,8 +296,8 @@ def _changed_head(draft: BodyDraft, kind: str, tag: str) -> bool:
     changed = [path for path in now if first.get(path) != now[path]]
     if first.keys() != now.keys() or not changed:
         return False
-    found = {path: changed_sections(first[path], now[path]) for path in changed}
-    fits = [path for path in changed if {name for name, _ in found[path]} == {kind}]
+    sections = {path: changed_sections(first[path], now[path]) for path in changed}
+    fits = [path for path in changed if {name for name, _ in sections[path]} == {kind}]
     untold = [path for path in fits if draft.state.texts.get(path, first[path]) != now[path]]
     if not fits or (untold and not draft.takes_text and draft.wire.name != "gemini"):
         return False
@@ -328,8 +328,8 @@ def changed_sections(old: str, new: str) -> list[tuple[str, str]]:
         elif _RETRIEVED.search(header):
             out.append(("retrieved", section))
         elif _STATE.search(header) or all(map(_STATE.search, filter(str.strip, (*old_lines, *new_lines)))):
-            gone = "" if new_lines else "No longer so:\n"
-            out.append(("volatile", gone + (section if header and new_lines else "\n".join(new_lines or old_lines))))
+            preface = "" if new_lines else "No longer so:\n"
+            out.append(("volatile", preface + (section if header and new_lines else "\n".join(new_lines or old_lines))))
         else:
             out.append(("", ""))
     return out
@@ -340,7 +340,7 @@ def _changed_part(old: str, new: str) -> str:
     if len(new) <= 200:
         return new
     before = {*_SENTENCE.split(old)}
-    return " ".join(each for each in _SENTENCE.split(new) if each not in before)
+    return " ".join(sentence for sentence in _SENTENCE.split(new) if sentence not in before)
 
 
 _SENTENCE = re.compile(r"(?<=[.!?;])\s+")
@@ -375,8 +375,8 @@ def _changed_front(draft: BodyDraft) -> bool:
         return False
     at = moved[0]
     path: Path = (draft.wire.layout.field, at)
-    texts = ["\n".join(text for _, text in _texts_below(each, ())) for each in (before[at], now[at])]
-    is_user = all(isinstance(each, dict) and each.get("role") == "user" for each in (before[at], now[at]))
+    texts = ["\n".join(text for _, text in _texts_below(message, ())) for message in (before[at], now[at])]
+    is_user = all(isinstance(message, dict) and message.get("role") == "user" for message in (before[at], now[at]))
     if is_user and min(map(len, texts)) > 200:
         if draft.state.texts.get(path, texts[0]) != texts[1]:
             if not draft.takes_text:

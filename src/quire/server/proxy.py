@@ -117,8 +117,8 @@ class Passing:
                 # Nothing of it needs to be known before it goes on.
                 upload = _Upload(receive, first)
                 await _until_gone(self._ask(scope, upload, send), receive, upload)
-            elif (given := await _whole(receive, first)) is not None:
-                await _until_gone(self._ask(scope, given, send), receive)
+            elif (content := await _whole(receive, first)) is not None:
+                await _until_gone(self._ask(scope, content, send), receive)
             return
         body = _Upload(receive) if _has_body(scope) else None
         request = self.request(scope["method"], path, query, scope["headers"], body)
@@ -128,12 +128,12 @@ class Passing:
         """What goes on: the same path behind the base URL, the same headers, the same bytes."""
         import httpx
 
-        kept = [(name, value) for name, value in headers if name not in _HOP]
+        forwarded = [(name, value) for name, value in headers if name not in _HOP]
         if isinstance(content, bytes):
-            kept = [(name, value) for name, value in kept if name != b"content-length"]
+            forwarded = [(name, value) for name, value in forwarded if name != b"content-length"]
         if self.options.key:
-            kept, query = _with_key(kept, query, path.decode("latin-1"), self.options.key)
-        return httpx.Request(method, self._full_url(path, query), headers=kept, content=content)
+            forwarded, query = _with_key(forwarded, query, path.decode("latin-1"), self.options.key)
+        return httpx.Request(method, self._full_url(path, query), headers=forwarded, content=content)
 
     def _parsed_url(self, path: bytes, query: bytes) -> httpx.URL:
         import httpx
@@ -145,96 +145,96 @@ class Passing:
         """The path behind the base URL: a version that both name stands once, one that none names is put in."""
         base = self._to
         versions: list[str] = []
-        while found := _VERSION.match(path):
-            versions.append(found[1])
-            path = path[found.end() :]
-        own = _VERSION.match("/" + base.rsplit("/", 1)[-1])
-        if own and base.count("/") > 2:
-            base, versions = base.rsplit("/", 1)[0], versions or [own[1]]
+        while version := _VERSION.match(path):
+            versions.append(version[1])
+            path = path[version.end() :]
+        base_version = _VERSION.match("/" + base.rsplit("/", 1)[-1])
+        if base_version and base.count("/") > 2:
+            base, versions = base.rsplit("/", 1)[0], versions or [base_version[1]]
         if not versions and not urlsplit(base).path and _UNVERSIONED.match(path):
             versions = ["v1beta" if ":" in path.rsplit("/", 1)[-1] else "v1"]
         return base + (f"/{versions[-1]}" if versions else "") + path
 
-    async def _ask(self, scope: Any, given: bytes | _Upload, send: Any) -> None:
+    async def _ask(self, scope: Any, content: bytes | _Upload, send: Any) -> None:
         """A request to a model: read along, and told to the watcher however it ends."""
         path, query = _path(scope)
-        taken = _Taken(self, path, scope["headers"], given if isinstance(given, bytes) else b"")
-        headers = await self._prepared(taken, scope["headers"])
-        request = self.request("POST", path, query, headers, taken.sent if isinstance(given, bytes) else given)
-        taken.host, taken.path = request.url.host, request.url.path
+        exchange = _OpenExchange(self, path, scope["headers"], content if isinstance(content, bytes) else b"")
+        headers = await self._prepared(exchange, scope["headers"])
+        request = self.request("POST", path, query, headers, exchange.sent if isinstance(content, bytes) else content)
+        exchange.host, exchange.path = request.url.host, request.url.path
         try:
-            if taken.fitted is None:
-                await self._pass(request, taken.tapped(send), taken.piece)
+            if exchange.fitted is None:
+                await self._pass(request, exchange.tapped(send), exchange.piece)
             else:
                 again = partial(self.request, "POST", path, query, headers)
-                await self._recalled(taken, again, taken.tapped(send))
-            taken.whole = True
+                await self._recalled(exchange, again, exchange.tapped(send))
+            exchange.whole = True
         finally:
             # Also where the application has gone: what came is recorded, and nothing more is asked for.
-            if isinstance(given, _Upload):
-                taken.given = taken.sent = b"".join(given.pieces)
-            taken.end()
+            if isinstance(content, _Upload):
+                exchange.given = exchange.sent = b"".join(content.pieces)
+            exchange.end()
 
-    async def _prepared(self, taken: _Taken, headers: Headers) -> Headers:
+    async def _prepared(self, exchange: _OpenExchange, headers: Headers) -> Headers:
         """The headers of what goes on; what fails in Quire leaves a request as it came."""
         if self._finder is None:
             return headers
         try:
-            return await asyncio.to_thread(self._prepare, taken, headers, self._finder)
+            return await asyncio.to_thread(self._prepare, exchange, headers, self._finder)
         except Exception as error:  # whatever it is, it must not fail the application
-            taken.sent, taken.mended, taken.fitted = taken.given, Mended(), None
+            exchange.sent, exchange.mended, exchange.fitted = exchange.given, Mended(), None
             self.watcher.fail(f"a request went on as it came: {type(error).__name__}: {error}")
             return headers
 
-    def _prepare(self, taken: _Taken, headers: Headers, finder: Mender) -> Headers:
+    def _prepare(self, exchange: _OpenExchange, headers: Headers, finder: Mender) -> Headers:
         texts = _texts(headers)
         if is_subscription(texts) and not self.options.force:
             return headers
-        body = json.loads(plain(taken.given, texts.get("content-encoding", "")))
-        about = {"host": urlsplit(self._to).hostname, "path": taken.path, "headers": texts}
-        about["model"] = model_in(taken.path)
-        found = finder.mend(body, about)
+        body = json.loads(plain(exchange.given, texts.get("content-encoding", "")))
+        about = {"host": urlsplit(self._to).hostname, "path": exchange.path, "headers": texts}
+        about["model"] = model_in(exchange.path)
+        mended = finder.mend(body, about)
         if self.options.dry_run:
-            lines = [] if found.body is None else difference(body, found.body)
-            found = Mended(refused=found.refused, difference=tuple(lines), conversation=found.conversation)
-        taken.mended, changed = found, found.body
-        if self._budget is not None and found.conversation and not self.options.dry_run:
-            changed = self._fitted(taken, changed or body, call_of("", about, body, None)) or changed
-        if self.options.ask_provider and taken.fitted is None:
-            changed = self._asking(taken, body, about)
+            lines = [] if mended.body is None else difference(body, mended.body)
+            mended = Mended(refused=mended.refused, difference=tuple(lines), conversation=mended.conversation)
+        exchange.mended, changed = mended, mended.body
+        if self._budget is not None and mended.conversation and not self.options.dry_run:
+            changed = self._fitted(exchange, changed or body, call_of("", about, body, None)) or changed
+        if self.options.ask_provider and exchange.fitted is None:
+            changed = self._asking(exchange, body, about)
         if changed is None:
             return headers
-        if taken.sent is taken.given:
-            taken.sent = json.dumps(changed, ensure_ascii=False, separators=(",", ":")).encode()
-        return _headers_of(headers, found.betas)
+        if exchange.sent is exchange.given:
+            exchange.sent = json.dumps(changed, ensure_ascii=False, separators=(",", ":")).encode()
+        return _headers_of(headers, mended.betas)
 
-    def _fitted(self, taken: _Taken, body: JsonObject, call: SentCall) -> JsonObject | None:
+    def _fitted(self, exchange: _OpenExchange, body: JsonObject, call: SentCall) -> JsonObject | None:
         """The request inside the budget, where it does not fit as it is."""
         assert self._budget is not None
         target = f"{call.provider}:{call.model}"
-        conversation = taken.mended.conversation
+        conversation = exchange.mended.conversation
         fitted = self._budget.fit(body, conversation, target, self.watcher.input_totals.pop(conversation, 0))
         if fitted is not None:
-            taken.fitted, taken.target = fitted, target
-            rules = (*taken.mended.rules, "fitted")
-            taken.mended = msgspec.structs.replace(taken.mended, body=fitted, rules=rules)
+            exchange.fitted, exchange.target = fitted, target
+            rules = (*exchange.mended.rules, "fitted")
+            exchange.mended = msgspec.structs.replace(exchange.mended, body=fitted, rules=rules)
         return fitted
 
-    async def _recalled(self, taken: _Taken, again: Callable[[bytes], httpx.Request], send: Any) -> None:
+    async def _recalled(self, exchange: _OpenExchange, again: Callable[[bytes], httpx.Request], send: Any) -> None:
         """Ask until the model recalls nothing more: what it looked up is between it and the proxy."""
-        held: list[Any] = []
+        messages: list[Any] = []
 
         async def hold(message: Any) -> None:
-            held.append(message)
+            messages.append(message)
 
-        body = taken.fitted
+        body = exchange.fitted
         for _ in range(5):
-            held.clear()
-            part = _Taken(self, taken.path.encode("latin-1"), taken.headers, taken.given)
-            part.sent, part.mended, part.host = taken.sent, taken.mended, taken.host
-            await self._pass(again(taken.sent), part.tapped(hold), part.piece)
+            messages.clear()
+            part = _OpenExchange(self, exchange.path.encode("latin-1"), exchange.headers, exchange.given)
+            part.sent, part.mended, part.host = exchange.sent, exchange.mended, exchange.host
+            await self._pass(again(exchange.sent), part.tapped(hold), part.piece)
             try:
-                body = await asyncio.to_thread(self._follow_up, body, part, taken)
+                body = await asyncio.to_thread(self._follow_up, body, part, exchange)
             except Exception as error:  # the reply goes on as it came
                 self.watcher.fail(f"a recall could not be answered: {type(error).__name__}: {error}")
                 body = None
@@ -242,14 +242,14 @@ class Passing:
                 break
             part.whole = True
             part.end()
-            taken.sent = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
-            rules = tuple(dict.fromkeys((*taken.mended.rules, "recalled")))
-            taken.mended = msgspec.structs.replace(taken.mended, rules=rules)
-        for message in held:
+            exchange.sent = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+            rules = tuple(dict.fromkeys((*exchange.mended.rules, "recalled")))
+            exchange.mended = msgspec.structs.replace(exchange.mended, rules=rules)
+        for message in messages:
             await send(message)
-            taken.piece(message.get("body", b""))
+            exchange.piece(message.get("body", b""))
 
-    def _follow_up(self, body: JsonObject | None, part: _Taken, taken: _Taken) -> JsonObject | None:
+    def _follow_up(self, body: JsonObject | None, part: _OpenExchange, taken: _OpenExchange) -> JsonObject | None:
         if self._budget is None or body is None or part.status != 200:
             return None
         data = plain(bytes(part.reply), part.reply_headers.get("content-encoding", ""))
@@ -266,19 +266,19 @@ class Passing:
 
         return self._budget.follow_up(body, read, taken.mended.conversation, taken.target)
 
-    def _asking(self, taken: _Taken, given: JsonObject, about: JsonObject) -> JsonObject | None:
+    def _asking(self, exchange: _OpenExchange, body: JsonObject, about: JsonObject) -> JsonObject | None:
         """The request with a question for the provider: what could it not reuse of the reply before?"""
-        own = taken.mended.body if taken.mended.body is not None else given
-        call, id = call_of("", about, own, None), self.watcher.reply_ids.get(taken.mended.conversation)
+        base = exchange.mended.body if exchange.mended.body is not None else body
+        call, id = call_of("", about, base, None), self.watcher.reply_ids.get(exchange.mended.conversation)
         if id is None or not model_info(f"{call.provider}:{call.model}").features.diagnostics:
-            return taken.mended.body
-        asking = wire_of(call.provider, own).diagnosed(own, id)
-        added = {name: value for name, value in asking.items() if name not in own}
-        if own is given and len(added) + len(own) == len(asking) and all(asking[name] == own[name] for name in own):
+            return exchange.mended.body
+        asking = wire_of(call.provider, base).diagnosed(base, id)
+        added = {name: value for name, value in asking.items() if name not in base}
+        if base is body and len(added) + len(base) == len(asking) and all(asking[name] == base[name] for name in base):
             # All else stays as it was written.
             front = json.dumps(added, separators=(",", ":"))[:-1].encode() + b","
-            text = plain(taken.given, _texts(taken.headers).get("content-encoding", "")).lstrip()
-            taken.sent = front + text[1:] if own else taken.given
+            text = plain(exchange.given, _texts(exchange.headers).get("content-encoding", "")).lstrip()
+            exchange.sent = front + text[1:] if base else exchange.given
         return asking
 
     async def _pass(self, request: httpx.Request, send: Any, piece_seen: Callable[[bytes], None]) -> None:
@@ -302,13 +302,13 @@ class Passing:
             await asyncio.shield(reply.aclose())
 
 
-class _Taken:
+class _OpenExchange:
     """What is kept of one request to a model while it passes, for the watcher."""
 
-    def __init__(self, passing: Passing, path: bytes, headers: Headers, given: bytes) -> None:
+    def __init__(self, passing: Passing, path: bytes, headers: Headers, body: bytes) -> None:
         self._watcher = passing.watcher
         self.path, self.host = path.decode("latin-1"), ""
-        self.given = self.sent = given
+        self.given = self.sent = body
         self.mended = Mended()
         # The request as it was fitted into a budget, and the model it goes to.
         self.fitted: JsonObject | None = None
@@ -378,9 +378,9 @@ def _has_body(scope: Any) -> bool:
 def _headers_of(headers: Headers, betas: tuple[str, ...]) -> Headers:
     """The headers of a body that is no longer the application's own: it is not compressed, and may need betas."""
     texts = _texts(headers)
-    kept = [(name, value) for name, value in headers if name not in (b"content-encoding", b"anthropic-beta")]
+    others = [(name, value) for name, value in headers if name not in (b"content-encoding", b"anthropic-beta")]
     both = with_betas({"anthropic-beta": texts.get("anthropic-beta", "")}, betas).get("anthropic-beta")
-    return [*kept, (b"anthropic-beta", both.encode())] if both else kept
+    return [*others, (b"anthropic-beta", both.encode())] if both else others
 
 
 async def _whole(receive: Any, message: Any) -> bytes | None:
@@ -418,13 +418,13 @@ class _Upload:
 async def _until_gone(work: Any, receive: Any, body: _Upload | None = None) -> None:
     """Do the work; an application that goes away ends it."""
 
-    async def gone() -> None:
+    async def disconnected() -> None:
         if body is not None:
             await body.ended.wait()
         while (await receive())["type"] != "http.disconnect":
             pass
 
-    task, leaving = asyncio.ensure_future(work), asyncio.ensure_future(gone())
+    task, leaving = asyncio.ensure_future(work), asyncio.ensure_future(disconnected())
     try:
         await asyncio.wait({task, leaving}, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -445,15 +445,15 @@ async def _refuse(send: Any, why: str) -> None:
 def _with_key(headers: Headers, query: bytes, path: str, key: str) -> tuple[Headers, bytes]:
     """The proxy's own key in place of the application's, where the provider looks for it."""
     names = {name for name, _ in headers}
-    kept = [(name, value) for name, value in headers if name not in _KEY_HEADERS]
-    asked = [(name, value) for name, value in parse_qsl(query.decode("latin-1")) if name != "key"]
+    others = [(name, value) for name, value in headers if name not in _KEY_HEADERS]
+    parameters = [(name, value) for name, value in parse_qsl(query.decode("latin-1")) if name != "key"]
     if b"anthropic-version" in names or "/messages" in path:
-        own = (b"x-api-key", key.encode())
+        key_header = (b"x-api-key", key.encode())
     elif ":" in path or b"x-goog-api-key" in names or path.startswith("/v1beta"):
-        own, query = (b"x-goog-api-key", key.encode()), urlencode(asked).encode()
+        key_header, query = (b"x-goog-api-key", key.encode()), urlencode(parameters).encode()
     else:
-        own = (b"authorization", f"Bearer {key}".encode())
-    return [*kept, own], query
+        key_header = (b"authorization", f"Bearer {key}".encode())
+    return [*others, key_header], query
 
 
 # One conversation over a WebSocket: frames pass as they are, both ways.
@@ -464,7 +464,7 @@ class SocketPassing:
 
     def __init__(self, passing: Passing, scope: Any, receive: Any, send: Any) -> None:
         self._passing, self._scope, self._receive, self._send = passing, scope, receive, send
-        self._taken: _Taken | None = None
+        self._exchange: _OpenExchange | None = None
 
     async def run(self) -> None:
         """Connect to the provider first: what it refuses is refused with its own words."""
@@ -472,17 +472,17 @@ class SocketPassing:
         from websockets.exceptions import InvalidStatus, WebSocketException
 
         path, query = _path(self._scope)
-        asked = self._passing.request("GET", path, query, self._scope["headers"], None)
-        kept = [
+        request = self._passing.request("GET", path, query, self._scope["headers"], None)
+        forwarded = [
             (name.decode("latin-1"), value.decode("latin-1"))
-            for name, value in asked.headers.raw
+            for name, value in request.headers.raw
             if name.lower() != b"host" and not name.lower().startswith(b"sec-websocket-")
         ]
         assert (await self._receive())["type"] == "websocket.connect"
         try:
             upstream = await connect(
-                str(asked.url.copy_with(scheme="wss" if asked.url.scheme == "https" else "ws")),
-                additional_headers=kept,
+                str(request.url.copy_with(scheme="wss" if request.url.scheme == "https" else "ws")),
+                additional_headers=forwarded,
                 subprotocols=self._scope.get("subprotocols") or None,
                 user_agent_header=None,
                 max_size=None,
@@ -492,22 +492,22 @@ class SocketPassing:
         except InvalidStatus as error:
             reply = error.response
             headers = [(name.lower().encode(), value.encode()) for name, value in reply.headers.raw_items()]
-            await self._deny(reply.status_code, [each for each in headers if each[0] not in _HOP], bytes(reply.body))
+            await self._deny(reply.status_code, [pair for pair in headers if pair[0] not in _HOP], bytes(reply.body))
             return
         except (OSError, WebSocketException, TimeoutError) as error:
             await _refuse(self._denying, f"{self._passing.options.to} could not be reached: {error}")
             return
         async with upstream:
             response = upstream.response
-            told = response.headers.raw_items() if response is not None else ()
+            raw_headers = response.headers.raw_items() if response is not None else ()
             headers = [
                 (name.lower().encode(), value.encode())
-                for name, value in told
+                for name, value in raw_headers
                 if name.lower().encode() not in _HOP and not name.lower().startswith("sec-websocket-")
             ]
             accepted = {"type": "websocket.accept", "subprotocol": upstream.subprotocol, "headers": headers}
             await self._send(accepted)
-            await self._converse(upstream, asked)
+            await self._converse(upstream, request)
 
     async def _deny(self, status: int, headers: Headers, body: bytes) -> None:
         await self._denying({"type": "http.response.start", "status": status, "headers": headers})
@@ -516,21 +516,21 @@ class SocketPassing:
     async def _denying(self, message: Any) -> None:
         await self._send({**message, "type": f"websocket.{message['type']}"})
 
-    async def _converse(self, upstream: Any, asked: httpx.Request) -> None:
-        ways = [asyncio.ensure_future(self._up(upstream, asked)), asyncio.ensure_future(self._down(upstream))]
+    async def _converse(self, upstream: Any, request: httpx.Request) -> None:
+        ways = [asyncio.ensure_future(self._up(upstream, request)), asyncio.ensure_future(self._down(upstream))]
         await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         for way in ways:
             way.cancel()
         await asyncio.gather(*ways, return_exceptions=True)
-        if self._taken is not None:
-            self._taken.end()
+        if self._exchange is not None:
+            self._exchange.end()
 
-    async def _up(self, upstream: Any, asked: httpx.Request) -> None:
+    async def _up(self, upstream: Any, request: httpx.Request) -> None:
         while (message := await self._receive())["type"] == "websocket.receive":
             frame = message.get("text") if message.get("text") is not None else message.get("bytes")
             if isinstance(frame, str) and '"response.create"' in frame[:4096] + frame[-4096:]:
-                self._taken = _Taken(self._passing, b"", self._scope["headers"], frame.encode())
-                self._taken.host, self._taken.path = asked.url.host, asked.url.path
+                self._exchange = _OpenExchange(self._passing, b"", self._scope["headers"], frame.encode())
+                self._exchange.host, self._exchange.path = request.url.host, request.url.path
             await upstream.send(frame)
 
     async def _down(self, upstream: Any) -> None:
@@ -541,7 +541,7 @@ class SocketPassing:
                 frame = await upstream.recv()
                 key = "text" if isinstance(frame, str) else "bytes"
                 await self._send({"type": "websocket.send", key: frame})
-                if isinstance(frame, str) and self._taken is not None:
+                if isinstance(frame, str) and self._exchange is not None:
                     self._read(frame)
         except ConnectionClosed as closed:
             code = closed.rcvd.code if closed.rcvd is not None else 1011
@@ -549,12 +549,12 @@ class SocketPassing:
             await self._send({"type": "websocket.close", "code": code, "reason": reason})
 
     def _read(self, frame: str) -> None:
-        assert self._taken is not None
-        self._taken.event(frame)
+        assert self._exchange is not None
+        self._exchange.event(frame)
         if re.search(r'"type"\s*:\s*"(response\.(completed|failed|incomplete)|error)"', frame):
-            self._taken.whole = True
-            self._taken.end()
-            self._taken = None
+            self._exchange.whole = True
+            self._exchange.end()
+            self._exchange = None
 
 
 # The proxy as a running server.

@@ -57,21 +57,21 @@ class StoreCall(msgspec.Struct, frozen=True):
 
 
 def _calls() -> dict[str, StoreCall]:
-    found = {}
+    calls = {}
     for part, protocol in _PARTS.items():
         for name, method in vars(protocol).items():
             if not name.startswith("_") and f"{part}{name}" not in _APART and inspect.isfunction(method):
                 hints = get_type_hints(method)
                 gives = _plain(hints.pop("return"))
                 fields = [
-                    (each.name, _plain(hints[each.name]))
-                    if each.default is inspect.Parameter.empty
-                    else (each.name, _plain(hints[each.name]), each.default)
-                    for each in list(inspect.signature(method).parameters.values())[1:]
+                    (parameter.name, _plain(hints[parameter.name]))
+                    if parameter.default is inspect.Parameter.empty
+                    else (parameter.name, _plain(hints[parameter.name]), parameter.default)
+                    for parameter in list(inspect.signature(method).parameters.values())[1:]
                 ]
                 arguments = msgspec.defstruct(name, fields, forbid_unknown_fields=True)
-                found[f"{part}{name}"] = StoreCall(f"{part}{name}", arguments, gives)
-    return found
+                calls[f"{part}{name}"] = StoreCall(f"{part}{name}", arguments, gives)
+    return calls
 
 
 def _plain(hint: Any) -> Any:
@@ -107,20 +107,20 @@ _REDACTED = ("records.insert", "records.update", "save_window")
 
 def call_store(call: RouteCall) -> Given:
     """Call a method of the store: what the library's own client does."""
-    made = CALLS.get(call.path["call"])
-    if made is None:
+    store_call = CALLS.get(call.path["call"])
+    if store_call is None:
         raise HttpRefusal(404, f"a store has no {call.path['call']!r}", hint=f"It has: {', '.join(CALLS)}.")
-    given = call.body.arguments
-    if made.name in _REDACTED:
-        given = call.service.redactor.value(given)
+    raw_arguments = call.body.arguments
+    if store_call.name in _REDACTED:
+        raw_arguments = call.service.redactor.value(raw_arguments)
     try:
-        arguments = msgspec.convert(given, made.arguments)
+        arguments = msgspec.convert(raw_arguments, store_call.arguments)
     except msgspec.ValidationError as error:
-        raise HttpRefusal(422, f"in the arguments of {made.name}: {error}") from error
+        raise HttpRefusal(422, f"in the arguments of {store_call.name}: {error}") from error
     values = [getattr(arguments, name) for name in arguments.__struct_fields__]
-    if made.name == "records.insert":
+    if store_call.name == "records.insert":
         values = [[_numbered(row) for row in values[0]]]
-    gave = made.method(call.store)(*values)
+    gave = store_call.method(call.store)(*values)
     return Given(list(gave) if isinstance(gave, collections.abc.Iterator) else gave)
 
 
@@ -183,32 +183,32 @@ def in_held_turn(call: RouteCall, turn: str | None) -> contextlib.AbstractContex
 
 async def hold_turn(call: RouteCall) -> Any:
     """Hold a thread's turn while this answer is being read; 409 where another cycle holds it."""
-    held = HeldTurn(call)
+    turn = HeldTurn(call)
     try:
-        await held.taken
+        await turn.taken
     except BaseException:
-        held.give_back()
+        turn.give_back()
         raise
-    return call.service.readers.response(_while_read(call, held))
+    return call.service.readers.response(_while_read(call, turn))
 
 
-async def _while_read(call: RouteCall, held: HeldTurn) -> AsyncIterator[bytes]:
+async def _while_read(call: RouteCall, turn: HeldTurn) -> AsyncIterator[bytes]:
     try:
-        yield named_bytes("held", Hold(held.id))
-        while not (call.service.ending.is_set() or held.given_back.is_set()):
+        yield named_bytes("held", Hold(turn.id))
+        while not (call.service.ending.is_set() or turn.given_back.is_set()):
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(held.given_back.wait(), 1)
+                await asyncio.wait_for(turn.given_back.wait(), 1)
             yield ALIVE
     finally:
-        held.give_back()
+        turn.give_back()
 
 
 async def release_turn(call: RouteCall) -> None:
     """Give a turn back that is held; one that is not held here is given back when its connection ends."""
-    held = call.tenant.held.get(call.body.hold)
-    if held is not None:
-        held.give_back()
-        await held.given_back.wait()
+    turn = call.tenant.held.get(call.body.hold)
+    if turn is not None:
+        turn.give_back()
+        await turn.given_back.wait()
 
 
 ROUTES = (
@@ -250,11 +250,11 @@ class _RemoteIndex(_Part):
 class _RemoteRecords(_Part):
     def insert(self, rows: Sequence[Callable[[int], RecordRow]]) -> list[str]:
         """The service makes them for the numbers they get."""
-        made: list[str] = self._call("records.insert", [row(0) for row in rows])
-        return made
+        bodies: list[str] = self._call("records.insert", [row(0) for row in rows])
+        return bodies
 
-    def select(self, *wanted: Any, **how: Any) -> Iterator[str]:
-        return iter(self._call("records.select", *wanted, **how))
+    def select(self, *filters: Any, **options: Any) -> Iterator[str]:
+        return iter(self._call("records.select", *filters, **options))
 
 
 class HttpStore(ClosingStore):
@@ -324,28 +324,28 @@ class HttpStore(ClosingStore):
         """The entries with seq > after, in order."""
         check_name(thread)
         check_page(after, limit)
-        found: list[Entry] = []
+        entries: list[Entry] = []
         while True:
-            wanted = _PAGE if limit is None else min(_PAGE, limit - len(found))
-            path = f"/api/threads/{quote(thread, safe='')}/entries?after={after}&limit={wanted}"
+            page_size = _PAGE if limit is None else min(_PAGE, limit - len(entries))
+            path = f"/api/threads/{quote(thread, safe='')}/entries?after={after}&limit={page_size}"
             page = _entries(self._ask("GET", path))
-            found += page
-            if len(page) < wanted or len(found) == limit:
-                return found
+            entries += page
+            if len(page) < page_size or len(entries) == limit:
+                return entries
             after = page[-1].seq
 
     def _call(self, name: str, *values: Any, **named: Any) -> Any:
-        made = CALLS[name]
-        names = made.arguments.__struct_fields__
+        store_call = CALLS[name]
+        names = store_call.arguments.__struct_fields__
         arguments = {**dict(zip(names, values, strict=False)), **named}
-        for each in ("thread", "name"):
-            if isinstance(arguments.get(each), str):
-                check_name(arguments[each])
+        for argument in ("thread", "name"):
+            if isinstance(arguments.get(argument), str):
+                check_name(arguments[argument])
         if name in ("save_window", "set_state"):
             canonical(arguments)  # refuses what is not JSON, which would arrive as something else
         listed = {key: _as_json(value) for key, value in arguments.items()}
-        given = self._ask("POST", f"/api/store/{name}", {"arguments": listed}, once=name in _ONCE)
-        return msgspec.convert(given["value"], made.gives, strict=False)
+        answer = self._ask("POST", f"/api/store/{name}", {"arguments": listed}, once=name in _ONCE)
+        return msgspec.convert(answer["value"], store_call.gives, strict=False)
 
     def _ask(self, method: str, path: str, body: JsonObject | None = None, once: bool = False) -> Any:
         """Ask, and ask again where no answer came."""
@@ -406,7 +406,7 @@ class HttpStore(ClosingStore):
         self._client.close()
 
 
-def _entries(given: JsonObject) -> list[Entry]:
+def _entries(answer: JsonObject) -> list[Entry]:
     return [
         Entry(
             body["kind"],
@@ -414,7 +414,7 @@ def _entries(given: JsonObject) -> list[Entry]:
             body["seq"],
             body["id"],
         )
-        for body in given["entries"]
+        for body in answer["entries"]
     ]
 
 
@@ -433,14 +433,14 @@ def _is_busy(reply: httpx.Response) -> bool:
 def error_of(reply: httpx.Response) -> QuireError:
     """A problem as the error it was at the service."""
     try:
-        said: JsonObject = msgspec.json.decode(reply.content)
-        kind = str(said.get("type", "")).rpartition(":")[2]
-        message, hint = str(said.get("detail") or said["title"]), str(said.get("hint", ""))
+        problem: JsonObject = msgspec.json.decode(reply.content)
+        kind = str(problem.get("type", "")).rpartition(":")[2]
+        message, hint = str(problem.get("detail") or problem["title"]), str(problem.get("hint", ""))
     except (msgspec.DecodeError, KeyError, AttributeError, TypeError):
         kind, message, hint = "", f"the service answered {reply.status_code}", "Is this a Quire service?"
-    made = getattr(errors, kind, None)
-    if isinstance(made, type) and issubclass(made, QuireError):
-        return made(message, hint=hint)
+    error_class = getattr(errors, kind, None)
+    if isinstance(error_class, type) and issubclass(error_class, QuireError):
+        return error_class(message, hint=hint)
     return {404: errors.NotFound, 409: errors.ConflictError, 422: CallError}.get(reply.status_code, QuireError)(
         message, hint=hint
     )

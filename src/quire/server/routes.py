@@ -87,8 +87,8 @@ def problem_of(error: Exception) -> Problem:
     """What is said of an error; of one that nobody foresaw, nothing that could hold a secret."""
     if isinstance(error, HttpRefusal):
         title = _TITLES.get(error.status, "refused")
-        known = isinstance(error.__cause__, QuireError)
-        type_ = f"urn:quire:{type(error.__cause__).__name__}" if known else "about:blank"
+        has_cause = isinstance(error.__cause__, QuireError)
+        type_ = f"urn:quire:{type(error.__cause__).__name__}" if has_cause else "about:blank"
         return Problem(title, error.status, str(error), error.hint, error.state, type_)
     for kind, status, title in _STATUS:
         if isinstance(error, kind):
@@ -214,41 +214,41 @@ def _endpoint(route: Route, service: Service) -> Callable[[Request], Any]:
                 await _body(route, request, service.limits.body_bytes),
                 request.headers,
             )
-            given = await service.once(route, call, _answered)
+            value = await service.once(route, call, _run_handler)
         except Exception as error:  # whatever happens is said as a problem
             return problem_response(error, service)
-        return _response(route, given, service)
+        return _response(route, value, service)
 
     return answer
 
 
-async def _answered(route: Route, call: RouteCall) -> Any:
+async def _run_handler(route: Route, call: RouteCall) -> Any:
     if inspect.iscoroutinefunction(route.handler):
         return await route.handler(call)
     return await off_loop(route.handler, call)
 
 
 def _path(route: Route, request: Request) -> dict[str, Any]:
-    found = {}
+    values = {}
     for name in route.parameters:
         # A slash inside of a name came as %2F; see `SlashNames`.
-        given = request.path_params[name].replace("\0", "/")
+        text = request.path_params[name].replace("\0", "/")
         try:
-            found[name] = msgspec.convert(given, PARAMETERS[name], strict=False)
-            given.encode()
+            values[name] = msgspec.convert(text, PARAMETERS[name], strict=False)
+            text.encode()
             if name == "name":
-                check_name(given)
+                check_name(text)
         except (msgspec.ValidationError, UnicodeEncodeError, CallError) as error:
-            raise HttpRefusal(404, f"there is no {name} {given[:80]!r}: {error}") from error
-    return found
+            raise HttpRefusal(404, f"there is no {name} {text[:80]!r}: {error}") from error
+    return values
 
 
 def _query(route: Route, request: Request) -> Any:
     if route.query is None:
         return None
-    given = dict(request.query_params)
+    fields = dict(request.query_params)
     try:
-        return msgspec.convert(given, route.query, strict=False)
+        return msgspec.convert(fields, route.query, strict=False)
     except msgspec.ValidationError as error:
         raise HttpRefusal(422, f"in the query: {error}", hint="/api/openapi.json names what is taken.") from error
 
@@ -286,14 +286,14 @@ async def _body(route: Route, request: Request, most: int) -> Any:
         raise HttpRefusal(400, f"the body is not JSON: {error}") from error
 
 
-def _of_type(data: bytes, wanted: Any) -> Any:
+def _of_type(data: bytes, expected: Any) -> Any:
     try:
-        return msgspec.json.decode(data, type=wanted)
+        return msgspec.json.decode(data, type=expected)
     except msgspec.ValidationError as error:
         if "got `float`" not in str(error):
             raise
         # In JSON 2.0 is an integer, too.
-        return msgspec.convert(whole_numbers(msgspec.json.decode(data)), wanted)
+        return msgspec.convert(whole_numbers(msgspec.json.decode(data)), expected)
 
 
 def whole_numbers(value: Json, deep: int = 1) -> Json:
@@ -301,18 +301,18 @@ def whole_numbers(value: Json, deep: int = 1) -> Json:
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, dict) and deep >= 0:
-        return {key: whole_numbers(each, deep - 1) for key, each in value.items()}
+        return {key: whole_numbers(inner, deep - 1) for key, inner in value.items()}
     return value
 
 
-def _response(route: Route, given: Any, service: Service) -> Response:
+def _response(route: Route, value: Any, service: Service) -> Response:
     from starlette.responses import Response
 
-    if isinstance(given, Response):
-        return given
+    if isinstance(value, Response):
+        return value
     if route.gives is None:
         return Response(status_code=204)
-    body = msgspec.json.encode(given)
+    body = msgspec.json.encode(value)
     return Response(service.redactor.bytes(body) if route.redacted else body, route.status, media_type=route.media)
 
 
@@ -334,14 +334,14 @@ def problem_response(error: Exception, service: Service) -> Response:
 def openapi(routes: Sequence[Route]) -> JsonObject:
     """OpenAPI 3.1 of the routes."""
     types = [Problem, IDEMPOTENCY, *PARAMETERS.values()]
-    types += [each for route in routes for each in (route.body, route.gives) if each is not None]
+    types += [type_ for route in routes for type_ in (route.body, route.gives) if type_ is not None]
     types += [route.query for route in routes if route.query is not None]
     schemas, parts = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
-    known = dict(zip(map(id, types), schemas, strict=True))
+    schema_by_id = dict(zip(map(id, types), schemas, strict=True))
     parts["Entry"] = {key: value for key, value in SCHEMA.items() if key != "$schema"}
     paths: dict[str, JsonObject] = {}
     for route in routes:
-        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, known, parts)
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schema_by_id, parts)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -355,38 +355,38 @@ def openapi(routes: Sequence[Route]) -> JsonObject:
     }
 
 
-def _operation(route: Route, known: Mapping[int, JsonObject], parts: Mapping[str, JsonObject]) -> JsonObject:
+def _operation(route: Route, schemas: Mapping[int, JsonObject], parts: Mapping[str, JsonObject]) -> JsonObject:
     lines = inspect.getdoc(route.handler) or route.operation
     parameters: list[JsonObject] = [
-        {"name": name, "in": "path", "required": True, "schema": known[id(PARAMETERS[name])]}
+        {"name": name, "in": "path", "required": True, "schema": schemas[id(PARAMETERS[name])]}
         for name in route.parameters
     ]
     if route.query is not None:
-        parameters += _query_parameters(known[id(route.query)], parts)
+        parameters += _query_parameters(schemas[id(route.query)], parts)
     if route.writes:
-        parameters.append({"name": "Idempotency-Key", "in": "header", "schema": known[id(IDEMPOTENCY)]})
-    said: JsonObject = {
+        parameters.append({"name": "Idempotency-Key", "in": "header", "schema": schemas[id(IDEMPOTENCY)]})
+    operation: JsonObject = {
         "operationId": route.operation,
         "summary": lines.partition("\n")[0],
         "parameters": parameters,
-        "responses": {**_success_response(route, known), **_problems(route)},
+        "responses": {**_success_response(route, schemas), **_problems(route)},
     }
     if route.body is not None:
-        content = {"application/json": {"schema": known[id(route.body)]}}
-        said["requestBody"] = {"required": True, "content": content}
-    return said
+        content = {"application/json": {"schema": schemas[id(route.body)]}}
+        operation["requestBody"] = {"required": True, "content": content}
+    return operation
 
 
 def _query_parameters(schema: JsonObject, parts: Mapping[str, JsonObject]) -> Iterable[JsonObject]:
     fields = parts[schema["$ref"].rpartition("/")[2]]
-    for name, each in fields["properties"].items():
-        yield {"name": name, "in": "query", "required": name in fields.get("required", ()), "schema": each}
+    for name, field in fields["properties"].items():
+        yield {"name": name, "in": "query", "required": name in fields.get("required", ()), "schema": field}
 
 
-def _success_response(route: Route, known: Mapping[int, JsonObject]) -> JsonObject:
+def _success_response(route: Route, schemas: Mapping[int, JsonObject]) -> JsonObject:
     if route.gives is None:
         return {"204": {"description": "done"}}
-    schema = known[id(route.gives)] if route.media == "application/json" else {"type": "string"}
+    schema = schemas[id(route.gives)] if route.media == "application/json" else {"type": "string"}
     content = {route.media: {"schema": schema}}
     if route.streams:
         content[EVENTS] = {"schema": {"type": "string"}}
@@ -403,9 +403,9 @@ def _problems(route: Route) -> JsonObject:
 
 def check_routes(routes: Sequence[Route]) -> None:
     """A CallError where two routes are the same, or one cannot be told apart in the documentation."""
-    seen: set[str] = set()
+    keys: set[str] = set()
     for route in routes:
         for key in (f"{route.method} {route.path}", route.operation):
-            if key in seen:
+            if key in keys:
                 raise CallError(f"two routes are {key!r}", hint="Give the handler another name or path.")
-            seen.add(key)
+            keys.add(key)

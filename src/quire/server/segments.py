@@ -78,29 +78,29 @@ class SharedRequests:
         self.rows: list[JsonObject] = []
         self.texts: dict[str, str] = {}
         self.requests: list[JsonObject | None] = []
-        self._known: dict[int, tuple[object, int]] = {}
+        self._row_of: dict[int, tuple[object, int]] = {}
         self._edits: dict[int, str] = {}
         self._layers: dict[str, str] = {}
         self._left_out: object = ()
 
-    def add(self, made: ShownRequest) -> None:
-        built = made.built
+    def add(self, request: ShownRequest) -> None:
+        built = request.built
         if isinstance(built, Refused):
             self.requests.append(None)
             return
-        self._edits |= edits_of(made)
-        written: JsonObject = {"same": made.same, "more": self._more(built, made.same)}
+        self._edits |= edits_of(request)
+        written: JsonObject = {"same": request.same, "more": self._more(built, request.same)}
         first = len(built.prompt.tools) + bool(built.prompt.system)
         if built.user is not None:
             message, size = built.prompt.messages[built.user], built.sizes[built.user]
-            rows = [self._row(each) for each in user_segments(built, size, message)]
+            rows = [self._row(segment) for segment in user_segments(built, size, message)]
             written["user"] = [first + built.user, rows]
         # The history's hash would have to be made of all of it for each request: `quire assemble --json` has it.
-        hashes = {each.id[:2]: each.sha256 for each in enclose(built, ()).layers} | {"L4": ""}
+        hashes = {layer.id[:2]: layer.sha256 for layer in enclose(built, ()).layers} | {"L4": ""}
         written["layers"] = {id: sha256 for id, sha256 in hashes.items() if self._layers.get(id) != sha256}
         self._layers = hashes
         if built.left_out != self._left_out:
-            written["left_out"] = left_out_by_reason((each.entry, each.reason) for each in built.left_out)
+            written["left_out"] = left_out_by_reason((row.entry, row.reason) for row in built.left_out)
             self._left_out = built.left_out
         self.requests.append(written)
 
@@ -111,13 +111,13 @@ class SharedRequests:
         if same < tools + system:
             head = list(head_segments(built))
             for place in range(same, tools + system):
-                out.append([self._row(each) for at, each in head if at == place])
+                out.append([self._row(segment) for at, segment in head if at == place])
         messages = list(zip(built.prompt.messages, built.sizes, strict=True))
         for message, size in messages[max(0, same - tools - system) :]:
-            found = self._known.get(id(message))
-            if found is None:
-                found = self._known[id(message)] = (message, self._row(message_segment(message, size, self._edits)))
-            out.append(found[1])
+            pair = self._row_of.get(id(message))
+            if pair is None:
+                pair = self._row_of[id(message)] = (message, self._row(message_segment(message, size, self._edits)))
+            out.append(pair[1])
         return out
 
     def _row(self, segment: SegmentView) -> int:
@@ -136,26 +136,26 @@ class StringStanding:
     def __init__(self, text: str) -> None:
         self._text = text
         self._edits: dict[int, str] = {}
-        self._known: dict[int, tuple[object, Standing]] = {}
+        self._standings: dict[int, tuple[object, Standing]] = {}
 
-    def standing(self, made: ShownRequest) -> Standing:
+    def standing(self, request: ShownRequest) -> Standing:
         """How the string stands in the next request."""
-        assert isinstance(made.built, Built)
-        self._edits |= edits_of(made)
-        kinds = {self._of(each) for each in made.pieces}
-        if any(self._text in block.text for block in made.built.blocks):
+        assert isinstance(request.built, Built)
+        self._edits |= edits_of(request)
+        kinds = {self._standing_of(piece) for piece in request.pieces}
+        if any(self._text in block.text for block in request.built.blocks):
             kinds.add("library")
-        elif self._text in made.built.prompt.l1:
+        elif self._text in request.built.prompt.l1:
             kinds.add("verbatim")
         return next((kind for kind in self._ORDER if kind in kinds), "nothing")
 
-    def _of(self, piece: object) -> Standing:
-        found = self._known.get(id(piece))
-        if found is None:
-            found = self._known[id(piece)] = (piece, self._look(piece))
-        return found[1]
+    def _standing_of(self, piece: object) -> Standing:
+        pair = self._standings.get(id(piece))
+        if pair is None:
+            pair = self._standings[id(piece)] = (piece, self._read(piece))
+        return pair[1]
 
-    def _look(self, piece: object) -> Standing:
+    def _read(self, piece: object) -> Standing:
         text = message_text(piece) if isinstance(piece, Message) else ""
         if not isinstance(piece, Message) or self._text not in text:
             return "nothing"
@@ -259,16 +259,16 @@ def _title(message: Message) -> str:
 def user_segments(built: Built, size: int, message: Message) -> Iterator[SegmentView]:
     """The current user's message: this turn's context, then the user's words."""
     sealed = enclose(built, ())
-    context = [each for each in sealed.layer("L3_TURN").segments if each.content]
+    context = [segment for segment in sealed.layer("L3_TURN").segments if segment.content]
     sizes = layer_tokens(built)
-    for each in context:
-        yield _segment("L3", "context", each.id, counter().count(each.content), each.content, message.seqs)
+    for segment in context:
+        yield _segment("L3", "context", segment.id, counter().count(segment.content), segment.content, message.seqs)
     tokens = sizes["L5"] if context else size
     yield _segment("L5", "user", "query", tokens, built.query or message_text(message), message.seqs)
 
 
-def edits_of(made: ShownRequest) -> dict[int, str]:
-    record = made.built.rebase if isinstance(made.built, Built) else None
+def edits_of(request: ShownRequest) -> dict[int, str]:
+    record = request.built.rebase if isinstance(request.built, Built) else None
     return {edit["entry"]: edit["action"] for edit in (record or {}).get("edits", ())}
 
 

@@ -66,9 +66,9 @@ class TenantStore:
 
     def append(self, thread: str, entries: Iterable[Entry], expected_seq: int | None = None) -> list[Entry]:
         """Append; what looks like a secret is replaced first."""
-        kept = self._store.append(thread, map(self._redactor.entry, entries), expected_seq)
+        appended = self._store.append(thread, map(self._redactor.entry, entries), expected_seq)
         self._wrote(thread)
-        return kept
+        return appended
 
     def delete(self, thread: str) -> None:
         """Remove a thread; whoever follows it hears that it ended."""
@@ -98,26 +98,26 @@ class Tenant:
     def thread(self, name: str, create: bool = False) -> Thread:
         """A thread that is there, or may be made; what it has folded of its log is used again, as long as that stands."""
         with self._lock:
-            found = self._threads.pop(name, None)
-        if found is None or not found.read_to or not found.reads_its_log():
+            thread = self._threads.pop(name, None)
+        if thread is None or not thread.read_to or not thread.reads_its_log():
             if not create:
                 self.store.info(name)
-            found = watched(Thread(self.store, name), os.environ)
-            for each in self._too_many():
-                each.close()
+            thread = watched(Thread(self.store, name), os.environ)
+            for surplus in self._too_many():
+                surplus.close()
         with self._lock:
-            self._threads[name] = found
-        return found
+            self._threads[name] = thread
+        return thread
 
     def _too_many(self) -> list[Thread]:
         """Those used longest ago that are let go of: a few are held ready however long, more while they are short."""
-        gone = list[Thread]()
+        surplus = list[Thread]()
         with self._lock:
-            entries = sum(each.read_to for each in self._threads.values())
+            entries = sum(thread.read_to for thread in self._threads.values())
             while len(self._threads) > _READY and entries > _READY_ENTRIES:
-                gone.append(self._threads.popitem(last=False)[1])
-                entries -= gone[-1].read_to
-        return gone
+                surplus.append(self._threads.popitem(last=False)[1])
+                entries -= surplus[-1].read_to
+        return surplus
 
 
 class Service:
@@ -138,7 +138,7 @@ class Service:
         self._tenants: dict[str, Tenant] = {}
         self._lock = threading.Lock()
         self.needs_keys = needs_keys or (has_own(place) and self.keys.any())
-        self._kept = 0
+        self._notes = 0
         self._rates = Rates(self.limits.per_s)
         # No new turn begins when the service is to end; once the turns have ended, readers are told to come back.
         self.draining = False
@@ -151,14 +151,14 @@ class Service:
         self.turns = Turns(self, model, base_url)
 
     @cached_property
-    def _own(self) -> Store:
+    def _service_store(self) -> Store:
         """The service's own records, made when there is something to keep."""
         return open_own(self.place)
 
     @cached_property
     def keys(self) -> Keys:
         """The keys that open the service."""
-        return Keys(self._own)
+        return Keys(self._service_store)
 
     def opened(self, name: str) -> Tenant | None:
         """A tenant that was asked for before: nothing has to be opened for it."""
@@ -194,8 +194,8 @@ class Service:
         with self._lock:
             for tenant in self._tenants.values():
                 tenant.store.close()
-            if "_own" in self.__dict__:
-                self._own.close()
+            if "_service_store" in self.__dict__:
+                self._service_store.close()
 
     # Who is let in
 
@@ -208,15 +208,15 @@ class Service:
         caller = request.client.host if request.client else ""
         name = DEFAULT_TENANT
         if self.needs_keys:
-            found = await off_loop(self.keys.find, key) if key else None
-            if found is None:
+            api_key = await off_loop(self.keys.find, key) if key else None
+            if api_key is None:
                 raise HttpRefusal(
                     401,
                     "a key is needed" if not key else "the key is not known, or was revoked",
                     hint="Send it as `Authorization: Bearer qk_…`; `quire serve keys add` makes one.",
                     headers={"www-authenticate": "Bearer"},
                 )
-            name, caller = found.tenant, found.id
+            name, caller = api_key.tenant, api_key.id
         else:
             _check_local(request)
         if wait_s := self._rates.wait_s(caller):
@@ -238,15 +238,15 @@ class Service:
         if not 0 < len(key) <= 200 or not key.isascii() or not key.isprintable() or " " in key:
             raise HttpRefusal(422, "the Idempotency-Key is not 1 to 200 visible ASCII characters")
         mark = sha256_hex(f"{call.tenant.name}\n{key}")
-        with _held(self._own, mark):
+        with _KeyInUse(self._service_store, mark):
             return await self._once(route, call, answer, mark)
 
     async def _once(
         self, route: Route, call: RouteCall, answer: Callable[[Route, RouteCall], Awaitable[Any]], mark: str
     ) -> Any:
-        asked = sha256_hex(msgspec.json.encode([route.method, route.path, call.path, call.body]))
+        digest = sha256_hex(msgspec.json.encode([route.method, route.path, call.path, call.body]))
         before = await off_loop(self._remembered, mark)
-        if before and before["asked"] != asked:
+        if before and before["asked"] != digest:
             raise HttpRefusal(
                 409,
                 "the Idempotency-Key was used for another request",
@@ -255,26 +255,26 @@ class Service:
         if before and "answer" in before:
             return before["answer"]
         call.began = before.get("began")
-        call.remember = lambda how: self._remember(mark, {"asked": asked, "began": how})
-        given = await answer(route, call)
+        call.remember = lambda how: self._remember(mark, {"asked": digest, "began": how})
+        value = await answer(route, call)
         if call.began is None:
             # A handler that noted how it began finds out from that note what became of it; for all others the answer is kept.
-            await off_loop(self._remember, mark, {"asked": asked, "answer": msgspec.to_builtins(given)})
-        return given
+            await off_loop(self._remember, mark, {"asked": digest, "answer": msgspec.to_builtins(value)})
+        return value
 
     def _remembered(self, mark: str) -> JsonObject:
-        found = list(self._own.records.select(RecordFilter((_ONCE,), (mark,), now_ms())))
-        return decode(found[-1]).context if found else {}
+        bodies = list(self._service_store.records.select(RecordFilter((_ONCE,), (mark,), now_ms())))
+        return decode(bodies[-1]).context if bodies else {}
 
-    def _remember(self, mark: str, what: JsonObject) -> None:
-        self._kept += 1
-        if self._kept % 1000 == 1:
-            self._own.records.purge(now_ms())
-        record = draft(_ONCE, what, tags=[mark], ttl_s=_REMEMBERED_S, now=now_ms())
-        insert_record(self._own.records, record)
+    def _remember(self, mark: str, note: JsonObject) -> None:
+        self._notes += 1
+        if self._notes % 1000 == 1:
+            self._service_store.records.purge(now_ms())
+        record = draft(_ONCE, note, tags=[mark], ttl_s=_REMEMBERED_S, now=now_ms())
+        insert_record(self._service_store.records, record)
 
 
-class _held:
+class _KeyInUse:
     """Hold a key while its request is carried out, anywhere; whoever comes meanwhile is told to try again."""
 
     def __init__(self, store: Store, mark: str) -> None:
@@ -297,9 +297,9 @@ class _held:
 
 def given_key(request: HTTPConnection, own_header: bool = False) -> str:
     """The key that a request brings."""
-    own = request.headers.get("x-quire-key")
-    if own or own_header:
-        return own or ""
+    quire_key = request.headers.get("x-quire-key")
+    if quire_key or own_header:
+        return quire_key or ""
     scheme, _, key = request.headers.get("authorization", "").partition(" ")
     return key.strip() if scheme.lower() == "bearer" else ""
 

@@ -149,7 +149,7 @@ class Turns:
     def running(self, tenant: str, name: str) -> RunningTurn | None:
         return self._running.get((tenant, name))
 
-    async def begin(self, call: RouteCall, entries: Sequence[Entry], asked: NewTurn | Resumed) -> RunningTurn:
+    async def begin(self, call: RouteCall, entries: Sequence[Entry], body: NewTurn | Resumed) -> RunningTurn:
         """Carry the newest turn out, behind these entries; a ConflictError where one is under way."""
         if self._service.draining:
             raise HttpRefusal(
@@ -161,7 +161,7 @@ class Turns:
                 f"a turn of thread {call.name!r} is being carried out", hint="Follow its events, or stop it."
             )
         turn = self._running[key] = RunningTurn()
-        turn.task = asyncio.create_task(self._carry_out(turn, call, entries, asked))
+        turn.task = asyncio.create_task(self._carry_out(turn, call, entries, body))
         turn.task.add_done_callback(lambda task: self._ended(key, turn))
         either: set[asyncio.Future[Any]] = {turn.began, turn.task}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -176,11 +176,11 @@ class Turns:
             turn.task.exception()  # whoever asked has heard of it, or has gone
 
     async def _carry_out(
-        self, turn: RunningTurn, call: RouteCall, entries: Sequence[Entry], asked: NewTurn | Resumed
+        self, turn: RunningTurn, call: RouteCall, entries: Sequence[Entry], body: NewTurn | Resumed
     ) -> TurnOutcome:
         tenant, name = call.tenant, call.name
         with tenant.store.turn_lock(name):
-            model = await off_loop(self._target, tenant, name, asked.model)
+            model = await off_loop(self._target, tenant, name, body.model)
             transport = await off_loop(self._reach, model)
             try:
                 thread = await off_loop(tenant.thread, name, create=bool(entries))
@@ -190,11 +190,11 @@ class Turns:
                 if user is None:
                     raise CallError(f"thread {name!r} has no user entry to answer", hint="Begin a turn first.")
                 turn.began.set_result(user)
-                limits = Limits(**msgspec.structs.asdict(asked.limits))
+                limits = Limits(**msgspec.structs.asdict(body.limits))
                 runner = Runner(
                     tools=_CallerRuns(),
                     limits=limits,
-                    options=_options(model) | cast(JsonObject, asked.options),
+                    options=_options(model) | cast(JsonObject, body.options),
                     recall=RECALL_SHARE,
                 )
                 cycle = Cycle(thread, model, transport, runner, None, _undecided)
@@ -225,13 +225,13 @@ class Turns:
                 stop, problem = "failed", msgspec.to_builtins(problem_of(error))
         return await off_loop(_outcome, tenant, name, stop, model, problem)
 
-    def _target(self, tenant: Tenant, name: str, wanted: str | None) -> str:
+    def _target(self, tenant: Tenant, name: str, model: str | None) -> str:
         from quire.server.service import exists
 
-        found = wanted or (self.usual(tenant.store, name) if exists(tenant.store, name) else self._model)
-        if not found:
+        target = model or (self.usual(tenant.store, name) if exists(tenant.store, name) else self._model)
+        if not target:
             raise CallError("no model is named", hint='Send "model": "provider:model", or start with --model.')
-        return named_target(found)
+        return named_target(target)
 
     def usual(self, store: Store, name: str) -> str:
         """The model of a turn that names none: the thread's last one, unless only the service's own has a key here."""
@@ -241,8 +241,8 @@ class Turns:
 
     def _url(self, target: str) -> str:
         """The address that the service was given for this provider."""
-        own = not self._model or split_target(self._model)[0] == split_target(target)[0]
-        return (self._base_url if own else "") or address_for(target, os.environ) or ""
+        is_ours = not self._model or split_target(self._model)[0] == split_target(target)[0]
+        return (self._base_url if is_ours else "") or address_for(target, os.environ) or ""
 
     def _reach(self, target: str) -> Transport:
         """The way to a model: the service's own keys and addresses, never the caller's."""
@@ -263,10 +263,10 @@ class Turns:
             turn.task.cancel()
             await asyncio.wait({turn.task})
             return True
-        found = await off_loop(standing, tenant.store, name)
-        if found.user is None or found.next in ("done", "nothing"):
+        newest = await off_loop(standing, tenant.store, name)
+        if newest.user is None or newest.next in ("done", "nothing"):
             return False
-        await off_loop(tenant.store.set_state, name, _STOP, found.user.id)
+        await off_loop(tenant.store.set_state, name, _STOP, newest.user.id)
         return True
 
     async def drain(self, grace_s: float) -> None:
@@ -298,11 +298,11 @@ async def begin_turn(call: RouteCall) -> Any:
 
     The turn goes on where its caller goes away; `events` tells what it missed, `stop` ends it.
     """
-    asked: NewTurn = call.body
-    kept = await off_loop(_kept_items, call)
-    user = values.user(asked.text, [*kept, *asked.attach], at=call.service.clock())
+    body: NewTurn = call.body
+    items = await off_loop(_kept_items, call)
+    user = values.user(body.text, [*items, *body.attach], at=call.service.clock())
     entry = call.service.redactor.entry(user)
-    return await _answer(call, await _begun(call, [entry], asked), asked.stream)
+    return await _answer(call, await _begin_or_join(call, [entry], body), body.stream)
 
 
 def _kept_items(call: RouteCall) -> list[JsonObject]:
@@ -314,13 +314,13 @@ def _kept_items(call: RouteCall) -> list[JsonObject]:
 
 async def resume_turn(call: RouteCall) -> Any:
     """Go on with an open turn: with the results of calls that wait, from wherever the log ends."""
-    asked: Resumed = call.body
-    if call.began and await off_loop(_is_kept, call, call.began):
+    body: Resumed = call.body
+    if call.began and await off_loop(_is_stored, call, call.began):
         # An earlier attempt stored the results; another process may have ended before the turn did.
-        return await _answer(call, await _begun(call, [], asked), asked.stream)
-    found = await off_loop(standing, call.store, call.name)
-    waiting = {entry.call_id: entry for entry in found.pending}
-    unknown = [each.call_id for each in asked.results if each.call_id not in waiting]
+        return await _answer(call, await _begin_or_join(call, [], body), body.stream)
+    turn = await off_loop(standing, call.store, call.name)
+    waiting = {entry.call_id: entry for entry in turn.pending}
+    unknown = [result.call_id for result in body.results if result.call_id not in waiting]
     if unknown:
         raise HttpRefusal(
             409,
@@ -329,40 +329,40 @@ async def resume_turn(call: RouteCall) -> Any:
             state=msgspec.to_builtins(_standing(call)),
         )
     entries = [
-        interrupted_result(waiting[each.call_id])
-        if each.interrupted
-        else values.result(each.call_id, each.content, error=each.error)
-        for each in asked.results
+        interrupted_result(waiting[result.call_id])
+        if result.interrupted
+        else values.result(result.call_id, result.content, error=result.error)
+        for result in body.results
     ]
-    if found.next == "done" and found.stopped:
+    if turn.next == "done" and turn.stopped:
         entries.append(values.note(GO_ON, meta={"resumed": True}))
-    return await _answer(call, await _begun(call, entries, asked), asked.stream)
+    return await _answer(call, await _begin_or_join(call, entries, body), body.stream)
 
 
-async def _begun(call: RouteCall, entries: Sequence[Entry], asked: NewTurn | Resumed) -> RunningTurn:
+async def _begin_or_join(call: RouteCall, entries: Sequence[Entry], body: NewTurn | Resumed) -> RunningTurn:
     """The turn, begun now; one that an earlier attempt with the same key began is gone on with instead."""
     turns = call.service.turns
     if call.remember is not None:
         before, running = call.began, turns.running(call.tenant.name, call.name)
-        if before and await off_loop(_is_kept, call, before):
-            return running or await turns.begin(call, [], asked)
+        if before and await off_loop(_is_stored, call, before):
+            return running or await turns.begin(call, [], body)
         await off_loop(_note, call, entries)
-    return await turns.begin(call, entries, asked)
+    return await turns.begin(call, entries, body)
 
 
-def _is_kept(call: RouteCall, before: JsonObject) -> bool:
+def _is_stored(call: RouteCall, before: JsonObject) -> bool:
     from quire.server.service import exists
 
-    found = call.store.read(call.name, before["seq"], before["count"]) if exists(call.store, call.name) else []
-    return bool(found) and found[-1].id == before["id"]
+    entries = call.store.read(call.name, before["seq"], before["count"]) if exists(call.store, call.name) else []
+    return bool(entries) and entries[-1].id == before["id"]
 
 
 def _note(call: RouteCall, entries: Sequence[Entry]) -> None:
     from quire.server.service import exists
 
     tip = call.store.info(call.name) if exists(call.store, call.name) else None
-    made = list(chain(entries, tip.id if tip else "", tip.seq if tip else 0))
-    call.begin({"seq": tip.seq if tip else 0, "count": len(made), "id": made[-1].id if made else ""})
+    chained = list(chain(entries, tip.id if tip else "", tip.seq if tip else 0))
+    call.begin({"seq": tip.seq if tip else 0, "count": len(chained), "id": chained[-1].id if chained else ""})
 
 
 async def _answer(call: RouteCall, turn: RunningTurn, stream: bool) -> Any:
@@ -430,8 +430,8 @@ class From(msgspec.Struct, forbid_unknown_fields=True):
 
 async def follow_thread(call: RouteCall) -> Any:
     """A thread's entries and what is being written, as they come; Last-Event-ID goes on where a reader was."""
-    asked: From = call.query
-    last = call.headers.get("last-event-id") or asked.last
+    query: From = call.query
+    last = call.headers.get("last-event-id") or query.last
     await off_loop(call.store.info, call.name)
     try:
         msgspec.convert({"last": last}, From)

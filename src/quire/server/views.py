@@ -21,7 +21,7 @@ from quire.log.entries import usable
 from quire.observe import moved
 from quire.providers import http_body, render
 from quire.providers.rules import Finding, validate
-from quire.server.costs import again_usd, foreseen_usage, spent, usage_of
+from quire.server.costs import foreseen_usage, rewrite_usd, usage_columns, usage_of
 from quire.server.segments import (
     EntryHit,
     LayerView,
@@ -162,7 +162,7 @@ class WhatIf(msgspec.Struct, frozen=True):
     optimum: BestCuts | None = None
 
 
-class SeenThread:
+class ThreadView:
     """A thread's requests in one pass; entries that come later are taken in without going back.
 
     `policy` is for requests that were not sent; those that were are shown as they were sent.
@@ -177,12 +177,12 @@ class SeenThread:
     def _begin(self, under: list[Policy]) -> None:
         self._under, self._folds = under, AssemblyPerPolicy(under)
         self._fed, self._turns = 0, list[int]()
-        self._made: list[ShownRequest] = []
+        self._requests: list[ShownRequest] = []
         self._columns: list[RequestColumn] = []
         self._before: ShownRequest | None = None
         self._next: tuple[int, ShownRequest | None] = -1, None
 
-    def extend(self, entries: Iterable[Entry]) -> SeenThread:
+    def extend(self, entries: Iterable[Entry]) -> ThreadView:
         """Take in what has come; where it changes the policy of what stands, all is seen again."""
         self.entries += map(usable, entries)
         under = policies(self.entries, self.usual)
@@ -204,19 +204,19 @@ class SeenThread:
             self._report(entry)
 
     def _add(self, built: Built | Refused, policy: Policy, cold: bool, at: int | None) -> None:
-        made = self._seen(built, policy, cold)
-        self._columns.append(self._column(made, len(self._columns) + 1, at))
-        self._made.append(made)
+        request = self._shown_request(built, policy, cold)
+        self._columns.append(self._column(request, len(self._columns) + 1, at))
+        self._requests.append(request)
         if isinstance(built, Built):
-            self._before = made
+            self._before = request
 
-    def _column(self, made: ShownRequest, n: int, at: int | None) -> RequestColumn:
-        built, policy = made.built, made.policy
+    def _column(self, request: ShownRequest, n: int, at: int | None) -> RequestColumn:
+        built, policy = request.built, request.policy
         new_turn = not self._columns or self._columns[-1].turn != built.turn
         if isinstance(built, Refused):
             return RequestColumn(n, built.turn, built.step, at=at, model=policy.model, refused=built.error)
         before = self._before.built if self._before is not None else None
-        reused = reused_tokens(before, built) if isinstance(before, Built) and not made.cold else 0
+        reused = reused_tokens(before, built) if isinstance(before, Built) and not request.cold else 0
         used = foreseen_usage(built.tokens, reused, policy)
         note = _note(built.rebase, self.entries) if built.rebase is not None else None
         return RequestColumn(
@@ -229,21 +229,21 @@ class SeenThread:
             bands=_bands(built),
             tokens=built.tokens,
             limit=built.limit,
-            cold=made.cold and n > 1,
+            cold=request.cold and n > 1,
             left_out=len(built.left_out),
             rebase=note,
             asked=built.query[:200] if new_turn else "",
-            **spent(used, policy, at),
+            **usage_columns(used, policy, at),
         )
 
     def _report(self, sent: Entry) -> None:
         """What the provider reported of the newest request."""
-        column, policy = self._columns[-1], self._made[-1].policy
+        column, policy = self._columns[-1], self._requests[-1].policy
         if column.reported or column.refused:
             return
         used = usage_of(sent)
         if used.input_total:
-            paid = spent(used, policy, sent.at)
+            paid = usage_columns(used, policy, sent.at)
             self._columns[-1] = msgspec.structs.replace(column, reported=True, **paid)
 
     # What is shown of it
@@ -264,11 +264,11 @@ class SeenThread:
     def _ahead(self) -> ShownRequest | None:
         """The request that would be made now, where the model has not answered yet."""
         if self._next[0] != self._fed:
-            self._next = self._fed, self._made_now()
+            self._next = self._fed, self._build_next()
         return self._next[1]
 
-    def _made_now(self) -> ShownRequest | None:
-        last_kind = next((each.kind for each in reversed(self.entries) if each.kind not in ("sent", "rebase")), "")
+    def _build_next(self) -> ShownRequest | None:
+        last_kind = next((entry.kind for entry in reversed(self.entries) if entry.kind not in ("sent", "rebase")), "")
         if not last_kind or last_kind in SPOKEN:
             return None
         assembly = self._folds.under(self.policy)
@@ -278,9 +278,9 @@ class SeenThread:
             built: Built | Refused = assembly.request()
         except BudgetError as error:
             built = Refused(assembly.turn, assembly.step + 1, str(error), error.hint)
-        return self._seen(built, self.policy, assembly.cold)
+        return self._shown_request(built, self.policy, assembly.cold)
 
-    def _seen(self, built: Built | Refused, policy: Policy, cold: bool) -> ShownRequest:
+    def _shown_request(self, built: Built | Refused, policy: Policy, cold: bool) -> ShownRequest:
         pieces = compared_pieces(built) if isinstance(built, Built) else ()
         same = same_pieces(self._before.pieces, pieces) if self._before is not None else 0
         return ShownRequest(built, policy, pieces, same, cold)
@@ -293,32 +293,32 @@ class SeenThread:
                 f"thread {self.name} has no request {n}",
                 hint=f"It has requests 1 to {len(columns)}." if columns else "Nobody has asked the model yet.",
             )
-        made = self._made[n - 1] if n <= len(self._made) else self._ahead()
-        assert made is not None
-        return made, columns[n - 1]
+        request = self._requests[n - 1] if n <= len(self._requests) else self._ahead()
+        assert request is not None
+        return request, columns[n - 1]
 
     def built(self, n: int) -> tuple[Built, Policy]:
-        made, _ = self._at(n)
-        if isinstance(made.built, Refused):
-            raise NotFound(f"request {n} was not made: {made.built.error}", hint=made.built.hint)
-        return made.built, made.policy
+        request, _ = self._at(n)
+        if isinstance(request.built, Refused):
+            raise NotFound(f"request {n} was not made: {request.built.error}", hint=request.built.hint)
+        return request.built, request.policy
 
     def request(self, n: int) -> RequestDetail:
         """One request: layers, segments, what was left out."""
-        made, column = self._at(n)
-        built, last = made.built, len(self._made) + (self._ahead() is not None)
+        request, column = self._at(n)
+        built, last = request.built, len(self._requests) + (self._ahead() is not None)
         if isinstance(built, Refused):
-            return RequestDetail(column, last, _policy_settings(made.policy), (), (), ())
-        since = self._since(n, len(made.pieces))
-        shown = [self._dated(each, place, since[place], n) for place, each in self._segments(n)]
+            return RequestDetail(column, last, _policy_settings(request.policy), (), (), ())
+        since = self._since(n, len(request.pieces))
+        segments = [self._dated(segment, place, since[place], n) for place, segment in self._segments(n)]
         summary = built.rebase.get("summary") or "" if built.rebase is not None else ""
         return RequestDetail(
             column,
             last,
-            _policy_settings(made.policy),
+            _policy_settings(request.policy),
             layer_views(built),
-            tuple(map(preview, shown)),
-            left_out_by_reason((each.entry, each.reason) for each in built.left_out),
+            tuple(map(preview, segments)),
+            left_out_by_reason((row.entry, row.reason) for row in built.left_out),
             summary,
         )
 
@@ -329,19 +329,19 @@ class SeenThread:
             raise NotFound(f"request {n} has no segment {place}", hint=f"It has {len(segments)}.")
         return segments[place][1].text
 
-    def _dated(self, shown: SegmentView, place: int, since: int, n: int) -> SegmentView:
+    def _dated(self, segment: SegmentView, place: int, since: int, n: int) -> SegmentView:
         at = self._columns[since - 1].at if since <= len(self._columns) else None
-        return msgspec.structs.replace(shown, place=place, since=since, since_at=at, new=since == n)
+        return msgspec.structs.replace(segment, place=place, since=since, since_at=at, new=since == n)
 
     def _since(self, n: int, count: int) -> list[int]:
         """For each piece of a request, the request since which the cache has had it."""
         out = [0] * count
         open_end = count
         for place in range(n, 0, -1):
-            made = self._at(place)[0]
-            if isinstance(made.built, Refused):
+            request = self._at(place)[0]
+            if isinstance(request.built, Refused):
                 continue
-            same = 0 if made.cold else min(made.same, open_end)
+            same = 0 if request.cold else min(request.same, open_end)
             out[same:open_end] = [place] * (open_end - same)
             open_end = same
             if not open_end:
@@ -356,7 +356,7 @@ class SeenThread:
         out = list(head_segments(built))
         for index, (message, size) in enumerate(zip(built.prompt.messages, built.sizes, strict=True), first):
             if index - first == built.user:
-                out += [(index, each) for each in user_segments(built, size, message)]
+                out += [(index, segment) for segment in user_segments(built, size, message)]
             else:
                 out.append((index, message_segment(message, size, edits)))
         return out
@@ -364,8 +364,8 @@ class SeenThread:
     def _edits(self, n: int) -> dict[int, str]:
         """What rebases up to a request have made of entries, by seq."""
         out: dict[int, str] = {}
-        for made in self._made[:n]:
-            out |= edits_of(made)
+        for request in self._requests[:n]:
+            out |= edits_of(request)
         return out
 
     def body(self, n: int, target: str = "") -> RequestBody:
@@ -380,34 +380,34 @@ class SeenThread:
     def compare(self, first: int, second: int) -> Comparison:
         """Where two requests part, why, and what was paid again on the way."""
         first, second = sorted((first, second))
-        (one, _), (other, policy) = self.built(first), self.built(second)
-        found = moved(self._turning_points(first, second), self.entries)
+        (earlier, _), (later, policy) = self.built(first), self.built(second)
+        difference = moved(self._turning_points(first, second), self.entries)
         again = self._again(first, second)
         return Comparison(
             first=first,
             second=second,
-            same=same_pieces(compared_pieces(one), compared_pieces(other)),
-            extends=found["extends"],
-            byte=found["byte"],
-            added=found.get("added", 0),
-            layer=found.get("layer", ""),
-            segment=found.get("segment", ""),
-            entries=tuple(found.get("entries", ())),
-            cause=found.get("cause") or "",
+            same=same_pieces(compared_pieces(earlier), compared_pieces(later)),
+            extends=difference["extends"],
+            byte=difference["byte"],
+            added=difference.get("added", 0),
+            layer=difference.get("layer", ""),
+            segment=difference.get("segment", ""),
+            entries=tuple(difference.get("entries", ())),
+            cause=difference.get("cause") or "",
             again=again,
-            usd=again_usd(again, policy, self._at(second)[1].at),
+            usd=rewrite_usd(again, policy, self._at(second)[1].at),
             units=(policy.prices[1] - policy.prices[0]) * again,
         )
 
     def _turning_points(self, first: int, second: int) -> list[tuple[Built, str]]:
         """Two requests and those between them that do not extend the one before, with that one; each with its model."""
-        wanted = {first, second}
+        numbers = {first, second}
         for n in range(first + 1, second):
-            made, before = self._made[n - 1], self._made[n - 2]
-            if made.same < len(before.pieces) or made.policy.model != before.policy.model:
-                wanted |= {n - 1, n}
-        row = [self._at(n)[0] for n in sorted(wanted)]
-        return [(each.built, each.policy.model) for each in row if isinstance(each.built, Built)]
+            request, before = self._requests[n - 1], self._requests[n - 2]
+            if request.same < len(before.pieces) or request.policy.model != before.policy.model:
+                numbers |= {n - 1, n}
+        row = [self._at(n)[0] for n in sorted(numbers)]
+        return [(request.built, request.policy.model) for request in row if isinstance(request.built, Built)]
 
     def _again(self, first: int, second: int) -> int:
         """Tokens that stood in the cache before a request and were not read by it, from one request to the other."""
@@ -422,47 +422,47 @@ class SeenThread:
 
     def where(self, text: str, recalled: Callable[[str], Sequence[int]] | None = None) -> Whereabouts:
         """When a string entered, in which requests it stood and as what, and whether recall finds it."""
-        hits = [n for n, entry in enumerate(self.entries) if entry.kind not in ("sent", "rebase") and any(text in each for each in entry_texts(entry))]  # fmt: skip
+        hits = [n for n, entry in enumerate(self.entries) if entry.kind not in ("sent", "rebase") and any(text in part for part in entry_texts(entry))]  # fmt: skip
         entered = [self._hit(n, text) for n in hits[:50]] if text else []
         holds = StringStanding(text)
-        found = tuple(recalled(text)) if recalled is not None and text else None
+        recalled_seqs = tuple(recalled(text)) if recalled is not None and text else None
         runs: list[StandingRun] = []
-        for made, column in zip(self._made, self._columns, strict=True):
-            if isinstance(made.built, Refused) or not text:
+        for request, column in zip(self._requests, self._columns, strict=True):
+            if isinstance(request.built, Refused) or not text:
                 continue
-            standing = holds.standing(made)
+            standing = holds.standing(request)
             if runs and runs[-1].standing == standing:
                 runs[-1] = msgspec.structs.replace(runs[-1], last=column.n)
             elif runs or standing != "nothing":
                 by = f"rebase ({column.rebase.reason})" if column.rebase and runs else ""
                 runs.append(StandingRun(standing, column.n, column.n, by))
-        return Whereabouts(text, tuple(entered), len(hits), tuple(runs), found)
+        return Whereabouts(text, tuple(entered), len(hits), tuple(runs), recalled_seqs)
 
     def _hit(self, place: int, text: str) -> EntryHit:
         entry = self.entries[place]
-        said = "\n".join(entry_texts(entry))
-        at = said.index(text)
-        around = said[max(0, at - 60) : at + len(text) + 60]
+        whole = "\n".join(entry_texts(entry))
+        at = whole.index(text)
+        around = whole[max(0, at - 60) : at + len(text) + 60]
         return EntryHit(entry.seq, entry.kind, self._turns[place], entry.at, around)
 
     def shared(self) -> JsonObject:
         """All requests at once: every text once, every request as what it adds to the one before it."""
         out = SharedRequests()
         now = self._ahead()
-        for made in (*self._made, *([now] if now is not None else ())):
-            out.add(made)
+        for request in (*self._requests, *([now] if now is not None else ())):
+            out.add(request)
         return {"rows": out.rows, "texts": out.texts, "requests": out.requests}
 
 
-def try_policies(thread: SeenThread, only: str = "", **changes: Any) -> WhatIf:
+def try_policies(thread: ThreadView, only: str = "", **changes: Any) -> WhatIf:
     """The thread under other policies, all with the thread's own settings but for `changes`.
 
     `only`: one of them by its name, or "optimum" for the cheapest cuts in hindsight alone.
     """
-    given = msgspec.to_builtins(thread.policy) | changes
-    if given["ttl_s"] == 0:
-        given["ttl_s"] = None
-    policy = msgspec.convert(given, Policy)
+    settings = msgspec.to_builtins(thread.policy) | changes
+    if settings["ttl_s"] == 0:
+        settings["ttl_s"] = None
+    policy = msgspec.convert(settings, Policy)
     if only == "optimum":
         best = optimum(trail(unsent(thread.entries), policy), policy)
         return WhatIf((), BestCuts(best.cost if math.isfinite(best.cost) else None, best.cuts))

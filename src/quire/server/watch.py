@@ -85,7 +85,7 @@ class Watched(msgspec.Struct, frozen=True):
                 f" · mended: {', '.join(self.mended.rules)}" if self.mended.rules else "",
                 f" · not mended, it would be refused: {', '.join(self.mended.refused)}" if self.mended.refused else "",
                 " · held out" if self.mended.held_out else "",
-                *(f"\n  would be: {each}" for each in self.mended.difference),
+                *(f"\n  would be: {change}" for change in self.mended.difference),
             ]
         )
         if used is None:
@@ -101,8 +101,8 @@ class Watched(msgspec.Struct, frozen=True):
         price = "" if lost.usd is None else f" (${lost.usd:.4f})"
         note = f": {lost.note}" if lost.note else ""
         sure = "" if lost.confidence == "certain" else f" [{lost.confidence}]"
-        whose = "provider (suspected)" if lost.side == "provider" else lost.side
-        yield f"lost {lost.lost:,} tokens{price}: {lost.what}{place}{note}{sure} · {whose}"
+        side = "provider (suspected)" if lost.side == "provider" else lost.side
+        yield f"lost {lost.lost:,} tokens{price}: {lost.what}{place}{note}{sure} · {side}"
         yield lost.fix
         if self.diagnosis:
             yield f"the provider says {self.diagnosis.get('reason') or self.diagnosis.get('type')}"
@@ -180,26 +180,26 @@ class CacheWatcher:
         if thread is not None:
             thread.join(30)
 
-    def fail(self, what: str) -> None:
+    def fail(self, message: str) -> None:
         """Say what went wrong beside a request that passed all the same."""
-        self.failures.append(what)
-        _logger.warning(what)
+        self.failures.append(message)
+        _logger.warning(message)
 
     def as_json(self) -> JsonObject:
         """All conversations with their newest requests, those with the newest first: what the inspector shows."""
         with self._lock:
             rows = [
                 {
-                    "name": each.name,
-                    "session": each.session,
-                    "kind": each.kind,
-                    **each.spent.as_json(),
-                    "retries": self._retries.get(id(each), 0),
-                    "requests_seen": list(self._rows.get(id(each), ())),
+                    "name": conversation.name,
+                    "session": conversation.session,
+                    "kind": conversation.kind,
+                    **conversation.spent.as_json(),
+                    "retries": self._retries.get(id(conversation), 0),
+                    "requests_seen": list(self._rows.get(id(conversation), ())),
                 }
-                for each in self.grouping.conversations
+                for conversation in self.grouping.conversations
             ]
-        rows.sort(key=lambda row: -max((seen["at"] or 0 for seen in row["requests_seen"]), default=0))
+        rows.sort(key=lambda row: -max((request["at"] or 0 for request in row["requests_seen"]), default=0))
         agreement = {"asked": self.compared, "agreed": self.agreed}
         return {
             "conversations": rows,
@@ -226,13 +226,13 @@ class CacheWatcher:
             call = self._items.rebuilt(reading)
             if reading.given.get("generate") is False:
                 return  # warms the connection; the model is not asked
-            given = reading.given if exchange.mended.rules else {}
-            call = msgspec.structs.replace(call, source=f"request {self._count}", given=given)
+            original = reading.given if exchange.mended.rules else {}
+            call = msgspec.structs.replace(call, source=f"request {self._count}", given=original)
             try:
                 self._write(call, exchange, reading)
             except OSError as error:
                 self.fail(f"{self._log} could not be written: {error.strerror}; nothing of this request is kept")
-            watched = self._judged(call, reading, exchange)
+            watched = self._judge(call, reading, exchange)
             rows = self._rows.setdefault(id(watched.conversation), deque(maxlen=200))
             rows.append(watched.as_json())
         self._tell(watched)
@@ -257,7 +257,7 @@ class CacheWatcher:
         with self._log.open("a", encoding="utf-8") as file:
             file.write(json.dumps(about, ensure_ascii=False) + "\n")
 
-    def _judged(self, call: SentCall, reading: Reading, exchange: WatchedExchange) -> Watched:
+    def _judge(self, call: SentCall, reading: Reading, exchange: WatchedExchange) -> Watched:
         """Which conversation it belongs to, what it lost, and whose doing that is."""
         conversation, lost = self.grouping.add(call)
         if conversation.name == call.source:
@@ -322,9 +322,10 @@ def _agrees(reason: str, diagnosis: JsonObject, lost: Verdict | None) -> bool:
 _NOTHING: JsonObject = {"type": "nothing_changed"}
 
 
-def _asked_for(sent: JsonObject) -> JsonObject:
-    asked = sent.get("diagnostics")
-    return _NOTHING if isinstance(asked, dict) and asked.get("previous_message_id") else {}
+def _no_difference(sent: JsonObject) -> JsonObject:
+    """What the silence of a provider that was asked means."""
+    diagnostics = sent.get("diagnostics")
+    return _NOTHING if isinstance(diagnostics, dict) and diagnostics.get("previous_message_id") else {}
 
 
 # Reading one exchange.
@@ -347,7 +348,7 @@ def read_exchange(exchange: WatchedExchange) -> Reading | None:
     sent = _body(exchange.sent, exchange)
     if sent is None:
         return None
-    given = sent if exchange.given is exchange.sent else _body(exchange.given, exchange) or sent
+    original = sent if exchange.given is exchange.sent else _body(exchange.given, exchange) or sent
     about: JsonObject = {"at": exchange.at_ms, "host": exchange.host, "path": exchange.path}
     about["headers"] = exchange.headers
     call = call_of("", about, sent, None)
@@ -357,15 +358,15 @@ def read_exchange(exchange: WatchedExchange) -> Reading | None:
     if "event-stream" not in exchange.reply_headers.get("content-type", ""):
         whole = _json_or_none(data)
         reply: JsonObject = whole if isinstance(whole, dict) else {}
-        call = call_of("", about, sent, reply)
+        call = msgspec.structs.replace(call_of("", about, sent, reply), tells_cache=reported)
         items = tuple(item for item in reply.get("output") or () if isinstance(item, dict))
         ended = exchange.whole or bool(reply)
-        said = diagnosis_of(reply) or _asked_for(sent)
-        return Reading(_telling(call, reported), given, str(reply.get("id") or ""), items, said, ended)
+        account = diagnosis_of(reply) or _no_difference(sent)
+        return Reading(call, original, str(reply.get("id") or ""), items, account, ended)
     wire = wire_of(call.provider, sent)
     speaks = call.provider if wire_of(call.provider).name == wire.name else wire.name
     stream = providers.stream(f"{speaks}:{call.model}")
-    id, items_by_place, diagnosis = "", dict[int, JsonObject](), _asked_for(sent)
+    id, items_by_place, diagnosis = "", dict[int, JsonObject](), _no_difference(sent)
     for event in events_in(data, speaks):
         with contextlib.suppress(QuireError):
             stream.feed(event)
@@ -375,9 +376,9 @@ def read_exchange(exchange: WatchedExchange) -> Reading | None:
         if event.get("type") == "response.output_item.done" and isinstance(event.get("item"), dict):
             items_by_place[int(event.get("output_index") or 0)] = event["item"]
     used = stream.partial().usage
-    call = msgspec.structs.replace(call, usage=used if used.input_total else None)
+    call = msgspec.structs.replace(call, usage=used if used.input_total else None, tells_cache=reported)
     items = tuple(items_by_place[place] for place in sorted(items_by_place))
-    return Reading(_telling(call, reported), given, id, items, diagnosis, ended)
+    return Reading(call, original, id, items, diagnosis, ended)
 
 
 # The last word of a stream, in any format.
@@ -389,10 +390,6 @@ _FIGURES = re.compile(
     rb'"(cached_tokens|cache_read_input_tokens|cachedContentTokenCount|prompt_cache_hit_tokens|cache_n'
     rb'|cacheReadInputTokens|cached_prompt_text_tokens|num_cached_tokens)"\s*:\s*\d'
 )
-
-
-def _telling(call: SentCall, told: bool) -> SentCall:
-    return msgspec.structs.replace(call, tells_cache=told)
 
 
 def _body(raw: bytes, exchange: WatchedExchange) -> JsonObject | None:
@@ -424,22 +421,22 @@ def _json_or_none(data: bytes) -> Json:
 def events_in(data: bytes, speaks: str) -> Iterator[JsonObject]:
     """The events of a reply's bytes; what is none is passed over."""
     sse = SseReader()
-    for each in (*sse.feed(data), *sse.finish()):
+    for frame in (*sse.feed(data), *sse.finish()):
         with contextlib.suppress(QuireError):
-            event = decoded(each, speaks)
+            event = decoded(frame, speaks)
             if isinstance(event, dict):
                 yield event
 
 
 def plain(data: bytes, coding: str, cut: bool = False) -> bytes:
     """Bytes as they were before they were compressed; of those that were cut off, as many as came."""
-    for each in reversed([name.strip().lower() for name in coding.split(",") if name.strip()]):
-        if each == "identity":
+    for codec in reversed([name.strip().lower() for name in coding.split(",") if name.strip()]):
+        if codec == "identity":
             continue
-        if each not in _DECODERS:
-            raise FormatError(f"bodies compressed by {each!r} are not read")
+        if codec not in _DECODERS:
+            raise FormatError(f"bodies compressed by {codec!r} are not read")
         try:
-            data = _DECODERS[each](data)
+            data = _DECODERS[codec](data)
         except Exception:
             if not cut:
                 raise
@@ -496,12 +493,12 @@ class ServerItems:
         named = call.body.get("conversation")
         conversation = str(named.get("id") if isinstance(named, dict) else named or "")
         before = str(call.body.get("previous_response_id") or "") or conversation
-        own = call.body.get("input") or []
-        items = [{"role": "user", "content": own}] if isinstance(own, str) else list(own)
-        known = self._items.get(before) if before else ()
-        if known is None and not (conversation and before == conversation):
+        given_input = call.body.get("input") or []
+        items = [{"role": "user", "content": given_input}] if isinstance(given_input, str) else list(given_input)
+        earlier = self._items.get(before) if before else ()
+        if earlier is None and not (conversation and before == conversation):
             return msgspec.structs.replace(call, body={})
-        whole = [*(known or ()), *items]
+        whole = [*(earlier or ()), *items]
         for key in filter(None, (reading.id, conversation)):
             self._items[key] = [*whole, *reading.items]
             self._items.move_to_end(key)
