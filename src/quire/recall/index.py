@@ -49,7 +49,7 @@ class Indexer:
 
     def run(self, progress: Progress | None = None) -> IndexReport:
         """Make everything that is missing now."""
-        tell = progress or (lambda _what, _done, _of: None)
+        tell = progress or (lambda *_: None)
         return IndexReport(self._word(tell), self._embed(tell))
 
     def rebuild(self, progress: Progress | None = None) -> IndexReport:
@@ -60,21 +60,21 @@ class Indexer:
 
     @classmethod
     def beside(cls, store: Store, embedder: Embedder) -> Indexer:
-        """The one that works in the background for all who search a store; each of them says `leave` at its end."""
+        """The background indexer that all users of a store and model share; each calls `leave` when it is done."""
         key = id(store), embedder.name
         with _starting:
-            found, users = _working.get(key) or (cls(store, embedder), 0)
-            _working[key] = found, users + 1
+            indexer, users = _working.get(key) or (cls(store, embedder), 0)
+            _working[key] = indexer, users + 1
             if not users:
-                found.start()
-        return found
+                indexer.start()
+        return indexer
 
     def leave(self) -> None:
-        """Nobody needs it on this caller's account any more; behind the last one it ends."""
+        """One user fewer; when the last one leaves, the background work ends."""
         key = id(self.store), self.embedder.name if self.embedder is not None else ""
         with _starting:
-            found, users = _working.get(key, (None, 0))
-            if found is self and users > 1:
+            indexer, users = _working.get(key, (None, 0))
+            if indexer is self and users > 1:
                 _working[key] = self, users - 1
                 return
         self.close()
@@ -91,7 +91,7 @@ class Indexer:
     def close(self) -> None:
         """End the background work behind the step it is at."""
         with _starting:
-            for key in [key for key, (found, _) in _working.items() if found is self]:
+            for key in [key for key, (indexer, _) in _working.items() if indexer is self]:
                 del _working[key]
         self._stop.set()
         atexit.unregister(self.close)
@@ -100,13 +100,13 @@ class Indexer:
             self._thread = None
 
     def _work(self) -> None:
-        seen = 0
+        indexed_to = 0
         while not self._stop.is_set():
             try:
                 newest = self.store.last_change()
-                if newest != seen:
+                if newest != indexed_to:
                     self.run()
-                    seen = newest
+                    indexed_to = newest
             except ConflictError:
                 pass  # the file is locked; there will be another time
             except QuireError:
@@ -115,30 +115,30 @@ class Indexer:
 
     def _word(self, tell: Progress) -> int:
         """Keep the words of searchable entries that have none, or have them by older rules."""
-        done = 0
+        count = 0
         while not self._stop.is_set():
             lacking = self.store.index.without_words(self._worded_to, VERSION, _WORDED_AT_ONCE)
             if not lacking:
                 break
             words = words_of(change.entry for change in lacking)
             self.store.index.add(words)
-            self._worded_to, done = lacking[-1].n, done + len(words)
-            tell("words", done, done)
-        return done
+            self._worded_to, count = lacking[-1].n, count + len(words)
+            tell("words", count, count)
+        return count
 
     def _embed(self, tell: Progress) -> int:
         if self.embedder is None:
             return 0
-        index, model, done = self.store.index, self.embedder.name, 0
+        index, model, count = self.store.index, self.embedder.name, 0
         total = len(index.without_vectors(model, self._embedded_to, None))
         while not self._stop.is_set():
             rows = index.without_vectors(model, self._embedded_to, _STEP)
             if not rows:
                 break
-            texts = {id: document(found[1]).meaning for _, id in rows if (found := self.store.find(id))}
-            made = {id: meaning.packed(self.embedder.encode(pieces(text))) for id, text in texts.items()}
+            texts = {id: document(located[1]).meaning for _, id in rows if (located := self.store.find(id))}
+            vectors = {id: meaning.packed(self.embedder.encode(pieces(text))) for id, text in texts.items()}
             # An entry may have been deleted meanwhile; its vector does not outlive it.
-            index.add_vectors(model, self.embedder.dimensions, made)
-            self._embedded_to, done = rows[-1][0], done + len(rows)
-            tell("meaning", done, max(total, done))
-        return done
+            index.add_vectors(model, self.embedder.dimensions, vectors)
+            self._embedded_to, count = rows[-1][0], count + len(rows)
+            tell("meaning", count, max(total, count))
+        return count

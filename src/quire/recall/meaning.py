@@ -117,15 +117,15 @@ def _layer(graph: _Graph, x: str, weights: str, o: str) -> str:
         flat = graph.linear(x, f"{weights}attention.self.{part}", f"{o}{part}")
         heads = graph.op("Reshape", [flat, "by_head"], f"{o}{part}_heads")
         split[part] = graph.op("Transpose", [heads], f"{o}{part}_turned", perm=order)
-    seen = graph.op("MatMul", [split["query"], split["key"]], f"{o}scores")
-    seen = graph.op("Mul", [seen, "scale"], f"{o}scaled")
-    seen = graph.op("Add", [seen, "attention_bias"], f"{o}masked")
-    seen = graph.op("Softmax", [seen], f"{o}attention", axis=-1)
-    seen = graph.op("MatMul", [seen, split["value"]], f"{o}mixed")
-    seen = graph.op("Transpose", [seen], f"{o}mixed_turned", perm=[0, 2, 1, 3])
-    seen = graph.op("Reshape", [seen, "by_token"], f"{o}mixed_flat")
-    seen = graph.linear(seen, f"{weights}attention.output.dense", f"{o}attended")
-    x = graph.norm(graph.op("Add", [x, seen], f"{o}sum1"), f"{weights}attention.output.LayerNorm", f"{o}n1")
+    attention = graph.op("MatMul", [split["query"], split["key"]], f"{o}scores")
+    attention = graph.op("Mul", [attention, "scale"], f"{o}scaled")
+    attention = graph.op("Add", [attention, "attention_bias"], f"{o}masked")
+    attention = graph.op("Softmax", [attention], f"{o}attention", axis=-1)
+    attention = graph.op("MatMul", [attention, split["value"]], f"{o}mixed")
+    attention = graph.op("Transpose", [attention], f"{o}mixed_turned", perm=[0, 2, 1, 3])
+    attention = graph.op("Reshape", [attention, "by_token"], f"{o}mixed_flat")
+    attention = graph.linear(attention, f"{weights}attention.output.dense", f"{o}attended")
+    x = graph.norm(graph.op("Add", [x, attention], f"{o}sum1"), f"{weights}attention.output.LayerNorm", f"{o}n1")
     inner = _gelu(graph, graph.linear(x, f"{weights}intermediate.dense", f"{o}inner"), o)
     inner = graph.linear(inner, f"{weights}output.dense", f"{o}outer")
     return graph.norm(graph.op("Add", [x, inner], f"{o}sum2"), f"{weights}output.LayerNorm", f"{o}n2")
@@ -362,9 +362,9 @@ class Meaning:
 
     def cosines(self, query: Floats, rows: Ints) -> Floats:
         """The cosine of the query with each of these rows; minus infinity where there is no vector."""
-        wanted = np.zeros(self._known.size, np.bool_)
-        wanted[rows] = True
-        return self._best(query, self._places(wanted))[rows]
+        mask = np.zeros(self._known.size, np.bool_)
+        mask[rows] = True
+        return self._best(query, self._places(mask))[rows]
 
     def _places(self, rows: Bools) -> Ints:
         """The places of the vectors that belong to these rows."""
@@ -383,14 +383,14 @@ class Meaning:
 
     def state(self) -> dict[str, bytes]:
         """Everything but the vectors of rows that are gone, to be kept."""
-        there = self._owner.all >= 0
-        kept = {name: getattr(self, f"_{name}").all[there] for name in MEANING_PARTS[:-1]}
-        return {name: some.tobytes() for name, some in {**kept, "known": self._known.all}.items()}
+        alive = self._owner.all >= 0
+        columns = {name: getattr(self, f"_{name}").all[alive] for name in MEANING_PARTS[:-1]}
+        return {name: some.tobytes() for name, some in {**columns, "known": self._known.all}.items()}
 
-    def restore(self, kept: Mapping[str, bytes]) -> None:
+    def restore(self, state: Mapping[str, bytes]) -> None:
         """Begin with what was kept."""
         for name in MEANING_PARTS:
-            getattr(self, f"_{name}").restore(kept[name], fixed=name in ("vectors", "signs"))
+            getattr(self, f"_{name}").restore(state[name], fixed=name in ("vectors", "signs"))
 
 
 def _signs(vectors: Array, words: int) -> Array:
@@ -404,13 +404,13 @@ def _signs(vectors: Array, words: int) -> Array:
 # Vectors as a store keeps them: in half precision, those of one text in a row, by the model that made them.
 
 
-def packed(made: Floats) -> bytes:
+def packed(vectors: Floats) -> bytes:
     """The vectors of one text, to be kept."""
-    return made.astype("<f2").tobytes()
+    return vectors.astype("<f2").tobytes()
 
 
-def unpacked(kept: Sequence[tuple[str, bytes]], dimensions: int) -> tuple[list[str], Array]:
+def unpacked(rows: Sequence[tuple[str, bytes]], dimensions: int) -> tuple[list[str], Array]:
     """Keys and their vectors, a key once for each; what has another size is of another model."""
-    found = [row for row in kept if row[1] and len(row[1]) % (2 * dimensions) == 0]
-    joined = np.frombuffer(b"".join(vector for _, vector in found), "<f2").reshape(-1, dimensions)
-    return [key for key, vector in found for _ in range(len(vector) // (2 * dimensions))], joined
+    valid = [row for row in rows if row[1] and len(row[1]) % (2 * dimensions) == 0]
+    joined = np.frombuffer(b"".join(vector for _, vector in valid), "<f2").reshape(-1, dimensions)
+    return [key for key, vector in valid for _ in range(len(vector) // (2 * dimensions))], joined

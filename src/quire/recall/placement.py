@@ -50,9 +50,9 @@ def passage(text: str, limit: int, query: str = "") -> str:
     if best is None or spans[best][1] <= limit // 2:
         return truncate(text, limit)
     start, end = _grown(spans, best, room)
-    found = truncate(text[start:end].strip("\n"), room)
-    more = _MARK if end < len(text) and not found.endswith("...") else ""
-    return f"{opening}\n{found}{more}"
+    part = truncate(text[start:end].strip("\n"), room)
+    more = _MARK if end < len(text) and not part.endswith("...") else ""
+    return f"{opening}\n{part}{more}"
 
 
 def first_words(text: str, limit: int) -> str:
@@ -77,15 +77,15 @@ def _spans(text: str) -> Iterator[Span]:
 
 def _best(parts: Sequence[str], query: str) -> int | None:
     """The part that holds the query's words best, the rare ones above all; None where none stands anywhere."""
-    wanted = set(terms(query, asked=True))
-    held = [wanted.intersection(terms(part)) for part in parts]
-    holders = Counter(word for some in held for word in some)
-    weights = [sum(1 / holders[word] for word in some) for some in held]
+    query_terms = set(terms(query, asked=True))
+    matches = [query_terms.intersection(terms(part)) for part in parts]
+    holders = Counter(word for some in matches for word in some)
+    weights = [sum(1 / holders[word] for word in some) for some in matches]
     if not any(weights):
         return None
     # What stands beside counts a little: an answer often spreads over lines.
     padded = [0.0, *weights, 0.0]
-    near = [own + (padded[at] + padded[at + 2]) / 4 if own else 0.0 for at, own in enumerate(weights)]
+    near = [weight + (padded[at] + padded[at + 2]) / 4 if weight else 0.0 for at, weight in enumerate(weights)]
     return max(range(len(near)), key=lambda at: (near[at], -at))
 
 
@@ -104,8 +104,8 @@ def _grown(spans: Sequence[Span], best: int, room: int) -> Span:
 
 # Kinds that have a line in the sections; others can be found but not placed.
 PLACED = ("user", "respond", "result")
-# One entry takes at most this part of the share, so that a long result does not keep out all others.
-_ONE = 2
+# There is room for at least so many entries, so that a long result does not keep out all others.
+_LEAST_ENTRIES = 2
 _CHARACTERS_A_TOKEN = 3
 # Characters by which a line above is named.
 _NAME = 60
@@ -140,7 +140,7 @@ def place(
     """
     count = counter(model).count
     lines: dict[str, str] = {}
-    shown: list[Hit] = []
+    quoted: list[Hit] = []
     named: list[Hit] = []
     left_out: list[LeftOut] = []
     text = ""
@@ -149,15 +149,15 @@ def place(
             left_out.append(LeftOut(hit.seq, f"a {hit.entry.kind} is no line of a conversation"))
             continue
         lines[hit.id] = _line(hit, share_tokens, query)
-        ours = named if _stands(hit, lines[hit.id], standing) else shown
+        ours = named if _stands(hit, lines[hit.id], standing) else quoted
         ours.append(hit)
-        wider = _text(shown, named, lines)
+        wider = _text(quoted, named, lines)
         if count(wider) > share_tokens:
             left_out.append(LeftOut(hit.seq, f"no room in {share_tokens} tokens for recalled text"))
             ours.pop()
             continue
         text = wider
-    ids, names = (tuple(hit.id for hit in _in_order(some)) for some in (shown, named))
+    ids, names = (tuple(hit.id for hit in _in_order(some)) for some in (quoted, named))
     return Placed(text, ids, names, tuple(left_out), count(text))
 
 
@@ -165,26 +165,26 @@ def in_prompt(
     prompt: Prompt, left_out: Iterable[LeftOut] = (), entries: Mapping[int, Entry] | None = None
 ) -> frozenset[int]:
     """The seqs of entries that a prompt shows whole; `entries` tell which of its results were cut."""
-    shown = {seq for message in prompt.messages for seq in message.seqs}
+    seqs = {seq for message in prompt.messages for seq in message.seqs}
     cut = {seq for message in prompt.messages for seq in _cut(message, entries or {})}
-    return frozenset(shown - cut - {each.entry for each in left_out})
+    return frozenset(seqs - cut - {row.entry for row in left_out})
 
 
-def standing(entries: Iterable[Entry], shown: Collection[int]) -> dict[str, str]:
+def standing(entries: Iterable[Entry], visible: Collection[int]) -> dict[str, str]:
     """What earlier turns recalled and still stands in the prompt with them: ids, and the text they stand in."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for entry in entries:
-        if entry.kind == "user" and entry.seq in shown:
+        if entry.kind == "user" and entry.seq in visible:
             for id in entry.meta.get("recalled_ids") or ():
-                found[id] = f"{found.get(id, '')}\n{entry.meta.get('recalled') or ''}"
-    return found
+                texts[id] = f"{texts.get(id, '')}\n{entry.meta.get('recalled') or ''}"
+    return texts
 
 
 def _cut(message: Message, entries: Mapping[int, Entry]) -> Iterable[int]:
     """The results and documents of a message that stand there as handles, or end before their end."""
     if message.role == "user":
-        own = [seq for seq in message.seqs if (entry := entries.get(seq)) is not None and "encloses" in entry.wire]
-        yield from () if any(map(holds_blocks, message.parts)) else own
+        seqs = [seq for seq in message.seqs if (entry := entries.get(seq)) is not None and "encloses" in entry.wire]
+        yield from () if any(map(holds_blocks, message.parts)) else seqs
         return
     for part, seq in zip(message.parts, message.seqs, strict=False):
         entry = entries.get(seq)
@@ -203,9 +203,9 @@ def _stands(hit: Hit, line: str, standing: Mapping[str, str] | Collection[str]) 
     return line.replace("\n", f"\n{indent}") in standing[hit.id]
 
 
-def _text(shown: Sequence[Hit], named: Sequence[Hit], lines: Mapping[str, str]) -> str:
-    spoken = [hit for hit in _in_order(shown) if hit.entry.kind != "result"]
-    results = [hit for hit in _in_order(shown) if hit.entry.kind == "result"]
+def _text(quoted: Sequence[Hit], named: Sequence[Hit], lines: Mapping[str, str]) -> str:
+    spoken = [hit for hit in _in_order(quoted) if hit.entry.kind != "result"]
+    results = [hit for hit in _in_order(quoted) if hit.entry.kind == "result"]
     value = Clean(
         conversation=tuple(clean.CleanMessage(_ROLE[hit.entry.kind], lines[hit.id]) for hit in spoken if lines[hit.id]),
         tool_results=tuple(ToolResult(hit.tool, lines[hit.id]) for hit in results),
@@ -221,9 +221,9 @@ def _in_order(hits: Iterable[Hit]) -> list[Hit]:
 
 def _line(hit: Hit, share_tokens: int, query: str | Query) -> str:
     """What is shown of a hit: all of it, or the part that the query asks for."""
-    limit = share_tokens * _CHARACTERS_A_TOKEN // _ONE
-    shown = passage(_entry_words(hit.entry), limit, query.text if isinstance(query, Query) else query)
-    return shown or ("No output" if hit.entry.kind == "result" else "")
+    limit = share_tokens * _CHARACTERS_A_TOKEN // _LEAST_ENTRIES
+    text = passage(_entry_words(hit.entry), limit, query.text if isinstance(query, Query) else query)
+    return text or ("No output" if hit.entry.kind == "result" else "")
 
 
 def _name(hit: Hit) -> str:
@@ -277,12 +277,12 @@ def _lines(text: str, limit: int) -> list[str]:
 
 def find_handle(store: Store, thread: str, handle: str) -> Entry:
     """The entry that a handle names, if it is one of this thread's own."""
-    found = store.find(handle)
-    if found is not None:
-        entry = found[1]
+    located = store.find(handle)
+    if located is not None:
+        entry = located[1]
         # A fork shares its entries with the thread it was made of, at the same places.
-        own = store.read(thread, after=entry.seq - 1, limit=1)
-        if own and own[0].id == entry.id:
+        entries = store.read(thread, after=entry.seq - 1, limit=1)
+        if entries and entries[0].id == entry.id:
             return entry
     raise NotFound(f"no entry of this conversation has the handle {handle!r}", hint="Handles are hexadecimal digits.")
 
@@ -319,21 +319,21 @@ class VisibleEntries:
     def _go_on_from_checkpoint(self) -> None:
         """Begin with the fold that the store keeps of this very log, where it keeps one."""
         data = self._store.checkpoint(self._thread)
-        found = checkpoint.decode(data) if data is not None else None
-        if found is None or found.unrecorded:
+        saved = checkpoint.decode(data) if data is not None else None
+        if saved is None or saved.unrecorded:
             return
-        ends, sent = (self._store.read(self._thread, seq - 1, 1) if seq else [] for seq in (found.seq, found.sent_seq))
-        if [entry.id for entry in ends] != [found.entry_id]:
+        ends, sent = (self._store.read(self._thread, seq - 1, 1) if seq else [] for seq in (saved.seq, saved.sent_seq))
+        if [entry.id for entry in ends] != [saved.entry_id]:
             return
         # Bytes of another shape leave it to the log.
         with suppress(ValueError, RecursionError):
-            self._assembly = found.assembly(extract, lambda after, limit: self._store.read(self._thread, after, limit))
-            self._seq = found.seq
+            self._assembly = saved.assembly(extract, lambda after, limit: self._store.read(self._thread, after, limit))
+            self._seq = saved.seq
             self._policy = next((policy for entry in sent if (policy := _policy(entry))), self._policy)
 
     def _feed(self, fresh: Sequence[Entry]) -> None:
         """Take new entries in; requests under another policy than before are followed from the start."""
-        policy = next((found for entry in reversed(fresh) if (found := _policy(entry))), None)
+        policy = next((named for entry in reversed(fresh) if (named := _policy(entry))), None)
         if policy is not None and policy != self._policy:
             self._assembly, self._policy = Assembly(policy), policy
             fresh = self._store.read(self._thread)
@@ -347,9 +347,9 @@ def _policy(sent: Entry) -> Policy | None:
         return None
     named = sent.meta.get("policy")
     usual = msgspec.to_builtins(Policy())
-    known = {name: value for name, value in named.items() if name in usual} if isinstance(named, dict) else {}
+    settings = {name: value for name, value in named.items() if name in usual} if isinstance(named, dict) else {}
     try:
-        return msgspec.convert(usual | known, Policy)
+        return msgspec.convert(usual | settings, Policy)
     except (msgspec.ValidationError, CallError):
         return Policy()  # meta is free: what stands there need not be ours
 
@@ -385,15 +385,15 @@ class Asking:
         """What was found, as the sections a recalled turn shows; or the text behind a handle."""
         if not isinstance(query, str) or not isinstance(handle, str) or not (query + handle).strip():
             raise CallError("recall needs a query or a handle", hint="Say what to look for.")
-        return self._original(handle.strip(), start) if handle.strip() else self._found(query, k)
+        return self._original(handle.strip(), start) if handle.strip() else self._search(query, k)
 
     def _original(self, handle: str, start: int) -> RecallAnswer:
         limit = self._share * _CHARACTERS_A_TOKEN_SHOWN
-        found = original(self._recall.store, self._thread, handle, start, limit)
-        where = f"lines {found.start}-{found.end} of {found.count}"
-        return RecallAnswer(found.text, f"entry {found.entry.seq} ({found.entry.kind}), {where}")
+        part = original(self._recall.store, self._thread, handle, start, limit)
+        where = f"lines {part.start}-{part.end} of {part.count}"
+        return RecallAnswer(part.text, f"entry {part.entry.seq} ({part.entry.kind}), {where}")
 
-    def _found(self, query: str, k: int) -> RecallAnswer:
+    def _search(self, query: str, k: int) -> RecallAnswer:
         hits = self._recall.search(
             query, max(1, min(k, MOST)), thread=self._thread, kinds=PLACED, exclude=self._shown()
         )

@@ -82,8 +82,8 @@ def pool(words: Floats, near: Ints, cosines: Floats, allowed: Bools, size: int) 
     if np.count_nonzero(allowed) <= _FEW:
         return np.flatnonzero(allowed)
     by_words = np.flatnonzero(allowed & (words > 0))
-    kept = allowed[near]
-    by_meaning, cosines = near[kept], cosines[kept]
+    is_allowed = allowed[near]
+    by_meaning, cosines = near[is_allowed], cosines[is_allowed]
     chosen = np.zeros(len(allowed), np.bool_)
     chosen[_best(by_words, words[by_words], size)] = True
     chosen[_best(by_meaning, cosines, size)] = True
@@ -132,21 +132,21 @@ class SpeakerPriors:
         speech = [document.speech for document in documents]
         self.speakers.extend(speakers)
         self._returned.extend([document.speaker == TOOL for document in documents])
-        self.asks.extend([each.asks for each in speech])
-        self._person.extend([each.person for each in speech])
-        self._times.extend([each.times for each in speech])
-        self._names.extend([each.names for each in speech])
+        self.asks.extend([signs.asks for signs in speech])
+        self._person.extend([signs.person for signs in speech])
+        self._times.extend([signs.times for signs in speech])
+        self._names.extend([signs.names for signs in speech])
 
     def state(self) -> dict[str, bytes]:
         """All columns as bytes, to be stored; `restore` reads them."""
-        kept = {name: getattr(self, name).packed for name in _MANNER_PARTS}
-        return {**kept, "speaker_names": msgspec.msgpack.encode(list(self._numbers))}
+        columns = {name: getattr(self, name).packed for name in _MANNER_PARTS}
+        return {**columns, "speaker_names": msgspec.msgpack.encode(list(self._numbers))}
 
-    def restore(self, kept: Mapping[str, bytes]) -> None:
+    def restore(self, state: Mapping[str, bytes]) -> None:
         """Begin with what was kept."""
         for name in _MANNER_PARTS:
-            getattr(self, name).restore(kept[name])
-        names = msgspec.msgpack.decode(kept["speaker_names"], type=list[str])
+            getattr(self, name).restore(state[name])
+        names = msgspec.msgpack.decode(state["speaker_names"], type=list[str])
         self._numbers = {name: number for number, name in enumerate(names)}
 
     def forget(self, row: int) -> None:
@@ -161,8 +161,8 @@ class SpeakerPriors:
 
     def returned(self, rows: Ints) -> Bools:
         """Which rows were returned by tools, not said by anyone."""
-        found: Bools = self._returned.all[rows]
-        return found
+        mask: Bools = self._returned.all[rows]
+        return mask
 
     def people(self) -> dict[str, int]:
         """The words that name one speaker each; one that is in two people's names says nothing about who is meant."""
@@ -177,25 +177,25 @@ class SpeakerPriors:
             self._people = {word: number for word, number in named if shared[word] == 1}
         return self._people
 
-    def speaker(self, asked: QueryTerms, rows: Ints, weights: Weights) -> Floats:
+    def speaker(self, query: QueryTerms, rows: Ints, weights: Weights) -> Floats:
         """Prefer turns of the one the query is about."""
-        meant = self.speakers.all[rows] == asked.subject
-        return np.where(meant, np.float32(weights.speaker if asked.subject >= 0 else 0), np.float32(0))
+        is_subject = self.speakers.all[rows] == query.subject
+        return np.where(is_subject, np.float32(weights.speaker if query.subject >= 0 else 0), np.float32(0))
 
     def manner(self, rows: Ints, dialogue: Floats, weights: Weights) -> Floats:
         """Prefer turns that tell of the speaker to those that ask or cheer; and what tools returned."""
         returned = self._returned.all[rows]
-        told = weights.asks * self.asks.all[rows] + weights.person * (self._person.all[rows] - np.float32(0.5))
-        return np.asarray(np.where(returned, weights.returned, dialogue * told), np.float32)
+        prior = weights.asks * self.asks.all[rows] + weights.person * (self._person.all[rows] - np.float32(0.5))
+        return np.asarray(np.where(returned, weights.returned, dialogue * prior), np.float32)
 
-    def time(self, asked: QueryTerms, rows: Ints, weights: Weights) -> Floats:
+    def time(self, query: QueryTerms, rows: Ints, weights: Weights) -> Floats:
         """Prefer turns that speak of time when the query asks for one."""
-        return np.asarray(self._times.all[rows] * np.float32(weights.time if asked.when else 0), np.float32)
+        return np.asarray(self._times.all[rows] * np.float32(weights.time if query.when else 0), np.float32)
 
-    def name(self, asked: QueryTerms, rows: Ints, weights: Weights) -> Floats:
+    def name(self, query: QueryTerms, rows: Ints, weights: Weights) -> Floats:
         """Prefer turns that name something when the query asks for what has a name; what tools return always does."""
-        told = self._names.all[rows] * ~self._returned.all[rows]
-        return np.asarray(told * np.float32(weights.name if asked.name else 0), np.float32)
+        names = self._names.all[rows] * ~self._returned.all[rows]
+        return np.asarray(names * np.float32(weights.name if query.name else 0), np.float32)
 
 
 _ROW_PARTS = ("_alive", "_lengths", "_sessions")
@@ -237,19 +237,19 @@ class Collection:
         if not latest:
             return
         self.delete([id for id in latest if id in self._rows])
-        first, added = len(self.ids), list(latest.values())
+        first, new = len(self.ids), list(latest.values())
         numbers = self._session_numbers
-        self._manner.add(added)
-        self._sessions.extend([numbers.setdefault(each.session, len(numbers)) for each in added])
-        self._lengths.extend([each.words.count(" ") + 1 - each.words.count(WHOLE) for each in added])
-        self._alive.extend(np.ones(len(added), np.bool_))
-        self._postings.add(posting_run(first, [each.words for each in added]))
-        self.meaning.grow(len(added))
+        self._manner.add(new)
+        self._sessions.extend([numbers.setdefault(document.session, len(numbers)) for document in new])
+        self._lengths.extend([document.words.count(" ") + 1 - document.words.count(WHOLE) for document in new])
+        self._alive.extend(np.ones(len(new), np.bool_))
+        self._postings.add(posting_run(first, [document.words for document in new]))
+        self.meaning.grow(len(new))
         self._neighbours = None
         self.ids += latest
         self._rows.update((id, row) for row, id in enumerate(latest, first))
         if self.embedder is not None:
-            self._pending.update((row, each.meaning) for row, each in enumerate(added, first) if each.meaning)
+            self._pending.update((row, document.meaning) for row, document in enumerate(new, first) if document.meaning)
 
     def state(self) -> dict[str, bytes]:
         """All but the vectors, to be kept; see `meaning` for those."""
@@ -258,20 +258,20 @@ class Collection:
         named = {name: msgspec.msgpack.encode(some) for name, some in lists.items()}
         return {**columns, **named, **self._postings.state(), **self._manner.state()}
 
-    def restore(self, kept: Mapping[str, bytes]) -> None:
+    def restore(self, state: Mapping[str, bytes]) -> None:
         """Begin with what was kept, by the vectors too where they are there."""
         for name in _ROW_PARTS:
-            getattr(self, name).restore(kept[name])
-        self.ids = msgspec.msgpack.decode(kept["ids"], type=list[str])
+            getattr(self, name).restore(state[name])
+        self.ids = msgspec.msgpack.decode(state["ids"], type=list[str])
         # Of two rows with one id the later is alive.
         alive = np.flatnonzero(self._alive.all).tolist()
         self._rows = {self.ids[row]: row for row in alive}
-        names = msgspec.msgpack.decode(kept["session_names"], type=list[str])
+        names = msgspec.msgpack.decode(state["session_names"], type=list[str])
         self._session_numbers = {name: number for number, name in enumerate(names)}
-        self._postings.restore(kept)
-        self._manner.restore(kept)
-        if MEANING_PARTS[0] in kept:
-            self.meaning.restore(kept)
+        self._postings.restore(state)
+        self._manner.restore(state)
+        if MEANING_PARTS[0] in state:
+            self.meaning.restore(state)
         else:
             self.meaning.grow(len(self.ids))
 
@@ -297,9 +297,9 @@ class Collection:
 
     def put_vectors(self, ids: Sequence[str], vectors: Array) -> None:
         """Give documents their vectors, one or several each; ids that are not here are ignored."""
-        known = [(self._rows[id], at) for at, id in enumerate(ids) if id in self._rows]
-        if known:
-            rows, at = np.array(known, np.int64).T
+        places = [(self._rows[id], at) for at, id in enumerate(ids) if id in self._rows]
+        if places:
+            rows, at = np.array(places, np.int64).T
             self.meaning.put(rows, vectors[at])
             for row in rows.tolist():
                 self._pending.pop(row, None)
@@ -324,24 +324,24 @@ class Collection:
         self, query: Query | str, k: int = 5, only: Iterable[str] | Bools | None = None, exclude: Iterable[str] = ()
     ) -> list[Found]:
         """The k best documents, best first; `only` names those that may be found, `exclude` those that may not."""
-        asked = ask(query if isinstance(query, Query) else Query(query), self._manner.people())
+        query_terms = ask(query if isinstance(query, Query) else Query(query), self._manner.people())
         neighbours = self._beside()
-        words, share = scores(self._postings, asked, neighbours, self._alive.all)
-        vector = self._vector(asked)
+        words, share = scores(self._postings, query_terms, neighbours, self._alive.all)
+        vector = self._vector(query_terms)
         allowed = self._allowed(only, exclude)
         near, cosines = _NOTHING if vector is None else self.meaning.near(vector, allowed)
         rows = pool(words, near, cosines, allowed, max(POOL, 2 * k))
-        meant = self.meaning.known[rows] if vector is not None else False
-        rows = rows[(words[rows] > 0) | meant]
+        has_vector = self.meaning.known[rows] if vector is not None else False
+        rows = rows[(words[rows] > 0) | has_vector]
         every = self._every_cosine(rows, vector, near, cosines, neighbours)
         likeness = self._likeness(rows, every, neighbours)
-        parts = self._parts(asked, rows, words, likeness)
+        parts = self._parts(query_terms, rows, words, likeness)
         parts += 0.0  # no negative zeros for the eye
         # Less than six places is rounding, not a difference.
         total = np.round(parts.sum(axis=0, dtype=np.float64), 6)
         best = order(total, rows)[:k]
-        known = np.isfinite(every[rows[best]])
-        relevance = share[rows[best]] + np.where(known, every[rows[best]], np.float32(USUAL_COSINE))
+        has_cosine = np.isfinite(every[rows[best]])
+        relevance = share[rows[best]] + np.where(has_cosine, every[rows[best]], np.float32(USUAL_COSINE))
         return [
             Found(self.ids[rows[at]], float(total[at]), dict(zip(PARTS, parts[:, at].tolist(), strict=True)), near)
             for at, near in zip(best, np.round(relevance.astype(np.float64), 6).tolist(), strict=True)
@@ -351,13 +351,13 @@ class Collection:
         """The query's meaning."""
         return self._vector(ask(query if isinstance(query, Query) else Query(query), self._manner.people()))
 
-    def _vector(self, asked: QueryTerms) -> Floats | None:
+    def _vector(self, query: QueryTerms) -> Floats | None:
         """The query's meaning, with the turn before it at less weight; None without an embedder or a text."""
-        texts = [text for text in (asked.meaning, asked.earlier) if text]
-        if self.embedder is None or not asked.meaning:
+        texts = [text for text in (query.meaning, query.earlier) if text]
+        if self.embedder is None or not query.meaning:
             return None
-        made = self.embedder.encode(texts)
-        vector = made[0] + np.float32(EARLIER) * made[1] if len(texts) > 1 else made[0]
+        vectors = self.embedder.encode(texts)
+        vector = vectors[0] + np.float32(EARLIER) * vectors[1] if len(texts) > 1 else vectors[0]
         return np.asarray(vector / np.linalg.norm(vector), np.float32)
 
     def _allowed(self, only: Iterable[str] | Bools | None, exclude: Iterable[str]) -> Bools:
@@ -365,23 +365,23 @@ class Collection:
         if isinstance(only, np.ndarray):
             allowed &= only
         elif only is not None:
-            wanted = np.zeros_like(allowed)
-            wanted[[self._rows[id] for id in only if id in self._rows]] = True
-            allowed &= wanted
+            chosen = np.zeros_like(allowed)
+            chosen[[self._rows[id] for id in only if id in self._rows]] = True
+            allowed &= chosen
         allowed[[self._rows[id] for id in exclude if id in self._rows]] = False
         return allowed
 
-    def _parts(self, asked: QueryTerms, rows: Ints, words: Floats, likeness: Floats) -> Array:
+    def _parts(self, query: QueryTerms, rows: Ints, words: Floats, likeness: Floats) -> Array:
         """Each reason's share of each row's score, in the order of PARTS."""
         manner, weights = self._manner, self.weights
         return np.stack(
             [
                 weights.words * standard(words[rows]),
                 weights.meaning * likeness,
-                manner.speaker(asked, rows, weights),
+                manner.speaker(query, rows, weights),
                 manner.manner(rows, self._beside().dialogue[rows], weights),
-                manner.time(asked, rows, weights),
-                manner.name(asked, rows, weights),
+                manner.time(query, rows, weights),
+                manner.name(query, rows, weights),
             ]
         )
 
@@ -399,10 +399,10 @@ class Collection:
 
     def _likeness(self, rows: Ints, every: Floats, neighbours: Neighbours) -> Floats:
         """Cosines averaged with those of neighbours, standardised; 0 where a meaning is not known."""
-        out, known = np.zeros(len(rows), np.float32), np.isfinite(every[rows])
-        if known.any():
-            smooth = neighbours.smoothed(rows[known], np.maximum(every, 0))
-            out[known] = standard_by(smooth, self._manner.returned(rows[known]))
+        out, has_cosine = np.zeros(len(rows), np.float32), np.isfinite(every[rows])
+        if has_cosine.any():
+            smooth = neighbours.smoothed(rows[has_cosine], np.maximum(every, 0))
+            out[has_cosine] = standard_by(smooth, self._manner.returned(rows[has_cosine]))
         return out
 
 

@@ -56,10 +56,10 @@ class Sessions:
         waiting = [(*place, calls) for place, calls in self._calls.items() if calls]
         return msgspec.msgpack.encode((list(self._now.items()), waiting))
 
-    def restore(self, kept: bytes) -> None:
+    def restore(self, data: bytes) -> None:
         """Begin with what was kept."""
         kind = tuple[list[tuple[int, tuple[int, str, int | None]]], list[tuple[int, str, list[WaitingCall]]]]
-        now, waiting = msgspec.msgpack.decode(kept, type=kind)
+        now, waiting = msgspec.msgpack.decode(data, type=kind)
         self._now = dict(now)
         self._calls = {(chain, call_id): calls for chain, call_id, calls in waiting}
 
@@ -126,44 +126,44 @@ class Scope:
         self._sessions = Sessions()
         self._vectors_seen = 0
         # How many rows and vectors were kept.
-        self._kept = (0, 0)
+        self._saved = (0, 0)
         # Words that nobody had kept.
-        self._made: list[EntryWords] = []
+        self._new_words: list[EntryWords] = []
 
     # A large scope is kept in the file as it is held here, so that another process begins where this one is.
 
     def restore(self, index: Index, key: str) -> None:
         """Begin with what a process kept, if it went by the same rules."""
         about = index.state(key, ["about"]).get("about")
-        found = msgspec.msgpack.decode(about, type=_About) if about else None
-        if found is None or found.rules != VERSION:
+        header = msgspec.msgpack.decode(about, type=_About) if about else None
+        if header is None or header.rules != VERSION:
             return
         model = self.embedder.name if self.embedder is not None else ""
-        parts = [part for part in found.parts if part not in MEANING_PARTS or (found.model and found.model == model)]
-        kept = index.state(key, parts)
-        self.collection.restore(kept)
+        parts = [part for part in header.parts if part not in MEANING_PARTS or (header.model and header.model == model)]
+        state = index.state(key, parts)
+        self.collection.restore(state)
         for name in _PLACES:
-            getattr(self, name).restore(kept[name])
-        self._sessions.restore(kept["sessions_now"])
-        self._have = {piece.branch: piece for piece in found.have}
-        self._vectors_seen = found.vectors_seen if MEANING_PARTS[0] in parts else 0
-        self._kept = (self.seq.size, self.collection.meaning.size)
+            getattr(self, name).restore(state[name])
+        self._sessions.restore(state["sessions_now"])
+        self._have = {piece.branch: piece for piece in header.have}
+        self._vectors_seen = header.vectors_seen if MEANING_PARTS[0] in parts else 0
+        self._saved = (self.seq.size, self.collection.meaning.size)
 
     def keep(self, index: Index, key: str) -> None:
         """Keep the words that were made here, and a large scope that grew by a quarter since it was kept."""
-        made, self._made = self._made, []
-        index.add(made)
+        words, self._new_words = self._new_words, []
+        index.add(words)
         now = (self.seq.size, self.collection.meaning.size)
-        if max(now) < _WORTH_KEEPING or all(4 * new <= 5 * old for new, old in zip(now, self._kept, strict=True)):
+        if max(now) < _WORTH_KEEPING or all(4 * new <= 5 * old for new, old in zip(now, self._saved, strict=True)):
             return
-        kept = self.collection.state() | {name: getattr(self, name).packed for name in _PLACES}
-        kept["sessions_now"] = self._sessions.state()
+        state = self.collection.state() | {name: getattr(self, name).packed for name in _PLACES}
+        state["sessions_now"] = self._sessions.state()
         if self.embedder is not None and now[1]:
-            kept |= self.collection.meaning.state()
+            state |= self.collection.meaning.state()
         model = self.embedder.name if self.embedder is not None else ""
-        about = _About(VERSION, model, self._vectors_seen, list(self._have.values()), list(kept))
-        index.save_state(key, {**kept, "about": msgspec.msgpack.encode(about)})
-        self._kept = now
+        about = _About(VERSION, model, self._vectors_seen, list(self._have.values()), list(state))
+        index.save_state(key, {**state, "about": msgspec.msgpack.encode(about)})
+        self._saved = now
 
     def refresh(self, index: Index, wanted: Sequence[Stretch]) -> None:
         """Bring the rows in line with these pieces, oldest first; what shrank is loaded anew."""
@@ -198,9 +198,9 @@ class Scope:
             return
         model, size = self.embedder.name, self.embedder.dimensions
         near = index.nearest(model, size, packed(vector), POOL) or []
-        worded = [found.id for found in self.collection.search(query, POOL)]
-        known, rows = self.collection.meaning.known, self.collection.row
-        lacking = [id for id in {*near, *worded} if id in self.collection and not known[rows(id)]]
+        worded = [match.id for match in self.collection.search(query, POOL)]
+        has_vector, rows = self.collection.meaning.known, self.collection.row
+        lacking = [id for id in {*near, *worded} if id in self.collection and not has_vector[rows(id)]]
         self.collection.put_vectors(*unpacked(index.vectors_of(model, lacking), size))
 
     def _fresh(self, piece: Stretch) -> Stretch:
@@ -225,26 +225,26 @@ class Scope:
         self.call.extend([row.call.seq if row.call is not None else 0 for row in added.values()])
         if self.embedder is not None and not self.asks_near:
             for piece in fresh:
-                kept = index.vectors(self.embedder.name, of=piece)
-                self.collection.put_vectors(*unpacked(kept, self.embedder.dimensions))
+                vectors = index.vectors(self.embedder.name, of=piece)
+                self.collection.put_vectors(*unpacked(vectors, self.embedder.dimensions))
 
     def _words(self, index: Index, piece: Stretch) -> Iterator[tuple[int, EntryWords]]:
         """The words of a stretch's entries by seq; made now where they were not kept, or by older rules."""
-        kept = index.words(piece)
-        lacking = any(row is None or row.rules != VERSION for _, _, row in kept)
+        rows = index.words(piece)
+        lacking = any(row is None or row.rules != VERSION for _, _, row in rows)
         entries = {entry.id: entry for entry in index.entries(piece)} if lacking else {}
-        for seq, id, row in kept:
+        for seq, id, row in rows:
             if row is not None and row.rules == VERSION:
                 yield seq, row
             elif (entry := entries.get(id)) is not None and entry.kind in KINDS:
-                made = entry_words(entry)
-                self._made.append(made)
-                yield seq, made
+                words = entry_words(entry)
+                self._new_words.append(words)
+                yield seq, words
 
-    def _rows(self, branch: int, found: Iterable[tuple[int, EntryWords]]) -> Iterator[_Row]:
+    def _rows(self, branch: int, rows: Iterable[tuple[int, EntryWords]]) -> Iterator[_Row]:
         """Rows as documents: calls lend their words to their results, entries fall into sessions."""
         sessions, chain = self._sessions, 0 if self.joined else branch
-        for seq, row in found:
+        for seq, row in rows:
             call = sessions.answered(chain, row.call_id) if row.kind == "result" else None
             if row.kind == "call":
                 sessions.called(chain, row.call_id, WaitingCall(row.entry, seq, row.words))
@@ -370,18 +370,18 @@ class Recall:
             return self._search_records(query, k)
         within = thread if chosen == "thread" else None
         with self._lock:
-            held = self._scope(within)
-            only = self._allowed(held, thread, before, exclude)
+            loaded = self._scope(within)
+            only = self._mask(loaded, thread, before, exclude)
             if kinds is not None:
-                only &= held.mask(kinds)
+                only &= loaded.mask(kinds)
             skip = [id for id in exclude if isinstance(id, str)]
 
             def hits(without: list[str]) -> list[Hit]:
-                found = held.collection.search(query, k, only=only, exclude=[*skip, *without])
-                return [self._hit(held, each, within, neighbours) for each in found]
+                matches = loaded.collection.search(query, k, only=only, exclude=[*skip, *without])
+                return [self._hit(loaded, match, within, neighbours) for match in matches]
 
-            if held.asks_near:
-                held.bring(self.store.index, query)
+            if loaded.asks_near:
+                loaded.bring(self.store.index, query)
             best = hits([])
             blank = [hit.id for hit in best if _is_blank(hit.entry)]
             return [hit for hit in hits(blank) if not _is_blank(hit.entry)] if blank else best
@@ -389,10 +389,10 @@ class Recall:
     def without_meaning(self, thread: str | None = None) -> int:
         """How many entries of a thread, or of all, have no vector yet, so that only words find them."""
         with self._lock:
-            held = self._scope(thread)
-            if held.asks_near and self.embedder is not None:
+            scope = self._scope(thread)
+            if scope.asks_near and self.embedder is not None:
                 return len(self.store.index.without_vectors(self.embedder.name, 0, None))
-            return held.without_meaning
+            return scope.without_meaning
 
     def _search_records(self, query: str | Query, k: int) -> list[Any]:
         if self._records is None:
@@ -401,44 +401,44 @@ class Recall:
 
     def _scope(self, thread: str | None) -> Scope:
         """A thread's rows (or all threads') as the file has them now."""
-        held, index = self._scopes.pop(thread, None), self.store.index
+        scope, index = self._scopes.pop(thread, None), self.store.index
         with index.snapshot():
-            wanted = index.stretches(thread)
-            if held is None:
-                held = Scope(self.embedder, thread is not None)
-                held.restore(index, thread or "")
-            held.refresh(index, wanted)
-        self._scopes[thread] = held
+            pieces = index.stretches(thread)
+            if scope is None:
+                scope = Scope(self.embedder, thread is not None)
+                scope.restore(index, thread or "")
+            scope.refresh(index, pieces)
+        self._scopes[thread] = scope
         with suppress(QuireError):  # somebody else writes, or nobody may: what is derived is made again
-            held.keep(index, thread or "")
+            scope.keep(index, thread or "")
         while len(self._scopes) > _READY:
             del self._scopes[next(iter(self._scopes))]
-        return held
+        return scope
 
-    def _allowed(self, held: Scope, thread: str | None, before: int | None, exclude: AnyCollection[int | str]) -> Bools:
+    def _mask(self, scope: Scope, thread: str | None, before: int | None, exclude: AnyCollection[int | str]) -> Bools:
         """Rows outside `exclude` and in front of `before`, both of which speak of one thread."""
-        allowed = np.ones(held.seq.size, np.bool_)
+        allowed = np.ones(scope.seq.size, np.bool_)
         seqs = [seq for seq in exclude if isinstance(seq, int)]
         if before is None and not seqs:
             return allowed
         if thread is None:
             raise CallError("before and exclude by seq need a thread", hint="Pass thread=…, or entry ids.")
-        mine = _within(held, held.pieces if held.joined else self.store.index.stretches(thread))
+        mine = _within(scope, scope.pieces if scope.joined else self.store.index.stretches(thread))
         if before is not None:
-            allowed &= ~mine | (held.seq.all < before)
-        return allowed & ~(mine & np.isin(held.seq.all, seqs))
+            allowed &= ~mine | (scope.seq.all < before)
+        return allowed & ~(mine & np.isin(scope.seq.all, seqs))
 
-    def _hit(self, held: Scope, found: Found, thread: str | None, neighbours: int) -> Hit:
-        ids = held.collection.around(found.id, neighbours)
-        entries = {id: self._entry(held, id, thread) for id in ids}
-        name, entry = entries[found.id]
+    def _hit(self, scope: Scope, match: Found, thread: str | None, neighbours: int) -> Hit:
+        ids = scope.collection.around(match.id, neighbours)
+        entries = {id: self._entry(scope, id, thread) for id in ids}
+        name, entry = entries[match.id]
         around = tuple(value for _, value in entries.values()) if neighbours else ()
-        call = int(held.call.all[held.collection.row(found.id)])
+        call = int(scope.call.all[scope.collection.row(match.id)])
         tool = self._tool(name, entry, call)
-        score = round(found.score, 6)
-        meant = self.embedder is not None and held.collection.meaning.known[held.collection.row(found.id)]
-        by = _BY[bool(meant)]
-        return Hit(name, entry.seq, entry.id, score, found.parts, entry, around, tool, found.relevance, by)
+        score = round(match.score, 6)
+        has_vector = self.embedder is not None and scope.collection.meaning.known[scope.collection.row(match.id)]
+        by = _BY[bool(has_vector)]
+        return Hit(name, entry.seq, entry.id, score, match.parts, entry, around, tool, match.relevance, by)
 
     def _tool(self, thread: str, entry: Entry, call: int) -> str:
         """The tool that a result came from or a call asks; `call` is the seq of the result's call, 0 if not known."""
@@ -447,9 +447,9 @@ class Recall:
             return _caller(self.store.read(thread, **read), entry.call_id)
         return entry.name if entry.kind == "call" else ""
 
-    def _entry(self, held: Scope, id: str, thread: str | None) -> tuple[str, Entry]:
-        row = held.collection.row(id)
-        branch, seq = int(held.branch.all[row]), int(held.seq.all[row])
+    def _entry(self, scope: Scope, id: str, thread: str | None) -> tuple[str, Entry]:
+        row = scope.collection.row(id)
+        branch, seq = int(scope.branch.all[row]), int(scope.seq.all[row])
         if thread is None:
             thread = self.store.index.holder(branch, seq)
         return thread, self.store.read(thread, after=seq - 1, limit=1)[0]
@@ -488,9 +488,9 @@ def _is_blank(entry: Entry) -> bool:
     return entry.kind != "result" and not document(entry).meaning.strip()
 
 
-def _within(held: Scope, parts: Iterable[Stretch]) -> Bools:
-    out = np.zeros(held.seq.size, np.bool_)
+def _within(scope: Scope, parts: Iterable[Stretch]) -> Bools:
+    out = np.zeros(scope.seq.size, np.bool_)
     for piece in parts:
-        mine = held.branch.all == piece.branch
-        out |= mine & (held.seq.all > piece.low) & (held.seq.all <= piece.high)
+        mine = scope.branch.all == piece.branch
+        out |= mine & (scope.seq.all > piece.low) & (scope.seq.all <= piece.high)
     return out

@@ -38,10 +38,10 @@ class Column:
         """The part in use, to be kept."""
         return self.all.tobytes()
 
-    def restore(self, kept: bytes, fixed: bool = False) -> None:
+    def restore(self, data: bytes, fixed: bool = False) -> None:
         """Begin with what was kept; `fixed` values are never written again, so they need no copy."""
-        found = np.frombuffer(kept, self._room.dtype).reshape(_shape(-1, self._width))
-        self._room, self.size = found if fixed else found.copy(), len(found)
+        values = np.frombuffer(data, self._room.dtype).reshape(_shape(-1, self._width))
+        self._room, self.size = values if fixed else values.copy(), len(values)
 
     @property
     def all(self) -> Array:
@@ -128,8 +128,8 @@ class Neighbours:
         before, behind = self._before, self._behind
         linked = before >= 0
         changed = linked & (np.append(speakers, -1) != np.append(speakers, -1)[before])
-        here = np.arange(len(speakers))
-        around = (here, before[here], behind[here], behind[behind[here]])
+        rows = np.arange(len(speakers))
+        around = (rows, before[rows], behind[rows], behind[behind[rows]])
         changes, links = (sum(signs[at].astype(np.float32) for at in around) for signs in (changed, linked))
         return np.asarray(changes / np.maximum(links, 1), np.float32)
 
@@ -147,33 +147,33 @@ class Neighbours:
             (self._before, _AHEAD_SHARES),
         )
         for step, shares in ways:
-            here = rows
+            reached = rows
             for share in shares:
                 # No two rows have the same neighbour at one distance, so none is counted twice or lost.
-                here = step[here]
-                wide[here] += lent * share * self._takes[here]
-                touched.append(here)
+                reached = step[reached]
+                wide[reached] += lent * share * self._takes[reached]
+                touched.append(reached)
         return np.concatenate(touched)
 
     def around(self, rows: Ints) -> Ints:
         """The rows and those whose meaning joins theirs, in order, each once."""
-        found = np.zeros(len(self._before), np.bool_)
+        mask = np.zeros(len(self._before), np.bool_)
         for step in (self._before, self._behind):
-            here = rows
+            reached = rows
             for _ in range(_MEANING_REACH + 1):
-                found[here] = True
-                here = step[here]
-        return np.flatnonzero(found[:-1])
+                mask[reached] = True
+                reached = step[reached]
+        return np.flatnonzero(mask[:-1])
 
-    def smoothed(self, rows: Ints, own: Floats) -> Floats:
+    def smoothed(self, rows: Ints, values: Floats) -> Floats:
         """A value of each row averaged with its neighbours', weighed by nearness."""
-        total, weight = own[rows].astype(np.float32), np.ones(len(rows), np.float32)
+        total, weight = values[rows].astype(np.float32), np.ones(len(rows), np.float32)
         for step in (self._before, self._behind):
-            here, share = rows, self._takes[rows]
+            reached, share = rows, self._takes[rows]
             for _ in range(_MEANING_REACH):
-                here = step[here]
-                share = np.where(here >= 0, share * np.float32(_MEANING), np.float32(0))
-                total += np.where(here >= 0, share * own[here], np.float32(0))
+                reached = step[reached]
+                share = np.where(reached >= 0, share * np.float32(_MEANING), np.float32(0))
+                total += np.where(reached >= 0, share * values[reached], np.float32(0))
                 weight += share
         return total / weight
 
@@ -181,11 +181,11 @@ class Neighbours:
         """A row with up to `count` rows on each side, in order."""
         before: list[int] = []
         behind: list[int] = []
-        for step, found in ((self._before, before), (self._behind, behind)):
-            here = int(step[row])
-            while here >= 0 and len(found) < count:
-                found.append(here)
-                here = int(step[here])
+        for step, side in ((self._before, before), (self._behind, behind)):
+            neighbour = int(step[row])
+            while neighbour >= 0 and len(side) < count:
+                side.append(neighbour)
+                neighbour = int(step[neighbour])
         return [*reversed(before), row, *behind]
 
 
@@ -229,10 +229,10 @@ def posting_run(first_row: int, bags: Sequence[str]) -> PostingRun:
     keys = np.fromiter(map(_number, every), np.uint64, len(every))
     rows = np.repeat(np.arange(first_row, first_row + len(bags), dtype=np.int32), [len(bag) for bag in words])
     plain = np.fromiter((word[0] != WHOLE for word in every), np.bool_, len(every))
-    said, where = keys[plain], rows[plain]
-    beside = where[1:] == where[:-1]
-    pairs = (said[:-1] * _PAIR + said[1:])[beside]
-    keys, rows = np.concatenate([keys, pairs]), np.concatenate([rows, where[1:][beside]])
+    plain_keys, plain_rows = keys[plain], rows[plain]
+    beside = plain_rows[1:] == plain_rows[:-1]
+    pairs = (plain_keys[:-1] * _PAIR + plain_keys[1:])[beside]
+    keys, rows = np.concatenate([keys, pairs]), np.concatenate([rows, plain_rows[1:][beside]])
     order = np.lexsort((rows, keys))
     keys, rows = keys[order], rows[order]
     # Repeats of a word in a document fall together.
@@ -268,21 +268,21 @@ class Postings:
     def add(self, run: PostingRun) -> None:
         """Put a run behind the others, merged with those that are not larger."""
         some = [run]
-        while self.runs and len(self.runs[-1].rows) <= sum(len(each.rows) for each in some):
+        while self.runs and len(self.runs[-1].rows) <= sum(len(other.rows) for other in some):
             some.insert(0, self.runs.pop())
         self.runs.append(merged(some) if len(some) > 1 else run)
 
     def of(self, key: Any) -> tuple[Array, Array]:
         """The rows that hold a word, in order, and its counts there; some may be dead."""
-        found = []
+        pieces = []
         for run in self.runs:
             at = int(np.searchsorted(run.keys, key))
             if at < len(run.keys) and run.keys[at] == key:
                 part = slice(run.starts[at], run.starts[at + 1])
-                found.append((run.rows[part], run.counts[part]))
-        if not found:
+                pieces.append((run.rows[part], run.counts[part]))
+        if not pieces:
             return np.zeros(0, np.int32), np.zeros(0, np.uint8)
-        return np.concatenate([rows for rows, _ in found]), np.concatenate([counts for _, counts in found])
+        return np.concatenate([rows for rows, _ in pieces]), np.concatenate([counts for _, counts in pieces])
 
     def state(self) -> dict[str, bytes]:
         """Everything as one run, to be kept."""
@@ -291,9 +291,9 @@ class Postings:
         run = self.runs[0] if self.runs else posting_run(0, [])
         return {name: getattr(run, name).tobytes() for name in _TYPES}
 
-    def restore(self, kept: Mapping[str, bytes]) -> None:
+    def restore(self, state: Mapping[str, bytes]) -> None:
         """Begin with what was kept."""
-        self.runs = [PostingRun(**{name: np.frombuffer(kept[name], kind) for name, kind in _TYPES.items()})]
+        self.runs = [PostingRun(**{name: np.frombuffer(state[name], kind) for name, kind in _TYPES.items()})]
 
 
 K1, B = 0.8, 0.4
@@ -306,12 +306,12 @@ _SOME = 200
 _COMPLETE = 1.0
 
 
-def scores(postings: Postings, asked: QueryTerms, neighbours: Neighbours, allowed: Bools) -> tuple[Floats, Floats]:
+def scores(postings: Postings, query: QueryTerms, neighbours: Neighbours, allowed: Bools) -> tuple[Floats, Floats]:
     """How well each allowed row and its surroundings answer the query's words, and the share of them they hold."""
     documents, long = neighbours.rows, neighbours.long
-    out, share, wide, own = np.zeros((4, len(long)), np.float32)
+    out, share, wide, direct = np.zeros((4, len(long)), np.float32)
     whole = complete = 0.0
-    for term, weight in asked.words:
+    for term, weight in query.words:
         rows, counts = postings.of(key(term))
         inside = allowed[rows]
         rows, counts = rows[inside], counts[inside]
@@ -321,17 +321,17 @@ def scores(postings: Postings, asked: QueryTerms, neighbours: Neighbours, allowe
         whole += telling
         # A name is asked for whole where it stands anywhere; other words are in the index by their stems alone.
         complete += rare if len(rows) else telling
-        own[rows] += np.float32(rare)
+        direct[rows] += np.float32(rare)
         if not len(rows) or (documents > _LARGE and 8 * len(rows) > documents):
             continue
         touched = neighbours.spread(rows, counts.astype(np.float32), wide)
         rarity = _rarity(int(np.count_nonzero(wide)), documents)
         # A row that is touched twice is written twice with the same sum.
-        held = wide[touched]
-        out[touched] += np.float32(weight * rarity * (K1 + 1)) * held / (held + neighbours.norm[touched])
-        share[touched] += np.float32(telling) * np.minimum(held, np.float32(1))
+        amount = wide[touched]
+        out[touched] += np.float32(weight * rarity * (K1 + 1)) * amount / (amount + neighbours.norm[touched])
+        share[touched] += np.float32(telling) * np.minimum(amount, np.float32(1))
         wide[touched] = 0
-    holding = np.flatnonzero(own >= np.float32(0.999 * complete or 1))
+    holding = np.flatnonzero(direct >= np.float32(0.999 * complete or 1))
     out[holding] *= 1 + np.float32(_COMPLETE) / np.maximum(long[holding], 1)
     return out[:-1], share[:-1] / np.float32(whole or 1)
 
