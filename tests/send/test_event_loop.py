@@ -134,4 +134,4 @@ def no_turn_stays_held() -> Iterator[None]:
     yield
     from quire.log import turn_lock
 
-    assert turn_lock._held == {}
+    assert turn_lock._fences == {}

@@ -63,8 +63,8 @@ def bad_entry(thread: str, seq: int, problem: str) -> DamageError:
 
 def holder(conn: sqlite3.Connection, branch: int, seq: int) -> str:
     """A thread that holds this entry, the oldest first; empty when there is none."""
-    found = conn.execute(_HOLDERS, {"branch": branch, "seq": seq}).fetchone()
-    return found[0] if found else ""
+    row = conn.execute(_HOLDERS, {"branch": branch, "seq": seq}).fetchone()
+    return row[0] if row else ""
 
 
 def pieces(conn: sqlite3.Connection, thread: str) -> list[Stretch]:
@@ -89,14 +89,14 @@ def body_of(body: bytes, crc: int) -> JsonObject:
         return decode_row(json.loads(body))  # which takes what other versions of Quire may have written
 
 
-def entries_of(thread: str, rows: Sequence[Row], after: int, wanted: int) -> list[Entry]:
+def entries_of(thread: str, rows: Sequence[Row], after: int, count: int) -> list[Entry]:
     """Entries from their rows; one that is missing or changed is an error that names it."""
     out = []
     for seq, row in enumerate(rows, after + 1):
         if row[0] != seq:
             raise bad_entry(thread, seq, "it is missing")
         out.append(entry_of(thread, row))
-    if len(out) != wanted:
+    if len(out) != count:
         raise bad_entry(thread, after + len(out) + 1, "it is missing")
     return out
 
@@ -122,12 +122,12 @@ def changes_of(conn: sqlite3.Connection, rows: Iterable[tuple[int, int, int, byt
     return changes
 
 
-def rows_of(conn: sqlite3.Connection, thread: str, after: int, wanted: int) -> list[Row]:
+def rows_of(conn: sqlite3.Connection, thread: str, after: int, count: int) -> list[Row]:
     """The rows of a thread behind seq `after`, piece by piece, so that a page costs only its own rows."""
     rows: list[Row] = []
     for piece in pieces(conn, thread):
-        if piece.high > after and len(rows) < wanted:
-            bounds = (piece.branch, max(piece.low, after), piece.high, wanted - len(rows))
+        if piece.high > after and len(rows) < count:
+            bounds = (piece.branch, max(piece.low, after), piece.high, count - len(rows))
             rows += conn.execute(ROWS, bounds).fetchall()
     return rows
 
@@ -135,9 +135,9 @@ def rows_of(conn: sqlite3.Connection, thread: str, after: int, wanted: int) -> l
 def new_branch(conn: sqlite3.Connection, parent: int | None = None, at_seq: int = 0, tip: str = "") -> int:
     """A branch behind entry at_seq of its parent, whose id is `tip`."""
     row = (parent, at_seq, at_seq, tip)
-    made = conn.execute("INSERT INTO branches (parent, at_seq, seq, tip) VALUES (?, ?, ?, ?)", row)
-    assert made.lastrowid is not None
-    return made.lastrowid
+    cursor = conn.execute("INSERT INTO branches (parent, at_seq, seq, tip) VALUES (?, ?, ?, ?)", row)
+    assert cursor.lastrowid is not None
+    return cursor.lastrowid
 
 
 def source(conn: sqlite3.Connection, thread: str, at_seq: int) -> tuple[int | None, int, str]:
@@ -187,10 +187,10 @@ def first_holder(conn: sqlite3.Connection, id: str) -> tuple[str, int]:
     raise DamageError(f"entry {id} belongs to no thread")
 
 
-def free_name(conn: sqlite3.Connection, wanted: str) -> str:
+def free_name(conn: sqlite3.Connection, base: str) -> str:
     """The wanted name, or with the first number behind it that no thread has."""
-    name, count = wanted, 1
+    name, count = base, 1
     while conn.execute("SELECT 1 FROM threads WHERE name = ?", (name,)).fetchone():
         count += 1
-        name = f"{wanted}.{count}"
+        name = f"{base}.{count}"
     return name

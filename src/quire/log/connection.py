@@ -353,10 +353,10 @@ def _apply(conn: sqlite3.Connection, owner: str, number: int, script: str) -> No
 def _pending(
     conn: sqlite3.Connection, path: str | Path, owners: Sequence[tuple[str, tuple[str, ...]]]
 ) -> list[tuple[str, int, str]]:
-    found = _versions(conn, path)
+    versions = _versions(conn, path)
     out = []
     for owner, scripts in owners:
-        version = found.get(owner, 0)
+        version = versions.get(owner, 0)
         if version > len(scripts):
             raise VersionError(
                 f"{path} was written by a newer Quire ({owner} version {version}, this one knows {len(scripts)})"
@@ -369,8 +369,8 @@ def _versions(conn: sqlite3.Connection, path: str | Path) -> dict[str, int]:
     """The version of each owner's tables; none for an empty file."""
     application = _pragma(conn, "application_id")
     if application == APPLICATION_ID:
-        found: dict[str, int] = dict(conn.execute("SELECT owner, version FROM versions").fetchall())
-        return {**found, OWNER: max(found.get(OWNER, 0), _pragma(conn, "user_version"))}
+        versions: dict[str, int] = dict(conn.execute("SELECT owner, version FROM versions").fetchall())
+        return {**versions, OWNER: max(versions.get(OWNER, 0), _pragma(conn, "user_version"))}
     tables = {name for (name,) in conn.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
     if tables >= {"versions", "branches", "threads", "entries"}:
         raise BrokenFile(f"its header calls it {application:#010x}, which is not Quire's")

@@ -178,19 +178,19 @@ def check(body: Json, line: int = 0, text: str = "") -> Entry:
         fit(SHAPES[kind], body)
     except Fault as fault:
         raise _located(fault, body, line, text) from fault
-    own = {key: value for key, value in body.items() if key not in ("id", "seq")}
-    return Entry(kind, own, body.get("seq", 0), body.get("id", ""))  # type: ignore[arg-type]  # kind is one of KINDS
+    fields = {key: value for key, value in body.items() if key not in ("id", "seq")}
+    return Entry(kind, fields, body.get("seq", 0), body.get("id", ""))  # type: ignore[arg-type]  # kind is one of KINDS
 
 
 def check_entry(entry: Entry) -> Entry:
     """An entry whose body was checked, and is of the kind that the entry says."""
-    made = check(entry.body)
-    if made.kind != entry.kind:
+    checked = check(entry.body)
+    if checked.kind != entry.kind:
         raise CallError(
-            f"the entry is a {entry.kind!r}, but its body says {made.kind!r}",
+            f"the entry is a {entry.kind!r}, but its body says {checked.kind!r}",
             hint="Make entries with quire.values, or with quire.log.entries.check.",
         )
-    return made
+    return checked
 
 
 def _kind(body: Json) -> str:
@@ -208,11 +208,11 @@ def _kind(body: Json) -> str:
 def _located(fault: Fault, body: Json, line: int, text: str) -> FormatError:
     """The fault as an error that says where: the path in the entry and, with the text, line and column."""
     kind = body.get("kind") if isinstance(body, dict) else None
-    known = isinstance(kind, str) and kind in SHAPES
-    owner, name = kind if known else "entry", path_name(fault.path)
+    is_known = isinstance(kind, str) and kind in SHAPES
+    owner, name = kind if is_known else "entry", path_name(fault.path)
     message = f"{owner} field {name}: {fault.problem}" if name else f"{owner}: {fault.problem}"
     column = Positions(text, line).column(fault.path, key=fault.key) if text else 0
-    hint = hint_for(fault, SHAPES[str(kind)]) if known else fault.hint
+    hint = hint_for(fault, SHAPES[str(kind)]) if is_known else fault.hint
     return FormatError(message, line=line, column=column, hint=hint or _HINT)
 
 
@@ -320,7 +320,7 @@ def encode_body(body: Json) -> str:
     return _writer.encode(body)
 
 
-# An imported entry holds the message it came from beside its own text: a database's row tells what both hold once.
+# An imported entry holds the message it came from beside its own text: a database's row stores once what both hold.
 
 # A text shorter than this is not worth naming.
 _WORTH_NAMING = 64
@@ -329,24 +329,24 @@ _WORTH_NAMING = 64
 def encode_row(body: JsonObject) -> str:
     """A body as a row tells it: [body, [path, field], …] where texts of its message are fields of its own, else itself."""
     wire, places = body.get("wire") or {}, list[Json]()
-    own = {text: name for name in ("text", "content") if isinstance(text := body.get(name), str)}
-    own = {text: name for text, name in own.items() if len(text) >= _WORTH_NAMING}
-    if not own or "message" not in wire:
+    names = {text: name for name in ("text", "content") if isinstance(text := body.get(name), str)}
+    names = {text: name for text, name in names.items() if len(text) >= _WORTH_NAMING}
+    if not names or "message" not in wire:
         return encode_body(body)
-    message = _named_texts(wire["message"], own, [], places)
+    message = _named_texts(wire["message"], names, [], places)
     named = {**body, "wire": {**wire, "message": message}}
     return encode_body([named, *places] if places else body)
 
 
-def _named_texts(value: Json, own: dict[str, str], path: list[Json], places: list[Json]) -> Json:
+def _named_texts(value: Json, names: dict[str, str], path: list[Json], places: list[Json]) -> Json:
     """A value without the texts that are told elsewhere, whose places are noted."""
-    if isinstance(value, str) and value in own:
-        places.append([path, own[value]])
+    if isinstance(value, str) and value in names:
+        places.append([path, names[value]])
         return ""
     if isinstance(value, dict):
-        return {key: _named_texts(each, own, [*path, key], places) for key, each in value.items()}
+        return {key: _named_texts(inner, names, [*path, key], places) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_named_texts(each, own, [*path, at], places) for at, each in enumerate(value)]
+        return [_named_texts(inner, names, [*path, at], places) for at, inner in enumerate(value)]
     return value
 
 
@@ -387,8 +387,8 @@ def _read(fields: JsonObject, readers: dict[str, Reader]) -> JsonObject:
     """The object with these fields as they are read; those that give nothing are left out."""
     if readers.keys().isdisjoint(fields):
         return fields
-    seen = {name: readers[name](value) if name in readers else value for name, value in fields.items()}
-    return {name: value for name, value in seen.items() if value is not None or name not in readers}
+    values = {name: readers[name](value) if name in readers else value for name, value in fields.items()}
+    return {name: value for name, value in values.items() if value is not None or name not in readers}
 
 
 def _words(value: Json) -> str | None:
@@ -456,8 +456,8 @@ def _edit(edit: JsonObject) -> JsonObject:
     """An edit that says nothing in place of its entry drops it."""
     if edit.get("replacement") is not None:
         return edit
-    kept = {key: value for key, value in edit.items() if key != "replacement"}
-    return {**kept, "action": "drop"} if edit["action"] in ("cut", "handle") else kept
+    rest = {key: value for key, value in edit.items() if key != "replacement"}
+    return {**rest, "action": "drop"} if edit["action"] in ("cut", "handle") else rest
 
 
 def _items(items: list[JsonObject]) -> list[JsonObject]:
@@ -474,7 +474,7 @@ _FREE: dict[str, Reader] = {"meta": _meta, "item": _item, "attach": _items, "edi
 
 def known_entries(before: Sequence[Entry], entries: Sequence[Entry]) -> int:
     """How many of a conversation's first entries a thread holds already, at its end or anywhere in one piece."""
-    old, new = [_content(each) for each in before], [_content(entry) for entry in entries]
+    old, new = [_content(entry) for entry in before], [_content(entry) for entry in entries]
     for start in range(len(old)):
         length = min(len(old) - start, len(new))
         if old[start] == new[0] and old[start : start + length] == new[:length]:

@@ -24,7 +24,7 @@ from quire.errors import CallError, ConflictError, QuireError
 from quire.log.postgres_tables import ROLE, migrate
 
 Connection: TypeAlias = psycopg.Connection[Any]
-_Made = TypeVar("_Made")
+_Result = TypeVar("_Result")
 
 # Connections that one process opens at most, besides one to listen and one for turns.
 CONNECTIONS: Final = 16
@@ -71,28 +71,28 @@ class LostConnection(QuireError):
     hint = "Try again when the server is there; whatever was acknowledged is kept."
 
 
-def shown(url: str) -> str:
+def without_password(url: str) -> str:
     """An address without its password: postgresql://user@host:5432/name."""
-    found = conninfo_to_dict(url)
-    user = f"{found['user']}@" if found.get("user") else ""
-    port = f":{found['port']}" if found.get("port") else ""
-    return f"postgresql://{user}{found.get('host') or ''}{port}/{found.get('dbname') or ''}"
+    parts = conninfo_to_dict(url)
+    user = f"{parts['user']}@" if parts.get("user") else ""
+    port = f":{parts['port']}" if parts.get("port") else ""
+    return f"postgresql://{user}{parts.get('host') or ''}{port}/{parts.get('dbname') or ''}"
 
 
 def translate(error: psycopg.Error, name: str) -> QuireError:
     """An error of the server, for whoever must act."""
-    said = (error.diag.message_primary or str(error)).strip().split("\n")[0]
+    text = (error.diag.message_primary or str(error)).strip().split("\n")[0]
     if is_lost(error):
-        return LostConnection(f"{name}: the connection was lost: {said}")
+        return LostConnection(f"{name}: the connection was lost: {text}")
     if isinstance(error, errors.LockNotAvailable | errors.DeadlockDetected | errors.SerializationFailure):
-        return ConflictError(f"{name}: another transaction was in the way: {said}", hint="Try again when it has ended.")
+        return ConflictError(f"{name}: another transaction was in the way: {text}", hint="Try again when it has ended.")
     if isinstance(error, psycopg.DataError):
-        return CallError(f"{name}: {said}", hint="PostgreSQL keeps no text with a NUL character; leave it out.")
+        return CallError(f"{name}: {text}", hint="PostgreSQL keeps no text with a NUL character; leave it out.")
     if isinstance(error, errors.ReadOnlySqlTransaction):
-        return CallError(f"{name} only reads: {said}", hint="Connect to the primary, not to a read replica.")
+        return CallError(f"{name} only reads: {text}", hint="Connect to the primary, not to a read replica.")
     if isinstance(error, errors.InsufficientPrivilege):
-        return CallError(f"{name}: {said}", hint=f"The login must be a member of the role {ROLE}.")
-    return QuireError(f"{name}: {said}", hint="Check the server's disk and its log; nothing half-written was kept.")
+        return CallError(f"{name}: {text}", hint=f"The login must be a member of the role {ROLE}.")
+    return QuireError(f"{name}: {text}", hint="Check the server's disk and its log; nothing half-written was kept.")
 
 
 def is_lost(error: psycopg.Error) -> bool:
@@ -110,7 +110,7 @@ class Database:
     _opening = threading.Lock()
 
     def __init__(self, url: str) -> None:
-        self.url, self.name = url, shown(url)
+        self.url, self.name = url, without_password(url)
         self._migrate()
         self.pool = ConnectionPool(
             url,
@@ -124,7 +124,7 @@ class Database:
         )
         self.news = News(self)
         # The connection of the last append: to take it from the pool would take longer than to send the next one.
-        self._kept: list[Connection] = []
+        self._spare: list[Connection] = []
         self._users = 0
         self._turns: Connection | None = None
         self._turns_lock = threading.Lock()
@@ -148,9 +148,9 @@ class Database:
         with cls._opening:
             if url not in cls._open:
                 cls._open[url] = cls(url)
-            found = cls._open[url]
-            found._users += 1
-            return found
+            database = cls._open[url]
+            database._users += 1
+            return database
 
     def close(self) -> None:
         """Close the connections when nobody uses them any more."""
@@ -163,8 +163,8 @@ class Database:
         with self._turns_lock:
             if self._turns is not None:
                 self._turns.close()
-        while self._kept:
-            self.pool.putconn(self._kept.pop())
+        while self._spare:
+            self.pool.putconn(self._spare.pop())
         self.pool.close()
 
     @contextmanager
@@ -182,20 +182,20 @@ class Database:
     def appending(self) -> Iterator[Connection]:
         """A connection to append by; errors of the server are told as such."""
         try:
-            conn = self._kept.pop()
+            conn = self._spare.pop()
         except IndexError:
-            conn = self.again(lambda found: found, keep=True)
+            conn = self.again(lambda conn: conn, keep=True)
         try:
             yield conn
         except psycopg.Error as error:
             raise translate(error, self.name) from error
         finally:
-            if self._kept or conn.pgconn.transaction_status != pq.TransactionStatus.IDLE:
+            if self._spare or conn.pgconn.transaction_status != pq.TransactionStatus.IDLE:
                 self.pool.putconn(conn)
             else:
-                self._kept.append(conn)
+                self._spare.append(conn)
 
-    def again(self, work: Callable[[Connection], _Made], keep: bool = False) -> _Made:
+    def again(self, work: Callable[[Connection], _Result], keep: bool = False) -> _Result:
         """Do work that may be done twice; a connection that the server ended is replaced.
 
         With `keep` the connection is the caller's, to be given back with `pool.putconn`.
@@ -212,19 +212,19 @@ class Database:
             # The first try again is at once: every connection from before a restart fails one time.
             wait_s = min(1.0, max(0.02, 2 * wait_s))
 
-    def _once(self, work: Callable[[Connection], _Made], keep: bool) -> _Made:
+    def _once(self, work: Callable[[Connection], _Result], keep: bool) -> _Result:
         try:
             conn = self.pool.getconn()
         except PoolClosed as error:
             raise QuireError(f"the store at {self.name} is closed", hint="Open it again.") from error
         try:
-            made = work(conn)
+            result = work(conn)
         except BaseException:
             self.pool.putconn(conn)
             raise
         if not keep:
             self.pool.putconn(conn)
-        return made
+        return result
 
 
 def _configure(conn: Connection) -> None:
@@ -271,13 +271,13 @@ def bytes_array(cells: Sequence[bytes], of: int) -> bytes:
 
 def _is_starting(error: psycopg.Error) -> bool:
     # An error of connecting has no code.
-    return any(said in str(error) for said in ("is starting up", "is shutting down", "in recovery mode"))
+    return any(sign in str(error) for sign in ("is starting up", "is shutting down", "in recovery mode"))
 
 
 def _unreachable(error: psycopg.Error, name: str) -> QuireError:
-    said = (error.diag.message_primary or str(error)).strip().split("\n")[-1]
+    message = (error.diag.message_primary or str(error)).strip().split("\n")[-1]
     return CallError(
-        f"cannot open {name}: {said}", hint="Check the address, the login, and that the server is running."
+        f"cannot open {name}: {message}", hint="Check the address, the login, and that the server is running."
     )
 
 
@@ -297,9 +297,9 @@ class TenantSession:
 
     def rows(self, query: str, values: Sequence[Any] | dict[str, Any] = (), durable: bool = True) -> list[Any]:
         """The rows of one statement, in a transaction of its own: one way there and back, and it may be repeated."""
-        held: Connection | None = getattr(self._local, "conn", None)
-        if held is not None:
-            cursor = held.execute(query, values, binary=True)
+        open_conn: Connection | None = getattr(self._local, "conn", None)
+        if open_conn is not None:
+            cursor = open_conn.execute(query, values, binary=True)
             return cursor.fetchall() if cursor.description else []
 
         def ask(conn: Connection) -> list[Any]:
@@ -319,11 +319,11 @@ class TenantSession:
     @contextmanager
     def transaction(self, how: str = "", durable: bool = True) -> Iterator[Connection]:
         """All or nothing; `how` is said to BEGIN. One inside another is a part of it."""
-        held: Connection | None = getattr(self._local, "conn", None)
-        if held is not None:
-            yield held
+        outer: Connection | None = getattr(self._local, "conn", None)
+        if outer is not None:
+            yield outer
             return
-        conn = self.database.again(lambda found: self._begin(found, how, durable), keep=True)
+        conn = self.database.again(lambda conn: self._begin(conn, how, durable), keep=True)
         self._local.conn = conn
         try:
             yield conn
@@ -357,10 +357,10 @@ class News:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._newest: dict[str, int] = {}
-        self._told = threading.Condition()
+        self._changed = threading.Condition()
         # The speaker is woken when there is something to say for the first time in a while, not by every append.
-        self._unsaid: dict[str, int] = {}
-        self._to_say, self._ended = threading.Event(), threading.Event()
+        self._unsent: dict[str, int] = {}
+        self._has_unsent, self._ended = threading.Event(), threading.Event()
         self._listener: threading.Thread | None = None
         self._speaker: threading.Thread | None = None
         self._conn: Connection | None = None
@@ -368,35 +368,35 @@ class News:
 
     def tell(self, tenant: str, change: int) -> None:
         """A tenant's newest change is now this one."""
-        with self._told:
+        with self._changed:
             if change > self._newest.get(tenant, 0):
                 self._newest[tenant] = change
-                self._told.notify_all()
+                self._changed.notify_all()
 
     def announce(self, tenant: str, change: int) -> None:
         """This process committed a change: its own waiters are woken, others are told by an OS thread of its own."""
         self.tell(tenant, change)
-        with self._told:
-            first, self._unsaid[tenant] = not self._unsaid, change
+        with self._changed:
+            first, self._unsent[tenant] = not self._unsent, change
             if self._speaker is None and not self._closed:
                 self._speaker = threading.Thread(target=self._speak, name="quire-notices", daemon=True)
                 self._speaker.start()
             if first:
-                self._to_say.set()
+                self._has_unsent.set()
 
     def _speak(self) -> None:
         """Send what is to be told, the newest of each tenant; of many in a moment, one."""
         while True:
-            self._to_say.wait()
-            with self._told:
-                unsaid, self._unsaid = self._unsaid, {}
+            self._has_unsent.wait()
+            with self._changed:
+                unsent, self._unsent = self._unsent, {}
                 if not self._closed:
-                    self._to_say.clear()
-            if not unsaid:  # woken by the end
+                    self._has_unsent.clear()
+            if not unsent:  # woken by the end
                 return
             # The entries are stored: a reader who misses the notice finds them when it looks by itself.
             with suppress(psycopg.Error, PoolClosed), self._database.pool.connection(timeout=LOOK_S) as conn:
-                notices = [f"{tenant} {change}" for tenant, change in unsaid.items()]
+                notices = [f"{tenant} {change}" for tenant, change in unsent.items()]
                 conn.execute(
                     "select pg_notify(%s, notice) from unnest(%s::text[]) as said (notice)", (CHANNEL, notices)
                 )
@@ -404,21 +404,21 @@ class News:
 
     def wait(self, tenant: str, after: int, timeout_s: float) -> bool:
         """Wait until a change behind `after` is told of; whether one was."""
-        with self._told:
+        with self._changed:
             if self._listener is None and not self._closed:
                 self._listener = threading.Thread(target=self._listen, name="quire-news", daemon=True)
                 self._listener.start()
             return (
-                self._told.wait_for(lambda: self._closed or self._newest.get(tenant, 0) > after, timeout_s)
+                self._changed.wait_for(lambda: self._closed or self._newest.get(tenant, 0) > after, timeout_s)
                 and not self._closed
             )
 
     def close(self) -> None:
-        with self._told:
+        with self._changed:
             self._closed = True
-            self._told.notify_all()
+            self._changed.notify_all()
         self._ended.set()
-        self._to_say.set()
+        self._has_unsent.set()
         for thread in (self._listener, self._speaker):
             if thread is not None:
                 thread.join()
@@ -435,8 +435,8 @@ class News:
                                 self.tell(tenant, int(change))
             except psycopg.Error as error:
                 _logger.debug("%s: no news: %s", self._database.name, error)
-                with self._told:
-                    self._told.wait_for(lambda: self._closed, LOOK_S)
+                with self._changed:
+                    self._changed.wait_for(lambda: self._closed, LOOK_S)
 
 
 def holder_name() -> str:

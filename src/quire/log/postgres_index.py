@@ -68,16 +68,16 @@ def digest(id: str) -> bytes:
     return bytes.fromhex(id[7:])
 
 
-def written_id(kept: bytes) -> str:
+def written_id(data: bytes) -> str:
     """The other way; nothing for nothing."""
-    return f"sha256:{kept.hex()}" if kept else ""
+    return f"sha256:{data.hex()}" if data else ""
 
 
 def holder(conn: Connection, branch: int, seq: int) -> str:
     """A thread that holds this entry, the oldest first; empty when there is none."""
     query = _HOLDERS.format(branch="%(branch)s::bigint", seq="%(seq)s")
-    found = conn.execute(query, {"branch": branch, "seq": seq}).fetchone()
-    return str(found[0]) if found else ""
+    row = conn.execute(query, {"branch": branch, "seq": seq}).fetchone()
+    return str(row[0]) if row else ""
 
 
 def nearest_query(dimensions: int) -> str:
@@ -110,17 +110,17 @@ class PostgresIndex:
             rows = self._session.rows("select branch, at_seq, seq from quire.branches order by branch")
             return [Stretch(*row) for row in rows]
         query = f"{PIECES} select branch, low, high from piece order by low, high"
-        found = self._session.rows(query, {"thread": thread})
-        if not found:
+        pieces = self._session.rows(query, {"thread": thread})
+        if not pieces:
             raise NotFound(f"there is no thread {thread!r}", hint="`quire log list` shows the threads.")
-        return [Stretch(*row) for row in found]
+        return [Stretch(*row) for row in pieces]
 
     def entries(self, stretch: Stretch) -> list[Entry]:
         query = """
             select seq, id, body, crc from quire.entries where branch = %s and seq > %s and seq <= %s order by seq
         """
-        found = self._session.rows(query, (stretch.branch, stretch.low, stretch.high))
-        rows = [(seq, written_id(id).encode(), body.encode(), crc) for seq, id, body, crc in found]
+        stored = self._session.rows(query, (stretch.branch, stretch.low, stretch.high))
+        rows = [(seq, written_id(id).encode(), body.encode(), crc) for seq, id, body, crc in stored]
         try:
             return entries_of("", rows, stretch.low, len(rows))
         except DamageError:  # asked for the thread's name only where it is told
@@ -128,8 +128,8 @@ class PostgresIndex:
 
     def holder(self, branch: int, seq: int) -> str:
         query = _HOLDERS.format(branch="%(branch)s::bigint", seq="%(seq)s")
-        found = self._session.rows(query, {"branch": branch, "seq": seq})
-        return str(found[0][0]) if found else ""
+        rows = self._session.rows(query, {"branch": branch, "seq": seq})
+        return str(rows[0][0]) if rows else ""
 
     def changed(self, after: int, limit: int) -> list[tuple[int, str]]:
         query = """
@@ -140,10 +140,10 @@ class PostgresIndex:
 
     def changes_where(self, where: str, values: dict[str, Any]) -> list[Change]:
         """Entries as changes, in the order of their numbers."""
-        found = self._session.rows(_CHANGES % where, values)
+        rows = self._session.rows(_CHANGES % where, values)
         return [
             Change(n, thread, entry_of(thread, (seq, written_id(id).encode(), body.encode(), crc)))
-            for n, seq, id, body, crc, thread in found
+            for n, seq, id, body, crc, thread in rows
         ]
 
     def add(self, words: Iterable[EntryWords]) -> None:
@@ -164,26 +164,26 @@ class PostgresIndex:
             select e.seq, e.id, (select packed from quire.words r where r.entry = e.id) from quire.entries e
             where e.branch = %s and e.seq > %s and e.seq <= %s order by e.seq
         """
-        found = self._session.rows(query, (stretch.branch, stretch.low, stretch.high))
+        rows = self._session.rows(query, (stretch.branch, stretch.low, stretch.high))
         read = msgspec.msgpack.Decoder(EntryWords).decode
-        return [(seq, written_id(id), read(packed) if packed is not None else None) for seq, id, packed in found]
+        return [(seq, written_id(id), read(packed) if packed is not None else None) for seq, id, packed in rows]
 
     def without_words(self, after: int, rules: int, limit: int) -> list[Change]:
         return self.changes_where(_UNWORDED, {"after": after, "rules": rules, "limit": limit})
 
     def add_vectors(self, model: str, dimensions: int, vectors: Mapping[str, bytes]) -> None:
-        there = "select distinct id from quire.entries where id = any(%s)"
+        query = "select distinct id from quire.entries where id = any(%s)"
         insert = "insert into quire.vectors values (current_setting('quire.tenant'), %s, %s, %s, %s, %s, %s)"
         with self._session.transaction(durable=False) as conn:
-            kept = {row[0] for row in conn.execute(there, ([digest(key) for key in vectors],))}
-            made = [(digest(key), data) for key, data in vectors.items() if digest(key) in kept]
-            if not made:
+            ids = {row[0] for row in conn.execute(query, ([digest(key) for key in vectors],))}
+            pairs = [(digest(key), data) for key, data in vectors.items() if digest(key) in ids]
+            if not pairs:
                 return
-            first = _last(conn, len(made)) - len(made) + 1
-            conn.execute("delete from quire.vectors where model = %s and entry = any(%s)", (model, list(kept)))
+            first = _last(conn, len(pairs)) - len(pairs) + 1
+            conn.execute("delete from quire.vectors where model = %s and entry = any(%s)", (model, list(ids)))
             rows = [
                 (entry, model, piece, n, dimensions, text)
-                for n, (entry, data) in enumerate(made, first)
+                for n, (entry, data) in enumerate(pairs, first)
                 for piece, text in enumerate(_vectors(data, dimensions))
             ]
             conn.cursor().executemany(insert, rows)
@@ -196,23 +196,23 @@ class PostgresIndex:
 
     def vectors_of(self, model: str, entries: Sequence[str]) -> list[tuple[str, bytes]]:
         query = "select n, entry, vector from quire.vectors where entry = any(%s) and model = %s order by n, piece"
-        return _joined(self._session.rows(query, ([digest(each) for each in entries], model)))
+        return _joined(self._session.rows(query, ([digest(id) for id in entries], model)))
 
     def nearest(self, model: str, dimensions: int, vector: bytes, most: int) -> list[str] | None:
-        asked = next(_vectors(vector, dimensions))
+        text = next(_vectors(vector, dimensions))
         with self._session.transaction("read only") as conn:
             # The index gives the nearest of all tenants; it must go on until enough of them are this one's.
             conn.execute("set local hnsw.iterative_scan = strict_order")
-            found = conn.execute(nearest_query(dimensions), (asked, model, asked, 2 * most)).fetchall()
+            rows = conn.execute(nearest_query(dimensions), (text, model, text, 2 * most)).fetchall()
         # A long entry may come several times.
-        return list(dict.fromkeys(written_id(entry) for entry, _ in found))[:most]
+        return list(dict.fromkeys(written_id(entry) for entry, _ in rows))[:most]
 
     def newest_vector(self) -> int:
         return int(self._session.rows("select coalesce(max(n), 0) from quire.vectors")[0][0])
 
     def without_vectors(self, model: str, after: int, limit: int | None) -> list[tuple[int, str]]:
-        found = self._session.rows(_UNMEANT, (after, model, limit))
-        return [(n, written_id(entry)) for n, entry in found]
+        rows = self._session.rows(_UNMEANT, (after, model, limit))
+        return [(n, written_id(entry)) for n, entry in rows]
 
     def state(self, key: str, parts: Sequence[str]) -> dict[str, bytes]:
         query = "select part, data from quire.scopes where scope = %s and part = any(%s)"
@@ -247,10 +247,10 @@ def _vectors(data: bytes, dimensions: int) -> Iterator[str]:
         yield str(list(struct.unpack(f"<{dimensions}e", data[at : at + 2 * dimensions])))
 
 
-def _joined(found: Iterable[tuple[int, bytes, bytes]]) -> list[tuple[str, bytes]]:
+def _joined(rows: Iterable[tuple[int, bytes, bytes]]) -> list[tuple[str, bytes]]:
     """Rows of one number are the vectors of one entry, in a row."""
     together: dict[tuple[int, bytes], list[bytes]] = {}
-    for number, entry, vector in found:
+    for number, entry, vector in rows:
         together.setdefault((number, entry), []).append(_packed(vector))
     return [(written_id(entry), b"".join(some)) for (_, entry), some in together.items()]
 

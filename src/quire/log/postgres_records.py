@@ -8,7 +8,7 @@ from typing import Any
 
 from quire.entry import sha256_hex
 from quire.log.postgres_connection import Connection, TenantSession
-from quire.log.sqlite_records import damaged, said
+from quire.log.sqlite_records import damaged, fields_of
 from quire.log.store import RecordFilter, RecordRow
 
 _PAGE = 500
@@ -45,15 +45,15 @@ class PostgresRecords:
         if not rows:
             return []
         record, change = self._numbers(len(rows), len(rows))
-        made = [row(n) for n, row in enumerate(rows, record - len(rows) + 1)]
+        numbered = [row(n) for n, row in enumerate(rows, record - len(rows) + 1)]
         with self._session.transaction() as conn:
-            for number, row in enumerate(made, change - len(rows) + 1):
+            for number, row in enumerate(numbered, change - len(rows) + 1):
                 _write(conn, row, number)
-        return [row.body for row in made]
+        return [row.body for row in numbered]
 
     def _numbers(self, records: int, changes: int) -> tuple[int, int]:
-        found = self._session.rows(_NUMBERS, (records, changes), durable=False)[0]
-        return int(found[0]), int(found[1])
+        row = self._session.rows(_NUMBERS, (records, changes), durable=False)[0]
+        return int(row[0]), int(row[1])
 
     def update(self, row: RecordRow, seen: int) -> bool:
         _, change = self._numbers(0, 1)
@@ -67,8 +67,8 @@ class PostgresRecords:
 
     def remove(self, n: int, seen: int | None = None) -> bool:
         with self._session.transaction() as conn:
-            found = _version(conn, n)
-            if found is None or seen not in (None, found):
+            version = _version(conn, n)
+            if version is None or seen not in (None, version):
                 return False
             _remove(conn, [n])
         return True
@@ -81,8 +81,8 @@ class PostgresRecords:
         return len(past)
 
     def newest(self, n: int) -> str | None:
-        found = self._session.rows(f"select {_BODY} from quire.records where n = %s", (n,))
-        return _sound(found[0]) if found else None
+        rows = self._session.rows(f"select {_BODY} from quire.records where n = %s", (n,))
+        return _sound(rows[0]) if rows else None
 
     def versions(self, n: int) -> list[str]:
         query = f"select {_BODY} from quire.record_changes where n = %s order by version"
@@ -95,18 +95,18 @@ class PostgresRecords:
         # Page by page, so that whoever takes a few does not read all.
         at, page = (2**62 if newest_first else 0), 20
         while True:
-            found = self._session.rows(query, [*values, at, page])
-            for row in found:
+            rows = self._session.rows(query, [*values, at, page])
+            for row in rows:
                 yield _sound(row[1:])
-            if len(found) < page:
+            if len(rows) < page:
                 return
-            at, page = found[-1][0], _PAGE
+            at, page = rows[-1][0], _PAGE
 
     def beside(self, n: int, step: int, wanted: RecordFilter) -> str | None:
         where, values = _where(wanted)
         side = "n > %s order by n" if step > 0 else "n < %s order by n desc"
-        found = self._session.rows(f"select {_BODY} from quire.records where {where} and {side} limit 1", [*values, n])
-        return _sound(found[0]) if found else None
+        rows = self._session.rows(f"select {_BODY} from quire.records where {where} and {side} limit 1", [*values, n])
+        return _sound(rows[0]) if rows else None
 
     def count(self, wanted: RecordFilter) -> int:
         where, values = _where(wanted)
@@ -123,8 +123,8 @@ class PostgresRecords:
                 select n, sum(1.0 / holding) as score from asked join quire.record_words on word = lexeme group by n
             ) scored using (n) where {where} order by score desc, n limit %s
         """
-        found = self._session.rows(query, [" ".join(words), *values, most])
-        return [_sound(row) for row in found]
+        rows = self._session.rows(query, [" ".join(words), *values, most])
+        return [_sound(row) for row in rows]
 
     def frequencies(self, words: Sequence[str]) -> dict[str, int]:
         query = """
@@ -136,8 +136,8 @@ class PostgresRecords:
         return dict(self._session.rows(query, (list(words),)))
 
     def texts(self, numbers: Sequence[int]) -> list[str]:
-        found = dict(self._session.rows("select n, text from quire.records where n = any(%s)", (list(numbers),)))
-        return [found.get(n, "") for n in numbers]
+        texts = dict(self._session.rows("select n, text from quire.records where n = any(%s)", (list(numbers),)))
+        return [texts.get(n, "") for n in numbers]
 
     def add_vectors(self, model: str, vectors: Sequence[tuple[int, int, bytes]]) -> None:
         query = """
@@ -166,17 +166,17 @@ def _version(conn: Connection, n: int) -> int | None:
 def _write(conn: Connection, row: RecordRow, change: int) -> None:
     """Keep a version, make it the current one, and let it be found by its text."""
     sha256, text = sha256_hex(row.body), row.text.replace("\0", " ")
-    kept = "insert into quire.record_changes values (current_setting('quire.tenant'), %s, %s, %s, %s)"
-    own = "select current_setting('quire.tenant')"
+    insert = "insert into quire.record_changes values (current_setting('quire.tenant'), %s, %s, %s, %s)"
+    tenant = "select current_setting('quire.tenant')"
     with conn.pipeline():
-        conn.execute(kept, (row.n, row.version, row.body, sha256))
+        conn.execute(insert, (row.n, row.version, row.body, sha256))
         conn.execute(_WRITE, (row.n, row.schema, row.version, change, row.expires_at, row.body, sha256, text))
         conn.execute(
-            f"insert into quire.record_tags {own}, tag, %s from unnest(%s::text[]) as given (tag) on conflict do nothing",
+            f"insert into quire.record_tags {tenant}, tag, %s from unnest(%s::text[]) as given (tag) on conflict do nothing",
             (row.n, list(row.tags)),
         )
         if text:
-            conn.execute(f"insert into quire.record_words {own}, lexeme, %s from ({_LEXEMES}) found", (row.n, text))
+            conn.execute(f"insert into quire.record_words {tenant}, lexeme, %s from ({_LEXEMES}) found", (row.n, text))
 
 
 def _remove(conn: Connection, numbers: Sequence[int]) -> None:
@@ -185,20 +185,20 @@ def _remove(conn: Connection, numbers: Sequence[int]) -> None:
         conn.execute(f"delete from quire.{table} where n = any(%s)", (list(numbers),))
 
 
-def _where(wanted: RecordFilter) -> tuple[str, list[Any]]:
+def _where(criteria: RecordFilter) -> tuple[str, list[Any]]:
     parts, values = ["true"], list[Any]()
-    if wanted.schemas:
+    if criteria.schemas:
         parts.append("schema_name = any(%s)")
-        values.append(list(wanted.schemas))
-    for tag in wanted.tags:
+        values.append(list(criteria.schemas))
+    for tag in criteria.tags:
         parts.append("n in (select n from quire.record_tags where tag = %s)")
         values.append(tag)
-    if wanted.no_tag:
+    if criteria.no_tag:
         parts.append("n not in (select n from quire.record_tags where tag >= %s and tag < %s)")
-        values += [wanted.no_tag, wanted.no_tag[:-1] + chr(ord(wanted.no_tag[-1]) + 1)]
-    if wanted.now is not None:
+        values += [criteria.no_tag, criteria.no_tag[:-1] + chr(ord(criteria.no_tag[-1]) + 1)]
+    if criteria.now is not None:
         parts.append("(expires_at is null or expires_at > %s)")
-        values.append(wanted.now)
+        values.append(criteria.now)
     return " and ".join(parts), values
 
 
@@ -210,12 +210,12 @@ def verify_records(conn: Connection) -> int:
     records = conn.execute(f"select version, schema_name, expires_at, {_BODY} from quire.records order by n").fetchall()
     for version, schema, expires_at, *row in records:
         n = row[0]
-        kept = conn.execute(f"select version, {_BODY} from quire.record_changes where n = %s order by version", (n,))
-        bodies = {number: _sound(rest) for number, *rest in kept}
+        stored = conn.execute(f"select version, {_BODY} from quire.record_changes where n = %s order by version", (n,))
+        bodies = {number: _sound(rest) for number, *rest in stored}
         if sorted(bodies) != list(range(1, version + 1)):
             raise damaged(n, "its versions are not all there")
         for number, body in bodies.items():
-            says = said(n, body)
+            says = fields_of(n, body)
             if (says["id"], says["version"]) != (f"rec-{n}", number):
                 raise damaged(n, f"its version {number} is another's")
         if bodies[version] != _sound(row):

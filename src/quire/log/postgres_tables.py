@@ -428,24 +428,24 @@ $$;
 
 def _for_tenants(*functions: str) -> str:
     """Have functions work with the rights of the role, for whoever is a member of it."""
-    each = "alter function quire.{0} owner to quire_tenant; revoke execute on function quire.{0} from public;"
-    owned = "\n".join(each.format(name) for name in functions)
+    rights = "alter function quire.{0} owner to quire_tenant; revoke execute on function quire.{0} from public;"
+    owned = "\n".join(rights.format(name) for name in functions)
     return f"grant create on schema quire to quire_tenant;\n{owned}\nrevoke create on schema quire from quire_tenant;\n"
 
 
 def _parts() -> str:
     """The parts of the large tables: by tenant, and of the entries also by thread."""
-    made = []
+    statements = []
     for table in ("entries", "words", "vectors"):
         for tenant in range(_TENANT_PARTS):
             part = f"quire.{table}_{tenant}"
             by = " partition by hash (branch)" if table == "entries" else ""
             with_ = f"with (modulus {_TENANT_PARTS}, remainder {tenant})"
-            made.append(f"create table {part} partition of quire.{table} for values {with_}{by};")
+            statements.append(f"create table {part} partition of quire.{table} for values {with_}{by};")
             for thread in range(_THREAD_PARTS if by else 0):
                 with_ = f"with (modulus {_THREAD_PARTS}, remainder {thread})"
-                made.append(f"create table {part}_{thread} partition of {part} for values {with_};")
-    return "\n".join(made)
+                statements.append(f"create table {part}_{thread} partition of {part} for values {with_};")
+    return "\n".join(statements)
 
 
 def _near() -> str:
@@ -519,8 +519,8 @@ def migrate(conn: psycopg.Connection[Any], name: str, scripts: tuple[str, ...] =
 
 
 def _version(conn: psycopg.Connection[Any], name: str, scripts: tuple[str, ...]) -> int:
-    there = conn.execute("select to_regclass('quire.versions') is not null").fetchone()
-    if not there or not there[0]:
+    table = conn.execute("select to_regclass('quire.versions') is not null").fetchone()
+    if not table or not table[0]:
         return 0
     row = conn.execute("select coalesce(max(version), 0) from quire.versions").fetchone()
     version = int(row[0]) if row else 0

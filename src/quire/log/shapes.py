@@ -135,10 +135,10 @@ def _fit_fields(shape: Fields, value: Json, path: Path) -> None:
     if not isinstance(value, dict):
         raise Fault(path, f"must be an object, not {short(value)}")
     for key, member in value.items():
-        wanted = shape.required.get(key) or shape.optional.get(key)
-        if wanted is None:
+        member_shape = shape.required.get(key) or shape.optional.get(key)
+        if member_shape is None:
             raise Fault((*path, key), "unknown field", key=True, hint=f"Known here: {_names(shape)}.")
-        fit(wanted, member, (*path, key))
+        fit(member_shape, member, (*path, key))
     for key in shape.required:
         if key not in value:
             raise Fault(path, f"field {key!r} is missing", hint=f"Known here: {_names(shape)}.")
@@ -293,8 +293,8 @@ class Positions:
 
     def column(self, path: Path, *, key: bool = False) -> int:
         """The column of a path's value, or of its key; of the nearest object around it when it is absent."""
-        found = self.keys.get(path) if key else self.values.get(path)
-        return found if found is not None else self.column(path[:-1])
+        column = self.keys.get(path) if key else self.values.get(path)
+        return column if column is not None else self.column(path[:-1])
 
     def _error(self, problem: str, at: int, hint: str = "") -> FormatError:
         return FormatError(problem, line=self.line, column=at + 1, hint=hint or "Each line is one JSON object.")

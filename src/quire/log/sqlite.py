@@ -102,9 +102,9 @@ class SqliteStore(ClosingStore):
             return []
         with self._file.transaction("DEFERRED") as conn:
             _, end, _ = self._tip(conn, thread)
-            wanted = max(end - after, 0) if limit is None else max(min(limit, end - after), 0)
-            rows = branches.rows_of(conn, thread, after, wanted)
-        return branches.entries_of(thread, rows, after, wanted)
+            count = max(end - after, 0) if limit is None else max(min(limit, end - after), 0)
+            rows = branches.rows_of(conn, thread, after, count)
+        return branches.entries_of(thread, rows, after, count)
 
     def _seq(self, thread: str) -> int:
         with self._file.guard() as conn:
@@ -176,8 +176,8 @@ class SqliteStore(ClosingStore):
             WHERE n > ? ORDER BY n LIMIT ?
         """
         with self._file.transaction("DEFERRED") as conn:
-            found = conn.execute(query, (after, -1 if limit is None else limit)).fetchall()
-            return branches.changes_of(conn, found)
+            rows = conn.execute(query, (after, -1 if limit is None else limit)).fetchall()
+            return branches.changes_of(conn, rows)
 
     def last_change(self) -> int:
         """The number of the newest change there ever was, 0 when there was none."""
@@ -188,14 +188,14 @@ class SqliteStore(ClosingStore):
         """Wait until there is a change behind number `after`, whichever process makes it; whether there is one."""
         until = time.monotonic() + timeout_s
         while self.last_change() <= after:
-            if (left := until - time.monotonic()) <= 0:
+            if (remaining_s := until - time.monotonic()) <= 0:
                 return False
-            time.sleep(min(left, LOOK_S))
+            time.sleep(min(remaining_s, LOOK_S))
         return True
 
     def window(self, thread: str) -> Json:
         """The item window saved with a thread, None when there is none."""
-        return self._kept(thread, "SELECT CAST (body AS BLOB) FROM windows WHERE branch = ?", "the window")
+        return self._saved_json(thread, "SELECT CAST (body AS BLOB) FROM windows WHERE branch = ?", "the window")
 
     def save_window(self, thread: str, window: Json) -> None:
         """Keep a thread's item window with it; the thread is made when there is none."""
@@ -206,9 +206,9 @@ class SqliteStore(ClosingStore):
     def get_state(self, thread: str, key: str) -> Json:
         """Derived state that may be thrown away at any time; None when absent."""
         query = "SELECT CAST (value AS BLOB) FROM state WHERE branch = ? AND key = ?"
-        return self._kept(thread, query, f"the state {key!r}", key)
+        return self._saved_json(thread, query, f"the state {key!r}", key)
 
-    def _kept(self, thread: str, query: str, what: str, *more: str) -> Json:
+    def _saved_json(self, thread: str, query: str, label: str, *more: str) -> Json:
         """JSON that is kept with a thread; a DamageError that says what cannot be read."""
         with self._file.guard() as conn:
             branch, _, _ = self._tip(conn, thread)
@@ -216,7 +216,7 @@ class SqliteStore(ClosingStore):
         try:
             return json.loads(row[0]) if row else None
         except (ValueError, TypeError, RecursionError) as error:
-            raise DamageError(f"{what} saved with thread {thread!r} is damaged: {error}", thread=thread) from error
+            raise DamageError(f"{label} saved with thread {thread!r} is damaged: {error}", thread=thread) from error
 
     def set_state(self, thread: str, key: str, value: Json) -> None:
         """Keep derived state with a thread."""
@@ -248,15 +248,15 @@ class SqliteStore(ClosingStore):
 
     def _tip(self, conn: sqlite3.Connection, thread: str) -> Tip:
         """A thread's branch, and the seq and id of its last entry."""
-        found = _lookup(conn, thread)
-        if found is None:
+        tip = _lookup(conn, thread)
+        if tip is None:
             raise no_thread(thread)
-        return found
+        return tip
 
     def _ensure(self, conn: sqlite3.Connection, thread: str) -> Tip:
-        found = _lookup(conn, thread)
-        if found is not None:
-            return found
+        tip = _lookup(conn, thread)
+        if tip is not None:
+            return tip
         branch = branches.new_branch(conn)
         self._name(conn, thread, branch)
         return branch, 0, ""
@@ -275,8 +275,8 @@ def _stored(value: Json) -> str:
 
 def _lookup(conn: sqlite3.Connection, thread: str) -> Tip | None:
     check_name(thread)
-    found: Tip | None = conn.execute(TIP, (thread,)).fetchone()
-    return found
+    tip: Tip | None = conn.execute(TIP, (thread,)).fetchone()
+    return tip
 
 
 if TYPE_CHECKING:  # the type checker holds that this is a Store

@@ -96,7 +96,7 @@ JOIN recall_vectors v ON v.owner = 'entry' AND v.key = e.id AND v.model = ?
 WHERE e.branch = ? AND e.seq > ? AND e.seq <= ?
 """
 _SAVE = "INSERT OR REPLACE INTO recall_vectors (owner, key, model, vector) VALUES ('entry', ?, ?, ?)"
-_THERE = "SELECT 1 FROM entries WHERE id = ? LIMIT 1"
+_STORED = "SELECT 1 FROM entries WHERE id = ? LIMIT 1"
 
 
 def forget_deleted(conn: sqlite3.Connection) -> None:
@@ -127,10 +127,10 @@ class SqliteIndex:
             if thread is None:
                 rows = conn.execute("SELECT branch, at_seq, seq FROM branches ORDER BY branch")
                 return [Stretch(*row) for row in rows]
-            found = branches.pieces(conn, thread)
-        if not found:
+            pieces = branches.pieces(conn, thread)
+        if not pieces:
             raise NotFound(f"there is no thread {thread!r}", hint="`quire log list` shows the threads.")
-        return found
+        return pieces
 
     def entries(self, stretch: Stretch) -> list[Entry]:
         with self._file.guard() as conn:
@@ -156,8 +156,8 @@ class SqliteIndex:
             return
         with self._file.transaction() as conn:
             # An entry may have been deleted meanwhile.
-            there = [row for row in rows if conn.execute(_THERE, (row.entry,)).fetchone()]
-            conn.executemany(_INSERT, map(msgspec.structs.astuple, there))
+            stored = [row for row in rows if conn.execute(_STORED, (row.entry,)).fetchone()]
+            conn.executemany(_INSERT, map(msgspec.structs.astuple, stored))
 
     def words(self, stretch: Stretch) -> list[tuple[int, str, EntryWords | None]]:
         with self._file.guard() as conn:
@@ -170,7 +170,7 @@ class SqliteIndex:
 
     def add_vectors(self, model: str, dimensions: int, vectors: Mapping[str, bytes]) -> None:
         with self._file.transaction() as conn:
-            rows = [(key, model, vector) for key, vector in vectors.items() if conn.execute(_THERE, (key,)).fetchone()]
+            rows = [(key, model, vector) for key, vector in vectors.items() if conn.execute(_STORED, (key,)).fetchone()]
             conn.executemany(_SAVE, rows)
 
     def vectors(self, model: str, after: int = 0, of: Stretch | None = None) -> list[tuple[str, bytes]]:
@@ -182,8 +182,8 @@ class SqliteIndex:
     def vectors_of(self, model: str, entries: Sequence[str]) -> list[tuple[str, bytes]]:
         query = "SELECT vector FROM recall_vectors WHERE owner = 'entry' AND key = ? AND model = ?"
         with self._file.guard() as conn:
-            found = {key: conn.execute(query, (key, model)).fetchone() for key in entries}
-        return [(key, row[0]) for key, row in found.items() if row is not None]
+            rows = {key: conn.execute(query, (key, model)).fetchone() for key in entries}
+        return [(key, row[0]) for key, row in rows.items() if row is not None]
 
     def nearest(self, model: str, dimensions: int, vector: bytes, most: int) -> list[str] | None:
         return None
@@ -199,8 +199,8 @@ class SqliteIndex:
     def state(self, key: str, parts: Sequence[str]) -> dict[str, bytes]:
         query = "SELECT data FROM recall_state WHERE scope = ? AND part = ?"
         with self._file.guard() as conn:
-            found = {part: conn.execute(query, (key, part)).fetchone() for part in parts}
-        return {part: row[0] for part, row in found.items() if row is not None}
+            rows = {part: conn.execute(query, (key, part)).fetchone() for part in parts}
+        return {part: row[0] for part, row in rows.items() if row is not None}
 
     def save_state(self, key: str, parts: Mapping[str, bytes]) -> None:
         with self._file.transaction() as conn:

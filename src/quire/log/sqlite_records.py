@@ -92,13 +92,13 @@ class SqliteRecords:
     def insert(self, rows: Sequence[Callable[[int], RecordRow]]) -> list[str]:
         query = "INSERT INTO records (schema_name, version, change, body) VALUES ('', 1, 0, '')"
         with self._file.transaction() as conn:
-            made = []
+            numbered = []
             for row in rows:
                 n = conn.execute(query).lastrowid
                 assert n is not None
-                made.append(row(n))
-                _write(conn, made[-1])
-        return [row.body for row in made]
+                numbered.append(row(n))
+                _write(conn, numbered[-1])
+        return [row.body for row in numbered]
 
     def update(self, row: RecordRow, seen: int) -> bool:
         with self._file.transaction() as conn:
@@ -109,8 +109,8 @@ class SqliteRecords:
 
     def remove(self, n: int, seen: int | None = None) -> bool:
         with self._file.transaction() as conn:
-            found = _version(conn, n)
-            if found is None or seen not in (None, found):
+            version = _version(conn, n)
+            if version is None or seen not in (None, version):
                 return False
             _remove(conn, [n])
         self._file.wipe()
@@ -175,8 +175,8 @@ class SqliteRecords:
     def texts(self, numbers: Sequence[int]) -> list[str]:
         query = "SELECT rowid, text FROM record_words WHERE rowid IN (SELECT value FROM json_each(?))"
         with self._file.guard() as conn:
-            found = dict(conn.execute(query, (json.dumps(list(numbers)),)))
-        return [found.get(n, "") for n in numbers]
+            texts = dict(conn.execute(query, (json.dumps(list(numbers)),)))
+        return [texts.get(n, "") for n in numbers]
 
     def add_vectors(self, model: str, vectors: Sequence[tuple[int, int, bytes]]) -> None:
         query = """
@@ -225,29 +225,29 @@ def _remove(conn: sqlite3.Connection, numbers: Sequence[int]) -> None:
         conn.execute("INSERT INTO record_words (record_words) VALUES ('optimize')")
 
 
-def _where(wanted: RecordFilter) -> tuple[str, list[object]]:
+def _where(criteria: RecordFilter) -> tuple[str, list[object]]:
     parts, values = ["1"], list[object]()
-    if wanted.schemas:
-        parts.append(f"schema_name IN ({', '.join('?' * len(wanted.schemas))})")
-        values += wanted.schemas
-    for tag in wanted.tags:
+    if criteria.schemas:
+        parts.append(f"schema_name IN ({', '.join('?' * len(criteria.schemas))})")
+        values += criteria.schemas
+    for tag in criteria.tags:
         parts.append("n IN (SELECT n FROM record_tags WHERE tag = ?)")
         values.append(tag)
-    if wanted.no_tag:
+    if criteria.no_tag:
         parts.append("n NOT IN (SELECT n FROM record_tags WHERE tag >= ? AND tag < ?)")
-        values += [wanted.no_tag, wanted.no_tag[:-1] + chr(ord(wanted.no_tag[-1]) + 1)]
-    if wanted.now is not None:
+        values += [criteria.no_tag, criteria.no_tag[:-1] + chr(ord(criteria.no_tag[-1]) + 1)]
+    if criteria.now is not None:
         parts.append("(expires_at IS NULL OR expires_at > ?)")
-        values.append(wanted.now)
+        values.append(criteria.now)
     return " AND ".join(parts), values
 
 
-def _by_change(conn: sqlite3.Connection, wanted: RecordFilter) -> Iterator[str]:
+def _by_change(conn: sqlite3.Connection, criteria: RecordFilter) -> Iterator[str]:
     """The last changed first: one cursor a schema, so that each can use the index."""
-    schemas: Iterable[tuple[str, ...]] = [(schema,) for schema in wanted.schemas] or [()]
+    schemas: Iterable[tuple[str, ...]] = [(schema,) for schema in criteria.schemas] or [()]
     cursors = []
-    for each in schemas:
-        where, values = _where(msgspec.structs.replace(wanted, schemas=each))
+    for names in schemas:
+        where, values = _where(msgspec.structs.replace(criteria, schemas=names))
         query = f"SELECT change, {_BODY} FROM records WHERE {where} ORDER BY change DESC"
         cursors.append(conn.execute(query, values))
     for _, *row in heapq.merge(*cursors, key=lambda row: -row[0]):
@@ -278,18 +278,18 @@ def _verify_versions(conn: sqlite3.Connection, n: int, newest: int) -> str:
     """Check versions 1 to `newest` of a record; the body of the last."""
     body = ""
     rows = conn.execute(f"SELECT version, {_BODY} FROM record_changes WHERE n = ? ORDER BY version", (n,))
-    found = 0
-    for found, (version, *row) in enumerate(rows.fetchall(), 1):
+    count = 0
+    for count, (version, *row) in enumerate(rows.fetchall(), 1):
         body = _sound((row[0], row[1], row[2]))
-        says = said(n, body)
-        if version != found or (says["id"], says["version"]) != (f"rec-{n}", found):
-            raise damaged(n, f"its version {found} is missing")
-    if found != newest:
-        raise damaged(n, f"its version {found + 1} is missing" if found < newest else "it has too many versions")
+        says = fields_of(n, body)
+        if version != count or (says["id"], says["version"]) != (f"rec-{n}", count):
+            raise damaged(n, f"its version {count} is missing")
+    if count != newest:
+        raise damaged(n, f"its version {count + 1} is missing" if count < newest else "it has too many versions")
     return body
 
 
-def said(n: int, body: str) -> dict[str, object]:
+def fields_of(n: int, body: str) -> dict[str, object]:
     try:
         fields = json.loads(body)
         return {key: fields[key] for key in ("id", "version", "schema_name", "expires_at", "tags")}

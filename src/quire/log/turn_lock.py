@@ -17,8 +17,8 @@ from quire.log.store import TURNS_HELD
 Key: TypeAlias = tuple[str, str]
 # Windows has no flock: there a thread is held within its process alone.
 LOCKS_FILES = sys.platform != "win32"
-# What this process holds, by which fence; what the code that is running now holds (TURNS_HELD) it may take once more.
-_held: dict[Key, int] = {}
+# The turns that this process holds, each with its fence; code that runs inside one (TURNS_HELD) may take it again.
+_fences: dict[Key, int] = {}
 
 
 @contextmanager
@@ -32,14 +32,14 @@ def hold_turn(place: str, thread: str, lock: AbstractContextManager[int] | None 
     if key in TURNS_HELD.get():
         yield
         return
-    own = new_fence()
-    if _held.setdefault(key, own) is not own:
+    local_fence = new_fence()
+    if _fences.setdefault(key, local_fence) is not local_fence:
         raise busy(thread, f"by process {os.getpid()}")
     try:
-        with lock or nullcontext(own) as fence, in_turn(place, thread, fence):
+        with lock or nullcontext(local_fence) as fence, in_turn(place, thread, fence):
             yield
     finally:
-        del _held[key]
+        del _fences[key]
 
 
 @contextmanager
@@ -64,7 +64,7 @@ def new_fence() -> int:
 def check_turn(place: str, thread: str, file: bool) -> None:
     """Refuse whoever took a thread's turn and lost it; asked by an append inside its transaction."""
     fence = own_fence(place, thread)
-    if fence and fence != (_read_lock_file(_lock_file(place, thread))[1] if file else _held.get((place, thread))):
+    if fence and fence != (_read_lock_file(_lock_file(place, thread))[1] if file else _fences.get((place, thread))):
         raise taken_over(thread)
 
 
@@ -98,7 +98,7 @@ def _lock(file: Path, thread: str, fence: int) -> int:
         handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is(handle, file):
+            if _same_file(handle, file):
                 os.truncate(handle, 0)
                 os.write(handle, f"{os.getpid()} {fence}".encode())
                 return handle
@@ -121,7 +121,7 @@ def _read_lock_file(file: Path) -> tuple[int, int]:
         return 0, 0
 
 
-def _is(handle: int, file: Path) -> bool:
+def _same_file(handle: int, file: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(handle), file.stat())
     except FileNotFoundError:

@@ -110,8 +110,8 @@ def _rows(conn: sqlite3.Connection, piece: Stretch, thread: str) -> Iterator[Row
 
 
 def verified(row: Row, parent: str, thread: str, seq: int) -> Entry:
-    found, id, body, crc = row
-    if found != seq:
+    stored_seq, id, body, crc = row
+    if stored_seq != seq:
         raise bad_entry(thread, seq, "it is missing")
     try:
         value = body_of(body, crc)
@@ -132,8 +132,8 @@ def _printable(stored: object) -> str:
 
 def check_tip(tip: str, end: str, thread: str, seq: int) -> None:
     if tip != end:
-        noted, found = _printable(tip) or "nothing", end or "nothing"
-        raise bad_entry(thread, seq, f"the thread is noted to end with {noted}, but this is {found}")
+        noted, actual = _printable(tip) or "nothing", end or "nothing"
+        raise bad_entry(thread, seq, f"the thread is noted to end with {noted}, but this is {actual}")
 
 
 def _check_structure(conn: sqlite3.Connection) -> None:
@@ -141,9 +141,9 @@ def _check_structure(conn: sqlite3.Connection) -> None:
     broken = conn.execute("PRAGMA foreign_key_check").fetchone()
     if broken:
         raise DamageError(f"every entry holds, but row {broken[1]} of {broken[0]} belongs to nothing in {broken[2]}")
-    found = _schema(conn)
+    schema = _schema(conn)
     for name, sql in _expected_schema().items():
-        if found.get(name) != sql:
+        if schema.get(name) != sql:
             raise DamageError(f"every entry holds, but {name!r} was changed or removed from the file's schema")
 
 

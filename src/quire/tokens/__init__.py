@@ -119,9 +119,9 @@ def kind_of(part: JsonObject) -> str:
 
 def countable(part: JsonObject) -> tuple[str, int]:
     """What of a block is counted: its text, and the tokens that no text stands for."""
-    found = _Found(_opaque(part))
-    found.look(part)
-    return "\n".join(filter(None, found.texts)), found.tokens
+    reader = _BlockTexts(_opaque(part))
+    reader.look(part)
+    return "\n".join(filter(None, reader.texts)), reader.tokens
 
 
 def block_tokens(block: JsonObject, with_: Counter | None = None) -> int:
@@ -151,7 +151,7 @@ _SILENT = frozenset(
 _JSON = frozenset({"input", "args", "response", "json", "toolSpec", "definition", "tools"})
 
 
-class _Found:
+class _BlockTexts:
     """The texts of a block: names, arguments, contents; and what has none, in tokens."""
 
     def __init__(self, tokens: int) -> None:
@@ -162,8 +162,8 @@ class _Found:
         if isinstance(value, str):
             self._text(value)
         elif isinstance(value, list):
-            for each in value:
-                self.look(each)
+            for item in value:
+                self.look(item)
         elif isinstance(value, dict) and (media := _media(value)) is not None:
             self.texts.append(media.text)
             self.tokens += media.tokens()
@@ -258,8 +258,8 @@ def _media(block: JsonObject) -> Media | None:
         file = _inner(block.get("file")) or block
         return _of_data_url(str(file.get("file_data") or file.get("data") or ""))
     if kind == "input_audio":
-        given = block.get("input_audio")
-        sound = {"data": given} if isinstance(given, str) else _inner(given)
+        audio = block.get("input_audio")
+        sound = {"data": audio} if isinstance(audio, str) else _inner(audio)
         return Media(f"audio/{sound.get('format') or ''}", str(sound.get("data") or ""))
     if isinstance(kind, str):
         return Media("image/") if kind in ("input_image", "image_url", "image_file", "computer_screenshot") else None
@@ -268,8 +268,8 @@ def _media(block: JsonObject) -> Media | None:
             type = str(blob.get("mimeType") or blob.get("mime_type") or "")
             return Media(type, str(blob.get("data") or ""), "gemini")
     for key in ("image", "document", "video", "audio"):
-        if isinstance(given := block.get(key), dict):
-            return _of_source({**_inner(given.get("source")), "format": given.get("format")}, f"{key}/", "bedrock")
+        if isinstance(source := block.get(key), dict):
+            return _of_source({**_inner(source.get("source")), "format": source.get("format")}, f"{key}/", "bedrock")
     return None
 
 
@@ -308,13 +308,13 @@ _PACKED = re.compile(rb"/ObjStm\b.*?stream\r?\n", re.DOTALL)
 
 def _pages(pdf: bytes) -> int:
     """How many pages a PDF has: counted in its plain or compressed objects, else guessed from its size."""
-    found = len(_PAGE_MARK.findall(pdf))
-    for packed in () if found else _PACKED.finditer(pdf):
+    count = len(_PAGE_MARK.findall(pdf))
+    for packed in () if count else _PACKED.finditer(pdf):
         try:
-            found += len(_PAGE_MARK.findall(zlib.decompressobj().decompress(pdf[packed.end() :], 1 << 22)))
+            count += len(_PAGE_MARK.findall(zlib.decompressobj().decompress(pdf[packed.end() :], 1 << 22)))
         except zlib.error:
             continue
-    return found or 1 + len(pdf) // _PAGE_BYTES
+    return count or 1 + len(pdf) // _PAGE_BYTES
 
 
 def _inner(value: Json) -> JsonObject:
@@ -373,8 +373,8 @@ def entry_tokens(entry: Entry, with_: Counter | None = None, before: Entry | Non
     if entry.kind == "tools":
         return tools_tokens(entry.tools, chosen)
     joins = entry.kind in SPOKEN and before is not None and before.kind in SPOKEN
-    own = sum(block_tokens(block, chosen) for block in _entry_blocks(entry))
-    return sum(map(chosen.count, entry_texts(entry))) + own + (0 if joins else MESSAGE_TOKENS)
+    block_sum = sum(block_tokens(block, chosen) for block in _entry_blocks(entry))
+    return sum(map(chosen.count, entry_texts(entry))) + block_sum + (0 if joins else MESSAGE_TOKENS)
 
 
 def _entry_blocks(entry: Entry) -> list[JsonObject]:

@@ -137,8 +137,8 @@ def vocabulary(model: str | None) -> Vocabulary:
 
 def vocabulary_for(model: str | None) -> tuple[str, bool]:
     """The name of a model's vocabulary, and whether counting with it is exact for that model."""
-    found = vocabulary(model)
-    return found.name, found.exact
+    chosen = vocabulary(model)
+    return chosen.name, chosen.exact
 
 
 def _readings(model: str) -> Iterator[str]:
@@ -193,28 +193,28 @@ class VocabularyCounter(msgspec.Struct, frozen=True):
 
     def count(self, text: str) -> int:
         try:
-            found = _counted(self.vocabulary, text)
+            tokens = _counted(self.vocabulary, text)
         except UnicodeEncodeError as error:
             raise FormatError(
                 f"text holds a lone surrogate ({error.object[error.start]!r})", hint=NOT_UTF8_HINT
             ) from error
-        return found if self.factor == 1.0 else round(found * self.factor)
+        return tokens if self.factor == 1.0 else round(tokens * self.factor)
 
 
 def counter(model: str | None = None) -> VocabularyCounter:
     """The counter for a model's vocabulary; o200k where no model is named."""
-    wanted = vocabulary(model)
-    if wanted.name in BASE or extra_installed():
-        return VocabularyCounter(wanted.name, wanted.exact, wanted.factor, _note(model, wanted))
-    factor = round(wanted.factor * RELATIVE[wanted.name], 3)
-    note = f"estimate: {DEFAULT} × {factor}, for {wanted.name} is not installed; {EXTRA_HINT}"
+    chosen = vocabulary(model)
+    if chosen.name in BASE or extra_installed():
+        return VocabularyCounter(chosen.name, chosen.exact, chosen.factor, _note(model, chosen))
+    factor = round(chosen.factor * RELATIVE[chosen.name], 3)
+    note = f"estimate: {DEFAULT} × {factor}, for {chosen.name} is not installed; {EXTRA_HINT}"
     return VocabularyCounter(DEFAULT, exact=False, factor=factor, note=note)
 
 
 def count(text: str, model: str | None = None) -> Count:
     """The tokens of a text for a model: count("Hello, world") -> Count(tokens=3, exact=True)."""
-    found = counter(model)
-    return Count(found.count(text), found.exact, found.vocabulary)
+    chosen = counter(model)
+    return Count(chosen.count(text), chosen.exact, chosen.vocabulary)
 
 
 def extra_installed() -> bool:
@@ -222,12 +222,12 @@ def extra_installed() -> bool:
     return importlib.util.find_spec("splintr") is not None
 
 
-def _note(model: str | None, wanted: Vocabulary) -> str:
-    if wanted.exact:
+def _note(model: str | None, chosen: Vocabulary) -> str:
+    if chosen.exact:
         return ""
-    by = f" × {wanted.factor}" if wanted.factor != 1.0 else ""
-    why = f"the model {model} is unknown" if wanted == UNKNOWN else f"the vocabulary of {model} is not public"
-    return f"estimate: {wanted.name}{by}, for {why}"
+    by = f" × {chosen.factor}" if chosen.factor != 1.0 else ""
+    why = f"the model {model} is unknown" if chosen == UNKNOWN else f"the vocabulary of {model} is not public"
+    return f"estimate: {chosen.name}{by}, for {why}"
 
 
 # A text that was made to fit is counted by whoever made it, and by those who place it.
@@ -352,9 +352,9 @@ class Calibrations(msgspec.Struct, frozen=True):
 
 def uncalibrated(model: str, like: Iterable[Calibration] = ()) -> Calibration:
     """A calibration to begin a thread with: the scale other threads found for the model, else the stated factor."""
-    found = [other.scale for other in like if other.reports >= SETTLED]
+    scales = [other.scale for other in like if other.reports >= SETTLED]
     chosen = vocabulary(model)
-    prior = statistics.median(found) if found else chosen.factor * RELATIVE[chosen.name]
+    prior = statistics.median(scales) if scales else chosen.factor * RELATIVE[chosen.name]
     return Calibration(scale=prior, prior=prior)
 
 
