@@ -114,6 +114,6 @@ class ProviderError(QuireError):
 _NEAR = 0.66
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The known name most like this one, or "" where none is like it."""
-    return next(iter(get_close_matches(name, list(known), 1, _NEAR)), "")
+def nearest(name: str, names: Iterable[str]) -> str:
+    """The one of these names most like this one, or "" where none is like it."""
+    return next(iter(get_close_matches(name, list(names), 1, _NEAR)), "")

@@ -119,15 +119,15 @@ class Fitter:
 
     def _follow(self, entries: list[Entry], target: str) -> Assembly:
         """The conversation with what is new fed to it; where it is another than before, all of it."""
-        known, before = len(self._entries), self._read
+        count, before = len(self._entries), self._read
         self._read = [written(entry.body) for entry in entries]
-        if self._assembly is None or self._read[:known] != before:
-            own = Policy(**self._choices) if "budget" in self._choices else None
-            self._assembly = Assembly(policy_for(target, own, **({} if own else self._choices)))
+        if self._assembly is None or self._read[:count] != before:
+            policy = Policy(**self._choices) if "budget" in self._choices else None
+            self._assembly = Assembly(policy_for(target, policy, **({} if policy else self._choices)))
             self._assembly.asked = msgspec.structs.replace(self._assembly.asked, calibrations=self._calibrations)
-            self._entries, known = [], 0
+            self._entries, count = [], 0
         last = self._entries[-1] if self._entries else Entry("note", {})
-        for entry in chain(entries[known:], last.id, last.seq):
+        for entry in chain(entries[count:], last.id, last.seq):
             self._assembly.feed(entry)
             self._entries.append(entry)
         return self._assembly
@@ -145,16 +145,16 @@ def recognise(value: Json, target: str = "") -> str:
     listed = isinstance(messages, list) and all(isinstance(message, dict) for message in messages)
     if listed and (framework := next(filter(None, map(_framework, messages or ())), "")):
         return framework
-    found = detect(as_body(value) if listed and isinstance(value, list) else value, usual)
-    if found is None:
+    provider = detect(as_body(value) if listed and isinstance(value, list) else value, usual)
+    if provider is None:
         raise _no_messages()
-    form = wire_of(found).name
+    form = wire_of(provider).name
     return usual if wire_of(usual).looks_like == form else form
 
 
 def _no_messages() -> FormatError:
-    known = ", ".join(FORMATS)
-    return FormatError("no list of messages", hint=f"Give a list of messages, or a request's body: {known}.")
+    names = ", ".join(FORMATS)
+    return FormatError("no list of messages", hint=f"Give a list of messages, or a request's body: {names}.")
 
 
 def _framework(message: JsonObject) -> str:
@@ -167,8 +167,8 @@ def _framework(message: JsonObject) -> str:
 
 def _wire(form: str) -> Wire:
     """The wire format that a form is written in before it is put into its own words."""
-    found = format_of(form)
-    return found if isinstance(found, Wire) else wire_of(found.like or "openai-chat")
+    wire = format_of(form)
+    return wire if isinstance(wire, Wire) else wire_of(wire.like or "openai-chat")
 
 
 def _field(form: str) -> str:
@@ -177,8 +177,8 @@ def _field(form: str) -> str:
 
 
 def _listed(given: Any, form: str) -> Sequence[Any]:
-    found: Sequence[Any] = given[_field(form)] if isinstance(given, Mapping) else given
-    return found
+    messages: Sequence[Any] = given[_field(form)] if isinstance(given, Mapping) else given
+    return messages
 
 
 class Objects(NamedTuple):
@@ -199,19 +199,19 @@ def _objects(messages: Any) -> Objects | None:
     if package == "pydantic_ai":
         from pydantic_ai.messages import ModelMessagesTypeAdapter as Adapter
 
-        return Objects(lambda each: Adapter.dump_python(each, mode="json"), Adapter.validate_python)
+        return Objects(lambda objects: Adapter.dump_python(objects, mode="json"), Adapter.validate_python)
     return None
 
 
 def _as_json(given: Any) -> Json:
     """Messages, or a body around them, as JSON; a framework's objects as it writes them down itself."""
     if isinstance(given, Mapping):
-        own = _objects(given.get("messages"))
-        return {**given, "messages": own.dump(list(given["messages"]))} if own else plain(dict(given))
+        objects = _objects(given.get("messages"))
+        return {**given, "messages": objects.dump(list(given["messages"]))} if objects else plain(dict(given))
     if not isinstance(given, Sequence):
         raise _no_messages()
-    own, listed = _objects(given), list(given)
-    return own.dump(listed) if own else plain(listed)
+    objects, listed = _objects(given), list(given)
+    return objects.dump(listed) if objects else plain(listed)
 
 
 def unmarked_body(value: Json, form: str) -> Json:
@@ -259,8 +259,8 @@ def _in_form(built: Built, entries: Sequence[Entry], form: str, target: str, giv
         body = providers.rendering(target if same_wire else f"{wire.name}:").request(built.prompt).body
         return _objects_that_stand(body[wire.layout.field], _listed(given, form))
     messages = providers.export(form, _standing(built, entries))
-    own = _objects(_listed(given, form))
-    return cast(Sequence[Any], own.load(messages) if own else messages)
+    objects = _objects(_listed(given, form))
+    return cast(Sequence[Any], objects.load(messages) if objects else messages)
 
 
 def _objects_that_stand(messages: Sequence[Any], given: Sequence[Any]) -> Sequence[Any]:
@@ -287,16 +287,16 @@ def _standing(built: Built, entries: Sequence[Entry]) -> list[Entry]:
             out += [entry for entry, _ in some]
             continue
         for _, row in groupby(some, key=lambda pair: pair[1]):
-            out += _made([entry for entry, _ in row])
+            out += _unformatted([entry for entry, _ in row])
     return out
 
 
 def _system_entries(text: str, entries: Sequence[Entry]) -> Iterator[Entry]:
     """The entries of the system prompt, without the one that the caller puts in front itself."""
     for entry in entries:
-        said = normal(entry.text) if entry.kind == "system" else ""
-        if said and f"{text}\n\n".startswith(f"{said}\n\n"):
-            text = text[len(said) :].removeprefix("\n\n")
+        instruction = normal(entry.text) if entry.kind == "system" else ""
+        if instruction and f"{text}\n\n".startswith(f"{instruction}\n\n"):
+            text = text[len(instruction) :].removeprefix("\n\n")
             if entry.wire:
                 yield entry
     if text:
@@ -318,24 +318,24 @@ def _row(message: Message, entries: Sequence[Entry]) -> list[Entry]:
         pairs = zip(message.parts, message.seqs, strict=True)
         return [_entry(part, entries[seq - 1]) for part, seq in pairs]
     text = "\n\n".join(part.text for part in message.parts if isinstance(part, Text))
-    come = next((entries[seq - 1] for seq in message.seqs if entries[seq - 1].kind != "attach"), None)
-    if come is not None and come.text == text:
-        return [come]
+    source = next((entries[seq - 1] for seq in message.seqs if entries[seq - 1].kind != "attach"), None)
+    if source is not None and source.text == text:
+        return [source]
     return [values.system(text) if message.role == "note" else values.user(text)] if text else []
 
 
-def _entry(part: Part, come: Entry) -> Entry:
+def _entry(part: Part, source: Entry) -> Entry:
     """The entry that a part came from; where it says something else by now, one that says that."""
     if isinstance(part, Call):
-        return come
+        return source
     if isinstance(part, Result):
-        same = come.kind == "result" and result_text(come) == part.text
-        return come if same else values.result(part.call_id, content=part.text, error=part.error or None)
-    text = part.text if isinstance(part, Text) else come.text
-    return come if text == come.text else values.respond(text)
+        same = source.kind == "result" and result_text(source) == part.text
+        return source if same else values.result(part.call_id, content=part.text, error=part.error or None)
+    text = part.text if isinstance(part, Text) else source.text
+    return source if text == source.text else values.respond(text)
 
 
-def _made(row: list[Entry]) -> Iterator[Entry]:
+def _unformatted(row: list[Entry]) -> Iterator[Entry]:
     """Entries of a message that does not stand as it came: one message still, and of no format."""
     for place, entry in enumerate(row):
         wire = {key: value for key, value in entry.wire.items() if key not in ("message", "more")}

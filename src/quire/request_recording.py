@@ -38,7 +38,7 @@ def assert_extends(prev: JsonObject | Request, next: JsonObject | Request, provi
     from quire.audit.first_difference import first_moved, units_of
 
     about = {"provider": provider} if provider else {}
-    old, new = (units_of(call_of("", about, _body(each), None)) for each in (prev, next))
+    old, new = (units_of(call_of("", about, _body(request), None)) for request in (prev, next))
     place = first_moved(old, new)
     if place is not None:
         was, now, offset = place
@@ -63,11 +63,11 @@ def assert_valid(body: JsonObject | Request, provider: str = "", model: str = ""
     from quire.providers.rules import errors, validate
     from quire.providers.wires import detect
 
-    given = _body(body)
-    name = provider or (f"{body.provider}" if isinstance(body, Request) else detect(given)) or "openai-chat"
-    found = errors(validate(given, name, model or None))
-    if found:
-        problems = "\n".join(f"  {each.path}: {each.message} {each.fix}" for each in found)
+    request_body = _body(body)
+    name = provider or (f"{body.provider}" if isinstance(body, Request) else detect(request_body)) or "openai-chat"
+    findings = errors(validate(request_body, name, model or None))
+    if findings:
+        problems = "\n".join(f"  {finding.path}: {finding.message} {finding.fix}" for finding in findings)
         raise AssertionError(f"{name} would refuse the request:\n{problems}")
 
 
@@ -92,8 +92,8 @@ class HttpExchange(msgspec.Struct):
     def line(self) -> JsonObject:
         """As a log keeps it, without keys."""
         url = urlsplit(self.url)
-        kept = {name: value for name, value in self.headers.items() if "session" in name}
-        about = {"at": self.at, "host": url.hostname, "path": url.path, "headers": kept, "status": self.status}
+        headers = {name: value for name, value in self.headers.items() if "session" in name}
+        about = {"at": self.at, "host": url.hostname, "path": url.path, "headers": headers, "status": self.status}
         text = "" if self.packed else self.reply.decode(errors="replace")
         reply: Json = text
         with suppress(ValueError):
@@ -112,14 +112,14 @@ class RecordedRequests:
 
     @property
     def bodies(self) -> list[JsonObject]:
-        return [each.body for each in self.exchanges]
+        return [exchange.body for exchange in self.exchanges]
 
     @property
     def calls(self) -> list[SentCall]:
         """Those that were answered, with what each used."""
         from quire.audit import call_of
 
-        lines = [each.line() for each in self.exchanges if each.status == 200]
+        lines = [exchange.line() for exchange in self.exchanges if exchange.status == 200]
         return [call_of(f"request {n}", line, line["request"], line["reply"]) for n, line in enumerate(lines, 1)]
 
     def audit(self) -> AuditReport:
@@ -133,13 +133,13 @@ class RecordedRequests:
         __tracebackhide__ = True
         report = self.audit()
         if 100 * report.total.reuse < percent:
-            found = [loss for each in report.conversations for loss in each.verdicts]
-            why = "\n".join(f"  {loss.source}: {loss.cause}, {loss.path} {loss.note}. {loss.fix}" for loss in found)
+            losses = [loss for conversation in report.conversations for loss in conversation.verdicts]
+            why = "\n".join(f"  {loss.source}: {loss.cause}, {loss.path} {loss.note}. {loss.fix}" for loss in losses)
             raise AssertionError(f"{100 * report.total.reuse:.0f} % of what could be read was, not {percent} %:\n{why}")
 
     def save(self, path: str | Path) -> None:
         """Write them as a log that `quire audit`, `quire lock` and `quire check` read; keys are left out."""
-        lines = [json.dumps(each.line(), ensure_ascii=False) for each in self.exchanges]
+        lines = [json.dumps(exchange.line(), ensure_ascii=False) for exchange in self.exchanges]
         Path(path).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
     def begin(self, url: object, headers: Any, content: Any) -> HttpExchange | None:
@@ -153,9 +153,9 @@ class RecordedRequests:
         if not isinstance(body, dict) or not is_body(body):
             return None
         lowered = {str(name).lower(): str(value) for name, value in dict(headers).items()}
-        made = HttpExchange(int(time.time() * 1000), str(url), lowered, body)
-        self.exchanges.append(made)
-        return made
+        exchange = HttpExchange(int(time.time() * 1000), str(url), lowered, body)
+        self.exchanges.append(exchange)
+        return exchange
 
 
 @contextmanager
@@ -177,8 +177,8 @@ def record_requests() -> Iterator[RecordedRequests]:
             _patch(undo, module.URLLib3Session, "send", _botocore(recorded))
         yield recorded
     finally:
-        for each in reversed(undo):
-            each()
+        for restore in reversed(undo):
+            restore()
 
 
 def _imported(name: str) -> Any:
@@ -215,9 +215,9 @@ def _httpx(recorded: RecordedRequests, module: Any) -> Wrapper:
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def send(self: Any, request: Any, **options: Any) -> Any:
-            made = _begin_httpx(recorded, request)
+            exchange = _begin_httpx(recorded, request)
             reply = original(self, request, **options)
-            _end_httpx(made, reply, options, SyncTee)
+            _end_httpx(exchange, reply, options, SyncTee)
             return reply
 
         return send
@@ -240,9 +240,9 @@ def _async_httpx(recorded: RecordedRequests, module: Any) -> Wrapper:
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         async def send(self: Any, request: Any, **options: Any) -> Any:
-            made = _begin_httpx(recorded, request)
+            exchange = _begin_httpx(recorded, request)
             reply = await original(self, request, **options)
-            _end_httpx(made, reply, options, AsyncTee)
+            _end_httpx(exchange, reply, options, AsyncTee)
             return reply
 
         return send
@@ -257,25 +257,25 @@ def _begin_httpx(recorded: RecordedRequests, request: Any) -> HttpExchange | Non
     return recorded.begin(request.url, request.headers, content)
 
 
-def _end_httpx(made: HttpExchange | None, reply: Any, options: dict[str, Any], tee: Any) -> None:
-    if made is None:
+def _end_httpx(exchange: HttpExchange | None, reply: Any, options: dict[str, Any], tee: Any) -> None:
+    if exchange is None:
         return
-    made.status = reply.status_code
+    exchange.status = reply.status_code
     if options.get("stream"):
-        made.packed = "content-encoding" in reply.headers
-        reply.stream = tee(reply.stream, made)
+        exchange.packed = "content-encoding" in reply.headers
+        reply.stream = tee(reply.stream, exchange)
     else:
-        made.reply = reply.content
+        exchange.reply = reply.content
 
 
 def _requests(recorded: RecordedRequests) -> Wrapper:
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def send(self: Any, request: Any, **options: Any) -> Any:
-            made = recorded.begin(request.url, request.headers, request.body)
+            exchange = recorded.begin(request.url, request.headers, request.body)
             reply = original(self, request, **options)
-            if made is not None:
-                made.status = reply.status_code
-                made.reply = b"" if options.get("stream") else reply.content
+            if exchange is not None:
+                exchange.status = reply.status_code
+                exchange.reply = b"" if options.get("stream") else reply.content
             return reply
 
         return send
@@ -286,11 +286,11 @@ def _requests(recorded: RecordedRequests) -> Wrapper:
 def _botocore(recorded: RecordedRequests) -> Wrapper:
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def send(self: Any, request: Any) -> Any:
-            made = recorded.begin(request.url, request.headers, request.body)
+            exchange = recorded.begin(request.url, request.headers, request.body)
             reply = original(self, request)
-            if made is not None:
-                made.status = reply.status_code
-                made.reply = b"" if request.stream_output else reply.content
+            if exchange is not None:
+                exchange.status = reply.status_code
+                exchange.reply = b"" if request.stream_output else reply.content
             return reply
 
         return send

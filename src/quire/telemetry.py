@@ -34,7 +34,7 @@ _NAMES = {
     "xai": "x_ai",
 }
 # Fields of a body that the conventions name.
-_ASKED = {
+_SETTINGS = {
     "max_tokens": "max_tokens",
     "max_output_tokens": "max_tokens",
     "max_completion_tokens": "max_tokens",
@@ -47,7 +47,7 @@ _ASKED = {
 _MOST = 64
 
 
-class _Asked(msgspec.Struct, frozen=True):
+class _WaitingRequest(msgspec.Struct, frozen=True):
     sending: Sending
     started_ns: int
     started_s: float
@@ -80,20 +80,20 @@ class Telemetry:
         )
         self._cached = meter.create_counter("quire.cache.read_tokens", "{token}", "Input that came from the cache.")
         self._money = meter.create_counter("quire.cost", "USD", "What replies cost, where that is known.")
-        self._asked: dict[str, _Asked] = {}
+        self._waiting: dict[str, _WaitingRequest] = {}
 
     def on_request(self, sending: Sending) -> None:
         from opentelemetry import context
 
-        asked = _Asked(sending, time.time_ns(), time.monotonic(), context.get_current())
-        self._asked[sending.request.lines.sha256] = asked
-        while len(self._asked) > _MOST:
-            del self._asked[next(iter(self._asked))]
+        waiting = _WaitingRequest(sending, time.time_ns(), time.monotonic(), context.get_current())
+        self._waiting[sending.request.lines.sha256] = waiting
+        while len(self._waiting) > _MOST:
+            del self._waiting[next(iter(self._waiting))]
 
     def on_reply(self, received: Received) -> None:
         from opentelemetry.trace import SpanKind
 
-        request, asked = received.request, self._asked.pop(received.request.lines.sha256, None)
+        request, waiting = received.request, self._waiting.pop(received.request.lines.sha256, None)
         common = {
             "gen_ai.operation.name": "chat",
             "gen_ai.provider.name": _NAMES.get(provider := request.provider.split("-")[0], provider),
@@ -102,26 +102,26 @@ class Telemetry:
         }
         span = self._tracer.start_span(
             f"chat {request.model}",
-            context=asked.context if asked else None,
+            context=waiting.context if waiting else None,
             kind=SpanKind.CLIENT,
-            attributes={**common, **self._attributes(received, asked)},
-            start_time=asked.started_ns if asked else None,
+            attributes={**common, **self._attributes(received, waiting)},
+            start_time=waiting.started_ns if waiting else None,
         )
         span.end()
         used = received.reply.usage
         self._tokens.record(used.input_total, {**common, "gen_ai.token.type": "input"})
         self._tokens.record(used.output, {**common, "gen_ai.token.type": "output"})
         self._cached.add(used.cache_read, common)
-        if asked:
-            self._seconds.record(time.monotonic() - asked.started_s, common)
+        if waiting:
+            self._seconds.record(time.monotonic() - waiting.started_s, common)
         if (usd := _usd(used, request.target)) is not None:
             self._money.add(usd, common)
 
-    def _attributes(self, received: Received, asked: _Asked | None) -> dict[str, Any]:
+    def _attributes(self, received: Received, waiting: _WaitingRequest | None) -> dict[str, Any]:
         """What a span says of a request and its reply."""
         request, reply = received.request, received.reply
         attributes: dict[str, Any] = {
-            **{f"gen_ai.request.{_ASKED[name]}": request.body[name] for name in _ASKED if name in request.body},
+            **{f"gen_ai.request.{_SETTINGS[name]}": request.body[name] for name in _SETTINGS if name in request.body},
             "gen_ai.conversation.id": self.thread,
             "gen_ai.response.id": reply.id,
             "gen_ai.response.finish_reasons": (reply.stop,) if reply.stop else None,
@@ -139,9 +139,9 @@ class Telemetry:
                 "gen_ai.usage.cache_creation.input_tokens": used.cache_write_5m + used.cache_write_1h,
                 "gen_ai.usage.reasoning.output_tokens": used.reasoning,
             }
-        if asked:
-            attributes["quire.tokens.expected"] = asked.sending.expected_tokens
-            attributes["quire.rebase"] = (asked.sending.built.rebase or {}).get("reason")
+        if waiting:
+            attributes["quire.tokens.expected"] = waiting.sending.expected_tokens
+            attributes["quire.rebase"] = (waiting.sending.built.rebase or {}).get("reason")
         return {name: value for name, value in attributes.items() if value not in (None, "")}
 
 

