@@ -95,6 +95,8 @@ select tenant, branch, %s::bigint, %s::bigint, %s::bigint, %s::bytea from made r
 _TOGETHER: Final = 64
 _SLOW_S: Final = 0.004
 _TRIES: Final = 1000
+# So many of those that shared a commit are woken at once: more would only wait for each other.
+_AT_ONCE: Final = 3
 _dice = random.Random(secrets.randbits(128))
 _PAGE: Final = 2000
 
@@ -596,6 +598,9 @@ class _Asker:
         # What was sent for this one and others, for it to wait for; whether it was interrupted meanwhile.
         self.sent: _Sent | None = None
         self.left = False
+        # Whom it wakes when it is woken itself, and whether it was.
+        self.next: _Asker | None = None
+        self.woken = False
 
 
 class _Sent(NamedTuple):
@@ -603,11 +608,6 @@ class _Sent(NamedTuple):
 
     together: Sequence[_Asker]
     commit: Generator[None, None, None]
-
-    def tell(self) -> None:
-        for asker in self.together:
-            if asker.ready.locked():
-                asker.ready.release()
 
 
 class _SharedCommits:
@@ -622,9 +622,9 @@ class _SharedCommits:
         self._lock = threading.Lock()
         self._waiting: list[_Asker] = []
         self._busy = False
-        # How many shared the last commit, how long it was waited for, and whether as many ask again.
+        # How many shared the last commit, how long it was waited for; told while it is waited for as many to ask again.
         self._shared, self._took_s = 1, 0.0
-        self._as_many = threading.Event()
+        self._as_many: threading.Event | None = None
 
     def ask(self, asked: _Append) -> _Answer:
         """Whether it was stored (None: its turn is another's), and where the thread ends now."""
@@ -632,11 +632,12 @@ class _SharedCommits:
         with self._lock:
             self._waiting.append(asker)
             leads, self._busy = not self._busy, True
-            if len(self._waiting) >= self._shared:
+            if self._as_many is not None and len(self._waiting) >= self._shared:
                 self._as_many.set()
         try:
             if not leads:
                 asker.ready.acquire()
+                self._wake_next(asker)
             if asker.answer is None and asker.error is None:
                 self._lead(asker)
         except BaseException:
@@ -652,6 +653,7 @@ class _SharedCommits:
         sent, asker.sent = asker.sent, None
         if sent is None:
             if self._took_s > _SLOW_S and len(self._waiting) < self._shared:
+                self._as_many = threading.Event()
                 self._as_many.wait(self._took_s / 4)
             with self._lock:
                 sent = self._next()
@@ -664,7 +666,25 @@ class _SharedCommits:
             try:
                 self._hand_over()
             finally:
-                sent.tell()
+                self._tell(sent, asker)
+
+    def _tell(self, sent: _Sent, leader: _Asker) -> None:
+        """There are answers: whoever led wakes the first few of the others, each of these another one."""
+        others = [asker for asker in sent.together if asker is not leader]
+        for asker, behind in zip(others, others[_AT_ONCE:], strict=False):
+            asker.next = behind
+        for asker in others[:_AT_ONCE]:
+            leader.next = asker
+            self._wake_next(leader)
+
+    def _wake_next(self, asker: _Asker) -> None:
+        with self._lock:
+            found, asker.next = asker.next, None
+            while found is not None and found.left:
+                found = found.next
+            if found is not None:
+                found.woken = True
+                found.ready.release()
 
     def _next(self) -> _Sent:
         """The commit of those that wait, one a thread: whoever is second stands behind the first. Not begun yet."""
@@ -673,8 +693,7 @@ class _SharedCommits:
             first.setdefault(asker.asked.thread, asker)
         together = list(first.values())
         self._waiting = [asker for asker in self._waiting if first.get(asker.asked.thread) is not asker]
-        self._shared = len(together)
-        self._as_many.clear()
+        self._shared, self._as_many = len(together), None
         return _Sent(together, self._answer(together))
 
     def _answer(self, together: Sequence[_Asker]) -> Generator[None, None, None]:
@@ -713,7 +732,7 @@ class _SharedCommits:
             if heir is not None:
                 heir.ready.release()
             else:
-                self._give_up(sent)
+                self._give_up(sent, sent.together[0])
 
     def _leave(self, asker: _Asker, leads: bool) -> None:
         """Whoever was interrupted while waiting waits no more; if it was to lead, the next does."""
@@ -722,16 +741,18 @@ class _SharedCommits:
             waited = asker in self._waiting
             if waited:
                 self._waiting.remove(asker)
-        if asker.sent is not None:
-            self._give_up(asker.sent)
+        if asker.woken:
+            self._wake_next(asker)
+        elif asker.sent is not None:
+            self._give_up(asker.sent, asker)
         elif waited and (leads or not asker.ready.locked()):
             self._hand_over()
 
-    def _give_up(self, sent: _Sent) -> None:
+    def _give_up(self, sent: _Sent, leader: _Asker) -> None:
         try:
             sent.commit.close()
         finally:
-            sent.tell()
+            self._tell(sent, leader)
             self._hand_over()
 
 
