@@ -1,15 +1,25 @@
-"""Whatever the prompt, every provider's request is legal, keeps its prefix and says what it left out."""
+"""Every provider's request is legal, keeps its prefix and its lines, and says what it left out: random and recorded ones."""
 
+import copy
 import json
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 from wire_prompts import TARGETS, growing
 
-from quire.providers import render, rendering, split_target
-from quire.providers.prefix import prefix_bytes
-from quire.providers.rules import errors, validate
-from quire.values import Prompt, Request
+from conftest import TRACES, traces
+from quire import providers, values
+from quire.assemble import Assembly, Policy, Refused, requests
+from quire.entry import chain
+from quire.providers import import_, render, rendering, split_target
+from quire.providers.prefix import PrefixLines, Walk, lined, prefix_bytes
+from quire.providers.rules import GrowingCheck, errors, validate
+from quire.providers.wires import wire_of
+from quire.thread_state import policy_for
+from quire.values import Entry, Prompt, Request
 from toolbox import fewer
 
 # Each example is rendered for every target, so a fifth of them covers as much as elsewhere.
@@ -67,3 +77,131 @@ def test_a_schema_that_is_none_goes_to_gemini_as_it_is(schema: object) -> None:
     request = render(Prompt("", "", (tool,), ()), "gemini:gemini-2.5-flash")
     (told,) = request.body["tools"][0]["functionDeclarations"]
     assert told["parametersJsonSchema"] == schema
+
+
+SPOKEN_TO = (
+    "openai-chat:gpt-5",
+    "openai-responses:gpt-5",
+    "anthropic:claude-opus-5-5",
+    "anthropic:claude-opus-4-1",
+    "gemini:gemini-2.5-pro",
+    "bedrock:anthropic.claude-opus-5-5-v1:0",
+    "llamacpp:local",
+    "mistral:mistral-large-latest",
+    "cohere:command-a-03-2025",
+)
+
+
+def told(kind: str, number: int) -> list[Entry]:
+    """What one step of a thread adds."""
+    match kind:
+        case "user":
+            return [values.user(f"q{number}")]
+        case "note":
+            return [values.note(f"n{number}")]
+        case "respond":
+            return [values.respond(f"a{number}")]
+        case "empty":
+            return []
+        case _:
+            return [values.call(f"c{number}", "f", {"n": number}), values.result(f"c{number}", "ok")]
+
+
+def sent(target: str) -> Entry:
+    provider, model = target.split(":", 1)
+    body = {"kind": "sent", "provider": provider, "model": model, "request_sha256": "", "segments": []}
+    return Entry("sent", {**body, "usage": {"input_total": 0}})
+
+
+def sent_requests(target: str, steps: list[str]) -> Iterator[tuple[Request, bool]]:
+    """Each request that is really sent, and whether a rebase explains what moved."""
+    assembly, keeps, checks = Assembly(policy_for(target)), providers.rendering(target), GrowingCheck()
+    log = list[Entry]()
+
+    def append(*entries: Entry) -> None:
+        for entry in chain(entries, log[-1].id if log else "", len(log)):
+            log.append(entry)
+            assembly.feed(entry)
+
+    append(values.tools([{"name": "f"}]), values.user("q"))
+    for number, kind in enumerate(steps):
+        if kind not in ("user", "note"):
+            built = assembly.request()
+            request = keeps.request(built.prompt)
+            assert providers.render(built.prompt, target) == request
+            assert errors(validate(request)) == []
+            assert checks.of(request) == validate(request)
+            yield request, built.rebase is not None
+            append(*([Entry("rebase", built.rebase)] if built.rebase else []), sent(target))
+        append(*told(kind, number))
+
+
+threads = st.lists(st.sampled_from(["user", "note", "respond", "call", "empty"]), max_size=12)
+
+
+@pytest.mark.parametrize("target", SPOKEN_TO)
+@given(threads)
+@fewer(10)
+def test_a_request_extends_the_one_before_it_and_says_how_much_it_held(target: str, steps: list[str]) -> None:
+    messages = wire_of(target).layout.field
+    before = Request("", "", {messages: []})
+    for request, rebased in sent_requests(target, steps):
+        assert rebased or request.prefix.startswith(before.prefix)
+        # What nobody answered is asked once more.
+        again = request.prefix == before.prefix and request.stable == before.stable
+        assert again or request.stable == (0 if rebased else len(before.body[messages]))
+        before = request
+
+
+MESSAGES = st.lists(
+    st.fixed_dictionaries(
+        {"role": st.sampled_from(["user", "assistant"]), "content": st.sampled_from(["a", "b", "ü\n", ""])}
+    ),
+    max_size=6,
+)
+# A thread's next request: how much of the one before it stands, whether its messages are the very same ones,
+# what follows, and what stands in front.
+STEPS = st.lists(st.tuples(st.integers(0, 9), st.booleans(), MESSAGES, st.integers(0, 2)), max_size=8)
+
+
+@given(STEPS)
+@fewer(3)
+def test_lines_that_are_kept_are_those_of_a_request_by_itself(steps: list[Any]) -> None:
+    walk, lining, messages = Walk(wire_of("openai-chat").layout, frozen=True), PrefixLines(), list[Any]()
+    for kept, same, new, tools in steps:
+        stand = messages[:kept] if same else copy.deepcopy(messages[:kept])
+        messages = [*stand, *new]
+        body = {"tools": [{"name": f"t{n}"} for n in range(tools)], "messages": messages}
+        assert lining.of(walk.units(body)) == lined(body, "openai-chat")
+
+
+def test_a_number_that_became_a_truth_is_another_line() -> None:
+    walk, lining = Walk(wire_of("anthropic").layout, frozen=True), PrefixLines()
+    for value in (1, True, 1.0):
+        body = {"messages": [{"role": "user", "content": [{"type": "tool_use", "input": {"n": value}}]}]}
+        assert lining.of(walk.units(body)) == lined(body, "anthropic")
+
+
+REPLAYED_TO = (
+    "openai-chat:gpt-4.1-mini openai:gpt-6-sol anthropic:claude-opus-5-5 gemini:gemini-3.8-flash "
+    "bedrock:us.anthropic.claude-opus-5-5-v1:0 mistral:mistral-large-latest"
+).split()
+
+
+@pytest.mark.parametrize("name", TRACES[:5])
+@pytest.mark.moves_prefix(reason="a budget that bites makes epochs")
+def test_every_request_of_a_recorded_conversation_is_legal_and_extends_the_one_before(name: str) -> None:
+    for trace in traces(name)[:2]:
+        entries = chain(import_("openai-chat", trace))
+        made = [one for one in requests(entries, Policy(budget=16_000)) if not isinstance(one, Refused)]
+        for target in REPLAYED_TO:
+            provider, model = split_target(target)
+            steps = rendering(target)
+            epoch, before = 0, b""
+            for place, built in enumerate(made):
+                request = steps.request(built.prompt)
+                assert built.epoch != epoch or request.prefix.startswith(before), (target, built.turn)
+                epoch, before = built.epoch, request.prefix
+                if place % 20 == 0:
+                    assert errors(validate(request.body, provider, model)) == [], (target, built.turn)
+                    assert render(built.prompt, target) == request
