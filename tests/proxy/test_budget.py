@@ -77,10 +77,10 @@ def test_what_was_cut_is_recalled_by_the_proxy_itself(wire: str, stream: bool, s
     headers = {**HEADERS, "authorization": "Bearer k", "x-goog-api-key": "k"}
     with Proxy(ProxyOptions(to=server.url, budget=BUDGET), CacheWatcher(seen.append)) as proxy:
         path, given = request(wire, 2, stream)
-        assert "Nothing was cut." in joined(httpx.post(f"{proxy.url}{path}", json=given, headers=headers, timeout=60))
+        assert "Nothing was cut." in joined(httpx.post(f"{proxy.url}{path}", json=given, headers=headers))
         assert server.requests[-1].body == given  # what fits goes on as it came
         path, given = request(wire, 40, stream)
-        answer = joined(httpx.post(f"{proxy.url}{path}", json=given, headers=headers, timeout=60))
+        answer = joined(httpx.post(f"{proxy.url}{path}", json=given, headers=headers))
     assert "It is 4711." in answer, answer
     assert "One moment." not in answer
     first, second = server.requests[-2:]
@@ -128,7 +128,7 @@ def test_a_conversation_stays_one_when_it_is_fitted_and_that_loss_is_quires(
             path, given = request("anthropic", turn, False)
             tools = [{"name": name, "input_schema": {"type": "object"}} for name in ("find", "open")]
             given |= {"system": f"It is 12:{turn:02}:00.", "tools": tools[:: 1 if turn % 2 else -1]}
-            assert httpx.post(f"{proxy.url}{path}", json=given, headers=HEADERS, timeout=60).status_code == 200
+            assert httpx.post(f"{proxy.url}{path}", json=given, headers=HEADERS).status_code == 200
     assert len({each.conversation.name for each in seen}) == 1
     [audited] = audit(read_calls(log)).conversations
     [fitted] = [each for each in seen if each.lost is not None and "recall" in each.lost.note]

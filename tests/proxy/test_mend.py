@@ -160,7 +160,7 @@ def converse(url: str, provider: str, requests: list[Body]) -> list[Any]:
     for each in requests:
         path = PATHS.get(provider) or ("/v1/responses" if "input" in each else "/v1/chat/completions")
         headers = {**HEADERS, "authorization": "Bearer k", "x-goog-api-key": "k"}
-        reply = httpx.post(f"{url}{path}", json=each, headers=headers, timeout=60)
+        reply = httpx.post(f"{url}{path}", json=each, headers=headers)
         assert reply.status_code == 200, reply.text
         said = reply.json()
         out.append(

@@ -244,7 +244,7 @@ async def test_a_cancelled_run_is_cancelled_and_no_result() -> None:
 
 
 async def test_blocking_tools_run_side_by_side() -> None:
-    both = threading.Barrier(2, timeout=60)
+    both = threading.Barrier(2, timeout=600)
 
     @tool
     def meet(who: str) -> str:
