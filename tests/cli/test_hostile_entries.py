@@ -1,7 +1,6 @@
 """Any JSON in any field of an entry: it is refused with a place, or every command can use it; never a traceback."""
 
 import json
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import pairwise
@@ -13,6 +12,7 @@ from every_field import ODD, PLACES, THREAD, changed
 from hypothesis import given
 from hypothesis import strategies as st
 
+from entry_strategies import json_values
 from quire import providers
 from quire.assemble import Built, Policy, unsent
 from quire.cli.plan import measure
@@ -24,9 +24,6 @@ from quire.observe import chat_messages, compare
 from quire.thread_state import policies, requests_under
 from quire.values import Entry
 from toolbox import Place, fewer, run
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "log"))
-from entry_strategies import json_values
 
 pytestmark = pytest.mark.moves_prefix(reason="hostile entries move what they like")
 

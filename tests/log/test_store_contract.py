@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from entry_strategies import bodies
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
+from entry_strategies import bodies
+from hashed_words import HashedWords
 from quire import values
 from quire.entry import chain
 from quire.errors import CallError, ConflictError, FormatError, NotFound
@@ -361,42 +362,27 @@ def test_before_close_whoever_works_is_stopped(store: Store) -> None:
     assert ended == [1]
 
 
-class Hashed:
-    """An embedder whose vectors follow from the first letters of words."""
-
-    name, dimensions = "hashed", 26
-
-    def encode(self, texts: Any) -> Any:
-        import numpy
-
-        made = numpy.full((len(texts), self.dimensions), 0.01, numpy.float32)
-        for row, text in enumerate(texts):
-            for word in text.lower().split():
-                made[row, ord(word[0]) % self.dimensions] += 1
-        return made / numpy.linalg.norm(made, axis=1, keepdims=True)
-
-
 def test_recall_finds_by_words_and_by_meaning_and_forgets_what_is_deleted(store: Store) -> None:
     store.append("t", [*users("My dog is called Rex"), values.respond("A fine name"), *users("I like green tea")])
     store.fork("t", 2, "f")
     store.append("f", users("The train leaves at nine"))
-    recall = Recall(store, Hashed())
+    recall = Recall(store, HashedWords())
     assert [hit.seq for hit in recall.search("dog", 1, thread="t")] == [1]
     assert [(hit.thread, hit.seq) for hit in recall.search("train", 1)] == [("f", 3)]
     assert recall.search("train", thread="t") == []
     assert recall.without_meaning("t") == 3
-    assert Indexer(store, Hashed()).run().embedded == 4
+    assert Indexer(store, HashedWords()).run().embedded == 4
     assert recall.without_meaning("t") == 0
     assert recall.search("green dogs", 1, thread="t")[0].parts["meaning"] > 0
     assert [hit.seq for hit in recall.search("dog name", 5, thread="f", before=2)] == [1]
     best = [(hit.id, hit.score) for hit in recall.search("dog tea train", 9)]
-    Indexer(store, Hashed()).rebuild()
-    assert [(hit.id, hit.score) for hit in Recall(store, Hashed()).search("dog tea train", 9)] == best
+    Indexer(store, HashedWords()).rebuild()
+    assert [(hit.id, hit.score) for hit in Recall(store, HashedWords()).search("dog tea train", 9)] == best
     store.delete("t")
     assert recall.search("green tea", 5, thread="f", kinds="user")[0].entry.text != "I like green tea"
     rows = [row for piece in store.index.stretches(None) for _, _, row in store.index.words(piece) if row is not None]
     assert "tea" not in " ".join(row.words for row in rows)
-    assert {key for key, _ in store.index.vectors("hashed")} <= {entry.id for entry in store.read("f")}
+    assert {key for key, _ in store.index.vectors("hashed-words")} <= {entry.id for entry in store.read("f")}
     with pytest.raises(NotFound):
         recall.search("dog", thread="t")
 
@@ -416,7 +402,7 @@ def test_words_that_an_append_did_not_keep_are_kept_by_the_first_search(tmp_path
 
 
 def test_records_are_kept_by_version_found_and_verified(store: Store) -> None:
-    records = Records(store, Hashed())
+    records = Records(store, HashedWords())
     tea = records.create("note.v1", {"text": "green tea at five"}, tags=["work", "session:1"], ttl_s=1, now=1000)
     dog = records.create("note.v1", {"text": "the dog is called Rex"}, tags=["home"], now=1000)
     new = records.update(dog.id, 1, title="Rex", now=1001)
@@ -501,20 +487,20 @@ def test_what_a_search_holds_ready_is_kept_and_gone_with_what_it_tells_of(
         "t", [*users("My dog is called Rex"), values.respond("A fine name"), values.call("c", "look", {"at": "tea"})]
     )
     store.fork("t", 2, "f")
-    Indexer(store, Hashed()).run()
+    Indexer(store, HashedWords()).run()
 
     def hits(made: Recall) -> list[tuple[str, float]]:
         asked = [made.search("dog tea train", 9, thread=thread) for thread in (None, "t", "f")]
         return [(hit.id, hit.score) for some in asked for hit in some]
 
-    assert hits(Recall(store, Hashed())) == hits(Recall(store, Hashed()))
+    assert hits(Recall(store, HashedWords())) == hits(Recall(store, HashedWords()))
     store.append("t", [values.result("c", "green tea"), *users("The train leaves at nine")])
     store.append("f", users("Another train"))
     with monkeypatch.context() as without:
         without.setattr(search.Scope, "restore", lambda *_: None)
         without.setattr(search.Scope, "keep", lambda *_: None)
-        fresh = hits(Recall(store, Hashed())), hits(Recall(store))
-    assert (sorted(hits(Recall(store, Hashed()))), sorted(hits(Recall(store)))) == tuple(map(sorted, fresh))
+        fresh = hits(Recall(store, HashedWords())), hits(Recall(store))
+    assert (sorted(hits(Recall(store, HashedWords()))), sorted(hits(Recall(store)))) == tuple(map(sorted, fresh))
     assert store.index.state("t", ["about"])
     assert b"dog" not in b"".join(store.index.state("t", ["ids", "keys", "session_names"]).values())
     store.delete("t")

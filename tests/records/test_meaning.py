@@ -1,12 +1,11 @@
 """Records by meaning: the real model finds and compares paraphrases; vectors are made once and follow the records."""
 
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-import numpy
 import pytest
 
+from hashed_words import HashedWords
 from quire.errors import CallError, MissingPart
 from quire.log.sqlite import SqliteStore
 from quire.records import Builder, Records, keep_catalog, react
@@ -24,20 +23,6 @@ def model() -> Any:
         return minilm()
     except MissingPart as error:
         pytest.skip(f"the embedding model is not here: {error}")
-
-
-class Counted:
-    """Letters as vectors; notes what it is asked for."""
-
-    name, dimensions = "letters", 26
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-
-    def encode(self, texts: Sequence[str]) -> Any:
-        self.asked += texts
-        counts = numpy.array([[text.lower().count(chr(97 + n)) + 1e-6 for n in range(26)] for text in texts])
-        return (counts / numpy.linalg.norm(counts, axis=1, keepdims=True)).astype(numpy.float32)
 
 
 def test_the_seed_holds_with_the_real_model_among_near_misses(store: SqliteStore) -> None:
@@ -79,7 +64,7 @@ def test_what_says_the_same_in_other_words_is_dropped_at_a_real_threshold() -> N
 
 
 def test_a_vector_is_made_once_for_each_version_and_goes_with_its_record(store: SqliteStore) -> None:
-    embedder = Counted()
+    embedder = HashedWords()
     records = Records(store, embedder)
     records.create("note.v1", {"text": "alpha"})
     records.create("note.v1", {"text": "beta"})
@@ -100,7 +85,7 @@ def test_a_vector_is_made_once_for_each_version_and_goes_with_its_record(store: 
 
 def test_indexing_makes_what_is_missing_and_tells_how_far_it_is(store: SqliteStore) -> None:
     steps: list[tuple[int, int]] = []
-    records = Records(store, Counted(), lambda done, all: steps.append((done, all)))
+    records = Records(store, HashedWords(), lambda done, all: steps.append((done, all)))
     for n in range(40):
         records.create("note.v1", {"text": f"text {n}"})
     assert records.index() == 40

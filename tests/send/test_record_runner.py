@@ -11,6 +11,7 @@ import pytest
 from send_parts import TARGETS, asks
 
 from conftest import ROOT
+from hashed_words import HashedWords
 from quire.assemble import Policy
 from quire.errors import BudgetError
 from quire.log.sqlite import SqliteStore
@@ -254,8 +255,6 @@ def test_the_shell_runs_chats_and_resumes_with_records(tmp_path: Path, monkeypat
 def test_the_first_embedding_of_many_records_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("numpy")
     monkeypatch.syspath_prepend(ROOT / "tests" / "recall")
-    from hashed_words import HashedWords
-
     monkeypatch.setenv("QUIRE_DB", str(tmp_path / "q.db"))
     monkeypatch.setattr("quire.cli.store.embedder", HashedWords)
     with SqliteStore(tmp_path / "q.db") as store:
