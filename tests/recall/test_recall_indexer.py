@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hashed_words import HashedWords
 
 from conftest import ROOT, shared_data
+from hashed_words import HashedWords
 from quire import values
 from quire.errors import MissingPart
 from quire.log.sqlite import SqliteStore
