@@ -16,7 +16,7 @@ from quire import Policy, Thread
 from quire.assemble import Built
 from quire.assemble.hindsight import Trail, trail
 from quire.errors import BudgetError
-from quire.providers.wires import openai_chat
+from quire.providers import import_
 from quire.testing import MemoryStore
 from quire.tokens import Calibrations
 from quire.values import SPOKEN, Entry, Reply, Usage
@@ -100,7 +100,7 @@ def texts(paths: Iterable[Path], *roles: str) -> list[str]:
 
 
 def entries(conversation: dict[str, Any]) -> list[Entry]:
-    return openai_chat.import_messages(conversation)
+    return import_("openai-chat", conversation)
 
 
 # The target of live threads: a model whose tokens are those that the peers are counted in.

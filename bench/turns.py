@@ -30,8 +30,7 @@ from quire.cli.output import print_table
 from quire.entry import chain
 from quire.log.sqlite import SqliteStore
 from quire.observe import Received, Sending
-from quire.providers import rendering
-from quire.providers.wires import openai_chat
+from quire.providers import import_, rendering
 from quire.thread import open_store
 from quire.values import SPOKEN, Entry, Reply, Usage
 from traces import ROOT, conversations, files, parser, synthetic
@@ -53,7 +52,7 @@ def least(passes: int, run: Callable[[], Iterable[tuple[int, float]]]) -> Turns:
 
 def quire_turns(messages: list[dict[str, Any]], budget: int) -> Turns:
     """Feeding what is new, fitting, rendering."""
-    listed = list(chain(openai_chat.import_messages(messages)))
+    listed = list(chain(import_("openai-chat", messages)))
     assembly, writer = Assembly(Policy(budget=budget)), rendering(TARGET)
     out, spent, place = [], 0.0, 0
     wanted = iter(list(points(messages)))
@@ -138,7 +137,7 @@ def lengths(sizes: list[int], budget: int, turns: int = 30) -> Iterator[dict[str
 
 def reopening(messages: list[dict[str, Any]], budget: int, length: int, passes: int) -> dict[str, float]:
     """The next request of a thread of so many entries that was just opened, with its checkpoint and without: ms."""
-    given = list(openai_chat.import_messages(messages))
+    given = list(import_("openai-chat", messages))
     body = [entry for entry in given if entry.kind not in ("system", "tools")]
     entries = list(islice(joined(given, cycle(body)), length))
     with tempfile.TemporaryDirectory() as folder, SqliteStore(f"{folder}/log.db") as store:
@@ -166,7 +165,7 @@ def reopening(messages: list[dict[str, Any]], budget: int, length: int, passes: 
 def rounds(messages: list[dict[str, Any]]) -> Iterator[tuple[list[Entry], list[Entry]]]:
     """What was told to the model before each of its messages, and what it then said."""
     told, reply = list[Entry](), list[Entry]()
-    for entry in openai_chat.import_messages(messages):
+    for entry in import_("openai-chat", messages):
         speaks = entry.kind in SPOKEN
         if reply and (not speaks or "message" in entry.wire):
             yield told, reply

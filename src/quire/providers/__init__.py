@@ -15,7 +15,7 @@ from quire.providers.incoming import Partial
 from quire.providers.models import ModelInfo, model_info, split_target
 from quire.providers.prefix import prefix_bytes, prefix_parts
 from quire.providers.rendering import Options, Rendering
-from quire.providers.wires import FORMATS, StreamReader, format_of, parse_reply, wire_of
+from quire.providers.wires import FORMATS, StreamReader, format_of, parse_reply, reader_of, wire_of
 from quire.values import SPOKEN, Entry, Json, JsonObject, Prompt, Request, RequestOptions
 from quire.values import tools as define_tools
 
@@ -106,8 +106,7 @@ def marked(request: Request, prompt: Prompt | None = None, by: Marker | None = N
 
 def stream(target: str, names: Iterable[str] = ()) -> StreamReader:
     """A reader of the provider's stream: feed(event), partial(), reply()."""
-    provider, model = split_target(target)
-    return wire_of(provider).stream(provider=provider, model=model, names=names)
+    return reader_of(target, names)
 
 
 def import_(format: str, value: Any, model: str = "") -> list[Entry]:

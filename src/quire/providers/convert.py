@@ -13,11 +13,26 @@ from quire.providers.incoming import without_nulls
 from quire.providers.models import model_info, same_model
 from quire.providers.prefix import unmarked
 from quire.providers.provider_tools import Native
-from quire.providers.rendering import Draft
+from quire.providers.rendering import NO_TEXT, Draft, texts
 from quire.providers.rules.grammar import fits, grammar_of, obj
 from quire.providers.wires import FORMATS, Wire, format_of, wire_of
 from quire.tokens import is_image, is_text
-from quire.values import SPOKEN, Call, Entry, Image, Json, JsonObject, Message, Part, Result, Role, Text, Think, ToolSet
+from quire.values import (
+    SPOKEN,
+    Call,
+    Entry,
+    Image,
+    Json,
+    JsonObject,
+    Message,
+    Part,
+    Result,
+    Role,
+    Text,
+    Think,
+    ToolSet,
+    user,
+)
 
 # Images as entries keep them: {"media_type", "data"} or {"url"}; data URLs are taken apart.
 
@@ -50,23 +65,6 @@ COMMON = ("image/png", "image/jpeg", "image/gif", "image/webp")
 def is_web(url: str) -> bool:
     """Whether a provider could fetch it."""
     return url.startswith(("https://", "http://"))
-
-
-def shown_images(
-    sheet: Draft, message: Message, show: Callable[[Image], JsonObject | None], say: Callable[[str], JsonObject]
-) -> list[JsonObject]:
-    """The images of a message as `show` writes them; one that it cannot write is named in the text."""
-    out = []
-    for part in message.parts:
-        if not isinstance(part, Image):
-            continue
-        written = show(part)
-        if written is None:
-            what = part.url or part.media_type or "without data"
-            sheet.leave_out(message, f"image {what[:80]} cannot be taken by {sheet.info.provider}")
-            written = say(f"[image: {part.url}]" if part.url else "[image]")
-        out.append(written)
-    return out
 
 
 def image_json(image: Image) -> JsonObject:
@@ -107,14 +105,9 @@ def project(entries: Iterable[Entry]) -> list[Message]:
 
 def _continues(entry: Entry, last: Message) -> bool:
     """Whether an entry is part of the message before it: spoken in one go, or a result of the same group."""
-    if entry.kind in SPOKEN and _begins(entry.wire):
-        return False
+    if entry.kind in SPOKEN and "format" in entry.wire and not entry.wire.get("more"):
+        return False  # a message of the model began here, as its wire format shows
     return _ROLES[entry.kind] == last.role and last.role in ("assistant", "tool")
-
-
-def _begins(wire: JsonObject) -> bool:
-    """Whether a message of the model began here, as far as its wire format shows."""
-    return "format" in wire and not wire.get("more")
 
 
 def parts_of(entry: Entry, names: dict[str, str]) -> tuple[Part, ...]:
@@ -259,17 +252,54 @@ def leave_out_thinking(part: Think, message: Message, sheet: Draft) -> None:
     sheet.leave_out(message, reason, part)
 
 
-# What a user's message holds besides text and images: documents, audio, files.
+# What a user says: texts, images, and what else a message holds: documents, audio, files.
 #
-# An entry names them in its text; in their provider's own form they go back to the wire format they came in.
+# An entry names the latter in its text; in their provider's own form they go back to the wire format they came in.
 
 
-class Enclosure(msgspec.Struct, frozen=True):
-    """How one wire format encloses things in a user's message."""
+def joined_text(content: Json, read: Callable[[Json], str]) -> str:
+    """A content's text: of blocks, what `read` makes of each, line by line."""
+    if not isinstance(content, list):
+        return "" if content is None else str(content)
+    return "\n".join(text for block in content if (text := read(block)))
+
+
+class UserContent(msgspec.Struct, frozen=True, kw_only=True):
+    """How one wire format holds what a user says."""
 
     # What a block encloses, in a word; "" where an entry holds all of it: text, images, results.
     kind: Callable[[JsonObject], str]
-    text_of: Callable[[list[JsonObject]], str]
+    # A block's image, a block of an image, and one of a text; None where there is none or it cannot be shown.
+    image: Callable[[JsonObject], Image | None]
+    show: Callable[[Image], JsonObject | None]
+    say: Callable[[str], JsonObject]
+    # The fields of a block's text, the one that names what a block encloses, and what else is text.
+    texts: tuple[str, ...] = ("text",)
+    title: str = ""
+    told: Callable[[JsonObject], str | None] = lambda block: None
+
+    def text_of(self, content: Json) -> str:
+        """A content's text; what is neither text nor image is named in brackets."""
+        return joined_text(content, self._block_text)
+
+    def _block_text(self, block: Json) -> str:
+        if not isinstance(block, dict):
+            return str(block)
+        text = next((block[field] for field in self.texts if block.get(field) is not None), self.told(block))
+        if text is not None:
+            return str(text)
+        kind, title = self.kind(block), block.get(self.title)
+        return f"[{kind}: {title}]" if kind and title else f"[{kind}]" if kind else ""
+
+    def entry(self, content: Json, *, first: bool = True) -> Entry:
+        """The user entry of a content; `first`: nothing of its message came before."""
+        blocks = [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
+        images = [image_json(image) for block in blocks if (image := self.image(block))]
+        return user(self.text_of(content), images=images or None, wire=self.origin(blocks, first=first))
+
+    def entries(self, results: list[Entry], rest: list[JsonObject]) -> list[Entry]:
+        """The results of a message, and then what the user says besides."""
+        return results if results and not rest else [*results, self.entry(rest, first=not results)]
 
     def origin(self, content: list[JsonObject], *, first: bool) -> JsonObject | None:
         """The `wire` of an imported user entry: what it encloses, and the blocks unless its message has them."""
@@ -277,6 +307,25 @@ class Enclosure(msgspec.Struct, frozen=True):
         named = {"encloses": list(dict.fromkeys(kinds))} if kinds else {}
         kept = {"content": content} if not first and (kinds or len(content) > 1) else {}
         return {**named, **kept} or None
+
+    def blocks(self, sheet: Draft, message: Message, blank: str = NO_TEXT) -> list[JsonObject]:
+        """All blocks of a user's message; `blank` stands for one that says nothing."""
+        written = [*map(self.say, texts(message)), *self.images(sheet, message)]
+        return self.shown(sheet, message, written) or [self.say(blank)]
+
+    def images(self, sheet: Draft, message: Message) -> list[JsonObject]:
+        """The images of a message; one that cannot be shown is named in the text."""
+        out = []
+        for part in message.parts:
+            if not isinstance(part, Image):
+                continue
+            written = self.show(part)
+            if written is None:
+                what = part.url or part.media_type or "without data"
+                sheet.leave_out(message, f"image {what[:80]} cannot be taken by {sheet.info.provider}")
+                written = self.say(f"[image: {part.url}]" if part.url else "[image]")
+            out.append(written)
+        return out
 
     def shown(self, sheet: Draft, message: Message, blocks: list[JsonObject]) -> list[JsonObject]:
         """A user's blocks: as they came while the message says the same, else with what it encloses behind."""

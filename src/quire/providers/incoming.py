@@ -16,7 +16,7 @@ from quire.errors import FormatError, ProviderError
 from quire.log.shapes import MAX_DEPTH
 from quire.providers.spelling import Spelling
 from quire.providers.usage import usage
-from quire.values import Entry, Json, JsonObject, Reply, Usage
+from quire.values import Entry, Json, JsonObject, Reply, Usage, respond
 
 # No reply of any model comes near these; a stream that does is not one.
 LIMIT_BYTES = 64 * 1024 * 1024
@@ -168,16 +168,18 @@ class StreamGuard:
         return text
 
 
-class ReplyStream:
-    """A reply that comes in pieces: what every wire's reader keeps of it, and how it tells what came."""
+class ReplyReader:
+    """A reply that comes whole or in pieces: what every wire's reader keeps of it, and how it tells what came."""
 
     format = ""
     # What a whole stream ends with.
     ending = ""
 
-    def __init__(self, provider: str, model: str, names: Iterable[str], spelling: Spelling | None = None) -> None:
+    # How tools are named here.
+    spelling = Spelling()
+
+    def __init__(self, provider: str, model: str, names: Iterable[str]) -> None:
         self.provider, self.names = provider, tuple(names)
-        self.spelled = read_back(self.names, spelling) if spelling else {}
         self.tally = StreamGuard()
         # A model may be asked by one name and answer by another.
         self.id, self.asked, self.model, self.stop = "", model, model, ""
@@ -189,16 +191,15 @@ class ReplyStream:
         return self.tally.live()
 
     def _add(self, entries: Iterable[Entry]) -> list[Entry]:
-        added = from_reply(
-            identified(entries, len(self.entries)),
-            self.format,
-            self.model,
-            self.spelled,
-            begun=bool(self.entries),
-            asked=self.asked,
-        )
+        said, names = identified(entries, len(self.entries)), read_back(self.names, self.spelling)
+        added = from_reply(said, self.format, self.model, names, begun=bool(self.entries), asked=self.asked)
         self.entries += added
         return added
+
+    def _reply(self, reply: JsonObject, entries: Iterable[Entry], stop: Json, id: Json) -> Reply:
+        """A reply that came whole; one that says nothing is an empty respond."""
+        said = self._add(entries) or self._add([respond("")])
+        return Reply(tuple(said), usage(self.provider, reply), str(stop or ""), str(id or ""), self.model)
 
     @property
     def usage(self) -> Usage:
@@ -276,7 +277,8 @@ class OriginalMessages(msgspec.Struct, frozen=True):
 
 def read_messages(
     value: Any,
-    model: str,
+    model: str = "",
+    *,
     format: str,
     head: Callable[[JsonObject, str], list[Entry]],
     read: Callable[[Json, str], list[Entry]],
@@ -309,13 +311,6 @@ def check_content(message: Json, where: str) -> None:
         raise FormatError(f"{where}: content is {type(content).__name__}", hint="It is a text, or a list of parts.")
 
 
-def joined_text(content: Json, read: Callable[[Json], str]) -> str:
-    """A content's text: of blocks, what `read` makes of each, line by line."""
-    if not isinstance(content, list):
-        return "" if content is None else str(content)
-    return "\n".join(text for block in content if (text := read(block)))
-
-
 def told_text(blocks: Iterable[JsonObject], read: Callable[[list[JsonObject]], str]) -> str:
     """A system prompt of one block as it is; of several, each a paragraph of its own."""
     texts = [text for block in blocks if (text := read([block])).strip()]
@@ -325,8 +320,8 @@ def told_text(blocks: Iterable[JsonObject], read: Callable[[list[JsonObject]], s
 def tagged(entries: Iterable[Entry], format: str, message: JsonObject, model: str = "") -> list[Entry]:
     """The entries of one imported message, with the message kept on the first of them."""
     out = [
-        with_wire(entry, {**_origin(format, model), **({"message": message} if first else {"more": True})})
-        for first, entry in _marked_first(entries)
+        with_wire(entry, {**_origin(format, model), **({"more": True} if place else {"message": message})})
+        for place, entry in enumerate(entries)
     ]
     at = _recorded_at(message)
     return out if at is None else [msgspec.structs.replace(each, body={**each.body, "at": at}) for each in out]
@@ -351,10 +346,10 @@ def from_reply(
             {
                 **_origin(format, model),
                 **({"asked": asked} if asked not in ("", model) else {}),
-                **({"more": True} if begun or not first else {}),
+                **({"more": True} if begun or place else {}),
             },
         )
-        for first, entry in _marked_first(entries)
+        for place, entry in enumerate(entries)
     ]
 
 
@@ -457,11 +452,6 @@ def identified(entries: Iterable[Entry], before: int = 0) -> Iterator[Entry]:
             yield entry
         else:
             yield msgspec.structs.replace(entry, body={**entry.body, "call_id": f"call-{place}"})
-
-
-def _marked_first(entries: Iterable[Entry]) -> Iterator[tuple[bool, Entry]]:
-    for place, entry in enumerate(entries):
-        yield place == 0, entry
 
 
 def _origin(format: str, model: str) -> JsonObject:

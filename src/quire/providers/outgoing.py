@@ -7,6 +7,7 @@ entries still say the same and no rule would refuse it: with fields that no entr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias
 
 import msgspec
 
@@ -19,7 +20,7 @@ from quire.providers.rendering import Draft, Writer
 from quire.providers.rules.check import Check, errors, turn_at
 from quire.providers.spelling import in_parts
 from quire.providers.wires import format_of, wire_of
-from quire.values import Call, Entry, Json, JsonObject, Message, Part, Prompt, Result, Text, Think, ToolSet
+from quire.values import Call, Entry, Json, JsonObject, Message, Part, Prompt, Result, Role, Text, Think, ToolSet
 
 
 class Exported(msgspec.Struct, frozen=True):
@@ -61,7 +62,7 @@ def exported(
 
 
 def exported_chat(
-    entries: Iterable[Entry], writer: Writer, original: Original, define: Callable[[JsonObject], JsonObject]
+    entries: Iterable[Entry], *, writer: Writer, original: Original, define: Callable[[JsonObject], JsonObject]
 ) -> Json:
     """A thread's messages, the system prompt as the first; with tools, the object a request holds them in."""
     out = exported(entries, writer, original, model_info(f"{writer.format}:"))
@@ -69,6 +70,28 @@ def exported_chat(
     messages = [*head, *out.messages]
     defined = out.listed_tools(writer.format, define)
     return {"tools": defined, "messages": messages} if defined else messages
+
+
+def exported_request(
+    entries: Iterable[Entry],
+    *,
+    writer: Writer,
+    original: Original,
+    define: Callable[[JsonObject], JsonObject],
+    system: str = "system",
+    say: Callable[[str], Json] = str,
+    tools: Callable[[list[JsonObject]], JsonObject] = lambda defined: {"tools": defined},
+    messages: str = "messages",
+    format: str = "",
+) -> Json:
+    """A thread's messages; with a system prompt (in the field `system`) or tools, the object a request holds them in."""
+    format = format or writer.format
+    out = exported(entries, writer, original, model_info(f"{writer.format}:"), format)
+    defined = out.listed_tools(format, define)
+    head = tools(defined) if defined else {}
+    if out.system:
+        head[system] = out.system_as(format, say(out.system.text))
+    return {**head, messages: out.messages} if head else out.messages
 
 
 def _head(entries: list[Entry], format: str) -> tuple[Entry | None, tuple[Entry, ...], list[Entry]]:
@@ -90,7 +113,16 @@ def _head(entries: list[Entry], format: str) -> tuple[Entry | None, tuple[Entry,
 # A request: the writers write every message first, then the original takes its place where it may.
 
 
-def giving_back(write: Callable[[Draft, Message], None]) -> Callable[[Draft, Message], None]:
+Write: TypeAlias = Callable[[Draft, Message], None]
+
+
+def by_role(user: Write, assistant: Write, tool: Write, note: Write, tools: Write = Draft.add_tools_in_front) -> Write:
+    """A writer of messages by the function for each role; late tools join the list in front unless told otherwise."""
+    write: dict[Role, Write] = {"user": user, "assistant": assistant, "tool": tool, "note": note, "tools": tools}
+    return lambda sheet, message: write[message.role](sheet, message)
+
+
+def giving_back(write: Write) -> Write:
     """A writer that lets imported messages go back as they came, whatever fields they hold, where it may."""
 
     def put(sheet: Draft, message: Message) -> None:

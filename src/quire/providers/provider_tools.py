@@ -40,6 +40,15 @@ class Native(msgspec.Struct, frozen=True):
     unique_ids: bool = False
 
 
+def tool_json(name: Json, description: Json, parameters: JsonObject) -> JsonObject:
+    """A tool as entries define it."""
+    return {
+        "name": str(name or ""),
+        "description": str(description or ""),
+        "parameters": parameters or {"type": "object", "properties": {}},
+    }
+
+
 def offered(defined: Iterable[Offered], model: str = "", **wire: object) -> Entry:
     """A `tools` entry of tools and, beside those of a provider's own, their definitions in its words."""
     given = list(defined)
@@ -126,12 +135,18 @@ def typed(
 
     Without a type, or where a schema stands beside it, a tool is a function.
     """
-    return [Offered(read(tool), tool) if _is_own(tool) else function(tool, read, define) for tool in defined]
+
+    def is_own(tool: JsonObject) -> bool:
+        kind = tool.get("type")
+        return isinstance(kind, str) and kind not in ("", "function") and "input_schema" not in tool
+
+    return [Offered(read(tool), tool) if is_own(tool) else function(tool, read, define) for tool in defined]
 
 
 def tools_in(
     request: JsonObject,
     model: str,
+    *,
     format: str,
     read: Callable[[JsonObject], JsonObject],
     define: Callable[[JsonObject], JsonObject],
@@ -139,11 +154,6 @@ def tools_in(
     """The `tools` entry of a request that lists tools by their types, if it does."""
     defined = objects(request, "tools")
     return [offered(typed(defined, read, define), model, format=format, tools=defined)] if defined else []
-
-
-def _is_own(tool: JsonObject) -> bool:
-    kind = tool.get("type")
-    return isinstance(kind, str) and kind not in ("", "function") and "input_schema" not in tool
 
 
 def _free(name: str, taken: set[str]) -> str:
@@ -163,7 +173,9 @@ def own_definition(
     `around`: what else the caller puts into the request.
     """
     own = tool.get("own")
-    if own is None or not _goes_back(own, info, native):
+    if own is None or own.get("format") not in native.formats:
+        return None
+    if info.provider not in native.owners and own.get("model") != info.model:
         return None
     definition = unmarked(own["definition"])
     return definition if _is_taken(definition, native, around or {}) else None
@@ -176,11 +188,6 @@ def _is_taken(definition: JsonObject, native: Native, around: JsonObject) -> boo
     if (needed and not around.get(needed)) or Spelling().spell(name) != name:
         return False
     return fits(definition, native.tool, grammar_of(native.formats[0]))
-
-
-def _goes_back(own: JsonObject, info: ModelInfo, native: Native) -> bool:
-    mine = own.get("format") in native.formats
-    return mine and (info.provider in native.owners or own.get("model") == info.model)
 
 
 def is_offered(tool: JsonObject, info: ModelInfo, native: Native) -> bool:
@@ -234,7 +241,7 @@ def _members(tools: Json) -> list[JsonObject]:
 
 
 def _any_text(tool: JsonObject) -> JsonObject:
-    return {"name": tool["name"], "description": tool.get("description") or "", "parameters": _ANY_TEXT}
+    return tool_json(tool["name"], tool.get("description"), _ANY_TEXT)
 
 
 def _member(tool: JsonObject) -> JsonObject | None:
@@ -243,7 +250,6 @@ def _member(tool: JsonObject) -> JsonObject | None:
         return None
     if tool.get("type") == "custom":
         return _any_text(tool)
-    schema = tool.get("parameters")
-    parameters = schema if isinstance(schema, dict) else {"type": "object", "properties": {}}
-    function = {"name": tool["name"], "description": tool.get("description") or "", "parameters": parameters}
-    return function if tool.get("type") == "function" else None
+    if tool.get("type") != "function":
+        return None
+    return tool_json(tool["name"], tool.get("description"), obj(tool.get("parameters")))

@@ -42,8 +42,8 @@ def _besides(reply: JsonObject, reported: JsonObject) -> Iterator[str]:
     for name in _TOOLS_USED:
         used = _sub(reported, name)
         # Fetching a page costs its tokens alone.
-        yield from (f"{each}: {used[each]}" for each in used if _number(used, each) and "web_fetch" not in each)
-    if _number(reported, "num_sources_used"):
+        yield from (f"{each}: {used[each]}" for each in used if token_count(used, each) and "web_fetch" not in each)
+    if token_count(reported, "num_sources_used"):
         yield "search sources"
     models = {str(each["model"]) for each in map(_object, _list(reported, "iterations")) if each.get("model")}
     yield from (f"the share of {model}" for model in sorted(models - {str(reply.get("model") or "")}))
@@ -94,11 +94,11 @@ def _other_modalities(reported: JsonObject) -> Iterator[str]:
         if "IMAGE" in kinds and name == "candidatesTokensDetails":
             yield "images made"
     details = ("prompt_tokens_details", "completion_tokens_details", "input_tokens_details", "output_tokens_details")
-    if any(_number(_sub(reported, name), "audio_tokens") for name in details) or _number(
+    if any(token_count(_sub(reported, name), "audio_tokens") for name in details) or token_count(
         reported, "prompt_audio_seconds"
     ):
         yield "audio"
-    if any(_number(_sub(reported, name), "image_tokens") for name in details[1::2]):
+    if any(token_count(_sub(reported, name), "image_tokens") for name in details[1::2]):
         yield "images made"
 
 
@@ -139,59 +139,59 @@ def anthropic_usage(reported: JsonObject) -> Usage:
         cache_write_5m=sum(part.cache_write_5m for part in parts),
         cache_write_1h=sum(part.cache_write_1h for part in parts),
         output=sum(part.output for part in parts),
-        reasoning=_number(_sub(reported, "output_tokens_details"), "thinking_tokens"),
+        reasoning=token_count(_sub(reported, "output_tokens_details"), "thinking_tokens"),
     )
 
 
 def _anthropic_part(reported: JsonObject) -> Usage:
     by_ttl = _sub(reported, "cache_creation")
-    long = _number(by_ttl, "ephemeral_1h_input_tokens")
-    short = _number(by_ttl, "ephemeral_5m_input_tokens")
-    written = max(_number(reported, "cache_creation_input_tokens"), long + short)
-    read = _number(reported, "cache_read_input_tokens")
+    long = token_count(by_ttl, "ephemeral_1h_input_tokens")
+    short = token_count(by_ttl, "ephemeral_5m_input_tokens")
+    written = max(token_count(reported, "cache_creation_input_tokens"), long + short)
+    read = token_count(reported, "cache_read_input_tokens")
     return Usage(
-        input_total=_number(reported, "input_tokens") + written + read,
+        input_total=token_count(reported, "input_tokens") + written + read,
         cache_read=read,
         cache_write_5m=written - long,
         cache_write_1h=long,
-        output=_number(reported, "output_tokens"),
+        output=token_count(reported, "output_tokens"),
     )
 
 
 def responses_usage(reported: JsonObject) -> Usage:
     details = _sub(reported, "input_tokens_details")
-    long = _number(_sub(details, "cache_write_tokens_details"), "ttl_12h_tokens")
-    short = _number(_sub(details, "cache_write_tokens_details"), "ttl_30m_tokens")
-    written = max(_number(details, "cache_write_tokens"), long + short)
+    long = token_count(_sub(details, "cache_write_tokens_details"), "ttl_12h_tokens")
+    short = token_count(_sub(details, "cache_write_tokens_details"), "ttl_30m_tokens")
+    written = max(token_count(details, "cache_write_tokens"), long + short)
     return Usage(
-        input_total=_number(reported, "input_tokens"),
-        cache_read=_number(details, "cached_tokens"),
+        input_total=token_count(reported, "input_tokens"),
+        cache_read=token_count(details, "cached_tokens"),
         cache_write_5m=written - long,
         cache_write_1h=long,
-        output=_number(reported, "output_tokens"),
-        reasoning=_number(_sub(reported, "output_tokens_details"), "reasoning_tokens"),
+        output=token_count(reported, "output_tokens"),
+        reasoning=token_count(_sub(reported, "output_tokens_details"), "reasoning_tokens"),
     )
 
 
 def chat_usage(reported: JsonObject) -> Usage:
     details = _sub(reported, "prompt_tokens_details")
-    hit, missed = _number(reported, "prompt_cache_hit_tokens"), _number(reported, "prompt_cache_miss_tokens")
-    groq = _number(reported, "dram_cached_tokens") + _number(reported, "sram_cached_tokens")
-    xai = _number(reported, "cached_prompt_text_tokens")
-    mistral = _number(reported, "num_cached_tokens") or _number(reported, "cached_tokens")
+    hit, missed = token_count(reported, "prompt_cache_hit_tokens"), token_count(reported, "prompt_cache_miss_tokens")
+    groq = token_count(reported, "dram_cached_tokens") + token_count(reported, "sram_cached_tokens")
+    xai = token_count(reported, "cached_prompt_text_tokens")
+    mistral = token_count(reported, "num_cached_tokens") or token_count(reported, "cached_tokens")
     return Usage(
-        input_total=_number(reported, "prompt_tokens") or hit + missed,
-        cache_read=_number(details, "cached_tokens") or hit or xai or groq or mistral,
-        cache_write_5m=_number(details, "cache_write_tokens"),
-        output=_number(reported, "completion_tokens"),
-        reasoning=_number(_sub(reported, "completion_tokens_details"), "reasoning_tokens"),
+        input_total=token_count(reported, "prompt_tokens") or hit + missed,
+        cache_read=token_count(details, "cached_tokens") or hit or xai or groq or mistral,
+        cache_write_5m=token_count(details, "cache_write_tokens"),
+        output=token_count(reported, "completion_tokens"),
+        reasoning=token_count(_sub(reported, "completion_tokens_details"), "reasoning_tokens"),
     )
 
 
 def _with_reasoning(read: Usage, reported: JsonObject) -> Usage:
     """Some Chat servers count reasoning beside the completion; their own total tells."""
     both = read.input_total + read.output + read.reasoning
-    beside = read.reasoning and _number(reported, "total_tokens") == both and "prompt_tokens" in reported
+    beside = read.reasoning and token_count(reported, "total_tokens") == both and "prompt_tokens" in reported
     return msgspec.structs.replace(read, output=read.output + read.reasoning) if beside else read
 
 
@@ -211,34 +211,34 @@ def gemini_usage(reported: JsonObject) -> Usage:
 
 
 def _interactions(reported: JsonObject) -> Usage:
-    thoughts = _number(reported, "total_thought_tokens")
+    thoughts = token_count(reported, "total_thought_tokens")
     return Usage(
-        input_total=_number(reported, "total_input_tokens") + _number(reported, "total_tool_use_tokens"),
-        cache_read=_number(reported, "total_cached_tokens"),
-        output=_number(reported, "total_output_tokens") + thoughts,
+        input_total=token_count(reported, "total_input_tokens") + token_count(reported, "total_tool_use_tokens"),
+        cache_read=token_count(reported, "total_cached_tokens"),
+        output=token_count(reported, "total_output_tokens") + thoughts,
         reasoning=thoughts,
     )
 
 
 def bedrock_usage(reported: JsonObject) -> Usage:
-    read, written = _number(reported, "cacheReadInputTokens"), _number(reported, "cacheWriteInputTokens")
+    read, written = token_count(reported, "cacheReadInputTokens"), token_count(reported, "cacheWriteInputTokens")
     details = [_object(each) for each in _list(reported, "cacheDetails")]
-    long = sum(_number(detail, "inputTokens") for detail in details if detail.get("ttl") == "1h")
-    short = sum(_number(detail, "inputTokens") for detail in details if detail.get("ttl") != "1h")
+    long = sum(token_count(detail, "inputTokens") for detail in details if detail.get("ttl") == "1h")
+    short = sum(token_count(detail, "inputTokens") for detail in details if detail.get("ttl") != "1h")
     written = max(written, long + short)
     return Usage(
-        input_total=_number(reported, "inputTokens") + read + written,
+        input_total=token_count(reported, "inputTokens") + read + written,
         cache_read=read,
         cache_write_5m=written - long,
         cache_write_1h=long,
-        output=_number(reported, "outputTokens"),
+        output=token_count(reported, "outputTokens"),
     )
 
 
 def _llamacpp(reported: JsonObject) -> Usage:
     timings = _sub(reported, "timings")
-    fresh, cached = _number(timings, "prompt_n"), _number(timings, "cache_n")
-    return Usage(input_total=fresh + cached, cache_read=cached, output=_number(timings, "predicted_n"))
+    fresh, cached = token_count(timings, "prompt_n"), token_count(timings, "cache_n")
+    return Usage(input_total=fresh + cached, cache_read=cached, output=token_count(timings, "predicted_n"))
 
 
 # Looked at in this order: a field here says which form it is, whoever sent it.
@@ -273,7 +273,7 @@ def _list(reported: JsonObject, name: str) -> list[Json]:
     return list(value) if isinstance(value, list | tuple) else []
 
 
-def _number(reported: JsonObject, name: str) -> int:
+def token_count(reported: JsonObject, name: str) -> int:
     """A count; null, absent and what is no count are 0."""
     value = reported.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
@@ -282,7 +282,7 @@ def _number(reported: JsonObject, name: str) -> int:
 
 
 def _either(reported: JsonObject, one: str, other: str) -> int:
-    return _number(reported, one) or _number(reported, other)
+    return token_count(reported, one) or token_count(reported, other)
 
 
 # Money from usage: dated prices, by tier; a price that is not known is said, never guessed.

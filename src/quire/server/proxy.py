@@ -257,12 +257,12 @@ class Passing:
         provider, _, model = taken.target.partition(":")
 
         def read(wire: Wire) -> Reply:
+            reader = wire.reader(provider, model, ())
             if not streamed:
-                return wire.read(json.loads(data), provider=provider, model=model)
-            stream = wire.stream(provider=provider, model=model)
+                return reader.whole(json.loads(data))
             for event in events_in(data, taken.target):
-                stream.feed(event)
-            return stream.reply()
+                reader.feed(event)
+            return reader.reply()
 
         return self._budget.follow_up(body, read, taken.mended.conversation, taken.target)
 

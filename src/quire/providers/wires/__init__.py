@@ -40,7 +40,10 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamReader(Protocol):
-    """Reads a reply event by event."""
+    """Reads a reply, whole or event by event."""
+
+    def whole(self, value: Any) -> Reply:
+        """Entries and usage of a reply that came whole: JSON, or the SDK's object."""
 
     def feed(self, event: Any) -> list[Entry]:
         """One more event; the entries it finishes."""
@@ -102,9 +105,8 @@ class Wire(Format, frozen=True, kw_only=True):
 
     writer: Writer
     layout: Layout
-    # A whole reply, and a streamed one.
-    read: Callable[..., Reply]
-    stream: Callable[..., StreamReader]
+    # Reads a reply of a provider's model; tools by these names.
+    reader: Callable[[str, str, Iterable[str]], StreamReader]
     # A reply's usage object.
     usage: Callable[[JsonObject], Usage]
     rules: WireRules
@@ -179,8 +181,13 @@ def feed(reader: StreamReader, event: Any, on_text: Callable[[str], object] | No
 
 def parse_reply(target: str, reply: Any, names: Iterable[str] = ()) -> Reply:
     """Entries and usage of a provider's reply: JSON, or the SDK's object."""
+    return reader_of(target, names).whole(reply)
+
+
+def reader_of(target: str, names: Iterable[str] = ()) -> StreamReader:
+    """A reader of a reply of "provider:model"; `names` are the tools' own, where some had to be respelled."""
     provider, model = split_target(target)
-    return wire_of(provider).read(reply, provider=provider, model=model, names=names)
+    return wire_of(provider).reader(provider, model, names)
 
 
 # Whose request is this? By the fields that only one wire format has, then by the model's name.

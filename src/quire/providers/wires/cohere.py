@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from quire.errors import FormatError
-from quire.providers.convert import (
-    Enclosure,
-    from_url,
-    image_json,
-    leave_out_block,
-    leave_out_thinking,
-    own_block,
-    shown_images,
-)
+from quire.providers.convert import UserContent, from_url, leave_out_block, leave_out_thinking, own_block
 from quire.providers.incoming import (
-    ReplyStream,
-    from_reply,
-    identified,
-    joined_text,
+    ReplyReader,
     not_a_reply,
     number_in,
     object_in,
     objects,
-    read_back,
     read_messages,
     refused,
     sub,
@@ -32,29 +21,21 @@ from quire.providers.incoming import (
     whole_message,
     without_nulls,
 )
-from quire.providers.outgoing import exported_chat
+from quire.providers.outgoing import by_role, exported_chat
 from quire.providers.prefix import Layout, Section, Unit, UnitPart, as_block, as_list, parts_of
 from quire.providers.provider_tools import Native, tools_in
-from quire.providers.rendering import (
-    GO_ON,
-    NO_OUTPUT,
-    NO_TEXT,
-    Draft,
-    Writer,
-    note_text,
-    text_block,
-    texts,
-    wanted_effort,
-)
+from quire.providers.rendering import GO_ON, NO_OUTPUT, Draft, Writer, note_text, text_block, texts, wanted_effort
 from quire.providers.rules.check import Check, Finding, Sequel, TurnMessage, WireRules
 from quire.providers.rules.grammar import grammar_of, misfits, objects_at, shape, text
 from quire.providers.spelling import Spelling, compact, object_text, parsed_arguments
+from quire.providers.usage import token_count
 from quire.providers.wires import ModelCall, Wire
 from quire.providers.wires.openai_chat import chat_head, tool_entry
-from quire.providers.wires.openai_chat.write import image_part, tool_definition
+from quire.providers.wires.openai_chat.write import show_image, tool_definition
 from quire.values import (
     Call,
     Entry,
+    Image,
     Json,
     JsonObject,
     Message,
@@ -69,25 +50,16 @@ from quire.values import (
     result,
     system,
     think,
-    user,
 )
 
 FORMAT = "cohere"
-NAMES = Spelling()
 
 
-def text_of(content: Json) -> str:
-    """The text of a message's content; documents and other parts are named in brackets."""
-    return joined_text(content, _part_text)
-
-
-def _part_text(part: Json) -> str:
-    if not isinstance(part, dict):
-        return str(part)
-    if part.get("type") == "document" and isinstance(part.get("document"), dict):
-        data = part["document"].get("data")
-        return data if isinstance(data, str) else compact(data)
-    return str(part["text"]) if "text" in part else f"[{kind}]" if (kind := _kind(part)) else ""
+def _document(part: JsonObject) -> str | None:
+    if part.get("type") != "document" or not isinstance(part.get("document"), dict):
+        return None
+    data = part["document"].get("data")
+    return data if isinstance(data, str) else compact(data)
 
 
 def _kind(part: JsonObject) -> str:
@@ -96,28 +68,18 @@ def _kind(part: JsonObject) -> str:
     return "" if kind in ("text", "image_url", "thinking") else kind
 
 
-ENCLOSURE = Enclosure(_kind, text_of)
+def _image(part: JsonObject) -> Image | None:
+    url = sub(part, "image_url").get("url") if part.get("type") == "image_url" else None
+    return from_url(str(url)) if url else None
 
 
-def write(sheet: Draft, message: Message) -> None:
-    """Add a message's own messages; a late instruction is text of the user's."""
-    match message.role:
-        case "user":
-            sheet.messages.append({"role": "user", "content": _user_content(sheet, message)})
-        case "assistant":
-            _write_assistant(sheet, message)
-        case "tool":
-            sheet.messages += [_result(part) for part in message.parts if isinstance(part, Result)]
-        case "note":
-            _note(sheet, message)
-        case "tools":
-            sheet.add_tools_in_front(message)
+CONTENT = UserContent(kind=_kind, image=_image, show=show_image, say=text_block, told=_document)
+
+# A message's own messages by its role; a late instruction is text of the user's.
 
 
-def _user_content(sheet: Draft, message: Message) -> list[JsonObject]:
-    parts = [text_block(text) for text in texts(message)]
-    parts += shown_images(sheet, message, image_part, text_block)
-    return ENCLOSURE.shown(sheet, message, parts) or [text_block(NO_TEXT)]
+def _write_user(sheet: Draft, message: Message) -> None:
+    sheet.messages.append({"role": "user", "content": CONTENT.blocks(sheet, message)})
 
 
 def _write_assistant(sheet: Draft, message: Message) -> None:
@@ -146,13 +108,15 @@ def _write_assistant(sheet: Draft, message: Message) -> None:
 
 def _written_call(part: Call) -> JsonObject:
     arguments = part.arguments or str(part.wire.get("arguments") or "") or compact(part.args)
-    function = {"name": NAMES.spell(part.name), "arguments": object_text(part.args, arguments)}
+    function = {"name": Spelling().spell(part.name), "arguments": object_text(part.args, arguments)}
     return {"id": part.call_id, "type": "function", "function": function}
 
 
-def _result(part: Result) -> JsonObject:
-    text = part.text if part.text.strip() else NO_OUTPUT
-    return {"role": "tool", "tool_call_id": part.call_id, "content": [text_block(text)]}
+def _write_results(sheet: Draft, message: Message) -> None:
+    for part in message.parts:
+        if isinstance(part, Result):
+            text = part.text if part.text.strip() else NO_OUTPUT
+            sheet.messages.append({"role": "tool", "tool_call_id": part.call_id, "content": [text_block(text)]})
 
 
 def _note(sheet: Draft, message: Message) -> None:
@@ -181,81 +145,35 @@ def _request(sheet: Draft, prompt: Prompt) -> JsonObject:
     return {**body, **sheet.ask.extra}
 
 
-WRITER = Writer(FORMAT, write, _request, Native((FORMAT,)), end=_end)
+_write = by_role(_write_user, _write_assistant, _write_results, _note)
+WRITER = Writer(FORMAT, _write, _request, Native((FORMAT,)), end=_end)
 
 
 # Reading: replies and imported messages into entries, and entries back as they came.
-
-
-def import_messages(value: Any, model: str = "") -> list[Entry]:
-    """Entries of a list of messages, or of a request that holds one under `messages`."""
-    return read_messages(value, model, FORMAT, _head_entries, _entries)
-
-
-def _head_entries(request: JsonObject, model: str) -> list[Entry]:
-    return tools_in(request, model, FORMAT, tool_entry, tool_definition)
-
-
-def export_messages(entries: Iterable[Entry]) -> Json:
-    """The messages of a thread; with tools, the object a request holds them in."""
-    return exported_chat(entries, WRITER, whole_message(_entries), tool_definition)
-
-
-def parse_reply(value: Any, provider: str = FORMAT, model: str = "", names: Iterable[str] = ()) -> Reply:
-    """Entries and usage of a response; it does not say its model, so the caller may."""
-    reply = object_in(value, "a response")
-    message = reply.get("message")
-    if isinstance(message, str):
-        raise refused(reply)
-    if not isinstance(message, dict):
-        raise not_a_reply("a response without a message")
-    return Reply(
-        entries=tuple(_said(message, model, names)),
-        usage=usage_of(sub(reply, "usage")),
-        stop=str(reply.get("finish_reason") or ""),
-        id=str(reply.get("id") or ""),
-        model=model,
-    )
 
 
 def usage_of(reported: JsonObject) -> Usage:
     """All tokens of the prompt and the answer, and those of the prompt that the inference cache held."""
     tokens = sub(reported, "tokens") or sub(reported, "billed_units")
     return Usage(
-        input_total=_count(tokens, "input_tokens"),
-        cache_read=_count(reported, "cached_tokens"),
-        output=_count(tokens, "output_tokens"),
+        input_total=token_count(tokens, "input_tokens"),
+        cache_read=token_count(reported, "cached_tokens"),
+        output=token_count(tokens, "output_tokens"),
     )
-
-
-def _count(holder: JsonObject, field: str) -> int:
-    value = holder.get(field)
-    return max(0, int(value)) if isinstance(value, int | float) and value == value and value < 1e15 else 0
-
-
-def _said(message: JsonObject, model: str, names: Iterable[str]) -> list[Entry]:
-    return from_reply(identified(_assistant(without_nulls(message))), FORMAT, model, read_back(names, NAMES))
 
 
 def _entries(message: Json, where: str = "message") -> list[Entry]:
     role = message.get("role") if isinstance(message, dict) else None
     match role:
         case "system":
-            return [system(text_of(message.get("content")))]
+            return [system(CONTENT.text_of(message.get("content")))]
         case "user":
-            return [_user(message.get("content"))]
+            return [CONTENT.entry(message.get("content"))]
         case "assistant":
             return _assistant(message)
         case "tool":
-            return [result(str(message.get("tool_call_id") or ""), content=text_of(message.get("content")))]
+            return [result(str(message.get("tool_call_id") or ""), content=CONTENT.text_of(message.get("content")))]
     raise FormatError(f"{where}: unknown role {role!r}", hint="Roles are system, user, assistant and tool.")
-
-
-def _user(content: Json) -> Entry:
-    parts = [part for part in (content if isinstance(content, list) else ()) if isinstance(part, dict)]
-    urls = [sub(part, "image_url").get("url") for part in parts if part.get("type") == "image_url"]
-    images = [image_json(from_url(str(url))) for url in urls if url]
-    return user(text_of(content), images=images or None, wire=ENCLOSURE.origin(parts, first=True))
 
 
 def _assistant(message: JsonObject) -> list[Entry]:
@@ -265,7 +183,7 @@ def _assistant(message: JsonObject) -> list[Entry]:
     for part in objects(message, "content") if isinstance(content, list) else ():
         if part.get("type") == "thinking":
             out.append(think(str(part.get("thinking") or ""), wire={"block": part}))
-        elif text := text_of([part]):
+        elif text := CONTENT.text_of([part]):
             out.append(respond(text))
     if isinstance(content, str) and content:
         out.append(respond(content))
@@ -278,17 +196,26 @@ def _assistant(message: JsonObject) -> list[Entry]:
     return out or [respond("")]
 
 
-class CohereStream(ReplyStream):
+class CohereReader(ReplyReader):
     """Gathers events; the message is whole when `message-end` has come."""
 
     format = FORMAT
     ending = "its message-end"
 
-    def __init__(self, provider: str = FORMAT, model: str = "", names: Iterable[str] = ()) -> None:
+    def __init__(self, provider: str, model: str, names: Iterable[str]) -> None:
         super().__init__(provider, model, names)
         self.content: dict[int, JsonObject] = {}
         self.plan = ""
         self.calls: dict[int, JsonObject] = {}
+
+    def whole(self, value: Any) -> Reply:
+        reply = object_in(value, "a response")
+        message = reply.get("message")
+        if isinstance(message, str):
+            raise refused(reply)
+        if not isinstance(message, dict):
+            raise not_a_reply("a response without a message")
+        return self._reply(reply, _assistant(without_nulls(message)), reply.get("finish_reason"), reply.get("id"))
 
     def feed(self, event: Any) -> list[Entry]:
         """Take one event; the entries that it finished."""
@@ -336,12 +263,7 @@ class CohereStream(ReplyStream):
             {"id": item["id"], "function": {"name": item["name"], "arguments": item["arguments"]}}
             for _, item in sorted(self.calls.items())
         ]
-        self.entries = _said(message, self.model, self.names)
-        return self.entries
-
-    @property
-    def usage(self) -> Usage:
-        return usage_of(self.reported)
+        return self._add(_assistant(message))
 
     def unfinished(self) -> Iterator[JsonObject]:
         if self.stop:
@@ -396,14 +318,15 @@ class _Answers(Sequel):
             yield shape(path, f"the call {id!r} has no tool message behind it", "Answer every call.")
 
 
+_head_entries = partial(tools_in, format=FORMAT, read=tool_entry, define=tool_definition)
+
 WIRE = Wire(
     name=FORMAT,
-    imports=import_messages,
-    exports=export_messages,
+    imports=partial(read_messages, format=FORMAT, head=_head_entries, read=_entries),
+    exports=partial(exported_chat, writer=WRITER, original=whole_message(_entries), define=tool_definition),
     writer=WRITER,
     layout=Layout(chat_head, "messages", _message),
-    read=parse_reply,
-    stream=CohereStream,
+    reader=CohereReader,
     usage=usage_of,
     rules=WireRules(body=_body, message=_typed, along=(_Answers,)),
     call=ModelCall(

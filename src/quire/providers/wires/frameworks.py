@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 import msgspec
 
 from quire.errors import FormatError
-from quire.providers.convert import from_url, image_json, to_url
-from quire.providers.incoming import joined_text, listed, objects, sub, tagged, whole_message
+from quire.providers.convert import from_url, image_json, joined_text, to_url
+from quire.providers.incoming import listed, objects, sub, tagged, whole_message
 from quire.providers.models import model_info
 from quire.providers.outgoing import exported
 from quire.providers.rendering import Draft, Writer

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 
 from quire.errors import FormatError
-from quire.providers.convert import image_json
 from quire.providers.incoming import (
-    ReplyStream,
+    ReplyReader,
     cut,
-    from_reply,
-    identified,
     listed,
     not_a_reply,
     number_in,
     object_in,
     objects,
-    read_back,
     read_messages,
     refused,
     sub,
@@ -29,8 +26,7 @@ from quire.providers.incoming import (
     whole_message,
     without_nulls,
 )
-from quire.providers.models import model_info
-from quire.providers.outgoing import exported
+from quire.providers.outgoing import exported_request
 from quire.providers.prefix import (
     Layout,
     Unit,
@@ -42,77 +38,33 @@ from quire.providers.prefix import (
     unmarked_in,
     with_control,
 )
-from quire.providers.provider_tools import offered, tools_in, typed
+from quire.providers.provider_tools import offered, tool_json, tools_in, typed
 from quire.providers.rules.claude import RULES
 from quire.providers.usage import anthropic_usage, usage
 from quire.providers.wires import ModelCall, Wire
 from quire.providers.wires.anthropic.write import (
-    ENCLOSURE,
+    CONTENT,
     FORMAT,
-    NAMES,
     WRITER,
     assistant_entry,
     result_entry,
-    text_of,
     tool_definition,
 )
-from quire.values import Entry, Image, Json, JsonObject, Reply, Usage, note, respond, system, user
-
-
-def import_messages(value: Any, model: str = "") -> list[Entry]:
-    """Entries of a list of messages, or of a request that holds one (with its system prompt and tools)."""
-    return read_messages(value, model, FORMAT, _head_entries, _entries)
+from quire.values import Entry, Json, JsonObject, Reply, Usage, note, respond, system
 
 
 def _head_entries(request: JsonObject, model: str) -> list[Entry]:
-    out = tools_in(request, model, FORMAT, tool_entry, tool_definition)
+    out = tools_in(request, model, format=FORMAT, read=tool_entry, define=tool_definition)
     if (told := request.get("system")) is not None:
-        text = told if isinstance(told, str) else told_text(objects(request, "system"), text_of)
+        text = told if isinstance(told, str) else told_text(objects(request, "system"), CONTENT.text_of)
         out.append(system(text, wire={"format": FORMAT, "system": told}))
     return out
 
 
-def export_messages(entries: Iterable[Entry]) -> Json:
-    """The messages; with a system prompt or tools, the object a request holds them in."""
-    out = exported(entries, WRITER, whole_message(_entries), model_info(f"{FORMAT}:"))
-    head: JsonObject = {}
-    if defined := out.listed_tools(FORMAT, tool_definition):
-        head["tools"] = defined
-    if out.system:
-        head["system"] = out.system_as(FORMAT, out.system.text)
-    return {**head, "messages": out.messages} if head else out.messages
-
-
-def parse_reply(value: Any, provider: str = FORMAT, model: str = "", names: Iterable[str] = ()) -> Reply:
-    """Entries and usage of a message."""
-    reply = object_in(value, "a message")
-    if reply.get("type") == "error":
-        raise refused(reply.get("error"))
-    content = reply.get("content")
-    if not isinstance(content, list):
-        raise not_a_reply("a message without content")
-    asked, model = model, str(reply.get("model") or model)
-    blocks = [assistant_entry(without_nulls(object_in(block, "a content block"))) for block in content]
-    return Reply(
-        entries=tuple(
-            from_reply(
-                identified(blocks) if blocks else [respond("")], FORMAT, model, read_back(names, NAMES), asked=asked
-            )
-        ),
-        usage=usage(provider, reply),
-        stop=str(reply.get("stop_reason") or ""),
-        id=str(reply.get("id") or ""),
-        model=model,
-    )
-
-
 def tool_entry(tool: JsonObject) -> JsonObject:
     """A tool as entries define it; a server tool keeps its type as its description."""
-    return {
-        "name": str(tool.get("name") or tool.get("type") or ""),
-        "description": str(tool.get("description") or ("" if "input_schema" in tool else tool.get("type")) or ""),
-        "parameters": sub(tool, "input_schema") or {"type": "object", "properties": {}},
-    }
+    described = tool.get("description") or ("" if "input_schema" in tool else tool.get("type"))
+    return tool_json(tool.get("name") or tool.get("type"), described, sub(tool, "input_schema"))
 
 
 def _entries(message: Json, where: str = "message") -> list[Entry]:
@@ -121,7 +73,8 @@ def _entries(message: Json, where: str = "message") -> list[Entry]:
     blocks = objects(message, "content") if isinstance(content, list) else [{"type": "text", "text": content or ""}]
     match role:
         case "user":
-            return _user(blocks)
+            results = [result_entry(block) for block in blocks if block.get("type") == "tool_result"]
+            return CONTENT.entries(results, [block for block in blocks if block.get("type") != "tool_result"])
         case "assistant":
             return [assistant_entry(block) for block in blocks] or [respond("")]
         case "system":
@@ -129,27 +82,10 @@ def _entries(message: Json, where: str = "message") -> list[Entry]:
     raise FormatError(f"{where}: unknown role {role!r}", hint="Roles are user, assistant and system.")
 
 
-def _user(blocks: list[JsonObject]) -> list[Entry]:
-    """The results, and then what the user says, as the API orders them."""
-    results = [result_entry(block) for block in blocks if block.get("type") == "tool_result"]
-    rest = [block for block in blocks if block.get("type") != "tool_result"]
-    images = [image_json(image) for block in rest if (image := _image(block))]
-    wire = ENCLOSURE.origin(rest, first=not results)
-    entry = user(text_of(rest), images=images or None, wire=wire)
-    return results if results and not rest else [*results, entry]
-
-
-def _image(block: JsonObject) -> Image | None:
-    source = sub(block, "source") if block.get("type") == "image" else {}
-    if source.get("type") == "base64":
-        return Image(media_type=str(source.get("media_type") or ""), data=str(source.get("data") or ""))
-    return Image(url=str(source["url"])) if source.get("url") else None
-
-
 def _system(message: JsonObject, blocks: list[JsonObject]) -> list[Entry]:
     effort = sub(message, "output_config").get("effort")
     added = [sub(tool, "definition") for block in blocks if "definition" in (tool := sub(block, "tool"))]
-    text = text_of([block for block in blocks if block.get("type") == "text"])
+    text = CONTENT.text_of([block for block in blocks if block.get("type") == "text"])
     wire = {"effort": effort} if effort else {}
     named = [block for block in blocks if block.get("type") in ("tool_addition", "tool_removal")]
     if len(named) > len(added):
@@ -171,17 +107,27 @@ _DELTAS = {
 }
 
 
-class MessagesStream(ReplyStream):
+class MessageReader(ReplyReader):
     """Gathers events. A thinking block without its signature, or half a tool_use, is never an entry."""
 
     format = FORMAT
     ending = "message_stop"
 
-    def __init__(self, provider: str = FORMAT, model: str = "", names: Iterable[str] = ()) -> None:
-        super().__init__(provider, model, names, NAMES)
+    def __init__(self, provider: str, model: str, names: Iterable[str]) -> None:
+        super().__init__(provider, model, names)
         self.open: dict[int, JsonObject] = {}
         self.pieces: dict[int, dict[str, list[str]]] = {}
         self.stopped = False
+
+    def whole(self, value: Any) -> Reply:
+        reply = object_in(value, "a message")
+        if reply.get("type") == "error":
+            raise refused(reply.get("error"))
+        if not isinstance(content := reply.get("content"), list):
+            raise not_a_reply("a message without content")
+        self.model = str(reply.get("model") or self.model)
+        said = [assistant_entry(without_nulls(object_in(block, "a content block"))) for block in content]
+        return self._reply(reply, said, reply.get("stop_reason"), reply.get("id"))
 
     def feed(self, event: Any) -> list[Entry]:
         """Take one event; the entries that it finished."""
@@ -196,10 +142,11 @@ class MessagesStream(ReplyStream):
             case "content_block_stop":
                 return self._close(number_in(event, "index"))
             case "message_delta":
-                self._message_delta(event)
+                self.stop = text_in(sub(event, "delta"), "stop_reason") or self.stop
+                self.reported |= without_nulls(sub(event, "usage"))
             case "message_stop":
                 self.stopped = True
-                return self._nothing_said()
+                return [] if self.entries or self.open else self._add([respond("")])
             case "error":
                 raise refused(event.get("error"))
             case "ping":
@@ -215,10 +162,6 @@ class MessagesStream(ReplyStream):
         self.stop = text_in(message, "stop_reason") or self.stop
         begun = [assistant_entry(without_nulls(block)) for block in objects(message, "content")]
         return self._add(begun) if begun else []
-
-    def _message_delta(self, event: JsonObject) -> None:
-        self.stop = text_in(sub(event, "delta"), "stop_reason") or self.stop
-        self.reported |= without_nulls(sub(event, "usage"))
 
     def _open(self, event: JsonObject) -> None:
         index = number_in(event, "index")
@@ -261,9 +204,6 @@ class MessagesStream(ReplyStream):
             except ValueError:
                 return None
         return block
-
-    def _nothing_said(self) -> list[Entry]:
-        return [] if self.entries or self.open else self._add([respond("")])
 
     @property
     def usage(self) -> Usage:
@@ -309,30 +249,26 @@ def _message(message: Json, index: int) -> Unit:
     return Unit(path, "messages", str(message.get("role", "")), message, tuple(parts), (compared,))
 
 
-def _diagnosed(body: JsonObject, previous_id: str | None) -> JsonObject:
-    return body if "diagnostics" in body else {**body, "diagnostics": {"previous_message_id": previous_id}}
-
-
-_CALL = ModelCall(
-    sdk="anthropic",
-    method="messages.create",
-    streaming={"stream": True},
-    path=lambda request, streamed: "/messages",
-    key_header="x-api-key",
-    headers={"anthropic-version": "2023-06-01"},
-)
-
 WIRE = Wire(
     name=FORMAT,
-    imports=import_messages,
-    exports=export_messages,
+    imports=partial(read_messages, format=FORMAT, head=_head_entries, read=_entries),
+    exports=partial(exported_request, writer=WRITER, original=whole_message(_entries), define=tool_definition),
     writer=WRITER,
     layout=Layout(_head, "messages", _message),
-    read=parse_reply,
-    stream=MessagesStream,
+    reader=MessageReader,
     usage=anthropic_usage,
     mark=with_control,
-    diagnosed=_diagnosed,
+    diagnosed=lambda body, previous_id: {
+        **body,
+        "diagnostics": body.get("diagnostics", {"previous_message_id": previous_id}),
+    },
     rules=RULES,
-    call=_CALL,
+    call=ModelCall(
+        sdk="anthropic",
+        method="messages.create",
+        streaming={"stream": True},
+        path=lambda request, streamed: "/messages",
+        key_header="x-api-key",
+        headers={"anthropic-version": "2023-06-01"},
+    ),
 )

@@ -10,24 +10,22 @@ from quire.entry import result_text
 from quire.errors import FormatError
 from quire.providers.convert import (
     COMMON,
-    Enclosure,
+    UserContent,
     begins_imported,
     is_from,
     is_web,
     leave_out_block,
     leave_out_thinking,
     own_block,
-    shown_images,
 )
-from quire.providers.incoming import joined_text
+from quire.providers.incoming import sub
 from quire.providers.models import data
-from quire.providers.outgoing import giving_back
+from quire.providers.outgoing import by_role, giving_back
 from quire.providers.prefix import NO_REPLY, unmarked
 from quire.providers.provider_tools import Native
 from quire.providers.rendering import (
     GO_ON,
     NO_OUTPUT,
-    NO_TEXT,
     Draft,
     Writer,
     note_text,
@@ -93,7 +91,7 @@ def result_entry(block: JsonObject) -> Entry:
     plain_text = isinstance(content, str) and bool(content.strip())
     wire = kept_block(block) if plain_text else {"block": block}
     failed = True if block.get("is_error") else None
-    return result(str(block.get("tool_use_id") or ""), content=text_of(content), error=failed, wire=wire)
+    return result(str(block.get("tool_use_id") or ""), content=CONTENT.text_of(content), error=failed, wire=wire)
 
 
 def kept_block(block: JsonObject) -> JsonObject | None:
@@ -101,47 +99,21 @@ def kept_block(block: JsonObject) -> JsonObject | None:
     return {"block": block} if set(block) - _PLAIN[block["type"]] - {"cache_control"} else None
 
 
-def text_of(content: Json) -> str:
-    """The text of a list of blocks; other blocks are named in brackets, images are not text at all."""
-    return joined_text(content, _block_text)
-
-
-def _block_text(block: Json) -> str:
-    if not isinstance(block, dict):
-        return str(block)
-    if block.get("text") is not None:
-        return str(block["text"])
-    kind = _kind(block)
-    title = block.get("title")
-    return f"[{kind}: {title}]" if title and kind else f"[{kind}]" if kind else ""
-
-
-def written(part: Text | Think | Call, message: Message, sheet: Draft) -> JsonObject | None:
-    """The block of an assistant's part, or None where there is nothing to send."""
-    match part:
-        case Text():
-            return _text(part, message, sheet)
-        case Think():
-            return _thinking(part, message, sheet)
-        case Call():
-            return _tool_use(part, sheet)
-
-
-def _text(part: Text, message: Message, sheet: Draft) -> JsonObject | None:
+def _text(part: Text, message: Message, sheet: Draft) -> list[JsonObject]:
     own = own_block(part, sheet)
     if own and (own["type"] != "text" or (own["text"] == part.text and part.text.strip())):
-        return own
+        return [own]
     leave_out_block(part, message, sheet)
-    return {"type": "text", "text": part.text} if part.text.strip() else None
+    return [text_block(part.text)] if part.text.strip() else []
 
 
-def _thinking(part: Think, message: Message, sheet: Draft) -> JsonObject | None:
+def _thinking(part: Think, message: Message, sheet: Draft) -> list[JsonObject]:
     block = own_block(part, sheet) or _from_bedrock(part, sheet)
     void = sheet.stale and sheet.info.features.thinking_bound != "no"
     if block and not void and _is_signed(block, sheet):
-        return block
+        return [block]
     leave_out_thinking(part, message, sheet)
-    return None
+    return []
 
 
 def _is_signed(block: JsonObject, sheet: Draft) -> bool:
@@ -176,7 +148,7 @@ def _tool_use(part: Call, sheet: Draft) -> JsonObject:
     return {"type": "tool_use", **fields}
 
 
-def tool_result(part: Result, sheet: Draft) -> JsonObject:
+def _result(part: Result, sheet: Draft) -> JsonObject:
     """The block of a result; images in it go back as they came, and so does one that holds nothing."""
     own = own_block(part, sheet)
     held: JsonObject = {"content": part.text if part.text.strip() else NO_OUTPUT}
@@ -194,10 +166,14 @@ def _kind(block: JsonObject) -> str:
     return "" if kind in ("text", "image", "tool_result") else kind
 
 
-ENCLOSURE = Enclosure(_kind, text_of)
+def _image(block: JsonObject) -> Image | None:
+    source = sub(block, "source") if block.get("type") == "image" else {}
+    if source.get("type") == "base64":
+        return Image(media_type=str(source.get("media_type") or ""), data=str(source.get("data") or ""))
+    return Image(url=str(source["url"])) if source.get("url") else None
 
 
-def image(part: Image) -> JsonObject | None:
+def _show(part: Image) -> JsonObject | None:
     """An image by its address or its data, if Claude can read it."""
     if is_web(part.url):
         return {"type": "image", "source": {"type": "url", "url": part.url}}
@@ -206,41 +182,36 @@ def image(part: Image) -> JsonObject | None:
     return {"type": "image", "source": {"type": "base64", "media_type": part.media_type, "data": part.data}}
 
 
+CONTENT = UserContent(kind=_kind, image=_image, show=_show, say=text_block, title="title")
+
 # Enough for most replies, and few enough that the SDK sends without streaming.
 REPLY_TOKENS = 8192
 
-
-def write(sheet: Draft, message: Message) -> None:
-    """Add a message's own messages; the API itself joins two of one role."""
-    match message.role:
-        case "user":
-            if sheet.last.get("role") == "system":
-                # A system message may stand before an assistant's alone.
-                sheet.bridge({"role": "assistant", "content": [text_block(NO_REPLY)]})
-            sheet.messages.append({"role": "user", "content": _user(sheet, message)})
-        case "assistant":
-            _assistant(sheet, message)
-        case "tool":
-            results = [tool_result(part, sheet) for part in message.parts if isinstance(part, Result)]
-            sheet.messages.append({"role": "user", "content": results})
-        case "note":
-            _note(sheet, message)
-        case "tools":
-            _tools(sheet, message)
+# A message's own messages by its role; the API itself joins two of one role.
 
 
-def _user(sheet: Draft, message: Message) -> list[JsonObject]:
-    blocks = [text_block(text) for text in texts(message)]
-    blocks += shown_images(sheet, message, image, text_block)
-    return ENCLOSURE.shown(sheet, message, blocks) or [text_block(NO_TEXT)]
+def _user(sheet: Draft, message: Message) -> None:
+    if sheet.last.get("role") == "system":
+        # A system message may stand before an assistant's alone.
+        sheet.bridge({"role": "assistant", "content": [text_block(NO_REPLY)]})
+    sheet.messages.append({"role": "user", "content": CONTENT.blocks(sheet, message)})
+
+
+def _results(sheet: Draft, message: Message) -> None:
+    results = [_result(part, sheet) for part in message.parts if isinstance(part, Result)]
+    sheet.messages.append({"role": "user", "content": results})
 
 
 def _assistant(sheet: Draft, message: Message) -> None:
-    blocks = [
-        block
-        for part in message.parts
-        if isinstance(part, Text | Think | Call) and (block := written(part, message, sheet))
-    ]
+    blocks: list[JsonObject] = []
+    for part in message.parts:
+        match part:
+            case Text():
+                blocks += _text(part, message, sheet)
+            case Think():
+                blocks += _thinking(part, message, sheet)
+            case Call():
+                blocks.append(_tool_use(part, sheet))
     if all(block["type"] in ("thinking", "redacted_thinking") for block in blocks):
         sheet.leave_out(message, "empty message")
         return
@@ -263,7 +234,7 @@ def _note(sheet: Draft, message: Message) -> None:
         sheet.need_beta(*_betas("late_tools"))
         _system(sheet, named, extra)
     elif late and (texts(message) or extra):
-        _system(sheet, [text_block(text) for text in texts(message)], extra)
+        _system(sheet, [*map(text_block, texts(message))], extra)
     elif texts(message):
         _as_user_text(sheet, note_text(message))
 
@@ -290,15 +261,13 @@ def _system(sheet: Draft, blocks: list[JsonObject], extra: JsonObject) -> None:
 
 def _as_user_text(sheet: Draft, text: str) -> None:
     if sheet.unsent.get("role") == "user":
-        sheet.messages[-1] = {**sheet.last, "content": [*_listed(sheet.last["content"]), text_block(text)]}
+        content = sheet.last["content"]
+        before = [text_block(content)] if isinstance(content, str) else content
+        sheet.messages[-1] = {**sheet.last, "content": [*before, text_block(text)]}
         return
     if sheet.last.get("role") == "system":
         sheet.bridge({"role": "assistant", "content": [text_block(NO_REPLY)]})
     sheet.messages.append({"role": "user", "content": [text_block(text)]})
-
-
-def _listed(content: str | list[JsonObject]) -> list[JsonObject]:
-    return [text_block(content)] if isinstance(content, str) else content
 
 
 def _tools(sheet: Draft, message: Message) -> None:
@@ -358,4 +327,5 @@ def _headers(sheet: Draft) -> dict[str, str]:
 
 
 NATIVE = Native((FORMAT,), "@block", owners=("anthropic",), unique_ids=True)
-WRITER = Writer(FORMAT, giving_back(write), _body, NATIVE, end=_end, headers=_headers)
+_write = giving_back(by_role(_user, _assistant, _results, _note, _tools))
+WRITER = Writer(FORMAT, _write, _body, NATIVE, end=_end, headers=_headers)

@@ -5,21 +5,18 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from quire.errors import FormatError
-from quire.providers.convert import image_json
 from quire.providers.incoming import (
-    ReplyStream,
+    ReplyReader,
     bytes_of,
-    from_reply,
-    identified,
     not_a_reply,
     number_in,
     object_in,
     objects,
     plain,
-    read_back,
     read_messages,
     refused,
     sub,
@@ -27,30 +24,27 @@ from quire.providers.incoming import (
     told_text,
     whole_message,
 )
-from quire.providers.models import model_info
-from quire.providers.outgoing import exported
+from quire.providers.outgoing import exported_request
 from quire.providers.prefix import Layout, Path, Section, Unit, as_list, changed_body, parts_of
-from quire.providers.provider_tools import Offered, function, offered
+from quire.providers.provider_tools import Offered, function, offered, tool_json
 from quire.providers.rules.bedrock import RULES
-from quire.providers.usage import bedrock_usage, usage
+from quire.providers.usage import bedrock_usage
 from quire.providers.wires import ModelCall, Wire
 from quire.providers.wires.bedrock.write import (
-    ENCLOSURE,
+    CONTENT,
     FORMAT,
-    NAMES,
     WRITER,
     assistant_entry,
     result_entry,
     sdk_kwargs,
-    text_of,
+    text_block,
     tool_spec,
 )
-from quire.values import Entry, Image, Json, JsonObject, Reply, respond, system, user
+from quire.values import Entry, Json, JsonObject, Reply, respond, system
 
 
-def import_messages(value: Any, model: str = "") -> list[Entry]:
-    """Entries of a list of messages, or of a request that holds one (with its system prompt and tools)."""
-    return read_messages(plain(value), model, FORMAT, _head_entries, _entries, "modelId")
+def _import_messages(value: Any, model: str = "") -> list[Entry]:
+    return read_messages(plain(value), model, format=FORMAT, head=_head_entries, read=_entries, model_field="modelId")
 
 
 def _head_entries(request: JsonObject, model: str) -> list[Entry]:
@@ -59,7 +53,7 @@ def _head_entries(request: JsonObject, model: str) -> list[Entry]:
         out.append(offered(map(_offer, _unpointed(defined)), format=FORMAT, tools=defined))
     if request.get("system") is not None:
         blocks = objects(request, "system")
-        out.append(system(told_text(blocks, text_of), wire={"format": FORMAT, "system": blocks}))
+        out.append(system(told_text(blocks, CONTENT.text_of), wire={"format": FORMAT, "system": blocks}))
     return out
 
 
@@ -70,42 +64,9 @@ def _offer(tool: JsonObject) -> Offered:
     return Offered(tool_entry(sub(tool, "systemTool") or {"name": next(iter(tool), "")}), tool)
 
 
-def export_messages(entries: Iterable[Entry]) -> Json:
-    """The messages; with a system prompt or tools, the object a request holds them in."""
-    out = exported(entries, WRITER, whole_message(_entries), model_info(f"{FORMAT}:"))
-    head: JsonObject = {}
-    if defined := out.listed_tools(FORMAT, tool_spec):
-        head["toolConfig"] = {"tools": defined}
-    if out.system:
-        head["system"] = out.system_as(FORMAT, [{"text": out.system.text}])
-    return {**head, "messages": out.messages} if head else out.messages
-
-
-def parse_reply(value: Any, provider: str = FORMAT, model: str = "", names: Iterable[str] = ()) -> Reply:
-    """Entries and usage of a Converse response; it does not say its model, so the caller may."""
-    reply = object_in(value, "a Converse response")
-    message = sub(reply, "output").get("message")
-    if not isinstance(message, dict) or not isinstance(message.get("content"), list):
-        raise not_a_reply("a Converse response without a message")
-    blocks = [assistant_entry(block) for block in message["content"]]
-    return Reply(
-        entries=tuple(
-            from_reply(identified(blocks) if blocks else [respond("")], FORMAT, model, read_back(names, NAMES))
-        ),
-        usage=usage(provider, reply),
-        stop=str(reply.get("stopReason") or ""),
-        id=str(sub(reply, "ResponseMetadata").get("RequestId") or ""),
-        model=model,
-    )
-
-
 def tool_entry(spec: JsonObject) -> JsonObject:
     """A toolSpec as entries define a tool."""
-    return {
-        "name": str(spec.get("name") or ""),
-        "description": str(spec.get("description") or ""),
-        "parameters": sub(sub(spec, "inputSchema"), "json") or {"type": "object", "properties": {}},
-    }
+    return tool_json(spec.get("name"), spec.get("description"), sub(sub(spec, "inputSchema"), "json"))
 
 
 def _entries(message: Json, where: str = "message") -> list[Entry]:
@@ -115,28 +76,13 @@ def _entries(message: Json, where: str = "message") -> list[Entry]:
         raise FormatError(f"{where}: no list of content blocks", hint="Converse's content is a list of objects.")
     match role:
         case "user":
-            return _user(content)
+            results = [result_entry(block) for block in content if "toolResult" in block]
+            return CONTENT.entries(results, [block for block in _unpointed(content) if "toolResult" not in block])
         case "assistant":
-            return [assistant_entry(block) for block in content if "cachePoint" not in block] or [respond("")]
+            return [assistant_entry(block) for block in _unpointed(content)] or [respond("")]
         case "system":
-            return [system(text_of(content))]
+            return [system(CONTENT.text_of(content))]
     raise FormatError(f"{where}: unknown role {role!r}", hint="Roles are user, assistant and system.")
-
-
-def _user(content: list[JsonObject]) -> list[Entry]:
-    results = [result_entry(block) for block in content if "toolResult" in block]
-    rest = [block for block in content if "toolResult" not in block and "cachePoint" not in block]
-    images = [image_json(_image(sub(block, "image"))) for block in rest if "image" in block]
-    wire = ENCLOSURE.origin(rest, first=not results)
-    entry = user(text_of(rest), images=images or None, wire=wire)
-    return results if results and not rest else [*results, entry]
-
-
-def _image(given: JsonObject) -> Image:
-    source, media = sub(given, "source"), f"image/{given.get('format') or 'png'}"
-    if "bytes" in source:
-        return Image(media_type=media, data=str(source["bytes"]))
-    return Image(media_type=media, url=str(sub(source, "s3Location").get("uri") or ""))
 
 
 # A streamed Converse reply: a block is an entry when its contentBlockStop has come, and not before.
@@ -184,15 +130,23 @@ class _Block:
         return {"kind": "respond", "text": "".join(self.text)}
 
 
-class ConverseStream(ReplyStream):
+class ConverseReader(ReplyReader):
     """Gathers events; the usage comes last, and not at all when the stream is cut."""
 
     format = FORMAT
     ending = "messageStop"
 
-    def __init__(self, provider: str = FORMAT, model: str = "", names: Iterable[str] = ()) -> None:
-        super().__init__(provider, model, names, NAMES)
+    def __init__(self, provider: str, model: str, names: Iterable[str]) -> None:
+        super().__init__(provider, model, names)
         self.open: dict[int, _Block] = {}
+
+    def whole(self, value: Any) -> Reply:
+        reply = object_in(value, "a Converse response")
+        message = sub(reply, "output").get("message")
+        if not isinstance(message, dict) or not isinstance(message.get("content"), list):
+            raise not_a_reply("a Converse response without a message")
+        said = map(assistant_entry, message["content"])
+        return self._reply(reply, said, reply.get("stopReason"), sub(reply, "ResponseMetadata").get("RequestId"))
 
     def feed(self, event: Any) -> list[Entry]:
         """Take one event; the entries that it finished."""
@@ -203,8 +157,9 @@ class ConverseStream(ReplyStream):
             case "messageStart":
                 pass
             case "contentBlockStart":
+                start = sub(given, "start")
                 block = self.open.setdefault(number_in(given, "contentBlockIndex"), _Block())
-                block.start = {"toolUse": use} if (use := sub(sub(given, "start"), "toolUse")) else sub(given, "start")
+                block.start = {"toolUse": use} if (use := sub(start, "toolUse")) else start
             case "contentBlockDelta":
                 block = self.open.setdefault(number_in(given, "contentBlockIndex"), _Block())
                 self._delta(number_in(given, "contentBlockIndex"), block, sub(given, "delta"))
@@ -307,19 +262,23 @@ def _with_point(body: JsonObject, path: Path, long: bool) -> JsonObject:
     return changed_body(body, tuple(outer), lambda blocks: [*blocks[:behind], {"cachePoint": point}, *blocks[behind:]])
 
 
-_CALL = ModelCall(sdk="boto3", method="converse", stream_method="converse_stream", sdk_kwargs=sdk_kwargs)
-
 WIRE = Wire(
     name=FORMAT,
-    imports=import_messages,
-    exports=export_messages,
+    imports=_import_messages,
+    exports=partial(
+        exported_request,
+        writer=WRITER,
+        original=whole_message(_entries),
+        define=tool_spec,
+        say=lambda text: [text_block(text)],
+        tools=lambda defined: {"toolConfig": {"tools": defined}},
+    ),
     writer=WRITER,
     layout=Layout(_head, "messages", _message),
-    read=parse_reply,
-    stream=ConverseStream,
+    reader=ConverseReader,
     usage=bedrock_usage,
     mark=_with_point,
     rules=RULES,
-    call=_CALL,
+    call=ModelCall(sdk="boto3", method="converse", stream_method="converse_stream", sdk_kwargs=sdk_kwargs),
     other=other_format,
 )

@@ -11,19 +11,18 @@ from typing import Any
 from quire.errors import FormatError
 from quire.providers.convert import (
     COMMON,
-    Enclosure,
+    UserContent,
     begins_imported,
     is_from,
     leave_out_block,
     leave_out_thinking,
     own_block,
-    shown_images,
 )
 from quire.providers.incoming import bytes_of, objects, sub
-from quire.providers.outgoing import giving_back
+from quire.providers.outgoing import by_role, giving_back
 from quire.providers.prefix import NO_REPLY
 from quire.providers.provider_tools import Native
-from quire.providers.rendering import GO_ON, NO_OUTPUT, NO_TEXT, Draft, Writer, note_text, texts, wanted_effort
+from quire.providers.rendering import GO_ON, NO_OUTPUT, Draft, Writer, note_text, texts, wanted_effort
 from quire.providers.rules.grammar import obj
 from quire.providers.spelling import Spelling, compact, object_of
 from quire.values import (
@@ -51,7 +50,10 @@ from quire.values import (
 
 FORMAT = "bedrock"
 NAMES = Spelling()
-IDS = Spelling()
+
+
+def text_block(text: str) -> JsonObject:
+    return {"text": text}
 
 
 def assistant_entry(block: Json) -> Entry:
@@ -91,21 +93,7 @@ def result_entry(block: JsonObject) -> Entry:
     plain = [set(block) for block in content] == [{"text"}]
     failed = True if given.get("status") == "error" else None
     wire = None if plain else {"block": block}
-    return result(str(given.get("toolUseId") or ""), content=text_of(content), error=failed, wire=wire)
-
-
-def text_of(content: list[JsonObject]) -> str:
-    """The text of blocks: JSON as JSON, images as nothing, others named in brackets."""
-    return "\n".join(text for block in content if (text := _block_text(block)))
-
-
-def _block_text(block: JsonObject) -> str:
-    if block.get("text") is not None:
-        return str(block["text"])
-    if "json" in block:
-        return compact(block["json"])
-    kind = _kind(block)
-    return f"[{kind}]" if kind else ""
+    return result(str(given.get("toolUseId") or ""), content=CONTENT.text_of(content), error=failed, wire=wire)
 
 
 def _kind(block: JsonObject) -> str:
@@ -114,41 +102,25 @@ def _kind(block: JsonObject) -> str:
     return "" if kind in ("text", "image", "cachePoint", "toolResult") else kind
 
 
-ENCLOSURE = Enclosure(_kind, text_of)
-
-
-def written(part: Text | Think | Call, message: Message, sheet: Draft) -> JsonObject | None:
-    """The block of an assistant's part, or None where there is nothing to send."""
-    match part:
-        case Text():
-            own = own_block(part, sheet)
-            if own and ("citationsContent" not in own or cited_text(own) == part.text):
-                return own
-            leave_out_block(part, message, sheet)
-            return {"text": part.text} if part.text.strip() else None
-        case Think():
-            return _reasoning(part, message, sheet)
-        case Call():
-            return _tool_use(part, sheet)
+def _text(part: Text, message: Message, sheet: Draft) -> JsonObject | None:
+    own = own_block(part, sheet)
+    if own and ("citationsContent" not in own or cited_text(own) == part.text):
+        return own
+    leave_out_block(part, message, sheet)
+    return text_block(part.text) if part.text.strip() else None
 
 
 def _reasoning(part: Think, message: Message, sheet: Draft) -> JsonObject | None:
     block = own_block(part, sheet) or _from_anthropic(part, sheet)
     void = sheet.stale and sheet.info.features.thinking_bound != "no"
-    if block and not void and (_is_signed(block) or _was_taken(part, sheet)):
+    # Models but Claude sign nothing: theirs goes back where they were sent it before.
+    taken = "claude" not in sheet.info.model and "message" in part.wire
+    reasoning = sub(block or {}, "reasoningContent")
+    signed = reasoning.get("redactedContent") or sub(reasoning, "reasoningText").get("signature")
+    if block and not void and (signed or taken):
         return block
     leave_out_thinking(part, message, sheet)
     return None
-
-
-def _was_taken(part: Think, sheet: Draft) -> bool:
-    """Whether a model that signs nothing was sent this thought before: all do but Claude."""
-    return "claude" not in sheet.info.model and "message" in part.wire
-
-
-def _is_signed(block: JsonObject) -> bool:
-    reasoning = sub(block, "reasoningContent")
-    return bool(reasoning.get("redactedContent") or sub(reasoning, "reasoningText").get("signature"))
 
 
 def _from_anthropic(part: Think, sheet: Draft) -> JsonObject | None:
@@ -172,26 +144,26 @@ def _tool_use(part: Call, sheet: Draft) -> JsonObject:
 def tool_result(part: Result, sheet: Draft) -> JsonObject:
     """The block of a result; images and JSON in it go back as they came, and nothing does where it may."""
     own = own_block(part, sheet)
-    content: list[JsonObject] = [{"text": part.text if part.text.strip() else NO_OUTPUT}]
+    content = [text_block(part.text if part.text.strip() else NO_OUTPUT)]
     came = own["toolResult"].get("content") if own else None
-    if came is not None and text_of(came) == part.text and (came or not part.error):
+    if came is not None and CONTENT.text_of(came) == part.text and (came or not part.error):
         content = came
     # Some models take no status; success is what its absence means.
     failed = {"status": "error"} if part.error else {}
     return {"toolResult": {"toolUseId": part.call_id, "content": content, **failed}}
 
 
-def told_call(part: Call) -> JsonObject:
-    """A call as text, for a request that defines no tools."""
-    return {"text": f"[Called {part.name} with {compact(part.args)}]"}
+def _image(block: JsonObject) -> Image | None:
+    if "image" not in block:
+        return None
+    given = sub(block, "image")
+    source, media = sub(given, "source"), f"image/{given.get('format') or 'png'}"
+    if "bytes" in source:
+        return Image(media_type=media, data=str(source["bytes"]))
+    return Image(media_type=media, url=str(sub(source, "s3Location").get("uri") or ""))
 
 
-def told_result(part: Result) -> JsonObject:
-    """A result as text, for a request that defines no tools."""
-    return {"text": f"[{'Error' if part.error else 'Result'} of {part.name}]: {part.text}"}
-
-
-def image(part: Image) -> JsonObject | None:
+def _show(part: Image) -> JsonObject | None:
     """An image by its data or its place in S3; Converse fetches nothing from the web."""
     kind = part.media_type.removeprefix("image/") or part.url.rpartition(".")[2].lower()
     form = {"jpg": "jpeg", "": "png"}.get(kind, kind)
@@ -201,37 +173,25 @@ def image(part: Image) -> JsonObject | None:
     return {"image": {"format": form, "source": {"bytes": part.data}}} if part.data and known else None
 
 
-def write(sheet: Draft, message: Message) -> None:
-    """Add a message's own messages; a note without a role of its own joins the user message before it."""
-    match message.role:
-        case "user":
-            content = _user(sheet, message)
-            if sheet.unsent.get("role") == "user" and _came_along(message):
-                # Results and words came as one message of the user.
-                content = [*sheet.messages.pop()["content"], *content]
-            _bridge_user(sheet)
-            sheet.messages.append({"role": "user", "content": content})
-        case "assistant":
-            _assistant(sheet, message)
-        case "tool":
-            sheet.messages.append({"role": "user", "content": _results(sheet, message)})
-        case "note":
-            _note(sheet, message)
-        case "tools":
-            # A toolAddition names a tool of toolConfig; it cannot define one.
-            sheet.add_tools_in_front(message)
+CONTENT = UserContent(
+    kind=_kind,
+    image=_image,
+    show=_show,
+    say=text_block,
+    told=lambda block: compact(block["json"]) if "json" in block else None,
+)
+
+# A message's own messages by its role; a note without a role of its own joins the user message before it.
 
 
-def _came_along(message: Message) -> bool:
-    """Whether the user's words came in the message that brought the results before them."""
+def _user(sheet: Draft, message: Message) -> None:
+    content = CONTENT.blocks(sheet, message)
     wire = next((part.wire for part in message.parts if isinstance(part, Text)), {})
-    return wire.get("format") == FORMAT and bool(wire.get("more"))
-
-
-def _user(sheet: Draft, message: Message) -> list[JsonObject]:
-    blocks: list[JsonObject] = [{"text": text} for text in texts(message)]
-    blocks += shown_images(sheet, message, image, lambda text: {"text": text})
-    return ENCLOSURE.shown(sheet, message, blocks) or [{"text": NO_TEXT}]
+    if sheet.unsent.get("role") == "user" and wire.get("format") == FORMAT and wire.get("more"):
+        # Results and words came as one message of the user.
+        content = [*sheet.messages.pop()["content"], *content]
+    _bridge_user(sheet)
+    sheet.messages.append({"role": "user", "content": content})
 
 
 def _assistant(sheet: Draft, message: Message) -> None:
@@ -242,15 +202,23 @@ def _assistant(sheet: Draft, message: Message) -> None:
     # Claude takes a conversation that it begins itself, where it came so.
     first = not sheet.messages and "claude" in sheet.info.model and begins_imported(message, FORMAT)
     if sheet.last.get("role") in (None, "assistant") and not first:
-        sheet.bridge({"role": "user", "content": [{"text": GO_ON}]})
+        sheet.bridge({"role": "user", "content": [text_block(GO_ON)]})
     sheet.messages.append({"role": "assistant", "content": blocks})
 
 
 def _block(part: Part, message: Message, sheet: Draft) -> JsonObject | None:
-    if isinstance(part, Call) and not _takes_calls(sheet, message):
-        sheet.leave_out(message, "told as text: Converse takes calls only where tools are defined", part)
-        return told_call(part)
-    return written(part, message, sheet) if isinstance(part, Text | Think | Call) else None
+    """The block of an assistant's part, or None where there is nothing to send."""
+    match part:
+        case Text():
+            return _text(part, message, sheet)
+        case Think():
+            return _reasoning(part, message, sheet)
+        case Call() if _takes_calls(sheet, message):
+            return _tool_use(part, sheet)
+        case Call():
+            sheet.leave_out(message, "told as text: Converse takes calls only where tools are defined", part)
+            return text_block(f"[Called {part.name} with {compact(part.args)}]")
+    return None
 
 
 def _takes_calls(sheet: Draft, message: Message) -> bool:
@@ -265,11 +233,17 @@ def _takes_calls(sheet: Draft, message: Message) -> bool:
     return True
 
 
-def _results(sheet: Draft, message: Message) -> list[JsonObject]:
-    """Results in the form of their calls: as blocks, or told as text."""
+def _results(sheet: Draft, message: Message) -> None:
+    """Results in the form of their calls: as blocks, or told as text where the request defines no tools."""
     asked = any("toolUse" in block for block in sheet.last.get("content") or ()) or sheet.faithful
-    results = [part for part in message.parts if isinstance(part, Result)]
-    return [tool_result(part, sheet) if asked else told_result(part) for part in results]
+    content = [
+        tool_result(part, sheet)
+        if asked
+        else text_block(f"[{'Error' if part.error else 'Result'} of {part.name}]: {part.text}")
+        for part in message.parts
+        if isinstance(part, Result)
+    ]
+    sheet.messages.append({"role": "user", "content": content})
 
 
 def _note(sheet: Draft, message: Message) -> None:
@@ -282,24 +256,23 @@ def _note(sheet: Draft, message: Message) -> None:
         return
     if sheet.info.features.late_system and (role == "user" or unsent == "system"):
         before = sheet.messages.pop()["content"] if role == "system" else []
-        sheet.messages.append({"role": "system", "content": [*before, *({"text": text} for text in words)]})
+        sheet.messages.append({"role": "system", "content": [*before, *map(text_block, words)]})
     elif unsent == "user":
-        added = {"text": note_text(message)}
-        sheet.messages[-1] = {**sheet.last, "content": [*sheet.last["content"], added]}
+        sheet.messages[-1] = {**sheet.last, "content": [*sheet.last["content"], text_block(note_text(message))]}
     else:
         _bridge_user(sheet)
-        sheet.messages.append({"role": "user", "content": [{"text": note_text(message)}]})
+        sheet.messages.append({"role": "user", "content": [text_block(note_text(message))]})
 
 
 def _bridge_user(sheet: Draft) -> None:
     """Converse takes no two user messages in a row."""
     if sheet.last.get("role") in ("user", "system"):
-        sheet.bridge({"role": "assistant", "content": [{"text": NO_REPLY}]})
+        sheet.bridge({"role": "assistant", "content": [text_block(NO_REPLY)]})
 
 
 def _end(sheet: Draft) -> None:
     if not sheet.messages or (sheet.last.get("role") == "assistant" and not sheet.info.features.prefill):
-        sheet.bridge({"role": "user", "content": [{"text": GO_ON}]})
+        sheet.bridge({"role": "user", "content": [text_block(GO_ON)]})
 
 
 def _body(sheet: Draft, prompt: Prompt) -> JsonObject:
@@ -308,7 +281,7 @@ def _body(sheet: Draft, prompt: Prompt) -> JsonObject:
     if tools := sheet.tools(prompt) or _called(sheet):
         body["toolConfig"] = {"tools": sheet.defined(tools, tool_spec)}
     if prompt.system.strip():
-        body["system"] = [{"text": prompt.system}]
+        body["system"] = [text_block(prompt.system)]
     body["messages"] = sheet.messages
     if ask.max_tokens:
         body["inferenceConfig"] = {"maxTokens": ask.max_tokens}
@@ -331,7 +304,8 @@ def tool_spec(tool: JsonObject) -> JsonObject:
 
 
 NATIVE = Native((FORMAT,), "@content", owners=("bedrock",))
-WRITER = Writer(FORMAT, giving_back(write), _body, NATIVE, end=_end, ids=lambda info: IDS)
+# A toolAddition names a tool of toolConfig and cannot define one: late tools join the list in front.
+WRITER = Writer(FORMAT, giving_back(by_role(_user, _assistant, _results, _note)), _body, NATIVE, end=_end)
 
 
 # The request body with bytes in place of base64, as boto3's `client.converse` takes it.

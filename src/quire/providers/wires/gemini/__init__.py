@@ -10,15 +10,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from quire.errors import FormatError, ProviderError
-from quire.providers.convert import image_json
 from quire.providers.incoming import (
     LIMIT_BLOCKS,
-    ReplyStream,
-    from_reply,
+    ReplyReader,
     listed,
     object_in,
     objects,
-    read_back,
     refused,
     sub,
     tagged,
@@ -33,25 +30,22 @@ from quire.providers.prefix import Layout, Unit, UnitPart, as_block, as_list, de
 from quire.providers.provider_tools import Offered, function, functions_of, offered
 from quire.providers.rules.gemini import RULES, setting
 from quire.providers.spelling import compact
-from quire.providers.usage import gemini_usage, usage
+from quire.providers.usage import gemini_usage
 from quire.providers.wires import ModelCall, Wire
 from quire.providers.wires.gemini.write import (
-    ENCLOSURE,
+    CONTENT,
     FORMAT,
     NAMES,
     WRITER,
     assistant_entry,
     camel_in,
     declaration,
-    image_of,
-    is_image,
     part_in,
     result_entry,
     sdk_kwargs,
-    text_of,
     tool_entry,
 )
-from quire.values import Entry, Json, JsonObject, Reply, Request, respond, system, user
+from quire.values import Entry, Json, JsonObject, Reply, Request, respond, system
 
 
 def import_messages(value: Any, model: str = "") -> list[Entry]:
@@ -73,26 +67,23 @@ def import_messages(value: Any, model: str = "") -> list[Entry]:
         entries = _entries(content, f"contents[{place}]", waiting)
         if place < newest:
             # Calls of turns that are over need no signature.
-            entries = [with_wire(each, {"over": True}) if _is_unsigned(each) else each for each in entries]
+            entries = [
+                with_wire(each, {"over": True})
+                if each.kind == "call" and "thoughtSignature" not in each.wire.get("block", {})
+                else each
+                for each in entries
+            ]
         out += tagged(entries, FORMAT, content, model)
-        if calls := [entry for entry in entries if entry.kind == "call"]:
-            waiting = calls
+        waiting = [entry for entry in entries if entry.kind == "call"] or waiting
     return out
-
-
-def _is_unsigned(entry: Entry) -> bool:
-    return entry.kind == "call" and "thoughtSignature" not in entry.wire.get("block", {})
 
 
 def _asks(content: Json) -> bool:
     """Whether the user speaks in a content, and no function answers."""
-    return isinstance(content, dict) and content.get("role", "user") == "user" and not _responds(content)
-
-
-def _responds(content: JsonObject) -> bool:
-    parts = content.get("parts")
-    fields = {"functionResponse", "function_response"}
-    return any(isinstance(part, dict) and part.keys() & fields for part in (parts if isinstance(parts, list) else ()))
+    if not isinstance(content, dict) or content.get("role", "user") != "user":
+        return False
+    answers = {"functionResponse", "function_response"}
+    return not any(isinstance(part, dict) and part.keys() & answers for part in as_list(content.get("parts")))
 
 
 def _head_entries(request: JsonObject) -> list[Entry]:
@@ -103,7 +94,7 @@ def _head_entries(request: JsonObject) -> list[Entry]:
     prompt = request.get("systemInstruction", request.get("system_instruction"))
     if prompt is not None:
         parts = [part_in(part) for part in listed(prompt, "parts")] if isinstance(prompt, dict) else [{"text": prompt}]
-        out.append(system(told_text(parts, text_of), wire={"format": FORMAT, "system": prompt}))
+        out.append(system(told_text(parts, CONTENT.text_of), wire={"format": FORMAT, "system": prompt}))
     return out
 
 
@@ -124,35 +115,12 @@ def export_messages(entries: Iterable[Entry]) -> Json:
     head: JsonObject = {}
     if out.system:
         head["systemInstruction"] = out.system_as(FORMAT, {"parts": [{"text": out.system.text}]})
-    if out.tools and (listed := out.tools[0].wire["tools"] if _came(out.tools[0]) else _declarations(out.tools)):
-        head["tools"] = listed
+    came = out.tools[0].wire if out.tools else {}
+    if came.get("format") == FORMAT and "tools" in came:
+        head |= {"tools": came["tools"]} if came["tools"] else {}
+    elif functions := functions_of(tool for entry in out.tools for tool in entry.tools):
+        head["tools"] = [{"functionDeclarations": [*map(declaration, functions)]}]
     return {**head, "contents": out.messages} if head else out.messages
-
-
-def _came(entry: Entry) -> bool:
-    return entry.wire.get("format") == FORMAT and "tools" in entry.wire
-
-
-def _declarations(entries: Iterable[Entry]) -> list[JsonObject]:
-    listed = functions_of(tool for entry in entries for tool in entry.tools)
-    return [{"functionDeclarations": [declaration(tool) for tool in listed]}] if listed else []
-
-
-def parse_reply(value: Any, provider: str = FORMAT, model: str = "", names: Iterable[str] = ()) -> Reply:
-    """Entries and usage of a generateContent response."""
-    reply = object_in(value, "a response")
-    if reply.get("error"):
-        raise refused(reply["error"])
-    candidate = candidate_in(reply)
-    asked, model = model, model_of(reply) or model
-    said_parts = [assistant_entry(part, place) for place, part in enumerate(parts_in(candidate))]
-    return Reply(
-        entries=tuple(from_reply(said_parts or [respond("")], FORMAT, model, read_back(names, NAMES), asked=asked)),
-        usage=usage(provider, reply),
-        stop=str(candidate.get("finishReason") or candidate.get("finish_reason") or ""),
-        id=str(reply.get("responseId") or reply.get("response_id") or ""),
-        model=model,
-    )
 
 
 def model_of(reply: JsonObject) -> str:
@@ -185,11 +153,7 @@ def _entries(content: Json, where: str = "content", waiting: Iterable[Entry] = (
     if role == "model":
         return [assistant_entry(part, place) for place, part in enumerate(parts)] or [respond("")]
     results = _results(parts, list(waiting))
-    rest = [part for part in parts if "functionResponse" not in part]
-    images = [image_json(image_of(part)) for part in rest if is_image(part)]
-    wire = ENCLOSURE.origin(rest, first=not results)
-    entry = user(text_of(rest), images=images or None, wire=wire)
-    return results if results and not rest else [*results, entry]
+    return CONTENT.entries(results, [part for part in parts if "functionResponse" not in part])
 
 
 def _results(parts: list[JsonObject], waiting: list[Entry]) -> list[Entry]:
@@ -210,20 +174,31 @@ def _results(parts: list[JsonObject], waiting: list[Entry]) -> list[Entry]:
 # A streamed generateContent response: text grows until something else comes, calls come whole.
 
 
-class GeminiStream(ReplyStream):
+class GeminiReader(ReplyReader):
     """Gathers chunks. A part with a signature is never joined with another: the signature is of that part."""
 
     format = FORMAT
     ending = "its finishReason"
+    spelling = NAMES
 
-    def __init__(self, provider: str = FORMAT, model: str = "", names: Iterable[str] = ()) -> None:
-        super().__init__(provider, model, names, NAMES)
+    def __init__(self, provider: str, model: str, names: Iterable[str]) -> None:
+        super().__init__(provider, model, names)
         self.growing: JsonObject = {}
         self.pieces: list[str] = []
         self.parts = 0
         # A call whose arguments come in pieces, and the paths of those that go on.
         self.call: JsonObject = {}
         self.paths: set[str] = set()
+
+    def whole(self, value: Any) -> Reply:
+        reply = object_in(value, "a response")
+        if reply.get("error"):
+            raise refused(reply["error"])
+        candidate = candidate_in(reply)
+        self.model = model_of(reply) or self.model
+        said = [assistant_entry(part, place) for place, part in enumerate(parts_in(candidate))]
+        stop = candidate.get("finishReason") or candidate.get("finish_reason")
+        return self._reply(reply, said, stop, reply.get("responseId") or reply.get("response_id"))
 
     def feed(self, event: Any) -> list[Entry]:
         """Take one chunk; the entries that it finished."""
@@ -247,8 +222,9 @@ class GeminiStream(ReplyStream):
         return finished
 
     def _part(self, part: JsonObject) -> list[Entry]:
-        if "functionCall" in part and (self.call or _goes_on(part["functionCall"])):
-            return self._call_piece(part, camel_in(part["functionCall"]))
+        piece = camel_in(sub(part, "functionCall"))
+        if "functionCall" in part and (self.call or piece.keys() & {"partialArgs", "willContinue"}):
+            return self._call_piece(part, piece)
         shape = {"text": "", **({"thought": True} if part.get("thought") else {})}
         if set(part) == set(shape):
             done = self._grown() if self.growing and self.growing != shape else []
@@ -309,10 +285,6 @@ class GeminiStream(ReplyStream):
 
 _VALUES = ("stringValue", "numberValue", "boolValue")
 _STEP = re.compile(r"""\.(?P<name>[^.\[]+)|\[(?P<index>\d+)\]|\[(?P<quote>['"])(?P<quoted>(?:\\.|.)*?)(?P=quote)\]""")
-
-
-def _goes_on(called: JsonObject) -> bool:
-    return bool(camel_in(called).keys() & {"partialArgs", "willContinue"})
 
 
 def _put_at(args: JsonObject, path: str, value: Json, goes_on: bool) -> None:
@@ -393,27 +365,24 @@ def _path(request: Request, streamed: bool) -> str:
     return f"/models/{request.model.removeprefix('models/')}:{method}"
 
 
-_CALL = ModelCall(
-    sdk="google.genai",
-    method="aio.models.generate_content",
-    stream_method="aio.models.generate_content_stream",
-    sdk_kwargs=sdk_kwargs,
-    path=_path,
-    version="v1beta",
-    key_header="x-goog-api-key",
-    makes_caches=True,
-)
-
 WIRE = Wire(
     name=FORMAT,
     imports=import_messages,
     exports=export_messages,
     writer=WRITER,
     layout=Layout(_head, "contents", _content, _contents),
-    read=parse_reply,
-    stream=GeminiStream,
+    reader=GeminiReader,
     usage=gemini_usage,
     reports_no_cache=False,
     rules=RULES,
-    call=_CALL,
+    call=ModelCall(
+        sdk="google.genai",
+        method="aio.models.generate_content",
+        stream_method="aio.models.generate_content_stream",
+        sdk_kwargs=sdk_kwargs,
+        path=_path,
+        version="v1beta",
+        key_header="x-goog-api-key",
+        makes_caches=True,
+    ),
 )

@@ -6,10 +6,11 @@ from mimetypes import guess_type
 from typing import Any
 
 from quire.errors import FormatError
-from quire.providers.convert import Enclosure, is_from, leave_out_block, leave_out_thinking, own_block, shown_images
+from quire.providers.convert import UserContent, is_from, leave_out_block, leave_out_thinking, own_block
 from quire.providers.incoming import bytes_of, sub
-from quire.providers.outgoing import giving_back
-from quire.providers.provider_tools import Native, with_more
+from quire.providers.models import data
+from quire.providers.outgoing import by_role, giving_back
+from quire.providers.provider_tools import Native, tool_json, with_more
 from quire.providers.rendering import GO_ON, NO_TEXT, Draft, Writer, note_text, texts, user_text, wanted_effort
 from quire.providers.rules.grammar import obj
 from quire.providers.spelling import Spelling, compact, object_of
@@ -35,34 +36,6 @@ from quire.values import (
 
 NAMES = Spelling("A-Za-z0-9_.:-", 128, first="A-Za-z_")
 
-# The fields of Gemini's Schema message; any other is refused as an unknown name.
-_FIELDS = frozenset(
-    [
-        "type",
-        "format",
-        "title",
-        "description",
-        "nullable",
-        "enum",
-        "items",
-        "maxItems",
-        "minItems",
-        "properties",
-        "required",
-        "minProperties",
-        "maxProperties",
-        "minLength",
-        "maxLength",
-        "pattern",
-        "example",
-        "anyOf",
-        "propertyOrdering",
-        "default",
-        "minimum",
-        "maximum",
-    ]
-)
-
 
 def declaration(tool: JsonObject) -> JsonObject:
     """One function declaration."""
@@ -78,8 +51,10 @@ def declaration(tool: JsonObject) -> JsonObject:
 
 def _schema(schema: Json) -> JsonObject | None:
     """The schema in Gemini's words, or None where they do not suffice."""
-    if not isinstance(schema, dict) or not set(schema) <= _FIELDS or not isinstance(schema.get("type", ""), str):
+    if not isinstance(schema, dict) or not isinstance(schema.get("type", ""), str):
         return None
+    if not schema.keys() <= set(data("rules")["gemini"]["schema_fields"]):
+        return None  # any other field is refused as an unknown name
     values = schema.get("enum") or []
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         return None
@@ -122,11 +97,7 @@ def camel(name: str) -> str:
 def tool_entry(declared: JsonObject) -> JsonObject:
     """A declared function as entries define a tool."""
     schema = sub(declared, "parametersJsonSchema") or sub(declared, "parameters")
-    return {
-        "name": str(declared.get("name") or ""),
-        "description": str(declared.get("description") or ""),
-        "parameters": _json_schema(schema) if schema else {"type": "object", "properties": {}},
-    }
+    return tool_json(declared.get("name"), declared.get("description"), _json_schema(schema))
 
 
 def _json_schema(schema: Json) -> Json:
@@ -170,16 +141,12 @@ def part_in(part: Json) -> JsonObject:
             out[field] = {_CAMEL.get(key, key): value for key, value in sub(out, field).items()}
     for field in ("functionCall", "functionResponse"):
         sub(out, field)
-    if "thoughtSignature" in out:
-        out["thoughtSignature"] = _signature(out["thoughtSignature"])
+    if (given := out.get("thoughtSignature")) is not None and given != FOREIGN:
+        if not isinstance(given, str) or any(char.isspace() or not char.isprintable() for char in given):
+            raise FormatError(f"a thoughtSignature that is {given!r}", hint="It is base64; keep it exactly as it came.")
+        # In the API's own base64: an SDK's has another alphabet, the bytes are the same.
+        out["thoughtSignature"] = given.translate(str.maketrans("-_", "+/"))
     return out
-
-
-def _signature(given: Json) -> str:
-    """A signature in the API's own base64: an SDK's has another alphabet, the bytes are the same."""
-    if not isinstance(given, str) or any(char.isspace() or not char.isprintable() for char in given):
-        raise FormatError(f"a thoughtSignature that is {given!r}", hint="It is base64; keep it exactly as it came.")
-    return given if given == FOREIGN else given.translate(str.maketrans("-_", "+/"))
 
 
 def assistant_entry(part: JsonObject, place: int) -> Entry:
@@ -188,10 +155,8 @@ def assistant_entry(part: JsonObject, place: int) -> Entry:
         given = part["functionCall"]
         plain = set(part) == {"functionCall"} and set(given) == {"id", "name", "args"} and given.get("id")
         call_id = str(given.get("id") or f"call-{place + 1}")
-        args = given.get("args")
-        return call(
-            call_id, str(given.get("name") or ""), {} if args is None else args, wire=None if plain else {"block": part}
-        )
+        args = {} if given.get("args") is None else given["args"]
+        return call(call_id, str(given.get("name") or ""), args, wire=None if plain else {"block": part})
     text = str(part.get("text") or "")
     if part.get("thought"):
         return think(text, wire={"block": part})
@@ -203,10 +168,8 @@ def result_entry(part: JsonObject, call_id: str) -> Entry:
     response = part["functionResponse"].get("response")
     failed = isinstance(response, dict) and "error" in response
     plain = set(part["functionResponse"]) <= {"id", "name", "response"} and _is_plain(response)
-    plain = plain and set(part) == {"functionResponse"}
-    return result(
-        call_id, content=response_text(response), error=failed or None, wire=None if plain else {"block": part}
-    )
+    wire = None if plain and set(part) == {"functionResponse"} else {"block": part}
+    return result(call_id, content=response_text(response), error=failed or None, wire=wire)
 
 
 def _is_plain(response: Json) -> bool:
@@ -228,41 +191,27 @@ def response_text(response: Json) -> str:
     return compact(response)
 
 
-def text_of(parts: list[JsonObject]) -> str:
-    """The text of parts; what is neither text nor image is named in brackets."""
-    texts = [str(part["text"]) if "text" in part else _named(part) for part in parts]
-    return "\n".join(text for text in texts if text)
-
-
-def _named(part: JsonObject) -> str:
-    kind = _kind(part)
-    return f"[{kind}]" if kind else ""
-
-
-def _kind(part: JsonObject) -> str:
+def _kind(given: JsonObject) -> str:
     """What an entry cannot hold of a user's part."""
-    if not part or "text" in part or "functionResponse" in part or is_image(part):
+    part = part_in(given)
+    if not part or "text" in part or "functionResponse" in part or _image(part):
         return ""
     held = part.get("inlineData") or part.get("fileData") or {}
     return str(held.get("mimeType") or next(iter(part), "part"))
 
 
-def _text_of_raw(parts: list[JsonObject]) -> str:
-    return text_of([part_in(part) for part in parts])
-
-
-ENCLOSURE = Enclosure(lambda part: _kind(part_in(part)), _text_of_raw)
-
-
-def is_image(part: JsonObject) -> bool:
+def _image(part: JsonObject) -> Image | None:
     held = part.get("inlineData") or part.get("fileData") or {}
-    return str(held.get("mimeType") or "").startswith("image/")
+    media = str(held.get("mimeType") or "")
+    if not media.startswith("image/"):
+        return None
+    if part.get("inlineData"):
+        return Image(media_type=media, data=str(held.get("data") or ""))
+    return Image(media_type=media, url=str(held.get("fileUri") or ""))
 
 
-def image_of(part: JsonObject) -> Image:
-    if held := part.get("inlineData"):
-        return Image(media_type=str(held.get("mimeType") or ""), data=str(held.get("data") or ""))
-    return Image(media_type=str(part["fileData"].get("mimeType") or ""), url=str(part["fileData"].get("fileUri") or ""))
+def text_part(text: str) -> JsonObject:
+    return {"text": text}
 
 
 def written(part: Text | Think | Call, message: Message, sheet: Draft, signed: bool) -> JsonObject | None:
@@ -273,7 +222,7 @@ def written(part: Text | Think | Call, message: Message, sheet: Draft, signed: b
             if own and str(own.get("text") or "") == part.text:
                 return own
             leave_out_block(part, message, sheet)
-            return {"text": part.text} if part.text.strip() else None
+            return text_part(part.text) if part.text.strip() else None
         case Think():
             own = own_block(part, sheet)
             if own is None:
@@ -311,7 +260,7 @@ def function_response(part: Result, sheet: Draft, with_id: bool) -> JsonObject:
     return {**came, "functionResponse": out if with_id else {key: out[key] for key in out if key != "id"}}
 
 
-def image(part: Image) -> JsonObject | None:
+def _show(part: Image) -> JsonObject | None:
     """An image by its address or its data."""
     if part.url:
         kind = part.media_type or guess_type(part.url.partition("?")[0])[0] or "image/png"
@@ -321,26 +270,16 @@ def image(part: Image) -> JsonObject | None:
     return {"inlineData": {"mimeType": part.media_type or "image/png", "data": part.data}}
 
 
-def write(sheet: Draft, message: Message) -> None:
-    """Add a message's own content; a note joins the user's text before it."""
-    match message.role:
-        case "user":
-            sheet.messages.append({"role": "user", "parts": _user(sheet, message)})
-        case "assistant":
-            _model(sheet, message)
-        case "tool":
-            sheet.messages.append({"role": "user", "parts": _responses(sheet, message)})
-        case "note":
-            _note(sheet, message)
-        case "tools":
-            sheet.add_tools_in_front(message)
+CONTENT = UserContent(
+    kind=_kind, image=_image, show=_show, say=text_part, texts=(), told=lambda part: part_in(part).get("text")
+)
+
+# A message's own content by its role; a note joins the user's text before it.
 
 
-def _user(sheet: Draft, message: Message) -> list[JsonObject]:
-    parts: list[JsonObject] = [{"text": text} for text in texts(message)]
-    parts += shown_images(sheet, message, image, lambda text: {"text": text})
+def _user(sheet: Draft, message: Message) -> None:
     blank = user_text(message) if _was_taken(sheet, message) else NO_TEXT
-    return ENCLOSURE.shown(sheet, message, parts) or [{"text": blank}]
+    sheet.messages.append({"role": "user", "parts": CONTENT.blocks(sheet, message, blank)})
 
 
 def _was_taken(sheet: Draft, message: Message) -> bool:
@@ -359,18 +298,18 @@ def _model(sheet: Draft, message: Message) -> None:
             if out := written(part, message, sheet, signed):
                 parts.append(out)
             elif taken and isinstance(part, Text) and "block" not in part.wire:
-                parts.append({"text": part.text})
+                parts.append(text_part(part.text))
     if all(part.get("thought") for part in parts) and not (parts and taken):
         sheet.leave_out(message, "empty message")
         return
     calls = any("functionCall" in part for part in parts)
     # The conversation begins with the user, and a call follows a user's turn or a function's.
     if not sheet.messages or (calls and sheet.last.get("role") == "model"):
-        sheet.bridge({"role": "user", "parts": [{"text": GO_ON}]})
+        sheet.bridge({"role": "user", "parts": [text_part(GO_ON)]})
     sheet.messages.append({"role": "model", "parts": parts})
 
 
-def _responses(sheet: Draft, message: Message) -> list[JsonObject]:
+def _responses(sheet: Draft, message: Message) -> None:
     """One response a call, in the calls' order; without an id where the call had none."""
     called = [part["functionCall"] for part in sheet.last.get("parts") or () if "functionCall" in part]
     results = [part for part in message.parts if isinstance(part, Result)]
@@ -378,7 +317,8 @@ def _responses(sheet: Draft, message: Message) -> list[JsonObject]:
     order = {call.get("id"): place for place, call in enumerate(called)}
     if named:
         results.sort(key=lambda part: order.get(part.call_id, len(order)))
-    return [function_response(part, sheet, with_id=not called or part.call_id in named) for part in results]
+    parts = [function_response(part, sheet, with_id=not called or part.call_id in named) for part in results]
+    sheet.messages.append({"role": "user", "parts": parts})
 
 
 def _note(sheet: Draft, message: Message) -> None:
@@ -387,7 +327,7 @@ def _note(sheet: Draft, message: Message) -> None:
         sheet.leave_out(message, "effort is set for the whole request, which may move the prefix")
     if not texts(message):
         return
-    added = {"text": note_text(message)}
+    added = text_part(note_text(message))
     parts = sheet.unsent.get("parts") or []
     if sheet.unsent.get("role") == "user" and not any("functionResponse" in part for part in parts):
         sheet.messages[-1] = {**sheet.last, "parts": [*parts, added]}
@@ -398,14 +338,14 @@ def _note(sheet: Draft, message: Message) -> None:
 def _end(sheet: Draft) -> None:
     given_back = sheet.messages and sheet.given_back == len(sheet.messages)
     if not sheet.messages or (sheet.last.get("role") == "model" and not given_back):
-        sheet.bridge({"role": "user", "parts": [{"text": GO_ON}]})
+        sheet.bridge({"role": "user", "parts": [text_part(GO_ON)]})
 
 
 def _body(sheet: Draft, prompt: Prompt) -> JsonObject:
     ask = sheet.ask
     body: JsonObject = {}
     if prompt.system.strip():
-        body["systemInstruction"] = {"parts": [{"text": prompt.system}]}
+        body["systemInstruction"] = {"parts": [text_part(prompt.system)]}
     if tools := sheet.tools(prompt):
         body["tools"] = _tools(sheet, tools)
     body["contents"] = sheet.messages
@@ -426,7 +366,7 @@ def _tools(sheet: Draft, tools: list[JsonObject]) -> list[JsonObject]:
 
 
 NATIVE = Native((FORMAT,), "@part", "@tools", "@declaration", ("gemini",))
-WRITER = Writer(FORMAT, giving_back(write), _body, NATIVE, end=_end)
+WRITER = Writer(FORMAT, giving_back(by_role(_user, _model, _responses, _note)), _body, NATIVE, end=_end)
 
 
 # The REST body as the keyword arguments of google-genai's `client.models.generate_content`.

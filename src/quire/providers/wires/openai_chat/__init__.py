@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from quire.errors import FormatError
-from quire.providers.convert import from_url, image_json
 from quire.providers.incoming import (
-    ReplyStream,
-    from_reply,
-    identified,
+    ReplyReader,
     listed,
     not_a_reply,
     number_in,
     object_in,
     objects,
-    read_back,
     read_messages,
     refused,
     sub,
@@ -40,13 +37,13 @@ from quire.providers.prefix import (
     unmarked_in,
     with_control,
 )
-from quire.providers.provider_tools import tools_in
+from quire.providers.provider_tools import tool_json, tools_in
 from quire.providers.rules.openai import CHAT_RULES
 from quire.providers.spelling import dialect_of, parsed_arguments
 from quire.providers.usage import chat_usage, usage
 from quire.providers.wires import ModelCall, Wire
-from quire.providers.wires.openai_chat.write import ENCLOSURE, FORMAT, WRITER, text_of, thought_of, tool_definition
-from quire.values import Entry, Json, JsonObject, Reply, Request, Usage, call, respond, result, system, think, user
+from quire.providers.wires.openai_chat.write import CONTENT, FORMAT, WRITER, thought_of, tool_definition
+from quire.values import Entry, Json, JsonObject, Reply, Usage, call, respond, result, system, think
 
 # Where servers put what a model thought.
 _THOUGHTS = ("reasoning_content", "reasoning")
@@ -57,67 +54,20 @@ _SHOWN = {
 }
 
 
-def import_messages(value: Any, model: str = "") -> list[Entry]:
-    """Entries of a list of messages, or of an object that holds one under `messages` (a trace, a request)."""
-    return read_messages(value, model, FORMAT, _head_entries, _entries)
-
-
-def _head_entries(request: JsonObject, model: str) -> list[Entry]:
-    return tools_in(request, model, FORMAT, tool_entry, tool_definition)
-
-
-def export_messages(entries: Iterable[Entry]) -> Json:
-    """The messages of a thread; with tools, the object a request holds them in."""
-    return exported_chat(entries, WRITER, whole_message(_entries), tool_definition)
-
-
-def parse_reply(value: Any, provider: str = FORMAT, model: str = "", names: Iterable[str] = ()) -> Reply:
-    """Entries and usage of a chat completion; `names` are the tools' own, where some had to be respelled."""
-    reply = object_in(value, "a chat completion")
-    if reply.get("error"):
-        raise refused(reply["error"])
-    choices = reply.get("choices")
-    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        raise FormatError("a chat completion without choices", hint="An error body is no reply; check the status.")
-    message = choices[0].get("message")
-    if not isinstance(message, dict):
-        raise not_a_reply("a chat completion without a message")
-    asked, model = model, str(reply.get("model") or model)
-    return Reply(
-        entries=tuple(entries_of_reply(message, provider, model, names, asked)),
-        usage=usage(provider, reply),
-        stop=str(choices[0].get("finish_reason") or ""),
-        id=str(reply.get("id") or ""),
-        model=model,
-    )
-
-
-def entries_of_reply(
-    message: JsonObject, provider: str, model: str, names: Iterable[str], asked: str = ""
-) -> list[Entry]:
-    """What a reply's message says, with names as the tools' owner wrote them."""
-    info = model_info(f"{provider}:{model}")
-    entries = identified(_assistant(without_nulls(message)))
-    return from_reply(entries, FORMAT, model, read_back(names, dialect_of(info).names), asked=asked)
-
-
 def tool_entry(tool: JsonObject) -> JsonObject:
     """{"type": "function", "function": {…}} -> the tool as entries define it."""
     function = sub(tool, "function") or sub(tool, "custom") or tool
-    return {
-        "name": str(function.get("name") or function.get("type") or ""),
-        "description": str(function.get("description") or ""),
-        "parameters": sub(function, "parameters") or {"type": "object", "properties": {}},
-    }
+    name = function.get("name") or function.get("type")
+    return tool_json(name, function.get("description"), sub(function, "parameters"))
 
 
 def _entries(message: Json, where: str = "message") -> list[Entry]:
     role = message.get("role") if isinstance(message, dict) else None
     match role:
         case "system" | "developer":
-            return [system(text_of(message.get("content")))]
+            return [system(CONTENT.text_of(message.get("content")))]
         case "user":
-            return [_user(message.get("content"))]
+            return [CONTENT.entry(message.get("content"))]
         case "assistant":
             first, *rest = _assistant(message)
             besides = [name for name in message if message[name] and name not in _SHOWN and name[0] != "_"]
@@ -126,25 +76,10 @@ def _entries(message: Json, where: str = "message") -> list[Entry]:
             # Servers of the old function calls name no id: the function's name stands in for it.
             call_id = str(message.get("tool_call_id") or message.get("name") or "")
             failed = True if message.get("_err") is True else None
-            return [result(call_id, content=text_of(message.get("content")), error=failed)]
+            return [result(call_id, content=CONTENT.text_of(message.get("content")), error=failed)]
     raise FormatError(
         f"{where}: unknown role {role!r}", hint="Roles are system, developer, user, assistant, tool, function."
     )
-
-
-def _user(content: Json) -> Entry:
-    images = [
-        image_json(from_url(_url(part)))
-        for part in (content if isinstance(content, list) else ())
-        if isinstance(part, dict) and part.get("type") == "image_url"
-    ]
-    parts = [part for part in (content if isinstance(content, list) else ()) if isinstance(part, dict)]
-    return user(text_of(content), images=images or None, wire=ENCLOSURE.origin(parts, first=True))
-
-
-def _url(part: JsonObject) -> str:
-    given = part.get("image_url")
-    return str(given.get("url") or "") if isinstance(given, dict) else str(given or "")
 
 
 def _assistant(message: JsonObject) -> list[Entry]:
@@ -152,11 +87,13 @@ def _assistant(message: JsonObject) -> list[Entry]:
     out = []
     field = next((name for name in _THOUGHTS if message.get(name)), "")
     thought = message.get(field or "thinking") or thought_of(message.get("content"))
-    if thought or message.get("reasoning_details"):
-        came = {**(_details(message) or {}), **({"field": field} if field else {})}
-        out.append(think(str(thought), wire=came or None))
+    # Thinking in its provider's own form (signatures, encrypted), which some servers want back.
+    details = listed(message, "reasoning_details")
+    if thought or details:
+        came = {"block": {"reasoning_details": details}} if details else {}
+        out.append(think(str(thought), wire=came | ({"field": field} if field else {}) or None))
     audio = sub(message, "audio")
-    text = text_of(message.get("content")) or message.get("refusal") or audio.get("transcript")
+    text = CONTENT.text_of(message.get("content")) or message.get("refusal") or audio.get("transcript")
     if text or audio or message.get("images"):
         out.append(respond(str(text or ""), wire=_besides(message)))
     out += [_call(each) for each in objects(message, "tool_calls") if _is_called(each)]
@@ -177,12 +114,6 @@ def _besides(message: JsonObject) -> JsonObject | None:
     fields = ("annotations", "audio", "images", "executed_tools")
     kept = {field: message[field] for field in fields if message.get(field)}
     return {"block": kept} if kept else None
-
-
-def _details(message: JsonObject) -> JsonObject | None:
-    """Thinking in its provider's own form (signatures, encrypted), which some servers want back."""
-    details = listed(message, "reasoning_details")
-    return {"block": {"reasoning_details": details}} if details else None
 
 
 def _call(given: JsonObject) -> Entry:
@@ -223,13 +154,13 @@ class _Call:
         return {"id": self.id, "type": kind, kind: called, **self.others}
 
 
-class ChatStream(ReplyStream):
+class ChatReader(ReplyReader):
     """Gathers chunks; nothing of a chat message is whole before its finish_reason has come."""
 
     format = FORMAT
     ending = "its finish_reason"
 
-    def __init__(self, provider: str = FORMAT, model: str = "", names: Iterable[str] = ()) -> None:
+    def __init__(self, provider: str, model: str, names: Iterable[str]) -> None:
         super().__init__(provider, model, names)
         self.text: dict[str, list[str]] = {}
         # Whatever else the message holds: annotations, images, reasoning_details.
@@ -237,6 +168,23 @@ class ChatStream(ReplyStream):
         self.audio: JsonObject = {}
         self.calls: dict[int, _Call] = {}
         self.tier: JsonObject = {}
+
+    def whole(self, value: Any) -> Reply:
+        reply = object_in(value, "a chat completion")
+        if reply.get("error"):
+            raise refused(reply["error"])
+        choices = reply.get("choices")
+        if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+            raise FormatError("a chat completion without choices", hint="An error body is no reply; check the status.")
+        message = choices[0].get("message")
+        if not isinstance(message, dict):
+            raise not_a_reply("a chat completion without a message")
+        self.model = str(reply.get("model") or self.model)
+        return self._reply(reply, self._said(message), choices[0].get("finish_reason"), reply.get("id"))
+
+    def _said(self, message: JsonObject) -> list[Entry]:
+        self.spelling = dialect_of(model_info(f"{self.provider}:{self.model}")).names
+        return _assistant(without_nulls(message))
 
     def feed(self, event: Any) -> list[Entry]:
         """Take one chunk; the entries that it finished."""
@@ -254,15 +202,8 @@ class ChatStream(ReplyStream):
         self.model = text_in(chunk, "model") or self.model
         if chunk.get("service_tier"):
             self.tier = {"service_tier": chunk["service_tier"]}
-        self._usage(chunk)
-        return self._choices(objects(chunk, "choices"))
-
-    def _usage(self, chunk: JsonObject) -> None:
-        if chunk.get("usage") or chunk.get("x_groq") or chunk.get("timings"):
-            self.reported |= {key: chunk[key] for key in ("usage", "x_groq", "timings") if chunk.get(key)}
-
-    def _choices(self, choices: list[JsonObject]) -> list[Entry]:
-        for choice in choices:
+        self.reported |= {key: chunk[key] for key in ("usage", "x_groq", "timings") if chunk.get(key)}
+        for choice in objects(chunk, "choices"):
             if choice.get("index"):
                 continue  # only the first of several answers is recorded
             self._delta(sub(choice, "delta"))
@@ -273,7 +214,7 @@ class ChatStream(ReplyStream):
     def _delta(self, delta: JsonObject) -> None:
         if isinstance(content := delta.get("content"), list):
             # Mistral streams parts: thinking and text.
-            delta = {**delta, "content": text_of(content), "thinking": thought_of(content)}
+            delta = {**delta, "content": CONTENT.text_of(content), "thinking": thought_of(content)}
         for place, kind, fields in ((0, "think", (*_THOUGHTS, "thinking")), (1, "respond", ("content", "refusal"))):
             given = [(field, text) for field in fields if (text := text_in(delta, field))]
             for number, (field, text) in enumerate(given):
@@ -284,18 +225,15 @@ class ChatStream(ReplyStream):
             if field not in _GATHERED and value is not None:
                 grows = isinstance(value, list)
                 self.others[field] = [*listed(self.others, field), *value] if grows else value
-        self._audio(sub(delta, "audio"))
+        for field, value in (audio := sub(delta, "audio")).items():
+            # Sound comes in pieces, and what is said in it beside them.
+            grows = field in ("data", "transcript")
+            self.audio[field] = self.audio.get(field, "") + self.tally.add(text_in(audio, field)) if grows else value
         for piece in objects(delta, "tool_calls"):
             self._call(piece)
         if function := sub(delta, "function_call"):
             # The old form: one call, known by its name.
             self._call({"index": 0, "id": function.get("name"), "function": function})
-
-    def _audio(self, piece: JsonObject) -> None:
-        """Sound comes in pieces, and what is said in it beside them."""
-        for field, value in piece.items():
-            grows = field in ("data", "transcript")
-            self.audio[field] = self.audio.get(field, "") + self.tally.add(text_in(piece, field)) if grows else value
 
     def _call(self, piece: JsonObject) -> None:
         # Some servers leave the index out and send calls whole.
@@ -315,9 +253,9 @@ class ChatStream(ReplyStream):
     def _finish(self, stop: str) -> list[Entry]:
         if self.stop:
             return []
-        self.entries = entries_of_reply(self._message(), self.provider, self.model, self.names, self.asked)
+        added = self._add(self._said(self._message()))
         self.stop = stop
-        return self.entries
+        return added
 
     def _message(self) -> JsonObject:
         out: JsonObject = {field: "".join(pieces) for field, pieces in self.text.items()}
@@ -341,11 +279,6 @@ class ChatStream(ReplyStream):
             yield {"kind": "respond", "text": spoken}
         for each in self.calls.values():
             yield {"kind": "call", "name": each.name, "text": "".join(each.arguments)}
-
-
-def _other(body: JsonObject) -> str:
-    """Whoever says "openai" may mean either format."""
-    return "openai-responses" if "input" in body and "messages" not in body else ""
 
 
 # Where a request keeps what is cached.
@@ -375,34 +308,30 @@ def _message(message: Json, index: int) -> Unit:
     return Unit(("messages", index), section, role, message, tuple(parts), (compared,))
 
 
-def _path(request: Request, streamed: bool) -> str:
-    """A request with a prompt is one text, for an engine to continue."""
-    return "/completions" if "prompt" in request.body else "/chat/completions"
-
-
-_CALL = ModelCall(
-    sdk="openai",
-    method="chat.completions.create",
-    streaming={"stream": True, "stream_options": {"include_usage": True}},
-    ends_in_done=True,
-    path=_path,
-    version_in_url=True,
-    key_prefix="Bearer ",
-)
+_head_entries = partial(tools_in, format=FORMAT, read=tool_entry, define=tool_definition)
 
 WIRE = Wire(
     name=FORMAT,
-    imports=import_messages,
-    exports=export_messages,
+    imports=partial(read_messages, format=FORMAT, head=_head_entries, read=_entries),
+    exports=partial(exported_chat, writer=WRITER, original=whole_message(_entries), define=tool_definition),
     writer=WRITER,
     layout=Layout(chat_head, "messages", _message),
-    read=parse_reply,
-    stream=ChatStream,
+    reader=ChatReader,
     usage=chat_usage,
     mark=with_control,
     thinking=lambda info: info.features.reasoning_content != "never",
     rules=CHAT_RULES,
-    call=_CALL,
-    other=_other,
+    call=ModelCall(
+        sdk="openai",
+        method="chat.completions.create",
+        streaming={"stream": True, "stream_options": {"include_usage": True}},
+        ends_in_done=True,
+        # A request with a prompt is one text, for an engine to continue.
+        path=lambda request, streamed: "/completions" if "prompt" in request.body else "/chat/completions",
+        version_in_url=True,
+        key_prefix="Bearer ",
+    ),
+    # Whoever says "openai" may mean either format.
+    other=lambda body: "openai-responses" if "input" in body and "messages" not in body else "",
     tools_in_words=True,
 )

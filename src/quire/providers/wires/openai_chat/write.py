@@ -5,32 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from quire.providers.convert import (
-    Enclosure,
+    UserContent,
     came_to,
+    from_url,
     is_from,
     is_web,
     leave_out_block,
     leave_out_thinking,
     own_block,
-    shown_images,
     to_url,
 )
-from quire.providers.incoming import joined_text
-from quire.providers.models import ModelInfo, same_model
-from quire.providers.outgoing import giving_back, told_in_front
+from quire.providers.models import same_model
+from quire.providers.outgoing import by_role, giving_back, told_in_front
 from quire.providers.prefix import NO_REPLY, unmarked
 from quire.providers.provider_tools import Native
-from quire.providers.rendering import (
-    GO_ON,
-    Draft,
-    Options,
-    Writer,
-    note_text,
-    text_block,
-    texts,
-    user_text,
-    wanted_effort,
-)
+from quire.providers.rendering import GO_ON, Draft, Writer, note_text, text_block, texts, user_text, wanted_effort
 from quire.providers.rules.grammar import obj
 from quire.providers.spelling import Spelling, alternates, compact, dialect_of, in_parts, object_text
 from quire.values import Call, Image, Json, JsonObject, Message, Part, Prompt, Result, Text, Think
@@ -40,26 +29,10 @@ from quire.values import Call, Image, Json, JsonObject, Message, Part, Prompt, R
 FORMAT = "openai-chat"
 
 
-def text_of(content: Json) -> str:
-    """The text of a message's content; parts that are no text and no image are named in brackets."""
-    return joined_text(content, _part_text)
-
-
 def thought_of(content: Json) -> str:
     """Thinking that stands among the parts of the content, as Mistral writes it."""
     parts = [part for part in (content if isinstance(content, list) else ()) if isinstance(part, dict)]
-    return "\n".join(text_of(part.get("thinking")) for part in parts if part.get("type") == "thinking")
-
-
-def _part_text(part: Json) -> str:
-    if not isinstance(part, dict):
-        return str(part)
-    if part.get("text") is not None:
-        return str(part["text"])
-    if part.get("type") == "refusal":
-        return str(part.get("refusal") or "")
-    kind = _kind(part)
-    return f"[{kind}]" if kind else ""
+    return "\n".join(CONTENT.text_of(part.get("thinking")) for part in parts if part.get("type") == "thinking")
 
 
 def _kind(part: JsonObject) -> str:
@@ -68,30 +41,37 @@ def _kind(part: JsonObject) -> str:
     return "" if part.get("text") is not None or kind in ("text", "image_url", "thinking", "refusal") else kind
 
 
-ENCLOSURE = Enclosure(_kind, text_of)
+def _image(part: JsonObject) -> Image | None:
+    given = part.get("image_url")
+    url = given.get("url") if isinstance(given, dict) else given
+    return from_url(str(url or "")) if part.get("type") == "image_url" else None
 
+
+def show_image(image: Image) -> JsonObject | None:
+    """An image by its address or its data."""
+    if not (image.data or is_web(image.url)):
+        return None
+    return {"type": "image_url", "image_url": {"url": to_url(image)}}
+
+
+CONTENT = UserContent(kind=_kind, image=_image, show=show_image, say=text_block, texts=("text", "refusal"))
 
 _NAMES = Spelling()
 # Who takes audio and files in a message.
 _TAKES_FILES = frozenset({"openai", "azure"})
 
+# A message's own Chat messages by its role; a note that is text joins the message before it.
 
-def write(sheet: Draft, message: Message) -> None:
-    """Add a message's own Chat messages; a note that is text joins the message before it."""
-    match message.role:
-        case "user":
-            _take_turns(sheet, "user", message)
-            named = _also(_imported_message(sheet, message.parts))
-            sheet.messages.append({"role": "user", **named, "content": _user_content(sheet, message)})
-        case "assistant":
-            _assistant(sheet, message)
-        case "tool":
-            results = [part for part in message.parts if isinstance(part, Result)]
-            sheet.messages += [_tool_message(sheet, part) for part in results]
-        case "note":
-            _note(sheet, message)
-        case "tools":
-            sheet.add_tools_in_front(message)
+
+def _user(sheet: Draft, message: Message) -> None:
+    _take_turns(sheet, "user", message)
+    named = _also(_imported_message(sheet, message.parts))
+    sheet.messages.append({"role": "user", **named, "content": _user_content(sheet, message)})
+
+
+def _results(sheet: Draft, message: Message) -> None:
+    results = [part for part in message.parts if isinstance(part, Result)]
+    sheet.messages += [_tool_message(sheet, part) for part in results]
 
 
 def _take_turns(sheet: Draft, role: str, message: Message | None = None) -> None:
@@ -116,7 +96,7 @@ def _content(sheet: Draft, text: str) -> str | list[JsonObject]:
 
 
 def _user_content(sheet: Draft, message: Message) -> str | list[JsonObject]:
-    if (came := ENCLOSURE.as_it_came(sheet, message)) is not None and _takes(sheet, message):
+    if (came := CONTENT.as_it_came(sheet, message)) is not None and _takes(sheet, message):
         return came
     text = user_text(message)
     images = [part for part in message.parts if isinstance(part, Image)]
@@ -124,10 +104,10 @@ def _user_content(sheet: Draft, message: Message) -> str | list[JsonObject]:
         sheet.leave_out(message, f"{sheet.info.provider}:{sheet.info.model} takes no images")
         text, images = "\n\n".join([*texts(message), *["[image]"] * len(images)]), []
     parts = [text_block(text)] if text else []
-    parts += shown_images(sheet, message, image_part, text_block) if images else []
+    parts += CONTENT.images(sheet, message) if images else []
     if sheet.info.provider not in _TAKES_FILES:
-        ENCLOSURE.left_out(sheet, message)
-    elif (shown := ENCLOSURE.shown(sheet, message, parts)) is not parts:
+        CONTENT.left_out(sheet, message)
+    elif (shown := CONTENT.shown(sheet, message, parts)) is not parts:
         return shown
     return parts if images else _content(sheet, text)
 
@@ -139,13 +119,6 @@ def _takes(sheet: Draft, message: Message) -> bool:
         return True
     images = any(isinstance(part, Image) for part in message.parts)
     return not wire.get("encloses") and (sheet.info.features.images or not images)
-
-
-def image_part(image: Image) -> JsonObject | None:
-    """An image by its address or its data."""
-    if not (image.data or is_web(image.url)):
-        return None
-    return {"type": "image_url", "image_url": {"url": to_url(image)}}
 
 
 def _assistant(sheet: Draft, message: Message) -> None:
@@ -189,7 +162,7 @@ def _besides(came: JsonObject, text: str) -> JsonObject:
     if audio := obj(came.get("audio")).get("id"):
         # What it heard itself say is named, not told again.
         out |= {"audio": {"id": audio}, "content": None}
-    elif isinstance(parts := came.get("content"), list) and text_of(parts) == text:
+    elif isinstance(parts := came.get("content"), list) and CONTENT.text_of(parts) == text:
         out["content"] = parts
     elif "refusal" in out and out["refusal"] == text:
         out["content"] = None
@@ -249,7 +222,7 @@ def _call(sheet: Draft, part: Call) -> JsonObject:
 
 def _tool_message(sheet: Draft, part: Result) -> JsonObject:
     came = _imported_message(sheet, [part])
-    same = isinstance(came.get("content"), list) and text_of(came["content"]) == part.text
+    same = isinstance(came.get("content"), list) and CONTENT.text_of(came["content"]) == part.text
     content = came["content"] if same else _content(sheet, part.text)
     asked = next((each for each in reversed(sheet.messages) if each.get("role") == "assistant"), {})
     if asked.get("function_call"):
@@ -283,14 +256,12 @@ def _with_text(message: JsonObject, text: str) -> JsonObject:
     return {**message, "content": f"{content}\n\n{text}" if content else text}
 
 
-def _continues(info: ModelInfo) -> bool:
-    """Whether a last message of its own is taken up again; Mistral does so only where that message says so."""
-    return info.features.prefill and info.features.user_after_tool
-
-
 def _end(sheet: Draft) -> None:
     """Templates answer a user or a tool; a last assistant message is continued only where that is known."""
-    if sheet.last.get("role") == "assistant" and not (_continues(sheet.info) or sheet.last.get("prefix")):
+    features = sheet.info.features
+    # Mistral does so only where that message says so.
+    continued = (features.prefill and features.user_after_tool) or sheet.last.get("prefix")
+    if sheet.last.get("role") == "assistant" and not continued:
         _take_turns(sheet, "assistant")
     elif sheet.last.get("role") == "system" and alternates(sheet.info):
         sheet.bridge({"role": "user", "content": _content(sheet, GO_ON)})
@@ -302,7 +273,7 @@ def _body(sheet: Draft, prompt: Prompt) -> JsonObject:
     messages = sheet.messages
     heads = [prompt.system] if prompt.system and sheet.info.features.template else prompt.systems
     instructions = told_in_front(
-        sheet, prompt, heads, text_of, lambda text: {"role": "system", "content": _content(sheet, text)}
+        sheet, prompt, heads, CONTENT.text_of, lambda text: {"role": "system", "content": _content(sheet, text)}
     )
     messages = [*instructions, *messages]
     if not sheet.messages and (not prompt.front or alternates(sheet.info)):
@@ -314,17 +285,17 @@ def _body(sheet: Draft, prompt: Prompt) -> JsonObject:
         body[dialect.max_tokens] = ask.max_tokens
     if effort := sheet.effort or ask.effort:
         body["reasoning_effort"] = effort
-    return {**body, **_key(sheet.info, ask), **ask.extra}
+    return {**body, **_key(sheet), **ask.extra}
 
 
-def _key(info: ModelInfo, ask: Options) -> JsonObject:
-    field, place = info.cache.key, dialect_of(info).key_in
-    if not (ask.key and field) or place == "header":
+def _key(sheet: Draft) -> JsonObject:
+    field, key, place = sheet.info.cache.key, sheet.ask.key, dialect_of(sheet.info).key_in
+    if not (key and field) or place == "header":
         return {}
     if field == "id_slot":
         # llama.cpp numbers its slots; a name says nothing to it.
-        return {"extra_body": {field: int(ask.key)}} if ask.key.isdecimal() else {}
-    return {field: ask.key} if place == "body" else {"extra_body": {field: ask.key}}
+        return {"extra_body": {field: int(key)}} if key.isdecimal() else {}
+    return {field: key} if place == "body" else {"extra_body": {field: key}}
 
 
 def _headers(sheet: Draft) -> dict[str, str]:
@@ -343,6 +314,5 @@ def tool_definition(tool: JsonObject, names: Spelling = _NAMES) -> JsonObject:
 
 
 NATIVE = Native((FORMAT,), anywhere=True)
-WRITER = Writer(
-    FORMAT, giving_back(write), _body, NATIVE, end=_end, headers=_headers, ids=lambda info: dialect_of(info).ids
-)
+_write = giving_back(by_role(_user, _assistant, _results, _note))
+WRITER = Writer(FORMAT, _write, _body, NATIVE, end=_end, headers=_headers, ids=lambda info: dialect_of(info).ids)

@@ -11,16 +11,14 @@ from msgspec.structs import replace
 
 from quire.errors import FormatError
 from quire.providers.incoming import (
-    ReplyStream,
+    ReplyReader,
     check_content,
     from_reply,
-    identified,
     listed,
     not_a_reply,
     number_in,
     object_in,
     objects,
-    read_back,
     refused,
     sub,
     tagged,
@@ -29,7 +27,7 @@ from quire.providers.incoming import (
     without_nulls,
 )
 from quire.providers.models import model_info
-from quire.providers.outgoing import exported
+from quire.providers.outgoing import exported_request
 from quire.providers.prefix import (
     Layout,
     Section,
@@ -43,22 +41,20 @@ from quire.providers.prefix import (
     unmarked_in,
     with_control,
 )
-from quire.providers.provider_tools import offered, tools_in, typed
+from quire.providers.provider_tools import offered, tool_json, tools_in, typed
 from quire.providers.rules.openai_responses import RESPONSES_RULES, kind_of
-from quire.providers.usage import responses_usage, usage
+from quire.providers.usage import responses_usage
 from quire.providers.wires import Format, ModelCall, Wire
 from quire.providers.wires.openai_responses.write import (
+    CONTENT,
     FORMAT,
-    NAMES,
     NATIVE,
     WRITER,
     assistant_entry,
     is_named,
     is_served,
     result_entry,
-    text_of,
     tool_definition,
-    user_entry,
 )
 from quire.values import SPOKEN, Entry, Json, JsonObject, Reply, note, respond, system
 
@@ -71,7 +67,7 @@ def import_messages(value: Any, model: str = "", format: str = FORMAT) -> list[E
     begun = isinstance(value, dict) and bool(value.get("previous_response_id") or value.get("conversation"))
     if isinstance(value, dict):
         model = model or str(value.get("model") or "")
-        out += tools_in(value, model, format, tool_entry, tool_definition)
+        out += tools_in(value, model, format=format, read=tool_entry, define=tool_definition)
         if (told := value.get("instructions")) is not None:
             out.append(system(str(told), wire={"format": format, "system": told}))
         value = value.get("input")
@@ -95,7 +91,9 @@ def import_messages(value: Any, model: str = "", format: str = FORMAT) -> list[E
             out += from_reply([entry], format, model, begun=speaking)
             speaking = True
         else:
-            out += tagged([_without_block(entry)], format, item, model)
+            # An item that is kept whole as the entry's message is not kept twice.
+            wire = {key: value for key, value in entry.wire.items() if key != "block"}
+            out += tagged([replace(entry, body={**entry.body, "wire": wire})], format, item, model)
             speaking = False
     return out
 
@@ -113,49 +111,11 @@ def _answering(entry: Entry, item: JsonObject, waiting: dict[str, str]) -> Entry
     return entry
 
 
-def _without_block(entry: Entry) -> Entry:
-    """An item that is kept whole as the entry's message is not kept twice."""
-    wire = {key: value for key, value in entry.wire.items() if key != "block"}
-    return replace(entry, body={**entry.body, "wire": wire})
-
-
-def export_messages(entries: Iterable[Entry], format: str = FORMAT) -> Json:
-    """The items; with instructions or tools apart from them, the object a request holds them in."""
-    out = exported(entries, WRITER, own_item, model_info(f"{FORMAT}:"), format)
-    head: JsonObject = {}
-    if defined := out.listed_tools(format, tool_definition):
-        head["tools"] = defined
-    if out.system:
-        head["instructions"] = out.system_as(format, out.system.text)
-    return {**head, "input": out.messages} if head else out.messages
-
-
 def own_item(group: list[Entry], format: str) -> list[JsonObject] | None:
     """The items that entries came from; every entry has its own."""
     items = [entry.wire.get("message") or entry.wire.get("block") for entry in group]
     came = all(entry.wire.get("format") in NATIVE.formats for entry in group) and all(items)
     return [item for item in items if item] if came else None
-
-
-def parse_reply(value: Any, provider: str = FORMAT, model: str = "", names: Iterable[str] = ()) -> Reply:
-    """Entries and usage of a response."""
-    reply = object_in(value, "a response")
-    if reply.get("error"):
-        raise refused(reply["error"])
-    if not isinstance(reply.get("output"), list):
-        raise not_a_reply("a response without output")
-    asked, model = model, str(reply.get("model") or model)
-    return Reply(
-        entries=tuple(
-            from_reply(
-                identified(entries_of(reply["output"], provider)), FORMAT, model, read_back(names, NAMES), asked=asked
-            )
-        ),
-        usage=usage(provider, reply),
-        stop=stop_of(reply),
-        id=str(reply.get("id") or ""),
-        model=model,
-    )
 
 
 def carried_out(items: list[Any], provider: str | None = None) -> set[int]:
@@ -213,11 +173,7 @@ def stop_of(reply: JsonObject) -> str:
 
 def tool_entry(tool: JsonObject) -> JsonObject:
     """A tool as entries define it; a hosted tool is known by its type."""
-    return {
-        "name": str(tool.get("name") or tool.get("type") or ""),
-        "description": str(tool.get("description") or ""),
-        "parameters": sub(tool, "parameters") or {"type": "object", "properties": {}},
-    }
+    return tool_json(tool.get("name") or tool.get("type"), tool.get("description"), sub(tool, "parameters"))
 
 
 # What only a client sends; an output of the provider's own tools may go without a call's id.
@@ -234,9 +190,9 @@ def _entry(item: Json, after: str, where: str, served: bool) -> tuple[Entry, str
     if kind == "message":
         check_content(item, where)
     if kind == "message" and role in ("system", "developer"):
-        return system(text_of(item.get("content"))), ""
+        return system(CONTENT.text_of(item.get("content"))), ""
     if kind == "message" and role == "user":
-        return user_entry(item.get("content")), ""
+        return CONTENT.entry(item.get("content")), ""
     if kind == "message" and role != "assistant":
         raise FormatError(f"{where}: unknown role {role!r}", hint="Roles are user, assistant, system, developer.")
     named = item.get("call_id") or kind == "local_shell_call_output"
@@ -279,14 +235,14 @@ _SHOWN = {
 }
 
 
-class ResponsesStream(ReplyStream):
+class ResponseReader(ReplyReader):
     """Gathers events; a reasoning item's encrypted content is taken from its end alone."""
 
     format = FORMAT
     ending = "response.completed"
 
-    def __init__(self, provider: str = FORMAT, model: str = "", names: Iterable[str] = ()) -> None:
-        super().__init__(provider, model, names, NAMES)
+    def __init__(self, provider: str, model: str, names: Iterable[str]) -> None:
+        super().__init__(provider, model, names)
         # Items by their place in the output, and how many of them are entries.
         self.done: dict[int, JsonObject] = {}
         self.shown = 0
@@ -295,6 +251,15 @@ class ResponsesStream(ReplyStream):
         self.pieces: dict[int, list[str]] = {}
         # To resume a background response: GET /responses/{id}?stream=true&starting_after=N.
         self.sequence_number = -1
+
+    def whole(self, value: Any) -> Reply:
+        reply = object_in(value, "a response")
+        if reply.get("error"):
+            raise refused(reply["error"])
+        if not isinstance(reply.get("output"), list):
+            raise not_a_reply("a response without output")
+        self.model = str(reply.get("model") or self.model)
+        return self._reply(reply, entries_of(reply["output"], self.provider), stop_of(reply), reply.get("id"))
 
     def feed(self, event: Any) -> list[Entry]:
         """Take one event; the entries that it finished."""
@@ -369,11 +334,6 @@ def _unfinished(item: JsonObject, text: str) -> JsonObject:
     return {"kind": kinds.get(str(item.get("type")), "respond"), **name, "text": text}
 
 
-def _other(body: JsonObject) -> str:
-    """Whoever says "openai" may mean either format."""
-    return "openai-chat" if "messages" in body and "input" not in body else ""
-
-
 # Where a request keeps what is cached.
 
 
@@ -418,29 +378,31 @@ def _diagnosed(body: JsonObject, previous_id: str | None) -> JsonObject:
     return {**body, "prompt_cache_options": options}
 
 
-_CALL = ModelCall(
-    sdk="openai",
-    method="responses.create",
-    streaming={"stream": True},
-    path=lambda request, streamed: "/responses",
-    version_in_url=True,
-    key_prefix="Bearer ",
+_export = partial(
+    exported_request, writer=WRITER, original=own_item, define=tool_definition, system="instructions", messages="input"
 )
 
 WIRE = Wire(
     name=FORMAT,
     imports=import_messages,
-    exports=export_messages,
+    exports=_export,
     writer=WRITER,
     layout=Layout(_head, "input", _item, _items),
-    read=parse_reply,
-    stream=ResponsesStream,
+    reader=ResponseReader,
     usage=responses_usage,
     mark=with_control,
     diagnosed=_diagnosed,
     rules=RESPONSES_RULES,
-    call=_CALL,
-    other=_other,
+    call=ModelCall(
+        sdk="openai",
+        method="responses.create",
+        streaming={"stream": True},
+        path=lambda request, streamed: "/responses",
+        version_in_url=True,
+        key_prefix="Bearer ",
+    ),
+    # Whoever says "openai" may mean either format.
+    other=lambda body: "openai-chat" if "messages" in body and "input" not in body else "",
 )
 
 
@@ -449,6 +411,6 @@ WIRE = Wire(
 AGENTS = Format(
     name="openai-agents",
     imports=partial(import_messages, format="openai-agents"),
-    exports=partial(export_messages, format="openai-agents"),
+    exports=partial(_export, format="openai-agents"),
     like=FORMAT,
 )

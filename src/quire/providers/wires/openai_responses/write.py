@@ -6,19 +6,17 @@ from itertools import groupby
 
 from quire.errors import FormatError
 from quire.providers.convert import (
-    Enclosure,
+    UserContent,
     from_url,
-    image_json,
     is_web,
     leave_out_block,
     leave_out_thinking,
     own_block,
-    shown_images,
     to_url,
     was_sent,
 )
-from quire.providers.incoming import joined_text, objects
-from quire.providers.outgoing import as_sent, giving_back, told_in_front
+from quire.providers.incoming import objects
+from quire.providers.outgoing import as_sent, by_role, giving_back, told_in_front
 from quire.providers.provider_tools import Native
 from quire.providers.rendering import GO_ON, Draft, Writer, texts, tools_of, user_text, wanted_effort
 from quire.providers.rules.openai_responses import kind_of
@@ -38,14 +36,12 @@ from quire.values import (
     respond,
     result,
     think,
-    user,
 )
 
 # What the Responses API's items mean: one item, one entry; one part, one item.
 
 FORMAT = "openai-responses"
 NAMES = Spelling()
-IDS = Spelling()
 
 _TEXTS = ("text", "refusal")
 
@@ -60,9 +56,11 @@ def assistant_entry(item: Json, after: str = "", served: bool = False) -> Entry:
     wire: JsonObject = {"block": item, "after": after} if after else {"block": item}
     kind = kind_of(item) or "message"
     if kind == "message":
-        return respond(text_of(item.get("content")), wire=wire)
+        return respond(CONTENT.text_of(item.get("content")), wire=wire)
     if kind == "reasoning":
-        return think(_thought(item), wire={"block": item})
+        # What of it can be read: its text where there is one, else its summary.
+        parts = objects(item, "content") or objects(item, "summary")
+        return think("\n\n".join(str(part.get("text") or "") for part in parts), wire={"block": item})
     if kind in ("function_call", "custom_tool_call") and not served:
         return _called(item, wire)
     if kind.endswith("_call") and item.get("call_id") and not (served or is_served(item)):
@@ -75,12 +73,6 @@ def assistant_entry(item: Json, after: str = "", served: bool = False) -> Entry:
 def is_served(item: JsonObject) -> bool:
     """Whether the provider itself carries out what an item asks, or has done so."""
     return item.get("execution") == "server" or item.get("type") == "program_output"
-
-
-def _thought(item: JsonObject) -> str:
-    """The readable part of a reasoning item: its text where there is one, else its summary."""
-    parts = objects(item, "content") or objects(item, "summary")
-    return "\n\n".join(str(part.get("text") or "") for part in parts)
 
 
 def _called(item: JsonObject, wire: JsonObject) -> Entry:
@@ -108,30 +100,7 @@ def output_text(item: JsonObject) -> str:
     if isinstance(output, dict) and output.get("image_url"):
         # A screenshot is no text, though its bytes stand in one.
         return f"[{output.get('type') or 'image'}]"
-    return text_of(output) if isinstance(output, str | list) else compact(output)
-
-
-def user_entry(content: Json) -> Entry:
-    """A user's message as an entry."""
-    parts = [part for part in (content if isinstance(content, list) else ()) if isinstance(part, dict)]
-    urls = [part.get("image_url") for part in parts if part.get("type") == "input_image"]
-    images = [image_json(from_url(str(url))) for url in urls if url]
-    return user(text_of(content), images=images or None, wire=ENCLOSURE.origin(parts, first=True))
-
-
-def text_of(content: Json) -> str:
-    """The text of a message's content; what is neither text nor image is named in brackets."""
-    return joined_text(content, _part_text)
-
-
-def _part_text(part: Json) -> str:
-    if not isinstance(part, dict):
-        return str(part)
-    for field in _TEXTS:
-        if field in part:
-            return str(part[field] or "")
-    kind, name = _kind(part), part.get("filename")
-    return f"[{kind}: {name}]" if name and kind else f"[{kind}]" if kind else ""
+    return CONTENT.text_of(output) if isinstance(output, str | list) else compact(output)
 
 
 def _kind(part: JsonObject) -> str:
@@ -142,7 +111,23 @@ def _kind(part: JsonObject) -> str:
     return "" if any(field in part for field in _TEXTS) else kind
 
 
-ENCLOSURE = Enclosure(_kind, text_of)
+def _image(part: JsonObject) -> Image | None:
+    url = part.get("image_url") if part.get("type") == "input_image" else None
+    return from_url(str(url)) if url else None
+
+
+def _show(image: Image) -> JsonObject | None:
+    """An image by its address or its data."""
+    if not (image.data or is_web(image.url)):
+        return None
+    return {"type": "input_image", "detail": "auto", "image_url": to_url(image)}
+
+
+def _text(text: str) -> JsonObject:
+    return {"type": "input_text", "text": text}
+
+
+CONTENT = UserContent(kind=_kind, image=_image, show=_show, say=_text, texts=_TEXTS, title="filename")
 
 
 def written(part: Text | Think | Call, message: Message, sheet: Draft) -> JsonObject | None:
@@ -191,7 +176,7 @@ def _says(item: JsonObject, text: str) -> bool:
     """Whether an item still says what its entry says; a message without content says nothing at all."""
     if item.get("type", "message") != "message":
         return True
-    return item.get("content") is not None and text_of(item["content"]) == text
+    return item.get("content") is not None and CONTENT.text_of(item["content"]) == text
 
 
 def _reasoning(part: Think, message: Message, sheet: Draft) -> JsonObject | None:
@@ -235,42 +220,21 @@ def output(part: Result, message: Message, sheet: Draft) -> JsonObject:
         return {"type": "tool_search_output", "call_id": part.call_id, "execution": "client", "tools": []}
     text: Json = part.text
     if text and in_parts(sheet.info):
-        text = [{"type": "input_text", "text": text}]
+        text = [_text(text)]
     kind = f"{asked_by.get('type', 'function_call')}_output"
     return {"type": kind, "call_id": part.call_id, "output": text}
 
 
-def image(part: Image) -> JsonObject | None:
-    """An image by its address or its data."""
-    if not (part.data or is_web(part.url)):
-        return None
-    return {"type": "input_image", "detail": "auto", "image_url": to_url(part)}
+# A message's own items by its role.
 
 
-def write(sheet: Draft, message: Message) -> None:
-    """Add a message's own items."""
-    match message.role:
-        case "user":
-            sheet.messages.append(_user(sheet, message))
-        case "assistant":
-            _assistant(sheet, message)
-        case "tool":
-            sheet.messages += [output(part, message, sheet) for part in message.parts if isinstance(part, Result)]
-        case "note":
-            _note(sheet, message)
-        case "tools":
-            _tools(sheet, message)
+def _user(sheet: Draft, message: Message) -> None:
+    content = CONTENT.blocks(sheet, message, user_text(message))
+    sheet.messages.append({"type": "message", "role": "user", "content": content})
 
 
-def _text(text: str) -> JsonObject:
-    return {"type": "input_text", "text": text}
-
-
-def _user(sheet: Draft, message: Message) -> JsonObject:
-    content = [_text(text) for text in texts(message)]
-    content += shown_images(sheet, message, image, _text)
-    content = ENCLOSURE.shown(sheet, message, content) or [_text(user_text(message))]
-    return {"type": "message", "role": "user", "content": content}
+def _results(sheet: Draft, message: Message) -> None:
+    sheet.messages += [output(part, message, sheet) for part in message.parts if isinstance(part, Result)]
 
 
 def _instruction(sheet: Draft, text: str) -> JsonObject:
@@ -347,7 +311,7 @@ def _body(sheet: Draft, prompt: Prompt) -> JsonObject:
 
 def _front(sheet: Draft, prompt: Prompt, tools: list[JsonObject]) -> list[JsonObject]:
     """The instructions, and the items of tools that came among them where they stood."""
-    head = told_in_front(sheet, prompt, prompt.systems, text_of, lambda text: _instruction(sheet, text))
+    head = told_in_front(sheet, prompt, prompt.systems, CONTENT.text_of, lambda text: _instruction(sheet, text))
     in_order = sorted(tools, key=lambda tool: tool["front"])
     items = [(place, list(each)) for place, each in groupby(in_order, lambda tool: tool["front"][:2])]
     for (before, _), listed in reversed(items):
@@ -373,4 +337,4 @@ def _key(sheet: Draft) -> JsonObject:
 
 
 NATIVE = Native((FORMAT, "openai-agents"), "@item", owners=("openai", "azure"), items=True, anywhere=True)
-WRITER = Writer(FORMAT, giving_back(write), _body, NATIVE)
+WRITER = Writer(FORMAT, giving_back(by_role(_user, _assistant, _results, _note, _tools)), _body, NATIVE)
