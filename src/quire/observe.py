@@ -21,6 +21,7 @@ from quire.entry import canonical, sha256_hex
 from quire.items import identity
 from quire.providers.explain import CacheEvent, Watch
 from quire.providers.gemini_cache import Served
+from quire.providers.prefix import same_start
 from quire.tokens.vocabularies import far_off
 from quire.values import Entry, Envelope, JsonObject, Layer, LayerId, Message, Reply, Request, Text, ToolSet
 
@@ -86,21 +87,9 @@ def watch(before: Envelope, now: Envelope, between: Iterable[Entry], rebased: bo
     for id, explains in EXPLAINS.items():
         old, new = before.layer(id), now.layer(id)
         if old.sha256 != new.sha256 and kinds.isdisjoint(explains):
-            byte = first_difference(old.text.encode(), new.text.encode())
+            byte = same_start(old.text.encode(), new.text.encode())
             return MovedLayer(id, segment_at(new, byte), byte)
     return None
-
-
-def first_difference(old: bytes, new: bytes) -> int:
-    """The first place where two byte strings differ; the shorter one's length where it begins the other."""
-    low, high = 0, min(len(old), len(new))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if old[:middle] == new[:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 def segment_at(layer: Layer, byte: int) -> str:
@@ -337,7 +326,7 @@ def in_tools(tool: JsonObject, entries: Sequence[Entry]) -> Culprit:
 
 def in_system(old: str, new: str, entries: Sequence[Entry]) -> Culprit:
     """The entry whose words stand where two L1 part: the system prompt, or an instruction folded into it."""
-    same = len(new.encode()[: first_difference(old.encode(), new.encode())].decode(errors="ignore"))
+    same = len(new.encode()[: same_start(old.encode(), new.encode())].decode(errors="ignore"))
     texts = [(entry.seq, normal(entry.text)) for entry in entries if entry.kind in ("system", "note")]
     # Each text is a part of L1, with a blank line between: go along until one ends behind the difference.
     start = 0
@@ -417,7 +406,7 @@ def compare(one: Built, other: Built, entries: Sequence[Entry]) -> JsonObject:
     """Where two requests' prefix bytes part: byte, layer, segment, and the entries that stand there."""
     lines = [_parts(built) for built in (one, other)]
     joined = [b"".join(parts) for parts in lines]
-    byte = first_difference(*joined)
+    byte = same_start(*joined)
     if byte == len(joined[0]):
         return {"byte": None, "added": len(joined[1]) - byte, "extends": True, "cause": None}
     layer, found = _place(one, other, *_line_at(lines[1], byte), entries)
@@ -455,7 +444,7 @@ def _cause(asked: Sequence[tuple[Built, str]], byte: int, entries: Sequence[Entr
     old = b"".join(_parts(before))
     # What only adds to the request before it changes nothing that stood there.
     moved = (n for n in range(1, len(asked)) if not _extends(asked[n - 1][0], asked[n][0]))
-    changed = (n for n in moved if first_difference(old, b"".join(_parts(asked[n][0]))) <= byte)
+    changed = (n for n in moved if same_start(old, b"".join(_parts(asked[n][0]))) <= byte)
     place = next(changed, len(asked) - 1)
     at = asked[place][0]
     where: JsonObject = {"turn": at.turn, "step": at.step}

@@ -10,8 +10,7 @@ import msgspec
 
 from quire.archive.stored_conversations import SentCall
 from quire.entry import canonical
-from quire.providers.prefix import Unit, bare, written
-from quire.providers.simulate.blocks import same_start
+from quire.providers.prefix import Unit, bare, same_start, written
 from quire.providers.wires import wire_of
 from quire.values import Json, JsonObject
 

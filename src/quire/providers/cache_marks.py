@@ -20,7 +20,7 @@ from quire.providers.models import ModelInfo
 from quire.providers.prefix import GrowingValues, Path, Unit, Walk, changed_body, size_of
 from quire.providers.wires import wire_of
 from quire.tokens import countable, counter
-from quire.values import Call, Json, JsonObject, Message, Part, Prompt, Request, Text
+from quire.values import Call, Json, JsonObject, Message, Prompt, Request, Text
 
 # Which life to buy for stored prefixes: the short one, or the longer and dearer one, judged by past pauses.
 
@@ -245,11 +245,7 @@ class MarkPlacer:
         enough = self._enough(row.spots)
         lasting = [_settled(row, place) for place in (row.head, self._lasting(row, prompt))]
         moving = [_settled(row, place) for place in (_stable(row, prompt, stable), len(row.spots) - 1)]
-        return MarkPlaces(
-            row,
-            tuple(place for place in lasting if place >= enough),
-            tuple(place for place in moving if place >= enough),
-        )
+        return MarkPlaces(row, *(tuple(place for place in row if place >= enough) for row in (lasting, moving)))
 
     def _enough(self, spots: list[Spot]) -> int:
         """The first spot behind which a prefix is long enough to be stored."""
@@ -326,14 +322,11 @@ def _stable(row: MarkRow, prompt: Prompt | None, stable: int) -> int:
 
 def _next(before: Spoken, message: Message) -> Spoken:
     """What says nothing is not sent."""
-    speaks = message.role == "assistant" and any(map(_says_something, message.parts))
+    words = (isinstance(part, Call) or (isinstance(part, Text) and part.text.strip()) for part in message.parts)
+    speaks = message.role == "assistant" and any(words)
     if message.role == "assistant" and not speaks:
         return before
     return Spoken(before.runs + (speaks and not before.speaking), speaks)
-
-
-def _says_something(part: Part) -> bool:
-    return isinstance(part, Call) or (isinstance(part, Text) and bool(part.text.strip()))
 
 
 # Content that may carry OpenAI's breakpoint; assistant output may not.
@@ -374,7 +367,10 @@ class Marker:
         """
         self._pauses.go_on(times)
         marked = self._marked(body, prompt, stable) if self.info.engine in _MARKERS else body
-        return self._routed(_diagnosed(marked, self.info, previous_id), key)
+        if self.info.features.diagnostics and (marked.get("messages") or marked.get("input")):
+            # Ask the provider to say why it could not reuse more, compared with the reply before.
+            marked = wire_of(self.info.wire).diagnosed(marked, previous_id)
+        return self._routed(marked, key)
 
     def _marked(self, body: JsonObject, prompt: Prompt | None, stable: int) -> JsonObject:
         places = self._placed(body, prompt, stable)
@@ -404,11 +400,12 @@ class Marker:
             out.setdefault("prompt_cache_retention", "24h")
         return out
 
-    # One marker per engine: where the marks go is decided, how they are written is the provider's.
-
     def marked(self, request: Request, prompt: Prompt | None, **how: Any) -> Request:
         """The next request with cache marks; its prefix stays what it was."""
         return msgspec.structs.replace(request, body=self.mark(request.body, prompt, stable=request.stable, **how))
+
+
+# One marker per engine: where the marks go is decided, how they are written is the provider's.
 
 
 def _mark_anthropic(body: JsonObject, places: MarkPlaces, life: CacheLives, info: ModelInfo) -> JsonObject:
@@ -425,30 +422,17 @@ def _mark_anthropic(body: JsonObject, places: MarkPlaces, life: CacheLives, info
 def _mark_openai(body: JsonObject, places: MarkPlaces, life: CacheLives, info: ModelInfo) -> JsonObject:
     """Breakpoints on input blocks; where the end cannot carry one, OpenAI's own implicit one stays on."""
     spots = places.row.spots
-    carrying = [spots[place] for place in places.all if _openai_markable(spots[place])]
+    asked = [spots[place] for place in places.all if spots[place].side != "speaking"]
+    carrying = [spot for spot in asked if spot.block.get("type") in _OPENAI_MARKABLE]
     explicit = bool(carrying) and carrying[-1] is spots[-1]
     most = info.max_breakpoints if explicit else info.max_breakpoints - 1
+    mark = {"prompt_cache_breakpoint": {"mode": "explicit"}}
     for spot in carrying[-most:]:
-        body = changed_body(body, spot.path, _with_breakpoint)
+        body = changed_body(body, spot.path, lambda block: {**block, **mark})
     return {**body, "prompt_cache_options": {"mode": "explicit" if explicit else "implicit", "ttl": "30m"}}
-
-
-def _with_breakpoint(block: JsonObject) -> JsonObject:
-    return {**block, "prompt_cache_breakpoint": {"mode": "explicit"}}
-
-
-def _openai_markable(spot: Spot) -> bool:
-    return spot.side != "speaking" and spot.block.get("type") in _OPENAI_MARKABLE
 
 
 _MARKERS: dict[str, Callable[[JsonObject, MarkPlaces, CacheLives, ModelInfo], JsonObject]] = {
     "anthropic": _mark_anthropic,
     "openai-breakpoints": _mark_openai,
 }
-
-
-def _diagnosed(body: JsonObject, info: ModelInfo, previous_id: str | None) -> JsonObject:
-    """Ask the provider to say why it could not reuse more, compared with the reply before."""
-    if not info.features.diagnostics or not (body.get("messages") or body.get("input")):
-        return body
-    return wire_of(info.wire).diagnosed(body, previous_id)

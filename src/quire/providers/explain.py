@@ -7,7 +7,7 @@ compared and not the counting.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Literal
 
@@ -15,8 +15,9 @@ import msgspec
 
 from quire.providers.gemini_cache import Served
 from quire.providers.models import ModelInfo, model_info
+from quire.providers.prefix import same_start
 from quire.providers.simulate import Block, Predicted, Simulator
-from quire.providers.simulate.blocks import continues, same_start
+from quire.providers.simulate.blocks import continues
 from quire.providers.usage import usage
 from quire.values import LIBRARY_HEADING, Json, JsonObject, Usage
 
@@ -33,20 +34,15 @@ class PrefixBreak(msgspec.Struct, frozen=True):
 
 def moved(old: Sequence[Block], new: Sequence[Block]) -> PrefixBreak | None:
     """The first block of `old` that `new` does not repeat in its place; None when it only extends it."""
-    for was, now in _side_by_side(old, new):
-        if was is not now and (was is None or now is None or was.data != now.data):
-            offset = same_start(was.text, now.text) if was and now else 0
-            place = was or now
-            assert place is not None
-            return PrefixBreak(_layer(old, place, offset), place.path, offset)
-    return None
-
-
-def _side_by_side(old: Sequence[Block], new: Sequence[Block]) -> Iterator[tuple[Block | None, Block | None]]:
-    """Section by section; messages that only `new` has extend the other request and are left out."""
     for section in ("tools", "system", "messages"):
-        was, now = ([block for block in row if block.section == section] for row in (old, new))
-        yield from zip_longest(was, now if section != "messages" else now[: len(was)])
+        before, after = ([block for block in row if block.section == section] for row in (old, new))
+        # Messages that only `new` has extend the other request.
+        for was, now in zip_longest(before, after if section != "messages" else after[: len(before)]):
+            if was is not now and (was is None or now is None or was.data != now.data):
+                offset = same_start(was.text, now.text) if was and now else 0
+                place: Block = was or now
+                return PrefixBreak(_layer(old, place, offset), place.path, offset)
+    return None
 
 
 def _layer(row: Sequence[Block], block: Block, offset: int) -> str:
@@ -133,7 +129,10 @@ def explain_served(sent: SentRequest, reported: Usage, info: ModelInfo, served: 
     if not _beyond(max(0, promised - reported.cache_read), reported.input_total):
         return None
     if served.ended == "dropped":
-        return _given_up(explain(sent, reported, info), served.note)
+        # Whoever gives a cache up knows that it is read no more; often because the prefix had moved.
+        event = explain(sent, reported, info)
+        cause = {"cause": "routing", "note": served.note} if event and event.cause != "moved" else {}
+        return event and msgspec.structs.replace(event, foreseen=True, **cause)
     return CacheEvent(
         cause="ttl" if served.ended == "expired" else "routing",
         note=served.note or "the explicit cache was not read",
@@ -142,13 +141,6 @@ def explain_served(sent: SentRequest, reported: Usage, info: ModelInfo, served: 
         reusable=promised,
         foreseen=False,
     )
-
-
-def _given_up(event: CacheEvent | None, note: str) -> CacheEvent | None:
-    """Whoever gives a cache up knows that it is read no more; often because the prefix had moved."""
-    if event is None or event.cause == "moved":
-        return event and msgspec.structs.replace(event, foreseen=True)
-    return msgspec.structs.replace(event, cause="routing", note=note, foreseen=True)
 
 
 def _scaled(sent: SentRequest, reported: Usage) -> tuple[int, int]:
@@ -175,8 +167,8 @@ def _cause(
         return diagnosed
     if place is not None:
         return "moved", f"{place.path} moved in {place.layer}, {place.offset:,} characters in", place.layer
-    if not unforeseen and sent.predicted.cause:
-        return _foreseen(sent.predicted)
+    if not unforeseen and (cause := sent.predicted.cause):
+        return "routing" if cause == "evicted" else cause, sent.predicted.note, ""
     return _guessed(sent, reported, info)
 
 
@@ -187,18 +179,6 @@ def _more(sent: SentRequest) -> tuple[Cause, str, str]:
     if sent.predicted.cause == "minimum":
         return "minimum", "the provider stores shorter prefixes than it says", ""
     return "routing", "another request had stored this prefix", ""
-
-
-def _foreseen(predicted: Predicted) -> tuple[Cause, str, str]:
-    known: dict[str, Cause] = {
-        "ttl": "ttl",
-        "minimum": "minimum",
-        "marker": "marker",
-        "moved": "moved",
-        "in-flight": "in-flight",
-        "first": "first",
-    }
-    return known.get(predicted.cause, "routing"), predicted.note, ""
 
 
 def _guessed(sent: SentRequest, reported: Usage, info: ModelInfo) -> tuple[Cause, str, str]:
@@ -217,24 +197,18 @@ def _guessed(sent: SentRequest, reported: Usage, info: ModelInfo) -> tuple[Cause
 
 
 # The providers' own words for what changed.
-_TOLD: dict[str, Cause] = {
-    "model_changed": "model",
-    "prompt_cache_key_changed": "key",
-    "tools_changed": "moved",
-    "system_changed": "moved",
-    "messages_changed": "moved",
-    "input_changed": "moved",
-    "text_format_changed": "moved",
-    "reasoning_effort_changed": "moved",
-    "verbosity_changed": "moved",
-    "context_compacted": "moved",
-    "service_tier_changed": "routing",
-}
 _LAYERS = {
     "tools_changed": "tools",
     "system_changed": "L1_SYSTEM",
     "messages_changed": "L4_STRIP",
     "input_changed": "L4_STRIP",
+}
+_MOVED = (*_LAYERS, "text_format_changed", "reasoning_effort_changed", "verbosity_changed", "context_compacted")
+_TOLD: dict[str, Cause] = {
+    "model_changed": "model",
+    "prompt_cache_key_changed": "key",
+    "service_tier_changed": "routing",
+    **dict.fromkeys(_MOVED, "moved"),
 }
 
 
@@ -254,8 +228,7 @@ def diagnosis_of(reply: Json) -> JsonObject:
     if not isinstance(reply, dict):
         return {}
     anthropic = (reply.get("diagnostics") or {}).get("cache_miss_reason")
-    openai = reply.get("prompt_cache_diagnostics")
-    found = anthropic or openai
+    found = anthropic or reply.get("prompt_cache_diagnostics")
     return dict(found) if isinstance(found, dict) else {}
 
 
@@ -276,12 +249,8 @@ class Watch:
         predicted = self.simulator.step(at_ms, body)
         blocks = self.simulator.newest
         before = next((each for each in reversed(self._recent) if continues(each.blocks, blocks)), None)
-        sent = SentRequest(at_ms, body, blocks, predicted)
-        if before is not None:
-            sent = msgspec.structs.replace(
-                sent, before=before.blocks, before_at_ms=before.at_ms, before_total=before.predicted.total
-            )
-        self._recent.append(sent)
+        earlier = (before.blocks, before.at_ms, before.predicted.total) if before is not None else ()
+        self._recent.append(SentRequest(at_ms, body, blocks, predicted, *earlier))
         return predicted
 
     def replied(self, reply: Json) -> CacheEvent | None:

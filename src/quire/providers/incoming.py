@@ -212,15 +212,8 @@ class ReplyReader:
 
     def partial(self) -> Partial:
         """Everything received so far."""
-        return Partial(
-            tuple(self.entries),
-            tuple(self.unfinished()),
-            self.usage,
-            self.stop,
-            self.id,
-            self.model,
-            self.tally.unknown,
-        )
+        entries, unfinished = tuple(self.entries), tuple(self.unfinished())
+        return Partial(entries, unfinished, self.usage, self.stop, self.id, self.model, self.tally.unknown)
 
     def reply(self) -> Reply:
         """The whole reply, once its end has come."""
@@ -331,7 +324,7 @@ def from_reply(
     entries: Iterable[Entry],
     format: str,
     model: str,
-    names: Mapping[str, str] | None = None,
+    names: Mapping[str, str] = {},  # nobody changes it
     *,
     begun: bool = False,
     asked: str = "",
@@ -340,17 +333,12 @@ def from_reply(
 
     `model` is the name that answered, `asked` the one that was asked: an alias, a deployment.
     """
-    return [
-        with_wire(
-            recordable(_renamed(entry, names or {})),
-            {
-                **_origin(format, model),
-                **({"asked": asked} if asked not in ("", model) else {}),
-                **({"more": True} if begun or place else {}),
-            },
-        )
-        for place, entry in enumerate(entries)
-    ]
+    out, origin = list[Entry](), {**_origin(format, model), **({"asked": asked} if asked not in ("", model) else {})}
+    for entry in entries:
+        if entry.kind == "call" and entry.name in names:
+            entry = msgspec.structs.replace(entry, body={**entry.body, "name": names[entry.name]})
+        out.append(with_wire(recordable(entry), {**origin, **({"more": True} if begun or out else {})}))
+    return out
 
 
 def recordable(entry: Entry) -> Entry:
@@ -460,12 +448,6 @@ def _origin(format: str, model: str) -> JsonObject:
 
 def with_wire(entry: Entry, origin: JsonObject) -> Entry:
     return msgspec.structs.replace(entry, body={**entry.body, "wire": {**origin, **entry.wire}})
-
-
-def _renamed(entry: Entry, names: Mapping[str, str]) -> Entry:
-    if entry.kind != "call" or entry.name not in names:
-        return entry
-    return msgspec.structs.replace(entry, body={**entry.body, "name": names[entry.name]})
 
 
 def _recorded_at(message: JsonObject) -> int | None:

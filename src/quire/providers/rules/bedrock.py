@@ -20,10 +20,19 @@ from quire.providers.rules.check import (
     where,
 )
 from quire.providers.rules.claude import LateSystem, forced, modes, prefill, unverified
-from quire.providers.rules.claude_blocks import TTLS, out_of_order, remember, thinking, too_many, ttl_of, unsigned
+from quire.providers.rules.claude_blocks import (
+    mark_fields,
+    out_of_order,
+    remember,
+    remember_reply,
+    thinking,
+    too_many,
+    ttl_of,
+    unsigned,
+)
 from quire.providers.rules.claude_turns import Pairs, converse_block, names, speakers
 from quire.providers.rules.grammar import grammar_of, misfits, obj, objects_at, shape, text
-from quire.values import Json, JsonObject
+from quire.values import JsonObject
 
 
 def bedrock_body(check: Check) -> Iterator[Finding]:
@@ -69,13 +78,9 @@ def blank_blocks(blocks: Iterable[TurnBlock]) -> Iterator[Finding]:
 def empty_errors(turn: TurnMessage) -> Iterator[Finding]:
     """Row 36."""
     for block in turn.of("tool_result"):
-        if block.raw.get("is_error") and not _says(block.raw.get("content")):
+        told = (each.get("text") for _, each in objects_at(block.raw.get("content"), ""))
+        if block.raw.get("is_error") and all(isinstance(words, str) and not words.strip() for words in told):
             yield found("B2.36", block.path)
-
-
-def _says(content: Json) -> bool:
-    kept = [each for _, each in objects_at(content, "")]
-    return any(not isinstance(each.get("text"), str) or each["text"].strip() for each in kept)
 
 
 class ConverseOrder(Pairs):
@@ -118,34 +123,23 @@ def _converse_pair(finding: Finding) -> Finding:
     return found("B.converse", finding.path, problem=problem, fix=finding.fix)
 
 
-def points_of(turn: TurnMessage) -> Iterator[Mark]:
-    """The cache points of a message."""
-    return (Mark(block.path, ttl_of(block.raw)) for block in turn.of("cache_point"))
+def points_of(blocks: Iterable[TurnBlock]) -> Iterator[Mark]:
+    """The cache points among blocks."""
+    return (Mark(block.path, ttl_of(block.raw)) for block in blocks if block.type == "cache_point")
 
 
 def point_fields(blocks: Iterable[TurnBlock]) -> Iterator[Finding]:
     """A cache point's own fields."""
     for block in blocks:
         if block.type == "cache_point":
-            yield from _point(obj(block.raw["point"]), f"{block.path}.cachePoint")
+            yield from mark_fields(obj(block.raw["point"]), f"{block.path}.cachePoint", "default")
 
 
 def cache_points(check: Check) -> Iterator[Finding]:
     """Rows 6 and 7 for cache points."""
-    heads = [block for block in (*check.talk.tools, *check.talk.system) if block.type == "cache_point"]
-    marks = [*(Mark(block.path, ttl_of(block.raw)) for block in heads), *check.talk.marks]
+    marks = [*points_of((*check.talk.tools, *check.talk.system)), *check.talk.marks]
     yield from too_many(check, marks)
     yield from out_of_order(marks)
-
-
-def _point(point: JsonObject, path: str) -> Iterator[Finding]:
-    ttls = " or ".join(TTLS)
-    if point.get("type") != "default":
-        problem = f"type should be 'default', not {point.get('type')!r}"
-        yield found("A3.mark", path, problem=problem, type="default", ttls=ttls)
-    if point.get("ttl") is not None and point["ttl"] not in TTLS:
-        problem = f"ttl should be '5m' or '1h', not {point['ttl']!r}"
-        yield found("A3.mark", path, problem=problem, type="default", ttls=ttls)
 
 
 def converse_model(check: Check) -> Iterator[Finding]:
@@ -210,14 +204,7 @@ def _end(check: Check) -> Iterator[Finding]:
 
 
 def _issued(seen: ServerMemory, body: JsonObject, reply: JsonObject) -> None:
-    message = obj(obj(reply.get("output")).get("message"))
-    messages = [each for _, each in objects_at(body.get("messages"), "")]
-    whole = {**body, "messages": [*messages, {"role": "assistant", "content": message.get("content")}]}
-    remember(seen, conversation(whole, "bedrock"), since=len(messages))
-
-
-def _observed(seen: ServerMemory, body: JsonObject) -> None:
-    remember(seen, conversation(body, "bedrock"))
+    remember_reply(seen, body, obj(obj(reply.get("output")).get("message")).get("content"), "bedrock")
 
 
 RULES = WireRules(
@@ -228,10 +215,10 @@ RULES = WireRules(
     along=(ConverseOrder, ToolsDefined, ConverseLateSystem),
     end=_end,
     block=converse_block,
-    marks=points_of,
+    marks=lambda turn: points_of(turn.blocks),
     media_fields=MEDIA,
     placed=placed,
     issued=_issued,
-    observed=_observed,
+    observed=lambda seen, body: remember(seen, conversation(body, "bedrock")),
     unchecked=unverified,
 )

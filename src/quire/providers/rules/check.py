@@ -143,11 +143,6 @@ class Conversation(msgspec.Struct, frozen=True):
     marks: Sequence[Mark] = ()
 
 
-def plain_block(value: JsonObject, path: str) -> TurnBlock:
-    """A block in its own words."""
-    return TurnBlock(str(value.get("type")), value, path)
-
-
 def conversation(body: JsonObject, wire: str) -> Conversation:
     """The whole conversation of a body."""
     walked = wire_of(wire).layout.messages(body)
@@ -296,7 +291,7 @@ class WireRules(msgspec.Struct, frozen=True, kw_only=True):
     along: tuple[Callable[[], Sequel], ...] = ()
     end: Callable[[Check], Iterable[Finding]] = lambda check: ()
     # How a block is read, and the cache marks of a message.
-    block: Callable[[JsonObject, str], TurnBlock] = plain_block
+    block: Callable[[JsonObject, str], TurnBlock] = lambda value, path: TurnBlock(str(value.get("type")), value, path)
     marks: Callable[[TurnMessage], Iterable[Mark]] = lambda turn: ()
     # What kind of media a block is, where its type does not say so; fields that hold media; where media may not stand.
     media: Callable[[JsonObject], str] = lambda block: ""
@@ -341,15 +336,11 @@ def errors(findings: Iterable[Finding]) -> list[Finding]:
 def found(row: str, path: str, **seen: Json) -> Finding:
     """A finding of a row of the table; `seen` fills in its texts. {where} is the place as providers write it."""
     facts = data("rules")["rows"][row]
-    values = {"where": where(path), **_places(path), **seen}
-    return Finding(
-        row,
-        path,
-        facts["error"].format_map(values),
-        facts["fix"].format_map(values),
-        facts["status"],
-        facts.get("severity", "error"),
-    )
+    # {n} is the message, {m} the block: the first two indexes of the path.
+    n, m, *_ = [*re.findall(r"\[(\d+)\]", path), "0", "0"]
+    values = {"where": where(path), "n": n, "m": m, **seen}
+    error, fix = (facts[name].format_map(values) for name in ("error", "fix"))
+    return Finding(row, path, error, fix, facts["status"], facts.get("severity", "error"))
 
 
 def limit(name: str) -> Json:
@@ -368,9 +359,3 @@ def at(path: str, name: str) -> str:
 def where(path: str) -> str:
     """A path as the providers' errors write it: $.messages[3].content[0] -> messages.3.content.0."""
     return path.removeprefix("$").removeprefix(".").replace("[", ".").replace("]", "").replace("'", "") or "body"
-
-
-def _places(path: str) -> dict[str, str]:
-    """The first two indexes of a path: n the message, m the block."""
-    indexes = [*re.findall(r"\[(\d+)\]", path), "0", "0"]
-    return {"n": indexes[0], "m": indexes[1]}

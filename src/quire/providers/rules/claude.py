@@ -26,7 +26,16 @@ from quire.providers.rules.check import (
     found,
     limit,
 )
-from quire.providers.rules.claude_blocks import marks, marks_of, misplaced, misplaced_in, remember, thinking, unsigned
+from quire.providers.rules.claude_blocks import (
+    marks,
+    marks_of,
+    misplaced,
+    misplaced_in,
+    remember,
+    remember_reply,
+    thinking,
+    unsigned,
+)
 from quire.providers.rules.claude_turns import (
     Blanks,
     CallIds,
@@ -54,15 +63,11 @@ def prefill(check: Check) -> Iterator[Finding]:
     # A compaction request may end on the assistant; this token allows one prefill.
     if check.body.get("compaction") or check.body.get("fallback_credit_token"):
         return
-    if messages[-1].role == "assistant" and _is_prefill(last_turn(messages)[1]):
+    kinds = [block.type for block in last_turn(messages)[1]] or ["text"]
+    # Text at the end would be continued; an unfinished server tool or a compaction is resumed, a call is row 1.
+    continued = kinds[-1] in ("text", "thinking", "redacted_thinking", "image", "document")
+    if messages[-1].role == "assistant" and "tool_use" not in kinds and continued:
         yield found("B2.9", messages[-1].path)
-
-
-def _is_prefill(blocks: list[TurnBlock]) -> bool:
-    """Text at the end would be continued; an unfinished server tool or a compaction is resumed, a call is row 1."""
-    calls = any(block.type == "tool_use" for block in blocks)
-    ends = blocks[-1].type if blocks else "text"
-    return not calls and ends in ("text", "thinking", "redacted_thinking", "image", "document")
 
 
 class LateSystem(Sequel):
@@ -106,24 +111,15 @@ def _ends_in_server_result(turn: TurnMessage) -> bool:
     return turn.role == "assistant" and last.endswith("_tool_result")
 
 
-def tool_choice(check: Check) -> Iterator[Finding]:
-    """Row 15: newer models choose their tools themselves; so does enabled thinking."""
-    kind = obj(check.body.get("tool_choice")).get("type")
-    yield from forced(check, kind, "$.tool_choice", obj(check.body.get("thinking")))
-
-
 def forced(check: Check, kind: object, path: str, thinking: JsonObject) -> Iterator[Finding]:
+    """Row 15: newer models choose their tools themselves; so does enabled thinking."""
     refused = check.model_named and kind not in check.info.features.tool_choice
     if kind in ("any", "tool") and (refused or thinking.get("type") == "enabled"):
         yield found("B2.15", path, type=kind)
 
 
-def thinking_mode(check: Check) -> Iterator[Finding]:
-    """Row 16, from the request's own `thinking`."""
-    yield from modes(check, obj(check.body.get("thinking")), "$.thinking", check.body.get("max_tokens"))
-
-
 def modes(check: Check, thinking: JsonObject, path: str, max_tokens: object) -> Iterator[Finding]:
+    """Row 16: which ways of thinking a model knows, and how much it may think."""
     kind, allowed = thinking.get("type"), check.info.features.thinking
     if not thinking:
         return
@@ -252,7 +248,8 @@ class Compaction(Sequel):
     def take(self, check: Check, turn: TurnMessage) -> Iterator[Finding]:
         # A block with null content is a compaction that failed; the server passes over it.
         held = [block for block in turn.of("compaction") if block.raw.get("content") is not None]
-        if not held or _by_threshold(check.body):
+        edits = objects_at(obj(check.body.get("context_management")).get("edits"), "")
+        if not held or any(edit.get("type") == _THRESHOLD for _, edit in edits):
             return
         for block in held:
             if self._held:
@@ -268,11 +265,6 @@ class Compaction(Sequel):
     def end(self, check: Check) -> Iterator[Finding]:
         if check.body.get("compaction"):
             yield from _request(check)
-
-
-def _by_threshold(body: JsonObject) -> bool:
-    listed = objects_at(obj(body.get("context_management")).get("edits"), "")
-    return any(edit.get("type") == _THRESHOLD for _, edit in listed)
 
 
 def _verbatim(seen: ServerMemory | None, block: TurnBlock) -> Iterator[Finding]:
@@ -305,13 +297,6 @@ def _row19(path: str, what: str, problem: str, fix: str, *, code: str = "compact
     return found("B2.19", path, code=f"{code}_{what}", problem=problem, fix=fix)
 
 
-def remember_compaction(seen: ServerMemory, blocks: list[JsonObject]) -> None:
-    """Record the compaction blocks of a reply."""
-    for block in blocks:
-        if block.get("type") == "compaction" and text(block.get("signature")):
-            seen.sealed.setdefault(block["signature"], fingerprint(block))
-
-
 def unverified(check: Check) -> Iterator[Unchecked]:
     """What needs the replies that issued it."""
     kinds = {block.type for message in check.talk.messages for block in message.blocks}
@@ -328,8 +313,9 @@ def _head(check: Check) -> Iterator[Finding]:
     yield from blank_texts(check, check.talk.system)
     yield from misplaced((*check.talk.tools, *check.talk.system))
     yield from betas(check, betas_around(check.body))
-    yield from tool_choice(check)
-    yield from thinking_mode(check)
+    mode, choice = obj(check.body.get("thinking")), obj(check.body.get("tool_choice"))
+    yield from forced(check, choice.get("type"), "$.tool_choice", mode)
+    yield from modes(check, mode, "$.thinking", check.body.get("max_tokens"))
     yield from names(tool_names(check.talk))
     yield from unique(tool_names(check.talk))
     yield from edits(check)
@@ -355,14 +341,10 @@ def _end(check: Check) -> Iterator[Finding]:
 
 def _issued(seen: ServerMemory, body: JsonObject, reply: JsonObject) -> None:
     content = [block for _, block in objects_at(reply.get("content"), "")]
-    messages = [each for _, each in objects_at(body.get("messages"), "")]
-    whole = {**body, "messages": [*messages, {"role": "assistant", "content": content}]}
-    remember(seen, conversation(whole, "anthropic"), since=len(messages))
-    remember_compaction(seen, content)
-
-
-def _observed(seen: ServerMemory, body: JsonObject) -> None:
-    remember(seen, conversation(body, "anthropic"))
+    remember_reply(seen, body, content, "anthropic")
+    for block in content:
+        if block.get("type") == "compaction" and text(block.get("signature")):
+            seen.sealed.setdefault(block["signature"], fingerprint(block))
 
 
 def _unchecked(check: Check) -> Iterator[Unchecked]:
@@ -384,6 +366,6 @@ RULES = WireRules(
     end=_end,
     marks=marks_of,
     issued=_issued,
-    observed=_observed,
+    observed=lambda seen, body: remember(seen, conversation(body, "anthropic")),
     unchecked=_unchecked,
 )

@@ -20,11 +20,12 @@ from quire.providers.rules.check import (
     TurnBlock,
     TurnMessage,
     chain,
+    conversation,
     found,
 )
 from quire.providers.rules.claude_turns import pieces
 from quire.providers.rules.grammar import obj, objects_at, text
-from quire.values import JsonObject
+from quire.values import Json, JsonObject
 
 _THINKING = frozenset({"thinking", "redacted_thinking"})
 
@@ -118,14 +119,11 @@ def signed(talk: Conversation) -> Iterator[Signed]:
             # Neighbours of one role are one turn, and what stands inside it is no part of its prefix.
             if message.role != role:
                 role, before = message.role, prefix
-            if block.type in _THINKING and (key := _key(block.raw)):
-                yield Signed(key, block, message.index, before, content)
-
-
-def _key(raw: JsonObject) -> str:
-    if raw.get("type") == "redacted_thinking":
-        return f"redacted:{text(raw.get('data'))}" if text(raw.get("data")) else ""
-    return text(raw.get("signature"))
+            signature, hidden = text(block.raw.get("signature")), text(block.raw.get("data"))
+            if block.type == "redacted_thinking" and hidden:
+                yield Signed(f"redacted:{hidden}", block, message.index, before, content)
+            elif block.type == "thinking" and signature:
+                yield Signed(signature, block, message.index, before, content)
 
 
 def remember(seen: ServerMemory, talk: Conversation, *, since: int = 0) -> None:
@@ -138,10 +136,15 @@ def remember(seen: ServerMemory, talk: Conversation, *, since: int = 0) -> None:
             seen.sign(thought.key, Issued(thought.prefix, thought.content, reply))
 
 
+def remember_reply(seen: ServerMemory, body: JsonObject, content: Json, wire: str) -> None:
+    """Record the thinking blocks of a reply to a body."""
+    messages = [each for _, each in objects_at(body.get("messages"), "")]
+    whole = {**body, "messages": [*messages, {"role": "assistant", "content": content}]}
+    remember(seen, conversation(whole, wire), since=len(messages))
+
+
 # Claude's cache marks: how many, in which order, on what (rows 6 to 8 and the caching guide's own rules).
 
-_UNMARKABLE = frozenset({"thinking", "redacted_thinking"})
-_DEFAULT_TTL = "5m"
 TTLS = ("5m", "1h")
 
 
@@ -151,7 +154,7 @@ def marks(check: Check) -> Iterator[Finding]:
     explicit = [*heads, *check.talk.marks]
     top = check.body.get("cache_control")
     if isinstance(top, dict):
-        yield from _fields(top, "$.cache_control")
+        yield from mark_fields(top, "$.cache_control")
         yield from _top_level(check, explicit, ttl_of(top))
     yield from too_many(check, explicit)
     yield from out_of_order(explicit)
@@ -186,7 +189,7 @@ def out_of_order(found_marks: list[Mark]) -> Iterator[Finding]:
 
 
 def ttl_of(mark: dict[str, object]) -> str:
-    return text(mark.get("ttl")) or _DEFAULT_TTL
+    return text(mark.get("ttl")) or TTLS[0]
 
 
 def _all_blocks(blocks: Iterable[TurnBlock]) -> Iterator[TurnBlock]:
@@ -201,10 +204,10 @@ def misplaced(blocks: Iterable[TurnBlock]) -> Iterator[Finding]:
     """A3: marks on what cannot be marked, and a mark's own fields."""
     for block in _all_blocks(blocks):
         mark = block.raw.get("cache_control")
-        if mark is not None and block.type in _UNMARKABLE:
+        if mark is not None and block.type in _THINKING:
             yield found("A3.markable", block.path)
         elif isinstance(mark, dict):
-            yield from _fields(mark, f"{block.path}.cache_control")
+            yield from mark_fields(mark, f"{block.path}.cache_control")
         for path, citation in objects_at(block.raw.get("citations"), f"{block.path}.citations"):
             if citation.get("cache_control") is not None:
                 yield found("A3.markable", path)
@@ -223,14 +226,14 @@ def _is_passing(message: TurnMessage) -> bool:
     return message.role == "system" and message.raw.get("clear_at") == "next_user_message"
 
 
-def _fields(mark: dict[str, object], path: str) -> Iterator[Finding]:
-    ttls = " or ".join(TTLS)
-    if mark.get("type") != "ephemeral":
-        problem = f"type should be 'ephemeral', not {mark.get('type')!r}"
-        yield found("A3.mark", path, problem=problem, type="ephemeral", ttls=ttls)
+def mark_fields(mark: JsonObject, path: str, kind: str = "ephemeral") -> Iterator[Finding]:
+    """A mark's own fields: its type and its life."""
+    problems = []
+    if mark.get("type") != kind:
+        problems.append(f"type should be '{kind}', not {mark.get('type')!r}")
     if mark.get("ttl") is not None and mark["ttl"] not in TTLS:
-        problem = f"ttl should be '5m' or '1h', not {mark['ttl']!r}"
-        yield found("A3.mark", path, problem=problem, type="ephemeral", ttls=ttls)
+        problems.append(f"ttl should be '5m' or '1h', not {mark['ttl']!r}")
+    yield from (found("A3.mark", path, problem=problem, type=kind, ttls=" or ".join(TTLS)) for problem in problems)
 
 
 def _top_level(check: Check, explicit: list[Mark], ttl: str) -> Iterator[Finding]:
@@ -259,7 +262,7 @@ def _target(talk: Conversation) -> TurnBlock | None:
     for message in reversed(talk.messages):
         for block in reversed(message.blocks):
             empty = block.type == "text" and not block.raw.get("text")
-            if block.type not in _UNMARKABLE and not empty and not _is_passing(message):
+            if block.type not in _THINKING and not empty and not _is_passing(message):
                 return block
     heads = [*talk.tools, *talk.system]
     return heads[-1] if heads else None

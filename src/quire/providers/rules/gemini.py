@@ -54,7 +54,9 @@ def gemini_body(check: Check) -> Iterator[Finding]:
     yield from misfits(check.body, "@body", "$", grammar)
     path, given = setting(check.body, "contents")
     # An explicit cache may hold an instruction or tools alone.
-    if given in (None, []) and not (setting(check.body, "cachedContent")[1] or _creates(check.body)):
+    held = any(setting(check.body, name)[1] for name in ("systemInstruction", "tools"))
+    absent = given in (None, []) and not setting(check.body, "cachedContent")[1]
+    if absent and not (held and is_creation(check.body)):
         yield shape(path, "contents is not specified", "Send at least one content.")
     # The SDK's call holds settings under `config`.
     yield from misfits(obj(check.body.get("config")), "@settings", "$.config", grammar)
@@ -71,11 +73,6 @@ def gemini_content(check: Check, turn: TurnMessage) -> Iterator[Finding]:
         for part in having(turn, "functionCall"):
             problem = "functionCall parts can only be in model turns"
             yield shape(part.path, problem, "Move it to a model turn.")
-
-
-def _creates(body: JsonObject) -> bool:
-    held = any(setting(body, name)[1] for name in ("systemInstruction", "tools"))
-    return held and any(setting(body, name)[1] is not None for name in ("ttl", "expireTime"))
 
 
 def declarations(body: JsonObject) -> Iterator[tuple[str, JsonObject]]:

@@ -71,8 +71,9 @@ def _message_shape(message: JsonObject, path: str) -> Iterator[Finding]:
 
 def _strict_message(message: JsonObject, path: str) -> Iterator[Finding]:
     """What OpenAI itself refuses and others take: images from tools, arguments as objects, empty lists."""
-    if message.get("role") == "tool":
-        yield from _text_only(message.get("content"), f"{path}.content")
+    for place, part in objects_at(message.get("content"), f"{path}.content") if message.get("role") == "tool" else ():
+        if part.get("type") not in ("text", None):
+            yield shape(place, "tool messages hold text only", "Send the image in a user message behind it.")
     for place, call in objects_at(message.get("tool_calls"), f"{path}.tool_calls"):
         if isinstance(obj(call.get("function")).get("arguments"), dict):
             arguments = f"{place}.function.arguments"
@@ -93,12 +94,6 @@ def _may_be_silent(message: JsonObject) -> bool:
     return message.get("role") == "function" or (
         message.get("role") == "assistant" and any(message.get(name) is not None for name in spoken)
     )
-
-
-def _text_only(content: Json, path: str) -> Iterator[Finding]:
-    for place, part in objects_at(content, path):
-        if part.get("type") not in ("text", None):
-            yield shape(place, "tool messages hold text only", "Send the image in a user message behind it.")
 
 
 class ToolMessages(Sequel):
@@ -164,17 +159,13 @@ class MistralOrder(Sequel):
 
 def deepseek(check: Check, turn: TurnMessage) -> Iterator[Finding]:
     """Row 39: in thinking mode an assistant message with calls comes back with its reasoning_content."""
-    asked = check.info.features.reasoning_content == "required"
-    if not asked or not check.model_named or not _is_thinking(check.body):
+    if check.info.features.reasoning_content != "required" or not check.model_named:
         return
-    if call_ids(turn.raw) and turn.raw.get("reasoning_content") is None:
+    # Thinking is on unless it is turned off; the OpenAI SDK passes the switch in extra_body.
+    asked = {**obj(check.body.get("extra_body")), **check.body}
+    thinks = obj(asked.get("thinking")).get("type") != "disabled" and asked.get("reasoning_effort") != "none"
+    if thinks and call_ids(turn.raw) and turn.raw.get("reasoning_content") is None:
         yield found("B2.39", turn.path)
-
-
-def _is_thinking(body: JsonObject) -> bool:
-    """Thinking is on unless it is turned off; the OpenAI SDK passes the switch in extra_body."""
-    asked = {**obj(body.get("extra_body")), **body}
-    return obj(asked.get("thinking")).get("type") != "disabled" and asked.get("reasoning_effort") != "none"
 
 
 class Alternation(Sequel):
@@ -293,7 +284,9 @@ def _breakpoint(check: Check, path: str, block: JsonObject, allowed: list[str]) 
     if block.get(_MARK) is None:
         return
     if block.get("type") not in allowed:
-        yield found("B2.26", path, what=_what(block), allowed=", ".join(allowed) or "an input block")
+        kind = block.get("type") or block.get("role")
+        what = f"'{kind}'" if isinstance(kind, str) else "this object"
+        yield found("B2.26", path, what=what, allowed=", ".join(allowed) or "an input block")
     else:
         yield from _mark_values(block[_MARK], f"{path}.{_MARK}")
     if check.info.features.strict and _takes_none(check):
@@ -310,11 +303,6 @@ def _markable(check: Check, turn: TurnMessage) -> list[str]:
     facts, wire = data("rules")["openai"], check.info.wire
     spoken = facts["assistant_blocks"].get(wire) if turn.role == "assistant" else None
     return list(facts["blocks"][wire] if spoken is None else spoken)
-
-
-def _what(block: JsonObject) -> str:
-    kind = block.get("type") or block.get("role")
-    return f"'{kind}'" if isinstance(kind, str) else "this object"
 
 
 def _mark_values(mark: Json, path: str) -> Iterator[Finding]:

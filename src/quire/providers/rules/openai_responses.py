@@ -26,19 +26,8 @@ _OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output"})
 # The parts of messages and outputs, by who speaks.
 _SPOKEN = ("output_text", "refusal")
 _ASKED = ("input_text", "input_image", "input_file", "input_audio")
-# What a model's turn is made of; a reasoning item is followed by one of these.
-_NOT_SPOKEN = _OUTPUTS | {
-    "additional_tools",
-    "configuration_update",
-    "compaction_trigger",
-    "apply_patch_call_output",
-    "computer_call_output",
-    "local_shell_call_output",
-    "shell_call_output",
-    "mcp_approval_response",
-    "tool_search_output",
-    "program_output",
-}
+# Beside outputs, what a model's turn is not made of: a reasoning item is followed by something else.
+_NOT_SPOKEN = ("additional_tools", "configuration_update", "compaction_trigger", "mcp_approval_response")
 _NO_INPUT = "Send input items or text; messages are for Chat (-p openai-chat)."
 
 
@@ -108,18 +97,15 @@ class CallsAndOutputs(Sequel):
             self._names[id] = text(turn.raw.get("name"))
             return
         if kind in _OUTPUTS and not id:
-            id = self._meant(turn.raw)
+            # It answers the first call that waits, of its name where it says one.
+            name = text(turn.raw.get("name"))
+            id = next((id for id in self._waiting if not name or self._names[id] == name), "")
         if kind in _OUTPUTS and id in self._waiting:
             self._waiting[id].popleft()
             if not self._waiting[id]:
                 del self._waiting[id]
         elif kind in _OUTPUTS:
             self._orphans.append((turn.path, id))
-
-    def _meant(self, output: JsonObject) -> str:
-        """The call that an output without an id answers: the first that waits, of its name where it says one."""
-        name = text(output.get("name"))
-        return next((id for id in self._waiting if not name or self._names[id] == name), "")
 
     def end(self, check: Check) -> Iterator[Finding]:
         for path, id in () if self._elsewhere or _has_state(check.body) else self._orphans:
@@ -216,7 +202,9 @@ def _is_spoken(item: JsonObject) -> bool:
     kind = kind_of(item)
     # Tools with an id are those that the model's own search added.
     added = kind == "additional_tools" and bool(item.get("id"))
-    return item.get("role") == "assistant" if kind == "message" else added or kind not in _NOT_SPOKEN
+    if kind == "message":
+        return item.get("role") == "assistant"
+    return added or not (kind in _NOT_SPOKEN or kind.endswith("_output"))
 
 
 class Trigger(Sequel):
@@ -273,10 +261,6 @@ def _each(check: Check, turn: TurnMessage) -> Iterator[Finding]:
         yield from names(_tool_names(turn.raw, turn.path))
 
 
-def _issued(seen: ServerMemory, body: JsonObject, reply: JsonObject) -> None:
-    remember_items(seen, reply.get("output"))
-
-
 def _unchecked(check: Check) -> Iterator[Unchecked]:
     reasoned = any(kind_of(turn.raw) == "reasoning" for turn in check.talk.messages)
     if check.seen is None and reasoned:
@@ -289,6 +273,6 @@ RESPONSES_RULES = WireRules(
     head=_head,
     each=_each,
     along=(Reasoning, CallsAndOutputs, Trigger),
-    issued=_issued,
+    issued=lambda seen, body, reply: remember_items(seen, reply.get("output")),
     unchecked=_unchecked,
 )

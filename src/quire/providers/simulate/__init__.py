@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -25,6 +24,7 @@ from quire.providers.simulate.blocks import (
     Tokenize,
     TokenTally,
     blocks,
+    chained,
     continues,
 )
 from quire.providers.simulate.engine_caches import BlockCache, RadixCache, SlotCache
@@ -37,23 +37,15 @@ __all__ = ["Block", "Cause", "Predicted", "Simulator", "blocks", "simulate"]
 
 # A provider's cache over a sequence of requests: each request's tokens read, written and plain, and their money.
 
-# Providers without a prompt cache that is known.
 
-
-class NoCache:
-    """Reads nothing, writes nothing."""
-
-    by_ids = False
-    keeps_answers = False
+class NoCache(Engine):
+    """Of providers without a prompt cache that is known: reads nothing, writes nothing."""
 
     def __init__(self, info: ModelInfo) -> None:
         self._info = info
 
     def look(self, at_ms: int, request: EngineView, began_ms: int | None = None) -> Shares:
         return Shares(note=f"no prompt cache of {self._info.provider} is known")
-
-    def answered(self, prompt: array[int], answer: array[int], at_ms: int) -> None:
-        """Nothing is kept."""
 
 
 class Predicted(msgspec.Struct, frozen=True):
@@ -169,7 +161,7 @@ class Simulator:
 
     def _presume_answers(self, request: EngineView, at_ms: int) -> None:
         """Take what the assistant says behind an earlier prompt as the answer that prompt was given."""
-        keys = [b"", *self._keys.along(request.blocks, b"", _chained)]
+        keys = [b"", *self._keys.along(request.blocks, b"", chained)]
         prompt: array[int] | None = None
         answer = array("i")
         # What the request before repeats was gone through then.
@@ -223,10 +215,6 @@ def simulate(
     """What each of a sequence of (time in ms, request body) reads, writes and costs."""
     simulator = Simulator(target, tokenize, prompt_ids, **options)
     return [simulator.step(at_ms, body) for at_ms, body in requests]
-
-
-def _chained(before: bytes, block: Block) -> bytes:
-    return hashlib.sha256(before + block.digest).digest()
 
 
 def _engine(info: ModelInfo, options: dict[str, Any]) -> Engine:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, compress
 from operator import attrgetter
-from typing import Literal, NamedTuple, Protocol, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -24,6 +25,7 @@ from quire.providers.prefix import (
     Walk,
     bare,
     leading,
+    same_start,
     unmarked,
 )
 from quire.providers.wires import wire_of
@@ -54,6 +56,11 @@ class Block(msgspec.Struct, frozen=True):
     # Whether it is or holds an image, and whether it asks for citations.
     pictures: bool = False
     cites: bool = False
+
+
+def chained(before: bytes, block: Block) -> bytes:
+    """The running hash of blocks up to the end of this one."""
+    return hashlib.sha256(before + block.digest).digest()
 
 
 def marked(blocks: Sequence[Block]) -> Iterator[int]:
@@ -193,7 +200,9 @@ def continues(old: Sequence[Block], new: Sequence[Block]) -> bool:
     """
     if old and new and old[0].digest == new[0].digest:
         return True
-    (old_head, old_messages), (new_head, new_messages) = (_head_and_messages(row) for row in (old, new))
+    # What stands in front of the messages, by its hash, and the hashes of the messages.
+    old_head, new_head = ({each.digest: each.text for each in row if each.section != "messages"} for row in (old, new))
+    old_messages, new_messages = ({each.digest for each in row if each.section == "messages"} for row in (old, new))
     if not old_head.keys().isdisjoint(new_head) or any(
         _alike(value, other) for value in old_head.values() for other in new_head.values()
     ):
@@ -204,27 +213,12 @@ def continues(old: Sequence[Block], new: Sequence[Block]) -> bool:
     return not old_messages.isdisjoint(new_messages) or bool(old and new and _alike(old[0].text, new[0].text))
 
 
-def _head_and_messages(row: Sequence[Block]) -> tuple[dict[bytes, str], set[bytes]]:
-    """What stands in front of the messages, by its hash, and the hashes of the messages."""
-    head = {block.digest: block.text for block in row if block.section != "messages"}
-    return head, {block.digest for block in row if block.section == "messages"}
-
-
 def _alike(text: str, other: str) -> bool:
     """Whether two texts are one with a change in it: half of the longer one at least is the same at both ends."""
     shorter, longer = sorted((text, other), key=len)
     front = same_start(text, other)
     back = same_start(shorter[front:][::-1], longer[front:][::-1])
     return len(shorter) > 20 and front + back >= len(longer) / 2
-
-
-def same_start(text: str, other: str) -> int:
-    """How many leading characters agree, by halving: slices compare fast."""
-    low, high = 0, min(len(text), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if text[low:middle] == other[low:middle] else (low, middle - 1)
-    return low
 
 
 # Tokens of blocks, each text looked at once: as counts for engines that match blocks, as ids for the rest.
@@ -370,15 +364,17 @@ class EngineView:
         return self.ends[-1] if self.blocks else 0
 
 
-class Engine(Protocol):
+class Engine(ABC):
     """A prompt cache: looks a request up, keeps what it would keep, and says how the tokens split."""
 
     # Whether the prompt is a row of ids here, or one of counted blocks: it decides what the total is.
-    by_ids: bool
+    by_ids = False
     # Whether the model's answers are kept as well as its prompts.
-    keeps_answers: bool
+    keeps_answers = False
 
-    def look(self, at_ms: int, request: EngineView, began_ms: int | None = None) -> Shares: ...
+    @abstractmethod
+    def look(self, at_ms: int, request: EngineView, began_ms: int | None = None) -> Shares:
+        """One more request; `began_ms` is when its answer began, if that is known."""
 
-    def answered(self, prompt: array[int], answer: array[int], at_ms: int) -> None:
-        """The model answered this prompt, and `answer` was computed upon it; engines that keep answers keep it."""
+    def answered(self, prompt: array[int], answer: array[int], at_ms: int) -> None:  # noqa: B027  # most keep no answers
+        """The model answered this prompt, and `answer` old_head computed upon it; engines that keep answers keep it."""

@@ -15,7 +15,8 @@ from typing import NamedTuple
 import msgspec
 
 from quire.providers.models import ModelInfo
-from quire.providers.simulate.blocks import Cause, EngineView, Shares
+from quire.providers.prefix import same_start
+from quire.providers.simulate.blocks import Cause, Engine, EngineView, Shares
 
 
 class Node:
@@ -135,18 +136,12 @@ class RadixTree:
 
 
 def shared(ids: array[int], other: array[int]) -> int:
-    """How many leading ids agree, by halving: comparing slices is fast, comparing ids one by one is not."""
-    # A thread's next prompt begins with the one before: then memory is compared once.
-    if other.tobytes().startswith(ids):
-        return len(ids)
-    low, high = 0, min(len(ids), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if ids[low:middle] == other[low:middle] else (low, middle - 1)
-    return low
+    """How many leading ids agree."""
+    # A thread's next prompt begins with the ids before: then memory is compared once.
+    return len(ids) if other.tobytes().startswith(ids) else same_start(ids, other)
 
 
-class RadixCache:
+class RadixCache(Engine):
     """SGLang: the longest common prefix in whole pages; the last token is always computed."""
 
     by_ids = True
@@ -181,7 +176,7 @@ class RadixCache:
 # vLLM's cache: full blocks of tokens, each keyed by its tokens and the key of the block before it.
 
 
-class BlockCache:
+class BlockCache(Engine):
     """Blocks of one size, the longest unused evicted first; a block that is not full is never stored."""
 
     by_ids = True
@@ -249,7 +244,7 @@ class Slot(msgspec.Struct):
     turn: int = -1
 
 
-class SlotCache:
+class SlotCache(Engine):
     """`slots` prompts in the engine, and older ones in memory up to `memory_tokens` (None: all, 0: none)."""
 
     by_ids = True
@@ -278,17 +273,13 @@ class SlotCache:
         # At least one token is always computed: the last one, whose prediction is wanted.
         read = min(same, max(0, len(ids) - 1)) if cached else 0
         cause: Cause = "first" if first else "moved" if read < min(len(slot.ids), len(ids) - 1) else ""
-        self._occupy(slot, ids)
+        slot.ids, self._serving = ids, slot
+        slot.turn = self._turn = self._turn + 1
         return Shares(read, cause=cause)
 
     def answered(self, prompt: array[int], answer: array[int], at_ms: int) -> None:
         """The slot goes on holding what it generated."""
         self._serving.ids = prompt + answer
-
-    def _occupy(self, slot: Slot, ids: array[int]) -> None:
-        slot.ids = ids
-        slot.turn = self._turn = self._turn + 1
-        self._serving = slot
 
     def _choose(self, ids: array[int], slot_number: object) -> tuple[Slot, int, bool]:
         """The slot for a prompt, how much the two share, and whether its present prompt should be put away first."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from array import array
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import islice, takewhile
@@ -18,8 +17,8 @@ import msgspec
 
 from quire.entry import canonical
 from quire.providers.models import ModelInfo
-from quire.providers.prefix import GrowingValues
-from quire.providers.simulate.blocks import Block, Cause, EngineView, Shares, marked
+from quire.providers.prefix import GrowingValues, same_start
+from quire.providers.simulate.blocks import Block, Cause, Engine, EngineView, Shares, chained, marked
 from quire.values import JsonObject
 
 # Stored prefixes by their running hashes, for caches that store at marked places only.
@@ -68,14 +67,18 @@ class Shelf:
 
     def why(self, hashes: list[bytes], blocks: Sequence[Block], hit: int | None, at_ms: int) -> tuple[Cause, str]:
         """Why a request that read up to `hit` did not read all that an earlier one had in common with it."""
-        before = max(reversed(self._recent), key=lambda earlier: common(earlier, hashes))
-        same = common(before, hashes)
+        before = max(reversed(self._recent), key=lambda earlier: same_start(earlier, hashes))
+        same = same_start(before, hashes)
         stored = next((place for place in range(same - 1, -1, -1) if hashes[place] in self._entries), None)
         if stored is not None and (hit is None or hit < stored):
             return self._lost(self._entries[hashes[stored]], blocks[stored], at_ms)
         if stored is None and (same == len(before) or self._entries.keys().isdisjoint(before)):
             return "minimum", "the request before had nothing long enough to store"
-        return ("moved", _moved(blocks, same)) if same < len(before) else ("", "")
+        if same == len(before):
+            return "", ""
+        if same >= len(blocks):
+            return "moved", "the request is shorter than the one before"
+        return "moved", f"{blocks[same].path} differs from the request before"
 
     def _lost(self, entry: StoredPrefix, block: Block, at_ms: int) -> tuple[Cause, str]:
         if entry.readable_ms > at_ms:
@@ -84,21 +87,6 @@ class Shelf:
             passed, life = (at_ms - entry.used_ms) // 1000, entry.life_ms // 1000
             return "ttl", f"last used {passed:,} s before, kept for {life:,} s"
         return "marker", f"what is stored up to {block.path} is out of reach of every mark"
-
-
-def _moved(blocks: Sequence[Block], place: int) -> str:
-    if place >= len(blocks):
-        return "the request is shorter than the one before"
-    return f"{blocks[place].path} differs from the request before"
-
-
-def common(hashes: Sequence[bytes], other: Sequence[bytes]) -> int:
-    """How many leading running hashes agree; after the first difference none does, so halving finds it."""
-    low, high = 0, min(len(hashes), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if hashes[middle - 1] == other[middle - 1] else (low, middle - 1)
-    return low
 
 
 # Server tools whose presence changes the system prompt and leaves the tools' cache alone.
@@ -111,11 +99,11 @@ _KEEPS_THINKING = {"opus": (4, 5), "sonnet": (4, 6), "haiku": (5, 5)}
 _VERSION = re.compile(r"claude-(opus|sonnet|haiku)-(\d+)-?(\d+)?(?!\d)")
 
 
-class AnthropicCache:
-    """One workspace's cache; `runs_as_one` is the Claude API's reading of tool blocks, Bedrock counts each."""
+class AnthropicCache(Engine):
+    """One workspace's cache; `runs_as_one` is the Claude API's reading of tool blocks, Bedrock counts each.
 
-    by_ids = False
-    keeps_answers = False
+    Answers are not stored: they are written when the next request marks them.
+    """
 
     def __init__(self, info: ModelInfo, runs_as_one: bool = True) -> None:
         self._info = info
@@ -133,9 +121,6 @@ class AnthropicCache:
             self._shelf.keep(row.hashes[place], row.life_ms(place), at_ms, began_ms)
         self._shelf.saw(row.hashes)
         return self._shares(row, hit, cause, note)
-
-    def answered(self, prompt: array[int], answer: array[int], at_ms: int) -> None:
-        """Answers are not stored: they are written when the next request marks them."""
 
     def _row(self, request: EngineView) -> MarkedRow:
         """The request's blocks; their ends and hashes go on from where they part with those of the one before."""
@@ -204,26 +189,20 @@ class MarkedRow:
         """The blocks a walk back from a mark looks at, the mark's own first; a run of tool blocks is one step."""
         steps = 0
         for place in range(mark, -1, -1):
-            steps += place < mark and not self._is_run(place)
+            kind = self.blocks[place].kind
+            steps += place < mark and not (self._runs_as_one and kind in _RUNS and kind == self.blocks[place + 1].kind)
             if steps >= lookback:
                 return
             yield place
-
-    def _is_run(self, place: int) -> bool:
-        kind = self.blocks[place].kind
-        return self._runs_as_one and kind in _RUNS and kind == self.blocks[place + 1].kind
 
 
 def _prompt_blocks(blocks: list[Block], info: ModelInfo) -> list[Block]:
     """The blocks that are in the prompt: older models forget thinking once the user says something new."""
     if _keeps_thinking(info.model):
         return blocks
-    spoken = next((place for place in range(len(blocks) - 1, -1, -1) if _is_asking(blocks[place])), -1)
+    asked = [place for place, block in enumerate(blocks) if block.role == "user" and block.kind != "tool_result"]
+    spoken = asked[-1] if asked else -1
     return [block for place, block in enumerate(blocks) if place > spoken or block.kind not in _UNMARKABLE]
-
-
-def _is_asking(block: Block) -> bool:
-    return block.role == "user" and block.kind != "tool_result"
 
 
 def _keeps_thinking(model: str) -> bool:
@@ -267,15 +246,8 @@ def _message_settings(blocks: list[Block], body: JsonObject, info: ModelInfo) ->
     thinking = body.get("thinking") or {}
     usual = "disabled" if "disabled" in info.features.thinking else "adaptive"
     effort = (body.get("output_config") or {}).get("effort") or "high"
-    return canonical(
-        [
-            None if choice == {"type": "auto"} else choice,
-            images,
-            thinking.get("type") or usual,
-            thinking.get("budget_tokens"),
-            effort,
-        ]
-    )
+    chosen = None if choice == {"type": "auto"} else choice
+    return canonical([chosen, images, thinking.get("type") or usual, thinking.get("budget_tokens"), effort])
 
 
 def _lives(blocks: list[Block], body: JsonObject) -> dict[int, int]:
@@ -296,15 +268,12 @@ def markable(block: Block) -> bool:
 
 # OpenAI's cache from GPT-5.6 on: exact prefixes at breakpoints, and `prompt_cache_key` is part of the match.
 
-# Who speaks at the end of a message that gets the implicit breakpoint.
-_ASKING = frozenset({"user", "tool"})
 
+class BreakpointCache(Engine):
+    """One project's cache: up to four writes a request, read at any of the latest breakpoints.
 
-class BreakpointCache:
-    """One project's cache: up to four writes a request, read at any of the latest breakpoints."""
-
-    by_ids = False
-    keeps_answers = False
+    Answers are not stored; assistant output takes no breakpoint.
+    """
 
     def __init__(self, info: ModelInfo) -> None:
         self._info = info
@@ -315,7 +284,7 @@ class BreakpointCache:
         """Read at the latest breakpoint that is stored, write the latest ones."""
         implicit = _options(request).get("mode", "implicit") != "explicit"
         start = _settings(request.body, self._info.model)
-        hashes = self._hashes.along(request.blocks, start, _step, ground=start)
+        hashes = self._hashes.along(request.blocks, start, chained, ground=start)
         marks = [place for place in marked(request.blocks) if request.ends[place] >= self._info.min_cache_tokens]
         asks = list(self._implicit_marks(request)) if implicit else []
         places = sorted({*marks, *asks})[-self._info.cache.lookback :]
@@ -329,14 +298,14 @@ class BreakpointCache:
         self._shelf.saw(hashes)
         return self._shares(request, hit, writes, cause, note)
 
-    def answered(self, prompt: array[int], answer: array[int], at_ms: int) -> None:
-        """Answers are not stored; assistant output takes no breakpoint."""
-
     def _implicit_marks(self, request: EngineView) -> Iterator[int]:
-        """Implicit breakpoints, the latest first: ends of what was asked, as many as are looked at."""
+        """Implicit breakpoints, the latest first: ends of what the user or a tool says, as many as are looked at."""
         back = range(len(request.blocks) - 1, -1, -1)
         long = takewhile(lambda place: request.ends[place] >= self._info.min_cache_tokens, back)
-        return islice((place for place in long if _asks(request.blocks[place])), self._info.cache.lookback)
+        asks = (
+            place for place in long if request.blocks[place].closes and request.blocks[place].role in ("user", "tool")
+        )
+        return islice(asks, self._info.cache.lookback)
 
     def _life_s(self, request: EngineView) -> int:
         short, *longer = self._info.cache.ttl_s
@@ -380,11 +349,3 @@ def _settings(body: JsonObject, model: str) -> bytes:
         body.get("service_tier") or "auto",
     ]
     return hashlib.sha256(canonical(settings)).digest()
-
-
-def _step(running: bytes, block: Block) -> bytes:
-    return hashlib.sha256(running + block.digest).digest()
-
-
-def _asks(block: Block) -> bool:
-    return block.closes and block.role in _ASKING

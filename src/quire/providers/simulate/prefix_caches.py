@@ -9,16 +9,15 @@ from bisect import bisect_left, bisect_right, insort
 import msgspec
 
 from quire.providers.models import ModelInfo
-from quire.providers.simulate.blocks import Cause, EngineView, Shares
-from quire.providers.simulate.engine_caches import Node, RadixTree, shared
+from quire.providers.simulate.blocks import Cause, Engine, EngineView, Shares
+from quire.providers.simulate.engine_caches import RadixTree, shared
 from quire.values import JsonObject
 
 
-class StepCache:
+class StepCache(Engine):
     """The longest stored prefix, rounded down to a step; lives end when a prefix goes unused too long."""
 
     by_ids = True
-    keeps_answers = False
 
     def __init__(self, info: ModelInfo) -> None:
         self._cache = info.cache
@@ -32,16 +31,16 @@ class StepCache:
         tree = self._trees.setdefault(key, RadixTree())
         life_ms = self._life_ms(request)
         stored = tree.match(request.ids)
-        matched = tree.match(request.ids, lambda node: _alive(node, at_ms, life_ms))
+        # What was stored at this very moment is not there yet.
+        matched = tree.match(
+            request.ids, lambda node: node.stored_ms < at_ms and (life_ms is None or at_ms - node.used_ms < life_ms)
+        )
         read = self._rounded(matched)
         lengths = self._lengths.setdefault(key, set())
         cause, note = self._why(tree, stored, matched, len(request.ids), lengths)
         tree.insert(request.ids, at_ms)
         lengths.add(len(request.ids))
         return Shares(read, cause=cause, note=note)
-
-    def answered(self, prompt: array[int], answer: array[int], at_ms: int) -> None:
-        """Prompts are cached, answers are not."""
 
     def _rounded(self, tokens: int) -> int:
         whole = tokens // self._cache.step * self._cache.step if self._cache.step else tokens
@@ -70,11 +69,6 @@ class StepCache:
         return "moved", "the prompt differs early from every earlier one"
 
 
-def _alive(node: Node, at_ms: int, life_ms: int | None) -> bool:
-    # What was stored at this very moment is not there yet.
-    return node.stored_ms < at_ms and (life_ms is None or at_ms - node.used_ms < life_ms)
-
-
 # Gemini's two caches: the implicit one, any common prefix; and explicit `cachedContents`, paid for by the hour.
 
 _HOUR_MS = 3_600_000
@@ -88,11 +82,10 @@ class ExplicitCache(msgspec.Struct):
     expires_ms: int
 
 
-class GeminiCache:
+class GeminiCache(Engine):
     """A request that names a cache reads all of it; any other reads what the implicit cache happens to have."""
 
     by_ids = True
-    keeps_answers = False
 
     def __init__(self, info: ModelInfo) -> None:
         self._info = info
@@ -100,17 +93,15 @@ class GeminiCache:
         self._explicit: dict[str, ExplicitCache] = {}
 
     def look(self, at_ms: int, request: EngineView, began_ms: int | None = None) -> Shares:
-        token_hours = self._hours_until(at_ms)
+        # Token hours of storage since the last request, over all explicit caches.
+        kept = sum(_token_hours(stored, at_ms) for stored in self._explicit.values())
         if is_cache(request.body):
-            return self._create(at_ms, request, token_hours)
+            return self._create(at_ms, request, kept)
         name = request.body.get("cachedContent") or request.body.get("cached_content")
         if not name:
             shares = self._implicit.look(at_ms, request, began_ms)
             return msgspec.structs.replace(shares, storage_token_hours=token_hours)
         return self._read(str(name), at_ms, request, token_hours)
-
-    def answered(self, prompt: array[int], answer: array[int], at_ms: int) -> None:
-        """Answers are not cached."""
 
     def prompt(self, body: JsonObject, ids: array[int]) -> array[int]:
         """A request's whole prompt: what its cache holds, then its own."""
@@ -139,10 +130,6 @@ class GeminiCache:
         read = len(stored.ids) if stored and not cause else 0
         note = "" if not cause else f"{name} has expired" if stored else f"{name} was never created"
         return Shares(read, cause=cause, note=note, storage_token_hours=token_hours)
-
-    def _hours_until(self, at_ms: int) -> float:
-        """Token hours of storage since the last request, over all explicit caches."""
-        return sum(_token_hours(stored, at_ms) for stored in self._explicit.values())
 
 
 def _token_hours(stored: ExplicitCache, at_ms: int) -> float:
@@ -197,7 +184,7 @@ class Prefixes:
         return self._at[length].digest()
 
 
-class UnitCache:
+class UnitCache(Engine):
     """Stored units by their ids; a request reads the longest unit that it begins with."""
 
     by_ids = True
@@ -244,10 +231,8 @@ class UnitCache:
         for length in self._lengths[first:end]:
             self._prefixes.digest(length)
         self._hashed = total
-        return next((length for length in reversed(self._lengths[:end]) if self._is_stored(length, at_ms)), 0)
-
-    def _is_stored(self, length: int, at_ms: int) -> bool:
-        return self._units.get(self._prefixes.digest(length), at_ms) < at_ms
+        lengths = reversed(self._lengths[:end])
+        return next((each for each in lengths if self._units.get(self._prefixes.digest(each), at_ms) < at_ms), 0)
 
     def _store(self, length: int, at_ms: int) -> None:
         self._units.setdefault(self._prefixes.digest(length), at_ms)
