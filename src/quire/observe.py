@@ -8,7 +8,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from typing import Protocol
 
 import msgspec
@@ -22,8 +22,9 @@ from quire.items import identity
 from quire.providers.explain import CacheEvent, Watch
 from quire.providers.gemini_cache import Served
 from quire.providers.prefix import same_start
+from quire.providers.rendering import tools_of
 from quire.tokens.vocabularies import far_off
-from quire.values import Entry, Envelope, JsonObject, Layer, LayerId, Message, Reply, Request, Text, ToolSet
+from quire.values import Entry, Envelope, JsonObject, Layer, LayerId, Message, Reply, Request, Text
 
 
 class Sending(msgspec.Struct, frozen=True):
@@ -145,8 +146,11 @@ class CacheWatch:
             del self._waiting[target][0]
             self._unsure.add(target)
         self._newest = sending
-        if before is not None and before.request.provider == sending.request.provider:
-            moved = _moved_layer(before.built, sending.built, sending.since)
+        if before is None or before.request.provider != sending.request.provider:
+            return
+        old, new = before.built, sending.built
+        if old.prompt.l1 != new.prompt.l1 or old.blocks != new.blocks:
+            moved = watch(enclose(old, ()), enclose(new, ()), sending.since)
             if moved is not None:
                 self._warn(moved)
 
@@ -164,23 +168,14 @@ class CacheWatch:
         watching = self._watches.get(target)
         event = None
         if watching is not None and (reply.usage.input_total or received.served is not None):
-            self._predict(target)
+            # The requests that wait, in the order in which they were sent.
+            for sending in self._waiting.pop(target, ()):
+                watching.sent(sending.at_ms, sending.request.body)
             event = watching.reported(reply.usage, received.diagnosis, received.served)
         if target in self._unsure:
             self._unsure.remove(target)
             return None
         return event
-
-    def _predict(self, target: str) -> None:
-        """Go through the requests that wait, in the order in which they were sent."""
-        for sending in self._waiting.pop(target, ()):
-            self._watches[target].sent(sending.at_ms, sending.request.body)
-
-
-def _moved_layer(before: Built, now: Built, since: Iterable[Entry]) -> MovedLayer | None:
-    if before.prompt.l1 == now.prompt.l1 and before.blocks == now.blocks:
-        return None
-    return watch(enclose(before, ()), enclose(now, ()), since)
 
 
 # An epoch of fewer requests than this is short; so many of them one after the other are told, and what would help:
@@ -318,12 +313,6 @@ class Culprit(msgspec.Struct, frozen=True):
     became: str = ""
 
 
-def in_tools(tool: JsonObject, entries: Sequence[Entry]) -> Culprit:
-    """The entry that defined a tool, as it stands in the request."""
-    found = next((entry.seq for entry in entries if entry.kind == "tools" and tool in entry.tools), None)
-    return Culprit("tools", _some(found))
-
-
 def in_system(old: str, new: str, entries: Sequence[Entry]) -> Culprit:
     """The entry whose words stand where two L1 part: the system prompt, or an instruction folded into it."""
     same = len(new.encode()[: same_start(old.encode(), new.encode())].decode(errors="ignore"))
@@ -350,25 +339,18 @@ def in_library(old: Sequence[ItemBlock], new: Sequence[ItemBlock], entries: Sequ
 
 
 def _item(block: ItemBlock, became: str, entries: Sequence[Entry]) -> Culprit:
-    return Culprit(block.id, _some(attached_by(entries, block)), became)
-
-
-def attached_by(entries: Sequence[Entry], block: ItemBlock) -> int | None:
-    """The first entry that attached this very version of an item."""
-    for entry in entries:
-        for item in entry.attached:
-            sha256 = item.get("sha256") or sha256_hex(item["content"])
-            if (identity(item), sha256) == (block.id, block.sha256):
-                return entry.seq
-    return None
+    """An item, with the first entry that attached this very version of it."""
+    attached = (
+        entry.seq
+        for entry in entries
+        for item in entry.attached
+        if (identity(item), item.get("sha256") or sha256_hex(item["content"])) == (block.id, block.sha256)
+    )
+    return Culprit(block.id, tuple(islice(attached, 1)), became)
 
 
 def _version(block: ItemBlock | None) -> tuple[str, str] | None:
     return None if block is None else (block.id, block.text)
-
-
-def _some(seq: int | None) -> tuple[int, ...]:
-    return () if seq is None else (seq,)
 
 
 def in_messages(built: Built, index: int) -> Culprit:
@@ -383,14 +365,14 @@ def in_messages(built: Built, index: int) -> Culprit:
 
 def _parts(built: Built) -> list[bytes]:
     """The request's lines in one provider's form, with late tools where they stand and not in front."""
-    messages = tuple(_late_tools(message) if message.role == "tools" else message for message in built.prompt.messages)
-    prompt = msgspec.structs.replace(built.prompt, messages=messages)
+    messages = [
+        Message("note", (Text(canonical(tools_of(message)).decode()),), message.seqs)
+        if message.role == "tools"
+        else message
+        for message in built.prompt.messages
+    ]
+    prompt = msgspec.structs.replace(built.prompt, messages=tuple(messages))
     return providers.prefix_parts(providers.render(prompt, "openai-chat:").body, "openai-chat")
-
-
-def _late_tools(message: Message) -> Message:
-    tools = [tool for part in message.parts if isinstance(part, ToolSet) for tool in part.tools]
-    return Message("note", (Text(canonical(tools).decode()),), message.seqs)
 
 
 def moved(asked: Sequence[tuple[Built, str]], entries: Sequence[Entry]) -> JsonObject:
@@ -426,7 +408,9 @@ def _place(one: Built, other: Built, index: int, offset: int, entries: Sequence[
     """The layer and the segment at an offset of a line of the later request."""
     prompt = other.prompt
     if index < len(prompt.tools):
-        return "L1", in_tools(prompt.tools[index], entries)
+        tool = prompt.tools[index]
+        defined = (entry.seq for entry in entries if entry.kind == "tools" and tool in entry.tools)
+        return "L1", Culprit("tools", tuple(islice(defined, 1)))
     index -= len(prompt.tools)
     if prompt.system:
         if index == 0:
@@ -459,7 +443,12 @@ def _cause(asked: Sequence[tuple[Built, str]], byte: int, entries: Sequence[Entr
     logged = (entry for entry in reversed(entries) if entry.kind == "rebase" and entry.body is at.rebase)
     seq = next((entry.seq for entry in logged), None)
     named = f", entry {seq}" if seq else ""
-    item = f": {_fate(before, at, entries)}" if there["layer"] == "L2" else ""
+    item = ""
+    if there["layer"] == "L2":
+        # What became of an item: a.md (entry 2) joined the library.
+        found = in_library(before.blocks, at.blocks, entries)
+        entry = f" (entry {found.entries[0]})" if found.entries else ""
+        item = f": {found.segment}{entry} {found.became}"
     return {
         "cause": f"rebase ({at.rebase['reason']}) at turn {at.turn}.{at.step}{named}{item}",
         "entry": seq or (brought if item else None),
@@ -477,10 +466,3 @@ def _extends(old: Built, new: Built) -> bool:
 
 def _switch(before: str, after: str) -> str:
     return f"change of model, {before or 'none named'} to {after or 'none named'}"
-
-
-def _fate(before: Built, at: Built, entries: Sequence[Entry]) -> str:
-    """What became of an item of the library: a.md (entry 2) joined the library."""
-    found = in_library(before.blocks, at.blocks, entries)
-    entry = f" (entry {found.entries[0]})" if found.entries else ""
-    return f"{found.segment}{entry} {found.became}"

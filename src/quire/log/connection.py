@@ -34,7 +34,8 @@ _UNWRITABLE = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_
 
 def connect(path: str | Path) -> sqlite3.Connection:
     """A connection whose commits are on the disk when they return; one that only reads where nothing can be written."""
-    _refuse_stump(path)
+    if os.path.isfile(path) and 0 < os.path.getsize(path) < HEADER_BYTES:
+        raise BrokenFile(f"only {os.path.getsize(path)} bytes are left of it")
     try:
         return _connect_to_write(path)
     except sqlite3.OperationalError as error:
@@ -94,11 +95,6 @@ def _has_log(path: str | Path) -> bool:
 def _reading(path: str | Path, mode: str, kind: type[_Kind]) -> _Kind:
     uri = f"{Path(path).absolute().as_uri()}?{mode}"
     return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, factory=kind)
-
-
-def _refuse_stump(path: str | Path) -> None:
-    if os.path.isfile(path) and 0 < os.path.getsize(path) < HEADER_BYTES:
-        raise BrokenFile(f"only {os.path.getsize(path)} bytes are left of it")
 
 
 def _use_write_ahead_log(conn: sqlite3.Connection) -> None:

@@ -111,10 +111,6 @@ def _images_are_readable(user: JsonObject, path: Path) -> None:
             IMAGE.fit(image, (*path, "images", index))
 
 
-def _usage_counts(sent: JsonObject, path: Path) -> None:
-    USAGE.fit(sent.get("usage", {}), (*path, "usage"))
-
-
 _TEXT: dict[str, Shape] = {"text": STRING}
 
 # A hash that was only noted down: of a request, a segment, an item sent long ago. Nothing here could check it.
@@ -151,7 +147,10 @@ KIND_FIELDS: dict[str, tuple[dict[str, Shape], dict[str, Shape]]] = {
 ON_ALL: dict[str, Shape] = {"at": INTEGER, "meta": OBJECT, "wire": OBJECT, "id": ENTRY_ID, "seq": COUNTED}
 
 # What has to be looked at as a whole.
-_ALSO = {"user": _images_are_readable, "sent": _usage_counts}
+_ALSO: dict[str, Callable[[JsonObject, Path], None]] = {
+    "user": _images_are_readable,
+    "sent": lambda sent, path: USAGE.fit(sent.get("usage", {}), (*path, "usage")),
+}
 
 SHAPES: dict[str, Fields] = {
     kind: Fields(required={"kind": one_of((kind,)), **required}, optional={**optional, **ON_ALL}, also=_ALSO.get(kind))
@@ -249,16 +248,11 @@ def _parse(text: str, line: int) -> Json:
         raise FormatError(f"not JSON: {error}", line=line, column=1, hint=_HINT) from error
 
 
-def decode_line(text: str, line: int = 1) -> Entry:
-    """The entry of one line of JSON."""
-    return check(_parse(text, line), line, text)
-
-
 def decode_lines(source: str | Iterable[str], parent: str = "", seq: int = 0) -> Iterator[Entry]:
     """The entries of JSON Lines; `id` and `seq`, where present, must continue the chain behind `parent`, `seq`.
 
-    White-space-only lines are skipped, and so is a byte order mark in front of them. Entries come with the id and seq that they have in that chain
-    only where the line had them: what is read is what was written.
+    White-space-only lines are skipped, and so is a byte order mark in front of them. Entries come with the id and seq
+    that they have in that chain only where the line had them: what is read is what was written.
     """
     lines = source.split("\n") if isinstance(source, str) else source
     for number, text in enumerate(lines, 1):
@@ -267,7 +261,7 @@ def decode_lines(source: str | Iterable[str], parent: str = "", seq: int = 0) ->
             text = text.removeprefix("\ufeff")
         if not text.strip(" \t\r"):
             continue
-        entry = decode_line(text, number)
+        entry = check(_parse(text, number), number, text)
         seq, parent = seq + 1, entry_id(parent, entry.body)
         _check_chain(entry, seq, parent, number, text)
         yield entry
@@ -391,30 +385,14 @@ def _read(fields: JsonObject, readers: dict[str, Reader]) -> JsonObject:
     return {name: value for name, value in values.items() if value is not None or name not in readers}
 
 
-def _words(value: Json) -> str | None:
-    return value if isinstance(value, str) else None
+def _only(fits: Callable[[Json], bool]) -> Reader:
+    """The value itself where it fits, else nothing."""
+    return lambda value: value if fits(value) else None
 
 
-def _strings(value: Json) -> list[str] | None:
-    """A list of strings; one alone is a list of one."""
-    return _members(value, lambda each: isinstance(each, str))
-
-
-def _seqs(value: Json) -> list[int] | None:
-    return _members(value, lambda each: isinstance(each, int) and not isinstance(each, bool))
-
-
-def _members(value: Json, fits: Callable[[Json], bool]) -> list[Json] | None:
-    given = value if isinstance(value, list) else [value]
-    return [each for each in given if fits(each)] or None
-
-
-def _seq(value: Json) -> int | None:
-    return next(iter(_seqs(value) or ()), None) if not isinstance(value, list) else None
-
-
-def _images(value: Json) -> list[Json] | None:
-    return _members(value, _is_image)
+def _members(fits: Callable[[Json], bool]) -> Reader:
+    """Those members of a list that fit; one alone is a list of one."""
+    return lambda value: [each for each in (value if isinstance(value, list) else [value]) if fits(each)] or None
 
 
 def _is_image(value: Json) -> bool:
@@ -424,23 +402,17 @@ def _is_image(value: Json) -> bool:
 
 
 _META: dict[str, Reader] = {
-    "pins": _seqs,
-    "shown": _strings,
-    "recalled": _words,
-    "recalled_ids": _strings,
-    "composer": _words,
+    "pins": _members(INTEGER.fits),
+    "shown": _members(STRING.fits),
+    "recalled": _only(STRING.fits),
+    "recalled_ids": _members(STRING.fits),
+    "composer": _only(STRING.fits),
     # What a rebase keeps of itself.
-    "opening": _seq,
-    "pinned": _strings,
+    "opening": _only(INTEGER.fits),
+    "pinned": _members(STRING.fits),
 }
-
-
-def _meta(meta: JsonObject) -> JsonObject:
-    return _read(meta, _META)
-
-
-_SOURCE: dict[str, Reader] = {"source": _words}
-_ACTIVE: dict[str, Reader] = {**_SOURCE, "images": _images}
+_SOURCE: dict[str, Reader] = {"source": _only(STRING.fits)}
+_ACTIVE: dict[str, Reader] = {**_SOURCE, "images": _members(_is_image)}
 
 
 def _item(item: JsonObject) -> JsonObject:
@@ -460,16 +432,13 @@ def _edit(edit: JsonObject) -> JsonObject:
     return {**rest, "action": "drop"} if edit["action"] in ("cut", "handle") else rest
 
 
-def _items(items: list[JsonObject]) -> list[JsonObject]:
-    return [_item(item) for item in items]
-
-
-def _edits(edits: list[JsonObject]) -> list[JsonObject]:
-    return [_edit(edit) for edit in edits]
-
-
 # The fields of a body that hold what is free.
-_FREE: dict[str, Reader] = {"meta": _meta, "item": _item, "attach": _items, "edits": _edits}
+_FREE: dict[str, Reader] = {
+    "meta": lambda meta: _read(meta, _META),
+    "item": _item,
+    "attach": lambda items: [_item(item) for item in items],
+    "edits": lambda edits: [_edit(edit) for edit in edits],
+}
 
 
 def known_entries(before: Sequence[Entry], entries: Sequence[Entry]) -> int:
@@ -484,7 +453,5 @@ def known_entries(before: Sequence[Entry], entries: Sequence[Entry]) -> int:
 
 def _content(entry: Entry) -> JsonObject:
     """What an entry says; how a provider wrote it, and when, may differ between two versions of a session."""
-    return {
-        "kind": entry.kind,
-        **{key: value for key, value in entry.body.items() if key not in ("wire", "at", "meta")},
-    }
+    said = {key: value for key, value in entry.body.items() if key not in ("wire", "at", "meta")}
+    return {"kind": entry.kind, **said}

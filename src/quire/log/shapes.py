@@ -20,7 +20,6 @@ from quire.values import Json, JsonObject
 
 Path: TypeAlias = tuple[str | int, ...]
 
-# A lone surrogate is half a character: it comes from bytes that were decoded as something they are not.
 
 # Deeper than any real argument, shallow enough for every reader's stack.
 MAX_DEPTH = 256
@@ -60,20 +59,15 @@ class Fields(msgspec.Struct, frozen=True):
 
 Shape: TypeAlias = Scalar | Listed | Fields
 
-_HEX = re.compile(r"[0-9a-f]{64}\Z")
-_ID = re.compile(r"sha256:[0-9a-f]{64}\Z")
-
 
 def _is_int(value: Json) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_hex(value: Json) -> bool:
-    return isinstance(value, str) and bool(_HEX.match(value))
-
-
-def _is_id(value: Json) -> bool:
-    return isinstance(value, str) and bool(_ID.match(value))
+def _matching(says: str, pattern: str) -> Scalar:
+    """A string that a pattern matches whole."""
+    schema = {"type": "string", "pattern": f"^{pattern}$"}
+    return Scalar(says, schema, lambda v: isinstance(v, str) and re.fullmatch(pattern, v) is not None)
 
 
 STRING = Scalar("a string", {"type": "string"}, lambda v: isinstance(v, str), frozenset({str}))
@@ -83,8 +77,8 @@ COUNTED = Scalar("an integer of at least 1", {"type": "integer", "minimum": 1}, 
 BOOLEAN = Scalar("true or false", {"type": "boolean"}, lambda v: isinstance(v, bool), frozenset({bool}))
 OBJECT = Scalar("an object", {"type": "object"}, lambda v: isinstance(v, dict), frozenset({dict}))
 ANYTHING = Scalar("JSON", {}, lambda v: True)
-SHA256 = Scalar("64 hexadecimal digits (sha256)", {"type": "string", "pattern": "^[0-9a-f]{64}$"}, _is_hex)
-ENTRY_ID = Scalar("sha256: and 64 hexadecimal digits", {"type": "string", "pattern": "^sha256:[0-9a-f]{64}$"}, _is_id)
+SHA256 = _matching("64 hexadecimal digits (sha256)", "[0-9a-f]{64}")
+ENTRY_ID = _matching("sha256: and 64 hexadecimal digits", "sha256:[0-9a-f]{64}")
 
 
 def one_of(names: tuple[str, ...]) -> Scalar:
@@ -310,7 +304,10 @@ class Positions:
         if start in ("{", "["):
             if len(path) >= MAX_DEPTH:
                 raise self._error(f"nested deeper than {MAX_DEPTH} levels", at)
-            return self._object(at + 1, path) if start == "{" else self._list(at + 1, path)
+            if start == "[":
+                return self._inside(at + 1, "]", lambda place, index: self._value(place, (*path, index)))
+            seen: set[str] = set()
+            return self._inside(at + 1, "}", lambda place, _: self._member(place, path, seen))
         if start == '"':
             return self._string(at)[1]
         return self._scalar(at)
@@ -347,19 +344,17 @@ class Positions:
                 f"an integer of {len(match[0])} digits is too long", at, "Use a string instead."
             ) from error
 
-    def _object(self, at: int, path: Path) -> int:
-        seen: set[str] = set()
-        at = self._space(at)
-        if self.text[at : at + 1] == "}":
-            return at + 1
-        while True:
-            at = self._member(self._space(at), path, seen)
-            at = self._space(at)
-            if self.text[at : at + 1] == "}":
-                return at + 1
+    def _inside(self, at: int, end: str, member: Callable[[int, int], int]) -> int:
+        """Read the members of an object or a list up to its end; `member` reads one, by its place and number."""
+        at, number = self._space(at), 0
+        while self.text[at : at + 1] != end or number:
+            at = self._space(member(self._space(at), number))
+            if self.text[at : at + 1] == end:
+                break
             if self.text[at : at + 1] != ",":
-                raise self._error("expected ',' or '}'", at)
-            at += 1
+                raise self._error(f"expected ',' or '{end}'", at)
+            at, number = at + 1, number + 1
+        return at + 1
 
     def _member(self, at: int, path: Path, seen: set[str]) -> int:
         if self.text[at : at + 1] != '"':
@@ -373,16 +368,3 @@ class Positions:
         if self.text[end : end + 1] != ":":
             raise self._error("expected ':'", end)
         return self._value(self._space(end + 1), (*path, key))
-
-    def _list(self, at: int, path: Path) -> int:
-        at = self._space(at)
-        if self.text[at : at + 1] == "]":
-            return at + 1
-        index = 0
-        while True:
-            at = self._space(self._value(self._space(at), (*path, index)))
-            if self.text[at : at + 1] == "]":
-                return at + 1
-            if self.text[at : at + 1] != ",":
-                raise self._error("expected ',' or ']'", at)
-            at, index = at + 1, index + 1

@@ -20,22 +20,15 @@ if TYPE_CHECKING:
     from quire.recall.rank import Collection
     from quire.recall.search import Hit, Recall
 
-_WHERE = {
-    "Collection": "rank",
-    "Document": "document",
-    "Embedder": "meaning",
-    "Found": "document",
-    "Hit": "search",
-    "Indexer": "index",
-    "Placed": "placement",
-    "Query": "document",
-    "Recall": "search",
-    "minilm": "meaning",
-    "place": "placement",
-    "query_for": "document",
-    "recall_tool": "placement",
-    "relevant": "document",
+_HOMES = {
+    "document": ("Document", "Found", "Query", "query_for", "relevant"),
+    "index": ("Indexer",),
+    "meaning": ("Embedder", "minilm"),
+    "placement": ("Placed", "place", "recall_tool"),
+    "rank": ("Collection",),
+    "search": ("Hit", "Recall"),
 }
+_WHERE = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "RECALL_TOOL", "Collection", "Document", "Embedder", "Found", "Hit", "Indexer", "Placed", "Query",

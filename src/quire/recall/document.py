@@ -265,13 +265,10 @@ def _text(entry: Entry) -> str:
 
 def _extra(entry: Entry) -> str:
     """Captions of what was shown (`meta.caption`, or of images), and the items a user brought."""
-    captions = [entry.meta.get("caption"), *(image.get("caption") for image in _images(entry))]
+    images = [image for image in entry.body.get("images") or () if isinstance(image, dict)]
+    captions = [entry.meta.get("caption"), *(image.get("caption") for image in images)]
     items = [_item(item) for item in entry.attached] if entry.kind == "user" else []
     return "\n".join([str(caption) for caption in captions if caption] + items)
-
-
-def _images(entry: Entry) -> Iterable[dict[str, Json]]:
-    return (image for image in entry.body.get("images") or () if isinstance(image, dict))
 
 
 def _item(item: dict[str, Json]) -> str:
@@ -301,24 +298,12 @@ def words_of(entries: Iterable[Entry]) -> list[EntryWords]:
 
 def entry_words(entry: Entry) -> EntryWords:
     """What of an entry is searched."""
-    kept = indexed(document(entry))
+    kept, session = indexed(document(entry)), str(entry.meta.get("session") or "")
     said = kept.speech
-    return EntryWords(
-        entry.id,
-        entry.kind,
-        VERSION,
-        kept.speaker,
-        str(entry.meta.get("session") or ""),
-        entry.call_id,
-        # A time beyond what a column holds is none that a search could use.
-        entry.at if entry.at is not None and abs(entry.at) < 2**63 else None,
-        said.asks,
-        said.person,
-        said.times,
-        said.length,
-        kept.words,
-        said.names,
-    )
+    # A time beyond what a column holds is none that a search could use.
+    at = entry.at if entry.at is not None and abs(entry.at) < 2**63 else None
+    about = (entry.id, entry.kind, VERSION, kept.speaker, session, entry.call_id, at)
+    return EntryWords(*about, said.asks, said.person, said.times, said.length, kept.words, said.names)
 
 
 def can_stem() -> bool:

@@ -33,7 +33,6 @@ _TELLING = 400
 _MARKS = "".join(chr(sign) for sign in range(0x300, 0x1100) if unicodedata.category(chr(sign))[0] == "M")
 _WORD = re.compile(rf"[\w{_MARKS}]+")
 _COMPOUND = re.compile(rf"[\w{_MARKS}]+(?:[-./\\@:#+]+[\w{_MARKS}]+)*")
-# The same for ASCII, which is quicker.
 # The same where text is ASCII, which is quicker: all signs but these become white space.
 _JOINED = "-./\\@:#+"
 _WORDS_APART, _COMPOUNDS_APART = (
@@ -126,11 +125,11 @@ def is_latin(word: str) -> bool:
 
 FUNCTION_WORDS = {language: frozenset(_fold(word) for word in words.split()) for language, words in _GRAMMAR.items()}
 # The languages that a word speaks for; a single letter speaks for none.
-_LANGUAGES: dict[str, list[str]] = {}
-for _language_name, _words in FUNCTION_WORDS.items():
-    for _one in _words:
-        if len(_one) > 1:
-            _LANGUAGES.setdefault(_one, []).append(_language_name)
+_LANGUAGES = {
+    word: [language for language, words in FUNCTION_WORDS.items() if word in words]
+    for word in frozenset().union(*FUNCTION_WORDS.values())
+    if len(word) > 1
+}
 
 
 def tokens(text: str) -> list[str]:
@@ -236,12 +235,8 @@ def stems(words: Iterable[str], language: str = "english") -> list[str]:
     words = list(words)
     if all(map(str.isascii, words)):
         return list(_stemmer(language).stemWords(words))
-    return [_stemmer(_script(word) or language).stemWord(word) for word in words]
-
-
-def _script(word: str) -> str | None:
-    first = ord(word[0])
-    return next((name for low, high, name in _SCRIPTS if low <= first <= high), None)
+    scripts = [next((name for low, high, name in _SCRIPTS if low <= ord(word[0]) <= high), language) for word in words]
+    return [_stemmer(script).stemWord(word) for word, script in zip(words, scripts, strict=True)]
 
 
 def _stemmer(language: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import os
@@ -27,9 +28,9 @@ OPSET = 17
 
 def build_graph(weights: Path, target: Path) -> None:
     """Write the graph for the model folder `weights` to `target`, whole or not at all."""
-    onnx = _onnx()
+    onnx = _part("onnx")
     config = json.loads((weights / "config.json").read_text())
-    graph = _Graph(onnx, _load(weights / "model.safetensors"))
+    graph = _Graph(onnx, _part("safetensors.numpy").load_file(str(weights / "model.safetensors")))
     _encoder(graph, config)
     model = onnx.helper.make_model(_finished(graph, config), opset_imports=[onnx.helper.make_opsetid("", OPSET)])
     model.ir_version = 9
@@ -160,25 +161,13 @@ def _finished(graph: _Graph, config: dict[str, Any]) -> Any:
     return helper.make_graph(graph.nodes, "minilm", inputs, [output], graph.constants)
 
 
-def _load(file: Path) -> dict[str, Array]:
+def _part(module: str) -> Any:
+    """A part of the model's runtime."""
     try:
-        from safetensors.numpy import load_file
+        return importlib.import_module(module)
     except ImportError as error:
-        raise missing() from error
-    weights: dict[str, Array] = load_file(str(file))
-    return weights
-
-
-def _onnx() -> Any:
-    try:
-        import onnx
-    except ImportError as error:
-        raise missing() from error
-    return onnx
-
-
-def missing() -> MissingPart:
-    return MissingPart("the embedding model's runtime is not installed", hint="pip install 'quire[embed]'")
+        problem = "the embedding model's runtime is not installed"
+        raise MissingPart(problem, hint="pip install 'quire[embed]'") from error
 
 
 MAX_TOKENS = 256
@@ -218,12 +207,7 @@ class LateMiniLM:
         return model.encode(texts)
 
 
-_loading = threading.Lock()
-
-
-@cache
-def _loaded() -> MiniLM:
-    return minilm()
+_loading, _loaded = threading.Lock(), cache(minilm)
 
 
 def installed() -> LateMiniLM | None:
@@ -273,21 +257,14 @@ class MiniLM:
 
 
 def _tokenizer(weights: Path) -> Any:
-    try:
-        from tokenizers import Tokenizer
-    except ImportError as error:
-        raise missing() from error
-    tokenizer = Tokenizer.from_file(str(weights / "tokenizer.json"))
+    tokenizer = _part("tokenizers").Tokenizer.from_file(str(weights / "tokenizer.json"))
     tokenizer.enable_truncation(MAX_TOKENS)
     tokenizer.no_padding()
     return tokenizer
 
 
 def _session(graph: Path) -> Any:
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise missing() from error
+    onnxruntime = _part("onnxruntime")
     options = onnxruntime.SessionOptions()
     # A second thread gains little for one short text and takes the core from everything else.
     options.intra_op_num_threads = options.inter_op_num_threads = 1

@@ -168,13 +168,16 @@ class Scope:
     def refresh(self, index: Index, wanted: Sequence[Stretch]) -> None:
         """Bring the rows in line with these pieces, oldest first; what shrank is loaded anew."""
         now = {piece.branch: piece for piece in wanted}
-        if any(not _extends(now.get(branch), had) for branch, had in self._have.items()):
-            self._begin()
+        for had in self._have.values():
+            piece = now.get(had.branch)
+            if piece is None or piece.low != had.low or piece.high < had.high:
+                self._begin()
+                break
         newest, begun = index.newest_vector() if self.embedder is not None else 0, bool(self._have)
         self.asks_near = self._may_ask(index, sum(piece.high - piece.low for piece in wanted))
-        fresh = [self._fresh(piece) for piece in wanted]
-        longer = [piece for piece in fresh if piece.high > piece.low]
-        if longer:
+        loaded = {branch: had.high for branch, had in self._have.items()}
+        fresh = [msgspec.structs.replace(piece, low=loaded.get(piece.branch, piece.low)) for piece in wanted]
+        if longer := [piece for piece in fresh if piece.high > piece.low]:
             self._load(index, longer)
         self._have = now
         if self.embedder is not None and newest > self._vectors_seen and not self.asks_near:
@@ -202,11 +205,6 @@ class Scope:
         has_vector, rows = self.collection.meaning.known, self.collection.row
         lacking = [id for id in {*near, *worded} if id in self.collection and not has_vector[rows(id)]]
         self.collection.put_vectors(*unpacked(index.vectors_of(model, lacking), size))
-
-    def _fresh(self, piece: Stretch) -> Stretch:
-        """The part of a piece that is not loaded yet."""
-        had = self._have.get(piece.branch)
-        return Stretch(piece.branch, had.high if had else piece.low, piece.high)
 
     def _load(self, index: Index, fresh: Sequence[Stretch]) -> None:
         added: dict[str, _Row] = {}
@@ -270,16 +268,10 @@ class Scope:
         return np.isin(self.kind.all, [_KINDS[kind] for kind in kinds])
 
 
-def _extends(now: Stretch | None, had: Stretch) -> bool:
-    return now is not None and now.low == had.low and now.high >= had.high
-
-
 ScopeName = Literal["thread", "threads", "records"]
 SCOPES: tuple[str, ...] = get_args(ScopeName)
 # Threads that are held ready; of more, the one used longest ago is loaded again when asked.
 _READY = 16
-
-
 _BY = ("words", "words and meaning")
 
 
@@ -367,7 +359,9 @@ class Recall:
                     "before, kinds and exclude choose among entries, not among records",
                     hint="Leave them out; records are chosen by tag and schema, with Records(store).search.",
                 )
-            return self._search_records(query, k)
+            if self._records is None:
+                raise CallError("this recall knows no records", hint="Pass records=…, or use Records(store).search.")
+            return list(self._records(query.text if isinstance(query, Query) else query, k))
         within = thread if chosen == "thread" else None
         with self._lock:
             loaded = self._scope(within)
@@ -393,11 +387,6 @@ class Recall:
             if scope.asks_near and self.embedder is not None:
                 return len(self.store.index.without_vectors(self.embedder.name, 0, None))
             return scope.without_meaning
-
-    def _search_records(self, query: str | Query, k: int) -> list[Any]:
-        if self._records is None:
-            raise CallError("this recall knows no records", hint="Pass records=…, or use Records(store).search.")
-        return list(self._records(query.text if isinstance(query, Query) else query, k))
 
     def _scope(self, thread: str | None) -> Scope:
         """A thread's rows (or all threads') as the file has them now."""

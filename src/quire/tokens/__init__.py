@@ -241,7 +241,9 @@ class Media(msgspec.Struct, frozen=True):
             return IMAGE_TOKENS
         data = _decoded(self.data)
         if self.type.startswith("audio/"):
-            return int(_SOUND.get(self.form, _SOUND_TOKENS) * _seconds(data)) + 1
+            # A WAV file says how many bytes a second has.
+            rate = int.from_bytes(data[28:32], "little") if data.startswith(b"RIFF") else 0
+            return int(_SOUND.get(self.form, _SOUND_TOKENS) * (len(data) / (rate or _SOUND_BYTES))) + 1
         if self.type.startswith("video/"):
             return _VIDEO_TOKENS * (1 + len(data) // _VIDEO_BYTES)
         if data.startswith(b"%PDF"):
@@ -256,7 +258,9 @@ def _media(block: JsonObject) -> Media | None:
         return _of_source(_inner(block["source"]), f"{kind}/" if kind == "image" else "", "anthropic")
     if kind in ("input_file", "file"):
         file = _inner(block.get("file")) or block
-        return _of_data_url(str(file.get("file_data") or file.get("data") or ""))
+        url = str(file.get("file_data") or file.get("data") or "")
+        found = _DATA_URL.match(url)
+        return Media(found[1], url[found.end() :]) if found else Media("", url)
     if kind == "input_audio":
         audio = block.get("input_audio")
         sound = {"data": audio} if isinstance(audio, str) else _inner(audio)
@@ -284,22 +288,11 @@ def _of_source(source: JsonObject, prefix: str, form: str) -> Media:
     return Media(type, str(source.get("data") or source.get("bytes") or ""), form)
 
 
-def _of_data_url(url: str) -> Media:
-    found = _DATA_URL.match(url)
-    return Media(found[1], url[found.end() :]) if found else Media("", url)
-
-
 def _decoded(data: str) -> bytes:
     try:
         return base64.b64decode(data + "=" * (-len(data) % 4), altchars=b"-_" if "-" in data or "_" in data else None)
     except ValueError:
         return b""
-
-
-def _seconds(sound: bytes) -> float:
-    """How long it lasts: a WAV file says how many bytes a second has."""
-    rate = int.from_bytes(sound[28:32], "little") if sound.startswith(b"RIFF") else 0
-    return len(sound) / (rate or _SOUND_BYTES)
 
 
 _PAGE_MARK = re.compile(rb"/Type\s*/Page(?![A-Za-z])")

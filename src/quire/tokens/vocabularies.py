@@ -64,10 +64,6 @@ CLAUDE_NEWER = Vocabulary(DEFAULT, exact=False, factor=1.55)
 CLAUDE_NEWER_FROM = (4, 7)
 
 
-def _exactly(name: str) -> Vocabulary:
-    return Vocabulary(name)
-
-
 def _about(name: str, factor: float = 1.0) -> Vocabulary:
     return Vocabulary(name, exact=False, factor=factor)
 
@@ -75,48 +71,48 @@ def _about(name: str, factor: float = 1.0) -> Vocabulary:
 # The first pattern that matches at a word's start in the name decides; so special cases stand first.
 _FAMILIES: tuple[tuple[str, Vocabulary], ...] = (
     # A distilled model speaks the vocabulary of the model it was built on.
-    (r"deepseek-r1-distill-llama", _exactly("llama3")),
-    (r"deepseek-r1-distill-qwen", _exactly("qwen3")),
-    (r"gpt-oss", _exactly("o200k_base")),
-    (r"code-?llama", _exactly("codellama")),
-    (r"(meta-)?llama-?(v?3)(?![0-9])", _exactly("llama3")),
-    (r"(meta-)?llama-?(v?2)(?![0-9])|tinyllama|vicuna", _exactly("llama2")),
+    (r"deepseek-r1-distill-llama", Vocabulary("llama3")),
+    (r"deepseek-r1-distill-qwen", Vocabulary("qwen3")),
+    (r"gpt-oss", Vocabulary("o200k_base")),
+    (r"code-?llama", Vocabulary("codellama")),
+    (r"(meta-)?llama-?(v?3)(?![0-9])", Vocabulary("llama3")),
+    (r"(meta-)?llama-?(v?2)(?![0-9])|tinyllama|vicuna", Vocabulary("llama2")),
     (r"(meta-)?llama", _about("o200k_base", 1.02)),
-    (r"qwen-?(2|2\.5|2p5|3)(?![0-9.p])|qwq|qvq|baichuan-m2", _exactly("qwen3")),
+    (r"qwen-?(2|2\.5|2p5|3)(?![0-9.p])|qwq|qvq|baichuan-m2", Vocabulary("qwen3")),
     (r"qwen", _about("qwen3")),
-    (r"deepseek-?(v3|r1)(?![0-9])", _exactly("deepseek_v3")),
+    (r"deepseek-?(v3|r1)(?![0-9])", Vocabulary("deepseek_v3")),
     (r"deepseek", _about("deepseek_v3")),
-    (r"gemma-?2(?![0-9.b])", _exactly("gemma2")),
-    (r"(embedding)?gemma-?3|embeddinggemma", _exactly("gemma3")),
-    (r"gemma-?4(?![0-9.b])", _exactly("gemma4")),
+    (r"gemma-?2(?![0-9.b])", Vocabulary("gemma2")),
+    (r"(embedding)?gemma-?3|embeddinggemma", Vocabulary("gemma3")),
+    (r"gemma-?4(?![0-9.b])", Vocabulary("gemma4")),
     (r"(code)?gemma", _about("gemma2")),
     # Google counts Gemini locally with Gemma's vocabularies, as an estimate.
     (r"gemini-(3\.[1-9]|[4-9])", _about("gemma4")),
     (r"gemini", _about("gemma3")),
-    (r"kimi-?k2|kimi-linear|moonlight", _exactly("kimi_k2")),
-    (r"kimi-?k3", _exactly("kimi_k3")),
+    (r"kimi-?k2|kimi-linear|moonlight", Vocabulary("kimi_k2")),
+    (r"kimi-?k3", Vocabulary("kimi_k3")),
     (r"kimi|moonshot", _about("kimi_k2")),
-    (r"glm-?4", _exactly("glm4")),
+    (r"glm-?4", Vocabulary("glm4")),
     (r"glm|chatglm", _about("glm4")),
-    (r"mixtral-8x7b|mistral-7b(-instruct)?-v0\.[12]", _exactly("mistral_v1")),
+    (r"mixtral-8x7b|mistral-7b(-instruct)?-v0\.[12]", Vocabulary("mistral_v1")),
     (r"mixtral-8x22b|mistral-7b(-instruct)?-v0\.3|codestral-(22b|2405)|mistral-large(-instruct)?-24(07|11)",
-     _exactly("mistral_v2")),
+     Vocabulary("mistral_v2")),
     (r"mistral-nemo|pixtral-12b|ministral-8b|mistral-small(-3|-24b|-25)|devstral|magistral",
-     _exactly("mistral_v3")),
+     Vocabulary("mistral_v3")),
     (r"mixtral|mistral:7b", _about("mistral_v1")),
     (r"mistral|ministral|codestral|pixtral|voxtral", _about("mistral_v3")),
     (r"phi-?4-(mini|multimodal)", _about("o200k_base")),
-    (r"phi-?4", _exactly("phi4")),
-    (r"olmo-?2", _exactly("olmo2")),
+    (r"phi-?4", Vocabulary("phi4")),
+    (r"olmo-?2", Vocabulary("olmo2")),
     (r"smollm", _about("o200k_base", 1.17)),
 )  # fmt: skip
 _FAMILY = tuple((re.compile(rf"(?<![a-z0-9])(?:{pattern})"), choice) for pattern, choice in _FAMILIES)
 
 # OpenAI's own names; they must begin the name, for many other models are called after them.
 _OPENAI: tuple[tuple[re.Pattern[str], Vocabulary], ...] = (
-    (re.compile(r"gpt-(4o|4\.1|4\.5|5)(?![0-9])|chatgpt-4o|o[134](?![a-z0-9])|codex-mini"), _exactly("o200k_base")),
+    (re.compile(r"gpt-(4o|4\.1|4\.5|5)(?![0-9])|chatgpt-4o|o[134](?![a-z0-9])|codex-mini"), Vocabulary("o200k_base")),
     (re.compile(r"gpt-(4|3\.5|35)(?![0-9.a-z])|text-embedding-(3-|ada-002)|(davinci|babbage)-002"),
-     _exactly("cl100k_base")),
+     Vocabulary("cl100k_base")),
     (re.compile(r"gpt-|chatgpt"), _about("o200k_base")),
 )  # fmt: skip
 _CLAUDE = re.compile(r"(?<![a-z0-9])claude(?![a-z0-9])")
@@ -239,18 +235,11 @@ def _counted(vocabulary: str, text: str) -> int:
 @functools.cache
 def _counting(name: str) -> Callable[[str], int]:
     """The counting function of a vocabulary; loading takes up to half a second, so once per process."""
-    return _openai(name) if name in BASE else _splintr(name)
+    if name in BASE:
+        from rs_bpe import openai
 
-
-def _openai(name: str) -> Callable[[str], int]:
-    from rs_bpe import openai
-
-    load = openai.o200k_base if name == "o200k_base" else openai.cl100k_base
-    native: Callable[[str], int] = load().count
-    return native
-
-
-def _splintr(name: str) -> Callable[[str], int]:
+        native: Callable[[str], int] = getattr(openai, name)().count
+        return native
     try:
         from splintr import Tokenizer
     except ImportError as error:

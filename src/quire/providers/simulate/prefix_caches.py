@@ -94,9 +94,9 @@ class GeminiCache(Engine):
 
     def look(self, at_ms: int, request: EngineView, began_ms: int | None = None) -> Shares:
         # Token hours of storage since the last request, over all explicit caches.
-        kept = sum(_token_hours(stored, at_ms) for stored in self._explicit.values())
+        token_hours = sum(_token_hours(stored, at_ms) for stored in self._explicit.values())
         if is_cache(request.body):
-            return self._create(at_ms, request, kept)
+            return self._create(at_ms, request, token_hours)
         name = request.body.get("cachedContent") or request.body.get("cached_content")
         if not name:
             shares = self._implicit.look(at_ms, request, began_ms)
