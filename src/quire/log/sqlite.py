@@ -286,7 +286,7 @@ if TYPE_CHECKING:  # the type checker holds that this is a Store
 # The file: a connection for each OS thread, transactions, errors in Quire's words.
 
 
-class _Opened:
+class _ThreadConnection:
     """A connection that closes with the OS thread that opened it, or with its store, whichever ends first."""
 
     def __init__(self, conn: sqlite3.Connection) -> None:
@@ -301,10 +301,10 @@ class SqliteFile:
     def __init__(self, path: str | Path) -> None:
         self.path = path
         self._local = threading.local()
-        self._opened: weakref.WeakSet[_Opened] = weakref.WeakSet()
+        self._opened: weakref.WeakSet[_ThreadConnection] = weakref.WeakSet()
         # A database in memory has one connection, which OS threads take in turns.
         self.in_memory = str(path) == ":memory:"
-        self._only: _Opened | None = None
+        self._only: _ThreadConnection | None = None
         self._turns = threading.RLock() if self.in_memory else nullcontext()
         with self.guard():
             pass
@@ -313,21 +313,21 @@ class SqliteFile:
         """This OS thread's connection."""
         if self._only is not None:
             return self._only.conn
-        opened: _Opened | None = getattr(self._local, "opened", None)
+        opened: _ThreadConnection | None = getattr(self._local, "opened", None)
         if opened is None:
             opened = self._local.opened = self._open()
             if self.in_memory:
                 self._only = opened  # another connection would be another, empty database
         return opened.conn
 
-    def _open(self) -> _Opened:
+    def _open(self) -> _ThreadConnection:
         conn = connect(self.path)
         try:
             migrate(conn, self.path, verify.OWNERS)
         except BaseException:
             conn.close()
             raise
-        opened = _Opened(conn)
+        opened = _ThreadConnection(conn)
         self._opened.add(opened)
         return opened
 

@@ -49,7 +49,7 @@ def passage(text: str, limit: int, query: str = "") -> str:
     room = limit - len(opening)
     if best is None or spans[best][1] <= limit // 2:
         return truncate(text, limit)
-    start, end = _grown(spans, best, room)
+    start, end = _widened(spans, best, room)
     part = truncate(text[start:end].strip("\n"), room)
     more = _MARK if end < len(text) and not part.endswith("...") else ""
     return f"{opening}\n{part}{more}"
@@ -89,7 +89,7 @@ def _best(parts: Sequence[str], query: str) -> int | None:
     return max(range(len(near)), key=lambda at: (near[at], -at))
 
 
-def _grown(spans: Sequence[Span], best: int, room: int) -> Span:
+def _widened(spans: Sequence[Span], best: int, room: int) -> Span:
     """The stretch around the best part, as many parts behind and in front of it by turns as there is room for."""
     first = last = best
     grows = True
@@ -149,7 +149,7 @@ def place(
             left_out.append(LeftOut(hit.seq, f"a {hit.entry.kind} is no line of a conversation"))
             continue
         lines[hit.id] = _line(hit, share_tokens, query)
-        ours = named if _stands(hit, lines[hit.id], standing) else quoted
+        ours = named if _is_shown(hit, lines[hit.id], standing) else quoted
         ours.append(hit)
         wider = _text(quoted, named, lines)
         if count(wider) > share_tokens:
@@ -195,7 +195,7 @@ def _cut(message: Message, entries: Mapping[int, Entry]) -> Iterable[int]:
             yield seq
 
 
-def _stands(hit: Hit, line: str, standing: Mapping[str, str] | Collection[str]) -> bool:
+def _is_shown(hit: Hit, line: str, standing: Mapping[str, str] | Collection[str]) -> bool:
     """Whether a hit stands above as it would be shown: of a long one, another part may stand there."""
     if hit.id not in standing or not isinstance(standing, Mapping):
         return hit.id in standing

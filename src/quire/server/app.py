@@ -58,7 +58,7 @@ def make_app(service: Service, proxies: Proxies | None = None, routes: Sequence[
     service.passes_on = proxies is not None
     page, connections = msgspec.json.encode(openapi(table)), contextlib.AsyncExitStack()
 
-    async def described(request: Request) -> Response:
+    async def describe(request: Request) -> Response:
         return Response(page, media_type="application/json")
 
     async def alive(request: Request) -> Response:
@@ -66,7 +66,7 @@ def make_app(service: Service, proxies: Proxies | None = None, routes: Sequence[
 
     mounted: list[Any] = [
         *endpoints(table, service),
-        Mounted("/api/openapi.json", described),
+        Mounted("/api/openapi.json", describe),
         Mounted("/healthz", alive),
         Mounted("/readyz", partial(_ready, service)),
         Mount("/api", app=_NoRoute(table)),
@@ -74,7 +74,7 @@ def make_app(service: Service, proxies: Proxies | None = None, routes: Sequence[
     ]
     if proxies is not None:
         mounted.append(Mount("/", app=_Admitted(service, proxies, connections)))
-    handlers = dict.fromkeys((HTTPException, Exception), partial(_refused, service))
+    handlers = dict.fromkeys((HTTPException, Exception), partial(_refusal, service))
     lifespan = partial(_lifespan, service, connections)
     return SlashNames(Starlette(routes=mounted, lifespan=lifespan, exception_handlers=handlers))
 
@@ -92,7 +92,7 @@ async def _ready(service: Service, request: Request) -> Response:
     return Response(b'{"status":"ready"}', media_type="application/json")
 
 
-async def _refused(service: Service, request: Request, error: Exception) -> Response:
+async def _refusal(service: Service, request: Request, error: Exception) -> Response:
     """What Starlette itself refuses, and what nobody foresaw, as a problem."""
     from starlette.exceptions import HTTPException
 
@@ -157,13 +157,13 @@ class _Admitted:
         from starlette.requests import HTTPConnection
 
         try:
-            passing = await self._of(await self._service.admit(HTTPConnection(scope), own_header=True))
+            passing = await self._proxy_of(await self._service.admit(HTTPConnection(scope), own_header=True))
         except Exception as error:  # said as a problem
             await problem_response(error, self._service)(scope, receive, send)
             return
         await passing(scope, receive, send)
 
-    async def _of(self, tenant: str) -> Passing:
+    async def _proxy_of(self, tenant: str) -> Passing:
         async with self._making:
             if tenant not in self._proxies:
                 proxy = await off_loop(self._make, tenant)

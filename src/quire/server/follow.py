@@ -164,7 +164,7 @@ class Follower:
         wait_for_change = getattr(self._store, "wait_for_change", None)
         if wait_for_change is not None:
             if self._notice is None or self._notice.done():
-                self._notice = asyncio.ensure_future(asyncio.to_thread(_quietly, wait_for_change, last_change, 1.0))
+                self._notice = asyncio.ensure_future(asyncio.to_thread(_wait, wait_for_change, last_change, 1.0))
             waits.add(self._notice)
         # Of what is being written behind the newest entry, no store tells.
         often = wait_for_change is None or any(tail.is_written() for tail in self._tails.values())
@@ -197,7 +197,7 @@ class Follower:
                         # What it wrote last may not have been looked at yet.
                         ended = True
                         await tail.look(self._store)
-                    elif not await _first(news, ends):
+                    elif not await _wait_for_news(news, ends):
                         yield None
             finally:
                 for end in ends - {until}:
@@ -210,12 +210,12 @@ class Follower:
         return await off_loop(missed, self._store, tail.name, last, _PAGE)
 
 
-def _quietly(wait: Callable[[int, float], object], last_change: int, timeout_s: float) -> None:
+def _wait(wait: Callable[[int, float], object], last_change: int, timeout_s: float) -> None:
     with contextlib.suppress(QuireError):  # the database is away; the next look says so
         wait(last_change, timeout_s)
 
 
-async def _first(news: asyncio.Event, ends: set[asyncio.Future[Any]]) -> bool:
+async def _wait_for_news(news: asyncio.Event, ends: set[asyncio.Future[Any]]) -> bool:
     """Wait for news or an end; whether either came before the connection needs a sign of life."""
     waiting = asyncio.ensure_future(news.wait())
     try:

@@ -98,7 +98,7 @@ class Mender:
             name = f"{hashlib.sha256(call.session.encode() or messages[first_user]).hexdigest()} {key}"
             if self._holdout and int(name[:8], 16) / 0x1_0000_0000 < self._holdout:
                 return Mended(held_out=True, conversation=name)
-            mended = self._mended(call, wire, key, about)
+            mended = self._mend(call, wire, key, about)
             return msgspec.structs.replace(mended, conversation=name)
 
     def _conversation(self, call: SentCall, wire: Wire, messages: list[bytes]) -> int:
@@ -128,11 +128,11 @@ class Mender:
             self._holders.popitem(last=False)
         return key
 
-    def _mended(self, call: SentCall, wire: Wire, key: int, about: JsonObject) -> Mended:
+    def _mend(self, call: SentCall, wire: Wire, key: int, about: JsonObject) -> Mended:
         info = model_info(f"{call.provider}:{call.model}")
         before = self._states.get(key)
-        draft, fired = self._applied(call.body, before, wire, info, self._rules)
-        if fired and (refused := self._refused(call, draft, fired, before, wire, info, about)):
+        draft, fired = self._apply(call.body, before, wire, info, self._rules)
+        if fired and (refused := self._refused_rules(call, draft, fired, before, wire, info, about)):
             # The model was told nothing: the next request is compared with what it knows.
             return Mended(refused=refused)
         self._states[key] = draft.state
@@ -143,7 +143,7 @@ class Mender:
             return Mended()
         return Mended(draft.body, tuple(draft.betas), tuple(fired))
 
-    def _applied(
+    def _apply(
         self, body: JsonObject, before: HeadState | None, wire: Wire, info: ModelInfo, rules: Sequence[str]
     ) -> tuple[BodyDraft, list[str]]:
         """The request after some rules, and those that changed it."""
@@ -166,7 +166,7 @@ class Mender:
             fired = [*state_rules(state), *(name for name in fired if name != "tail")]
         return draft, [name for name in dict.fromkeys(fired) if name != "tail"]
 
-    def _refused(
+    def _refused_rules(
         self,
         call: SentCall,
         draft: BodyDraft,
@@ -184,7 +184,7 @@ class Mender:
             return ()
         alone = []
         for name in fired:
-            tried, _ = self._applied(call.body, before, wire, info, [rule for rule in self._rules if rule == name])
+            tried, _ = self._apply(call.body, before, wire, info, [rule for rule in self._rules if rule == name])
             if not _broken_rules(tried.body, call, with_betas(headers, tried.betas)) <= own_errors:
                 alone.append(name)
         return tuple(alone or fired)
@@ -240,12 +240,12 @@ def _with_tails(draft: BodyDraft) -> bool:
             out.append(message)
             continue
         joined = True
-        out += _behind(message, tail, draft)
+        out += _with_tail(message, tail, draft)
     draft.body = {**draft.body, field: out} if joined else draft.body
     return joined
 
 
-def _behind(message: JsonObject, tail: Tail, draft: BodyDraft) -> list[Json]:
+def _with_tail(message: JsonObject, tail: Tail, draft: BodyDraft) -> list[Json]:
     following: list[Json] = []
     for text in tail.texts:
         joined = tail_text(message, text, draft.wire.name, draft.info)
@@ -335,7 +335,7 @@ class Savings:
             self._count(mended, call.usage, paid)
             if mended.held_out:
                 return
-            before = self._without(call, original, mended.conversation, at_ms)
+            before = self._unmended_usage(call, original, mended.conversation, at_ms)
         except QuireError:
             return  # a model that nobody knows the cache or the price of
         if mended.rules:
@@ -348,7 +348,7 @@ class Savings:
         _, tokens, usd = self._arms.get(mended.conversation, (True, 0, 0.0))
         self._arms[mended.conversation] = not mended.held_out, tokens + used.input_total, usd + paid
 
-    def _without(self, call: SentCall, original: JsonObject, conversation: str, at_ms: int) -> Usage:
+    def _unmended_usage(self, call: SentCall, original: JsonObject, conversation: str, at_ms: int) -> Usage:
         """What the application's own request would have used, in the tokens that were reported."""
         target = f"{call.provider}:{call.model}"
         cache = self._caches.setdefault(f"{conversation} {target}", Simulator(target))
@@ -447,7 +447,7 @@ class Budget:
         with SqliteStore(":memory:") as store:
             store.append("it", fitter.entries)
             run = recall_tool(Recall(store), "it", shown=frozenset)
-            answered = [(call, values.result(call.call_id, None, _recalled(run, call.args))) for call in calls]
+            answered = [(call, values.result(call.call_id, None, _run_recall(run, call.args))) for call in calls]
         spoken = assistant(entries, Policy(model=target, thinking=True)), results(answered)
         field = wire.layout.field
         # A conversation begins with the user: what he says here is not taken over.
@@ -463,7 +463,7 @@ def _render_messages(target: str, wire: Wire, *messages: Message, tools: tuple[J
     return render(prompt, f"{speaker}:{model}", cache=False).body
 
 
-def _recalled(run: Callable[..., str], args: JsonObject) -> str:
+def _run_recall(run: Callable[..., str], args: JsonObject) -> str:
     arguments = {name: args[name] for name in ("query", "handle", "k", "start") if name in args}
     try:
         return run(**arguments)

@@ -116,13 +116,13 @@ class Passing:
             if self._finder is None and first.get("more_body"):
                 # Nothing of it needs to be known before it goes on.
                 upload = _Upload(receive, first)
-                await _until_gone(self._ask(scope, upload, send), receive, upload)
-            elif (content := await _whole(receive, first)) is not None:
-                await _until_gone(self._ask(scope, content, send), receive)
+                await _until_disconnect(self._ask(scope, upload, send), receive, upload)
+            elif (content := await _read_whole(receive, first)) is not None:
+                await _until_disconnect(self._ask(scope, content, send), receive)
             return
         body = _Upload(receive) if _has_body(scope) else None
         request = self.request(scope["method"], path, query, scope["headers"], body)
-        await _until_gone(self._pass(request, send, lambda piece: None), receive, body)
+        await _until_disconnect(self._pass(request, send, lambda piece: None), receive, body)
 
     def request(self, method: str, path: bytes, query: bytes, headers: Headers, content: Any) -> httpx.Request:
         """What goes on: the same path behind the base URL, the same headers, the same bytes."""
@@ -167,7 +167,7 @@ class Passing:
                 await self._pass(request, exchange.tapped(send), exchange.piece)
             else:
                 again = partial(self.request, "POST", path, query, headers)
-                await self._recalled(exchange, again, exchange.tapped(send))
+                await self._run_recalls(exchange, again, exchange.tapped(send))
             exchange.whole = True
         finally:
             # Also where the application has gone: what came is recorded, and nothing more is asked for.
@@ -199,16 +199,16 @@ class Passing:
             mended = Mended(refused=mended.refused, difference=tuple(lines), conversation=mended.conversation)
         exchange.mended, changed = mended, mended.body
         if self._budget is not None and mended.conversation and not self.options.dry_run:
-            changed = self._fitted(exchange, changed or body, call_of("", about, body, None)) or changed
+            changed = self._fit(exchange, changed or body, call_of("", about, body, None)) or changed
         if self.options.ask_provider and exchange.fitted is None:
-            changed = self._asking(exchange, body, about)
+            changed = self._with_question(exchange, body, about)
         if changed is None:
             return headers
         if exchange.sent is exchange.given:
             exchange.sent = json.dumps(changed, ensure_ascii=False, separators=(",", ":")).encode()
         return _headers_of(headers, mended.betas)
 
-    def _fitted(self, exchange: _OpenExchange, body: JsonObject, call: SentCall) -> JsonObject | None:
+    def _fit(self, exchange: _OpenExchange, body: JsonObject, call: SentCall) -> JsonObject | None:
         """The request inside the budget, where it does not fit as it is."""
         assert self._budget is not None
         target = f"{call.provider}:{call.model}"
@@ -220,7 +220,7 @@ class Passing:
             exchange.mended = msgspec.structs.replace(exchange.mended, body=fitted, rules=rules)
         return fitted
 
-    async def _recalled(self, exchange: _OpenExchange, again: Callable[[bytes], httpx.Request], send: Any) -> None:
+    async def _run_recalls(self, exchange: _OpenExchange, again: Callable[[bytes], httpx.Request], send: Any) -> None:
         """Ask until the model recalls nothing more: what it looked up is between it and the proxy."""
         messages: list[Any] = []
 
@@ -266,7 +266,7 @@ class Passing:
 
         return self._budget.follow_up(body, read, taken.mended.conversation, taken.target)
 
-    def _asking(self, exchange: _OpenExchange, body: JsonObject, about: JsonObject) -> JsonObject | None:
+    def _with_question(self, exchange: _OpenExchange, body: JsonObject, about: JsonObject) -> JsonObject | None:
         """The request with a question for the provider: what could it not reuse of the reply before?"""
         base = exchange.mended.body if exchange.mended.body is not None else body
         call, id = call_of("", about, base, None), self.watcher.reply_ids.get(exchange.mended.conversation)
@@ -383,7 +383,7 @@ def _headers_of(headers: Headers, betas: tuple[str, ...]) -> Headers:
     return [*others, (b"anthropic-beta", both.encode())] if both else others
 
 
-async def _whole(receive: Any, message: Any) -> bytes | None:
+async def _read_whole(receive: Any, message: Any) -> bytes | None:
     """The whole body, from its first message on; None where the application went away before its end."""
     pieces = []
     while message["type"] == "http.request":
@@ -415,7 +415,7 @@ class _Upload:
             self.ended.set()
 
 
-async def _until_gone(work: Any, receive: Any, body: _Upload | None = None) -> None:
+async def _until_disconnect(work: Any, receive: Any, body: _Upload | None = None) -> None:
     """Do the work; an application that goes away ends it."""
 
     async def disconnected() -> None:
@@ -495,7 +495,7 @@ class SocketPassing:
             await self._deny(reply.status_code, [pair for pair in headers if pair[0] not in _HOP], bytes(reply.body))
             return
         except (OSError, WebSocketException, TimeoutError) as error:
-            await _refuse(self._denying, f"{self._passing.options.to} could not be reached: {error}")
+            await _refuse(self._send_denial, f"{self._passing.options.to} could not be reached: {error}")
             return
         async with upstream:
             response = upstream.response
@@ -510,10 +510,10 @@ class SocketPassing:
             await self._converse(upstream, request)
 
     async def _deny(self, status: int, headers: Headers, body: bytes) -> None:
-        await self._denying({"type": "http.response.start", "status": status, "headers": headers})
-        await self._denying({"type": "http.response.body", "body": body})
+        await self._send_denial({"type": "http.response.start", "status": status, "headers": headers})
+        await self._send_denial({"type": "http.response.body", "body": body})
 
-    async def _denying(self, message: Any) -> None:
+    async def _send_denial(self, message: Any) -> None:
         await self._send({**message, "type": f"websocket.{message['type']}"})
 
     async def _converse(self, upstream: Any, request: httpx.Request) -> None:

@@ -189,10 +189,10 @@ async def hold_turn(call: RouteCall) -> Any:
     except BaseException:
         turn.give_back()
         raise
-    return call.service.readers.response(_while_read(call, turn))
+    return call.service.readers.response(_hold_events(call, turn))
 
 
-async def _while_read(call: RouteCall, turn: HeldTurn) -> AsyncIterator[bytes]:
+async def _hold_events(call: RouteCall, turn: HeldTurn) -> AsyncIterator[bytes]:
     try:
         yield named_bytes("held", Hold(turn.id))
         while not (call.service.ending.is_set() or turn.given_back.is_set()):
@@ -354,7 +354,7 @@ class HttpStore(ClosingStore):
         if once:
             headers["idempotency-key"] = str(uuid.uuid4())
         for wait_s in (*_WAITS_S, None):
-            reply = self._sent(method, path, content, headers, last=wait_s is None)
+            reply = self._send(method, path, content, headers, last=wait_s is None)
             if reply is not None and (wait_s is None or not _is_busy(reply)):
                 break
             time.sleep(wait_s or 0)
@@ -363,7 +363,7 @@ class HttpStore(ClosingStore):
             raise error_of(reply)
         return msgspec.json.decode(reply.content) if reply.content else None
 
-    def _sent(
+    def _send(
         self, method: str, path: str, content: bytes | None, headers: dict[str, str], last: bool
     ) -> httpx.Response | None:
         import httpx

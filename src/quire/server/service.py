@@ -103,13 +103,13 @@ class Tenant:
             if not create:
                 self.store.info(name)
             thread = watched(Thread(self.store, name), os.environ)
-            for surplus in self._too_many():
+            for surplus in self._surplus_threads():
                 surplus.close()
         with self._lock:
             self._threads[name] = thread
         return thread
 
-    def _too_many(self) -> list[Thread]:
+    def _surplus_threads(self) -> list[Thread]:
         """Those used longest ago that are let go of: a few are held ready however long, more while they are short."""
         surplus = list[Thread]()
         with self._lock:
@@ -204,7 +204,7 @@ class Service:
 
         With `own_header` the key comes in x-quire-key alone: Authorization is the provider's.
         """
-        key = given_key(request, own_header)
+        key = request_key(request, own_header)
         caller = request.client.host if request.client else ""
         name = DEFAULT_TENANT
         if self.needs_keys:
@@ -245,7 +245,7 @@ class Service:
         self, route: Route, call: RouteCall, answer: Callable[[Route, RouteCall], Awaitable[Any]], mark: str
     ) -> Any:
         digest = sha256_hex(msgspec.json.encode([route.method, route.path, call.path, call.body]))
-        before = await off_loop(self._remembered, mark)
+        before = await off_loop(self._read_note, mark)
         if before and before["asked"] != digest:
             raise HttpRefusal(
                 409,
@@ -255,18 +255,18 @@ class Service:
         if before and "answer" in before:
             return before["answer"]
         call.began = before.get("began")
-        call.remember = lambda how: self._remember(mark, {"asked": digest, "began": how})
+        call.remember = lambda how: self._write_note(mark, {"asked": digest, "began": how})
         value = await answer(route, call)
         if call.began is None:
             # A handler that noted how it began finds out from that note what became of it; for all others the answer is kept.
-            await off_loop(self._remember, mark, {"asked": digest, "answer": msgspec.to_builtins(value)})
+            await off_loop(self._write_note, mark, {"asked": digest, "answer": msgspec.to_builtins(value)})
         return value
 
-    def _remembered(self, mark: str) -> JsonObject:
+    def _read_note(self, mark: str) -> JsonObject:
         bodies = list(self._service_store.records.select(RecordFilter((_ONCE,), (mark,), now_ms())))
         return decode(bodies[-1]).context if bodies else {}
 
-    def _remember(self, mark: str, note: JsonObject) -> None:
+    def _write_note(self, mark: str, note: JsonObject) -> None:
         self._notes += 1
         if self._notes % 1000 == 1:
             self._service_store.records.purge(now_ms())
@@ -295,7 +295,7 @@ class _KeyInUse:
         self._turn.__exit__(*raised)
 
 
-def given_key(request: HTTPConnection, own_header: bool = False) -> str:
+def request_key(request: HTTPConnection, own_header: bool = False) -> str:
     """The key that a request brings."""
     quire_key = request.headers.get("x-quire-key")
     if quire_key or own_header:

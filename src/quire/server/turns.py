@@ -120,7 +120,7 @@ class _CallerRuns:
         raise _CallsWait
 
 
-def _undecided(call: Entry) -> Decision:
+def _leave_to_caller(call: Entry) -> Decision:
     raise _CallsWait
 
 
@@ -181,7 +181,7 @@ class Turns:
         tenant, name = call.tenant, call.name
         with tenant.store.turn_lock(name):
             model = await off_loop(self._target, tenant, name, body.model)
-            transport = await off_loop(self._reach, model)
+            transport = await off_loop(self._transport_to, model)
             try:
                 thread = await off_loop(tenant.thread, name, create=bool(entries))
                 if entries:
@@ -197,7 +197,7 @@ class Turns:
                     options=_options(model) | cast(JsonObject, body.options),
                     recall=RECALL_SHARE,
                 )
-                cycle = Cycle(thread, model, transport, runner, None, _undecided)
+                cycle = Cycle(thread, model, transport, runner, None, _leave_to_caller)
                 return await self._until_stopped(tenant, name, user, cycle, model)
             finally:
                 await close(transport)
@@ -228,12 +228,12 @@ class Turns:
     def _target(self, tenant: Tenant, name: str, model: str | None) -> str:
         from quire.server.service import exists
 
-        target = model or (self.usual(tenant.store, name) if exists(tenant.store, name) else self._model)
+        target = model or (self.default_model(tenant.store, name) if exists(tenant.store, name) else self._model)
         if not target:
             raise CallError("no model is named", hint='Send "model": "provider:model", or start with --model.')
         return named_target(target)
 
-    def usual(self, store: Store, name: str) -> str:
+    def default_model(self, store: Store, name: str) -> str:
         """The model of a turn that names none: the thread's last one, unless only the service's own has a key here."""
         last = last_target(store, name)
         lacks_key = last and endpoint_for(last).needs_key and not key_for(last, os.environ) and not self._url(last)
@@ -244,7 +244,7 @@ class Turns:
         is_ours = not self._model or split_target(self._model)[0] == split_target(target)[0]
         return (self._base_url if is_ours else "") or address_for(target, os.environ) or ""
 
-    def _reach(self, target: str) -> Transport:
+    def _transport_to(self, target: str) -> Transport:
         """The way to a model: the service's own keys and addresses, never the caller's."""
         provider = split_target(target)[0]
         url, key = self._url(target) or None, key_for(target, os.environ)
@@ -299,13 +299,13 @@ async def begin_turn(call: RouteCall) -> Any:
     The turn goes on where its caller goes away; `events` tells what it missed, `stop` ends it.
     """
     body: NewTurn = call.body
-    items = await off_loop(_kept_items, call)
+    items = await off_loop(_window_items, call)
     user = values.user(body.text, [*items, *body.attach], at=call.service.clock())
     entry = call.service.redactor.entry(user)
     return await _answer(call, await _begin_or_join(call, [entry], body), body.stream)
 
 
-def _kept_items(call: RouteCall) -> list[JsonObject]:
+def _window_items(call: RouteCall) -> list[JsonObject]:
     """What the thread's window adds to a turn."""
     from quire.server.service import exists
 
@@ -413,7 +413,7 @@ def _standing(call: RouteCall) -> TurnStanding:
         except ConflictError:
             running = True
     seq = call.store.info(call.name).seq
-    return TurnStanding(turn.next, running, call.service.turns.usual(call.store, call.name), seq, calls)
+    return TurnStanding(turn.next, running, call.service.turns.default_model(call.store, call.name), seq, calls)
 
 
 async def stop_turn(call: RouteCall) -> Stopped:
@@ -437,10 +437,10 @@ async def follow_thread(call: RouteCall) -> Any:
         msgspec.convert({"last": last}, From)
     except msgspec.ValidationError as error:
         raise HttpRefusal(422, f"{last[:80]!r} is no event's id", hint="Ids look like 17 or 17:40.") from error
-    return call.service.readers.response(_followed(call, last))
+    return call.service.readers.response(_thread_events(call, last))
 
 
-async def _followed(call: RouteCall, last: str) -> AsyncIterator[bytes]:
+async def _thread_events(call: RouteCall, last: str) -> AsyncIterator[bytes]:
     redact = call.service.redactor.bytes
     yield OPENING
     async with contextlib.aclosing(call.tenant.follower.events(call.name, last)) as events:

@@ -171,11 +171,11 @@ class ThreadView:
     def __init__(self, name: str, entries: Iterable[Entry], policy: Policy | None = None) -> None:
         self.name, self.usual = name, policy or Policy()
         self.entries: list[Entry] = []
-        self._begin([])
+        self._reset([])
         self.extend(entries)
 
-    def _begin(self, under: list[Policy]) -> None:
-        self._under, self._folds = under, AssemblyPerPolicy(under)
+    def _reset(self, under: list[Policy]) -> None:
+        self._policies, self._folds = under, AssemblyPerPolicy(under)
         self._fed, self._turns = 0, list[int]()
         self._requests: list[ShownRequest] = []
         self._columns: list[RequestColumn] = []
@@ -186,15 +186,15 @@ class ThreadView:
         """Take in what has come; where it changes the policy of what stands, all is seen again."""
         self.entries += map(usable, entries)
         under = policies(self.entries, self.usual)
-        if under[: len(self._under)] != self._under or not self._folds.knows(under[len(self._under) :]):
-            self._begin(under)
-        self._under = under
+        if under[: len(self._policies)] != self._policies or not self._folds.knows(under[len(self._policies) :]):
+            self._reset(under)
+        self._policies = under
         for entry, policy in zip(self.entries[self._fed :], under[self._fed :], strict=True):
-            self._take(entry, policy)
+            self._feed(entry, policy)
         self._fed = len(self.entries)
         return self
 
-    def _take(self, entry: Entry, policy: Policy) -> None:
+    def _feed(self, entry: Entry, policy: Policy) -> None:
         assembly = self._folds.under(policy)
         if assembly.asks(entry):
             self._add(ask(assembly, entry), policy, assembly.cold, entry.at)
@@ -259,7 +259,7 @@ class ThreadView:
     @property
     def policy(self) -> Policy:
         """The policy of the newest request."""
-        return self._under[-1] if self._under else self.usual
+        return self._policies[-1] if self._policies else self.usual
 
     def _ahead(self) -> ShownRequest | None:
         """The request that would be made now, where the model has not answered yet."""
@@ -285,7 +285,7 @@ class ThreadView:
         same = same_pieces(self._before.pieces, pieces) if self._before is not None else 0
         return ShownRequest(built, policy, pieces, same, cold)
 
-    def _at(self, n: int) -> tuple[ShownRequest, RequestColumn]:
+    def _request_at(self, n: int) -> tuple[ShownRequest, RequestColumn]:
         """The request of a number, from 1 on."""
         columns = self.picture().columns
         if not 1 <= n <= len(columns):
@@ -298,14 +298,14 @@ class ThreadView:
         return request, columns[n - 1]
 
     def built(self, n: int) -> tuple[Built, Policy]:
-        request, _ = self._at(n)
+        request, _ = self._request_at(n)
         if isinstance(request.built, Refused):
             raise NotFound(f"request {n} was not made: {request.built.error}", hint=request.built.hint)
         return request.built, request.policy
 
     def request(self, n: int) -> RequestDetail:
         """One request: layers, segments, what was left out."""
-        request, column = self._at(n)
+        request, column = self._request_at(n)
         built, last = request.built, len(self._requests) + (self._ahead() is not None)
         if isinstance(built, Refused):
             return RequestDetail(column, last, _policy_settings(request.policy), (), (), ())
@@ -338,7 +338,7 @@ class ThreadView:
         out = [0] * count
         open_end = count
         for place in range(n, 0, -1):
-            request = self._at(place)[0]
+            request = self._request_at(place)[0]
             if isinstance(request.built, Refused):
                 continue
             same = 0 if request.cold else min(request.same, open_end)
@@ -382,7 +382,7 @@ class ThreadView:
         first, second = sorted((first, second))
         (earlier, _), (later, policy) = self.built(first), self.built(second)
         difference = moved(self._turning_points(first, second), self.entries)
-        again = self._again(first, second)
+        again = self._tokens_paid_again(first, second)
         return Comparison(
             first=first,
             second=second,
@@ -395,7 +395,7 @@ class ThreadView:
             entries=tuple(difference.get("entries", ())),
             cause=difference.get("cause") or "",
             again=again,
-            usd=rewrite_usd(again, policy, self._at(second)[1].at),
+            usd=rewrite_usd(again, policy, self._request_at(second)[1].at),
             units=(policy.prices[1] - policy.prices[0]) * again,
         )
 
@@ -406,16 +406,16 @@ class ThreadView:
             request, before = self._requests[n - 1], self._requests[n - 2]
             if request.same < len(before.pieces) or request.policy.model != before.policy.model:
                 numbers |= {n - 1, n}
-        row = [self._at(n)[0] for n in sorted(numbers)]
+        row = [self._request_at(n)[0] for n in sorted(numbers)]
         return [(request.built, request.policy.model) for request in row if isinstance(request.built, Built)]
 
-    def _again(self, first: int, second: int) -> int:
+    def _tokens_paid_again(self, first: int, second: int) -> int:
         """Tokens that stood in the cache before a request and were not read by it, from one request to the other."""
         lost, before = 0, self._columns[first - 1]
         for column in self.picture().columns[first:second]:
             if not column.refused:
                 lost += (
-                    max(0, min(before.tokens, column.tokens) - _scaled(column.read, column)) if _broke(column) else 0
+                    max(0, min(before.tokens, column.tokens) - _scaled(column.read, column)) if _missed(column) else 0
                 )
                 before = column
         return lost
@@ -483,7 +483,7 @@ def _scaled(tokens: int, column: RequestColumn) -> int:
     return round(tokens * column.tokens / max(1, column.read + column.written + column.fresh))
 
 
-def _broke(column: RequestColumn) -> bool:
+def _missed(column: RequestColumn) -> bool:
     return column.cold or column.rebase is not None or _scaled(column.read, column) < 0.5 * column.tokens
 
 
