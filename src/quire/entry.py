@@ -73,13 +73,13 @@ class Entry(msgspec.Struct, frozen=True):
         `front`: behind how many instructions, in which item and at which place of it, where a list in front held it;
         `item`: that item without its tools.
         """
-        kept = [(name, self.wire[name]) for name in ("own", "more") if isinstance(self.wire.get(name), dict)]
+        sources = [(name, self.wire[name]) for name in ("own", "more") if isinstance(self.wire.get(name), dict)]
         origin: JsonObject = {key: self.wire[key] for key in ("format", "model") if key in self.wire}
         out: list[JsonObject] = list(self.body.get("tools", ()))
-        for name, by_tool in kept:
+        for name, by_tool in sources:
             out = [
-                {**tool, name: {**origin, "definition": said}}
-                if isinstance(said := by_tool.get(tool["name"]), dict)
+                {**tool, name: {**origin, "definition": definition}}
+                if isinstance(definition := by_tool.get(tool["name"]), dict)
                 else tool
                 for tool in out
             ]

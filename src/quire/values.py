@@ -212,8 +212,8 @@ class LeftOutRow(Sequence[JsonObject]):
         place = range(len(self))[at]
         if place < len(self._not_carried):
             return self._not_carried[place]
-        left = self._cut[place - len(self._not_carried)]
-        return {"entry": left.entry, "reason": left.reason}
+        row = self._cut[place - len(self._not_carried)]
+        return {"entry": row.entry, "reason": row.reason}
 
     def __repr__(self) -> str:
         return repr(list(self))
