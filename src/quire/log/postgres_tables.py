@@ -21,9 +21,9 @@ _TENANT_PARTS, _THREAD_PARTS = 4, 4
 # Vectors of these sizes are found by an index, others by comparing each.
 INDEXED_DIMENSIONS = (256, 384, 512, 768, 1024, 1536)
 
-_FIRST = """
+_TABLES = """
 create table quire.tenants (
-    tenant text collate "C" primary key check (tenant <> ''),
+    tenant text collate "C" primary key,
     -- The newest numbers of an entry, a branch, and a row of the index. Whoever appends holds this row until the
     -- commit: so changes are numbered in the order in which they can be seen.
     change bigint not null default 0,
@@ -32,7 +32,7 @@ create table quire.tenants (
 ) with (fillfactor = 50);
 create table quire.record_numbers (
     -- The newest numbers of a record and of a change to one.
-    tenant text collate "C" primary key check (tenant <> ''),
+    tenant text collate "C" primary key,
     record bigint not null default 0,
     change bigint not null default 0
 ) with (fillfactor = 50);
@@ -183,94 +183,12 @@ create table quire.record_vectors (
 );
 """
 
-# How appends were written before the second migration.
-_APPEND = """
-create function quire.append(whose text, appends json, entries json, words json)
-returns table (stored boolean, branch bigint, seq bigint, tip text, change bigint)
-language plpgsql security definer set search_path = pg_catalog as $$
-#variable_conflict use_column
-declare
-    me text := set_config('quire.tenant', whose, true);
-    counted quire.tenants;
-    asked record;
-    found_branch bigint;
-    found_seq bigint;
-    found_tip text;
-    accepted bigint[];
-    written bigint;
-begin
-    select * into counted from quire.tenants t for update;
-    for asked in select * from json_to_recordset(appends) as given (
-        thread text, branch bigint, seq bigint, tip text, "end" bigint, end_tip text, fence bigint)
-    loop
-        select b.branch, b.seq, encode(b.tip, 'hex') into found_branch, found_seq, found_tip
-        from quire.threads t join quire.branches b using (tenant, branch) where t.name = asked.thread;
-        if not found then
-            found_branch := 0;
-            found_seq := 0;
-            found_tip := '';
-        end if;
-        if asked.fence <> 0 and not exists (
-            select from quire.turns t where t.thread = asked.thread and t.fence = asked.fence
-        ) then
-            accepted := accepted || null::bigint;
-            return query select null::boolean, found_branch, found_seq, found_tip, 0::bigint;
-        elsif (found_branch, found_seq, found_tip) is distinct from (asked.branch, asked.seq, asked.tip) then
-            accepted := accepted || null::bigint;
-            return query select false, found_branch, found_seq, found_tip, 0::bigint;
-        else
-            if found_branch = 0 then
-                counted.branch := counted.branch + 1;
-                found_branch := counted.branch;
-                insert into quire.branches
-                values (me, found_branch, null, 0, asked."end", decode(asked.end_tip, 'hex'));
-                insert into quire.threads values (me, asked.thread, found_branch);
-            elsif asked."end" <> asked.seq then
-                update quire.branches b set seq = asked."end", tip = decode(asked.end_tip, 'hex')
-                where b.branch = found_branch;
-            end if;
-            accepted := accepted || found_branch;
-            return query select true, found_branch, asked."end", asked.end_tip, 0::bigint;
-        end if;
-    end loop;
-    if exists (select from unnest(accepted) as one (branch) where one.branch is not null) then
-        insert into quire.entries
-        select me, accepted[e.owner], e.seq, counted.change + row_number() over (order by e.owner, e.seq),
-            decode(e.id, 'hex'), e.body, e.crc, e.token
-        from json_to_recordset(entries) as e (
-            owner integer, seq bigint, id text, body text, crc bigint, token bigint)
-        where accepted[e.owner] is not null;
-        get diagnostics written = row_count;
-        counted.change := counted.change + written;
-        -- Two threads that begin alike have entries of one id, whose words are one row.
-        insert into quire.words
-        select me, decode(w.entry, 'hex'), counted.derived + row_number() over (order by w.owner, w.place), w.kind,
-            w.rules, decode(w.packed, 'base64')
-        from (
-            select distinct on (entry) * from json_to_recordset(words) as given (
-                owner integer, place integer, entry text, kind text, rules integer, packed text)
-            where accepted[owner] is not null
-        ) w
-        on conflict (tenant, entry) do update
-        set n = excluded.n, kind = excluded.kind, rules = excluded.rules, packed = excluded.packed;
-        get diagnostics written = row_count;
-        update quire.tenants t set change = counted.change, branch = counted.branch, derived = t.derived + written;
-    end if;
-    return query select true, 0::bigint, 0::bigint, '', counted.change;
-end
-$$;
-grant usage, create on schema quire to quire_tenant;
-alter function quire.append owner to quire_tenant;
-revoke create on schema quire from quire_tenant;
-"""
-
 # Any appends in one transaction: those whose thread ends where its writer believes (branch, seq and tip; branch 0
 # for a thread that is yet to be made) and whose turn is still theirs. Works with the rights of `quire_tenant`, so one
 # statement is all that goes to the server. Told of are those that were refused (`stored` false, or null where the turn
 # is another's) and the threads that were made, by their place in the list; a last row tells the newest change.
 # Words are not written here: whoever searches makes those that are missing.
-_APPEND_ENTRIES = """
-drop function quire.append(text, json, json, json);
+_APPEND = """
 create function quire.append(whose text, appends json, entries json)
 returns table (owner integer, stored boolean, branch bigint, seq bigint, tip text)
 language plpgsql security definer set search_path = pg_catalog
@@ -336,10 +254,6 @@ begin
     return next;
 end
 $$;
-grant usage, create on schema quire to quire_tenant;
-alter function quire.append owner to quire_tenant;
-revoke create on schema quire from quire_tenant;
-revoke execute on function quire.append from public;
 """
 
 # What most appends are, in fewer steps: one entry behind the end of a thread that is there. Answers with the newest change;
@@ -426,13 +340,6 @@ $$;
 """
 
 
-def _for_tenants(*functions: str) -> str:
-    """Have functions work with the rights of the role, for whoever is a member of it."""
-    rights = "alter function quire.{0} owner to quire_tenant; revoke execute on function quire.{0} from public;"
-    owned = "\n".join(rights.format(name) for name in functions)
-    return f"grant create on schema quire to quire_tenant;\n{owned}\nrevoke create on schema quire from quire_tenant;\n"
-
-
 def _parts() -> str:
     """The parts of the large tables: by tenant, and of the entries also by thread."""
     statements = []
@@ -457,36 +364,38 @@ def _near() -> str:
     )
 
 
-# What entries are is settled when they are written: nobody may change one.
+# What entries are is settled when they are written: nobody may change one. A transaction that names no tenant (it may find
+# the empty text that is left of an earlier one's) sees nothing and writes nothing.
 _OWNED = """
 do $$
 declare
     found text;
+    own text := 'tenant = nullif(current_setting(''quire.tenant'', true), '''')';
 begin
     for found in select c.relname from pg_class c join pg_namespace s on s.oid = c.relnamespace
         where s.nspname = 'quire' and c.relkind in ('r', 'p') and c.relname <> 'versions'
     loop
         execute format('alter table quire.%I enable row level security', found);
         execute format('alter table quire.%I force row level security', found);
-        execute format('create policy own on quire.%I using (tenant = current_setting(''quire.tenant'', true)) '
-            'with check (tenant = current_setting(''quire.tenant'', true))', found);
+        execute format('create policy own on quire.%I using (%s) with check (%s)', found, own, own);
         execute format('grant select, insert, update, delete on quire.%I to quire_tenant', found);
         if found like 'entries%' then
             execute format('revoke update on quire.%I from quire_tenant', found);
         end if;
     end loop;
+    grant usage, create on schema quire to quire_tenant;
+    for found in select proname from pg_proc where pronamespace = 'quire'::regnamespace loop
+        execute format('alter function quire.%I owner to quire_tenant', found);
+        execute format('revoke execute on function quire.%I from public', found);
+    end loop;
+    revoke create on schema quire from quire_tenant;
 end
 $$;
 grant select on quire.versions to quire_tenant;
-revoke execute on function quire.append from public;
 """
 
 # A released migration never changes; the next one is appended.
-MIGRATIONS: tuple[str, ...] = (
-    f"{_FIRST}{_parts()}{_near()}{_APPEND}{_OWNED}",
-    _APPEND_ENTRIES,
-    f"{_APPEND_ONE}{_APPEND_SEVERAL}{_for_tenants('append_one', 'append_several')}",
-)
+MIGRATIONS: tuple[str, ...] = (f"{_TABLES}{_parts()}{_near()}{_APPEND}{_APPEND_ONE}{_APPEND_SEVERAL}{_OWNED}",)
 
 # Roles belong to the whole server: another database of it may have made this one, now or long ago.
 _MAKE_ROLE = f"""
