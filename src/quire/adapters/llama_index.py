@@ -94,15 +94,9 @@ class QuireMemory(HasFitter, BaseMemory):
     def _message(self, data: JsonObject) -> ChatMessage:
         if data.get("id") is not None:
             return self.chat_history[int(data["id"])]
-        calls = data.get("tool_calls") or ()
-        text: list[ContentBlock] = [TextBlock(text=data["content"])] if data["content"] else []
-        blocks = [
-            *text,
-            *(
-                ToolCallBlock(tool_call_id=call["id"], tool_name=call["name"], tool_kwargs=call["args"])
-                for call in calls
-            ),
-        ]
+        blocks: list[ContentBlock] = [TextBlock(text=data["content"])] if data["content"] else []
+        for call in data.get("tool_calls") or ():
+            blocks.append(ToolCallBlock(tool_call_id=call["id"], tool_name=call["name"], tool_kwargs=call["args"]))
         role = _ROLES.get(data["type"], MessageRole.ASSISTANT)
         answers = {"tool_call_id": data["tool_call_id"]} if role == MessageRole.TOOL else {}
         return ChatMessage(role=role, blocks=blocks, additional_kwargs=answers)
@@ -134,13 +128,10 @@ def _calls(message: ChatMessage) -> list[JsonObject]:
         calls = [(block.tool_call_id, block.tool_name, block.tool_kwargs) for block in blocks]
     else:
         stored = message.additional_kwargs.get("tool_calls") or ()
-        functions = [(call.get("id"), call["function"]) for call in map(_plain, stored)]
+        plain = [call if isinstance(call, dict) else call.model_dump() for call in stored]
+        functions = [(call.get("id"), call["function"]) for call in plain]
         calls = [(id, function["name"], function["arguments"]) for id, function in functions]
     return [{"id": id or "", "name": name, "args": _arguments(args)} for id, name, args in calls]
-
-
-def _plain(call: Any) -> JsonObject:
-    return call if isinstance(call, dict) else call.model_dump()
 
 
 def _arguments(args: Any) -> Any:

@@ -15,6 +15,7 @@ from click.core import ParameterSource
 
 from quire.assemble.policy import Policy
 from quire.cli.output import (
+    FILE_PATH,
     Place,
     console,
     counted,
@@ -26,6 +27,7 @@ from quire.cli.output import (
     print_table,
     print_text,
     styled,
+    with_options,
 )
 from quire.cli.store import is_file, load_entries, load_usable, open_db, open_thread
 from quire.errors import CallError, NotFound
@@ -80,11 +82,13 @@ _POLICY = (
 )
 
 
-def policy_options(command: click.decorators.FC) -> click.decorators.FC:
-    """The options that make a policy, the same for every command that assembles."""
-    for names, type_, default, text in reversed(_POLICY):
-        command = click.option(*names, type=type_, default=default, show_default=True, help=text)(command)
-    return command
+# The options that make a policy, the same for every command that assembles.
+policy_options = with_options(
+    *(
+        click.option(*names, type=type_, default=default, show_default=True, help=text)
+        for names, type_, default, text in _POLICY
+    )
+)
 
 
 def policy_from(ttl_s: int, model: str | None, **fields: object) -> Policy:
@@ -184,15 +188,9 @@ def walk(made: Iterator[tuple[Built | Refused, Policy]], turn: int | None = None
         if turn is not None and request.turn > turn:
             return
         if turn in (None, request.turn):
-            yield RequestView(_row(request, before), request, policy, before)
+            row = request_json(request, before) if isinstance(request, Built) else msgspec.to_builtins(request)
+            yield RequestView(row, request, policy, before)
         before = request if isinstance(request, Built) else before
-
-
-def _row(request: Built | Refused, before: Built | None) -> JsonObject:
-    from quire.assemble import Built, Refused
-
-    refused: JsonObject = msgspec.to_builtins(request) if isinstance(request, Refused) else {}
-    return request_json(request, before) if isinstance(request, Built) else refused
 
 
 def request_json(built: Built, before: Built | None) -> JsonObject:
@@ -394,9 +392,7 @@ def _thread(source: str, db: Place | None, fields: dict[str, object]) -> ThreadV
 
 @click.command()
 @click.argument("source", metavar="THREAD|FILE")
-@click.option(
-    "--output", "-o", type=click.Path(dir_okay=False, path_type=Path), help="Where to write it (default: THREAD.html)."
-)
+@click.option("--output", "-o", type=FILE_PATH, help="Where to write it (default: THREAD.html).")
 @click.option("--quick", is_flag=True, help="Leave out what other policies would have done.")
 @policy_options
 @db_option

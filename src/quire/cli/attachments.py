@@ -13,11 +13,13 @@ from difflib import get_close_matches
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
-from urllib.parse import urljoin, urlsplit, urlunsplit
+from urllib.parse import urljoin, urlsplit
 
 import click
 import msgspec
 
+from quire.cli.output import with_options
+from quire.cli.store import entries_so_far
 from quire.errors import CallError, FormatError, MissingPart, NotFound, QuireError
 from quire.values import Item, JsonObject, item_json
 
@@ -25,19 +27,16 @@ if TYPE_CHECKING:
     from quire.notes.vault import Vault
     from quire.thread import Thread
 
-Kind = Literal["file", "note", "tags", "folders"]
 _LINES = re.compile(r"(.+):(\d+)-(\d+)\Z")
 _NOTES = (".md", ".markdown")
 
-attach_option = click.option(
-    "--attach",
-    multiple=True,
-    help="A file, file:10-20, file::symbol, image, URL, [[note]], #tag or folder/ for the (first) question; may be repeated.",
-)
-
-
-note_option = click.option(
-    "--note", help="The note being looked at, of --vault: beside every question, with its images."
+question_options = with_options(
+    click.option(
+        "--attach",
+        multiple=True,
+        help="A file, file:10-20, file::symbol, image, URL, [[note]], #tag or folder/ for the (first) question; may be repeated.",
+    ),
+    click.option("--note", help="The note being looked at, of --vault: beside every question, with its images."),
 )
 
 
@@ -46,7 +45,7 @@ class Attached(msgspec.Struct, frozen=True):
 
     item: JsonObject | None
     name: str
-    kind: Kind = "file"
+    kind: Literal["file", "note", "tags", "folders"] = "file"
     image: JsonObject | None = None
     # An image that comes with its note: once is enough.
     embedded: bool = False
@@ -80,8 +79,12 @@ def note_items(name: str | None, vault: Vault | None) -> list[Attached]:
     if not name:
         return []
     if vault is None:
-        raise CallError(f"{name} is a note of no vault", hint="Name the folder of notes with --vault.")
+        raise _no_vault(name)
     return [Attached(item_json(item), name, "note") for item in vault.active(name)]
+
+
+def _no_vault(name: str) -> CallError:
+    return CallError(f"{name} is a note of no vault", hint="Name the folder of notes with --vault.")
 
 
 def linked_items(text: str, vault: Vault | None, note: Callable[[str], None]) -> list[Attached]:
@@ -119,8 +122,7 @@ def question(attached: Iterable[Attached], meta: JsonObject, thread: Thread) -> 
 def _images_shown(thread: Thread) -> set[str]:
     """The images that a model was shown since the last rebase."""
     shown: set[str] = set()
-    known = thread.name in {each.name for each in thread.store.threads()}
-    for entry in thread.store.read(thread.name) if known else ():
+    for entry in entries_so_far(thread.store, thread.name):
         images = entry.body.get("images") or () if entry.kind == "user" else ()
         shown = set() if entry.kind == "rebase" else shown
         shown |= {image["data"] for image in images if isinstance(image, dict) and "data" in image}
@@ -158,7 +160,7 @@ def _from_files(name: str, vault: Vault | None) -> Attached:
     if colons:
         return Attached(_named_item(from_symbol(Path(file).expanduser(), symbol, name=file), name), name)
     if vault is None and name.startswith("[["):
-        raise CallError(f"{name} is a note of no vault", hint="Name the folder of notes with --vault.")
+        raise _no_vault(name)
     raise NotFound(f"there is no file {name!r}", hint=_near(path))
 
 
@@ -198,8 +200,9 @@ def _from_web(name: str) -> Attached:
     """A page as an item under its address, an image as an image."""
     from quire.items import from_url
     from quire.items.sources import IMAGE_TYPES, document_text
+    from quire.send.transport import without_password
 
-    url = _without_password(name)
+    url = without_password(name).partition("#")[0]
     kind, data, encoding = _fetched(name, url)
     if kind in IMAGE_TYPES.values():
         return Attached(None, url, image={"media_type": kind, "data": base64.b64encode(data).decode()})
@@ -221,14 +224,10 @@ def _from_web(name: str) -> Attached:
     return Attached(item_json(from_url(url, text, title=title, truncate=True)), url)
 
 
-def _without_password(url: str) -> str:
-    parts = urlsplit(url)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment=""))
-
-
 def _fetched(name: str, shown: str) -> tuple[str, bytes, str]:
     """The media type, the bytes and the encoding of what stands at an address."""
     from quire.items.sources import IMAGE_TYPES, MAX_IMAGE
+    from quire.send.transport import without_password
 
     try:
         import httpx
@@ -240,7 +239,7 @@ def _fetched(name: str, shown: str) -> tuple[str, bytes, str]:
             for _ in range(_MAX_REDIRECTS + 1):
                 parts = urlsplit(place)
                 if parts.scheme.lower() not in ("http", "https") or not parts.hostname:
-                    raise CallError(f"{_without_password(place)} is no web address", hint="Give http:// or https://.")
+                    raise CallError(f"{without_password(place)} is no web address", hint="Give http:// or https://.")
                 if not may_be_private and _is_private(parts.hostname):
                     raise CallError(
                         f"{shown} leads to {parts.hostname}, which is no public address",

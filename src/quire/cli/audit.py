@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from quire.cli.output import Place, counted, db_option, echo, in_line, json_option, print_json, print_table
+from quire.cli.output import FILE_PATH, Place, counted, db_option, echo, in_line, json_option, print_json, print_table
 from quire.errors import CallError, QuireError
 
 if TYPE_CHECKING:
@@ -39,9 +39,7 @@ STORES = {
 @click.option(
     "--budget", type=click.IntRange(1), help="--what-if: tokens a request may hold (default: the model's window)."
 )
-@click.option(
-    "--html", type=click.Path(path_type=Path, dir_okay=False), help="Write the report as a page that stands by itself."
-)
+@click.option("--html", type=FILE_PATH, help="Write the report as a page that stands by itself.")
 @click.option("--jobs", type=click.IntRange(1), help="How many processes read (default: all cores, where it is much).")
 @click.option("--threads", is_flag=True, help="Read Quire's own threads; --db names their database.")
 @click.option("--ray", metavar="ADDRESS", help="Read on a Ray cluster whose nodes see the same files.")
@@ -86,6 +84,7 @@ def audit(
       quire audit requests.jsonl --html audit.html --fail-under 90
       quire audit --apply; …; quire audit --verify; quire audit --revert
     """
+    from quire.audit import file_parts
     from quire.cli import audit_settings
 
     if step == "revert":
@@ -93,12 +92,15 @@ def audit(
         return
     own = threads or db is not None
     if own and (paths or step or what_if):
-        raise _more_than_threads()
+        raise CallError(
+            "--threads reads Quire's own threads alone: no PATH, no settings of clients and no --what-if",
+            hint="Leave those out; `quire plan THREAD` compares policies on a thread.",
+        )
     places = () if own else paths or _found_at_home()
     if step == "verify":
         audit_settings.verify(places)
         return
-    parts = [part for place in places for part in _parts(place)]
+    parts = [part for place in places for part in file_parts(place)]
     run = _runner(parts, jobs, ray)
     report = _threads_report(db) if own else _report(parts, run, {*paths})
     if not report.total.requests:
@@ -108,13 +110,6 @@ def audit(
         audit_settings.apply(report)
     if fail_under is not None and 100 * report.total.reuse < fail_under:
         raise click.exceptions.Exit(1)
-
-
-def _more_than_threads() -> CallError:
-    return CallError(
-        "--threads reads Quire's own threads alone: no PATH, no settings of clients and no --what-if",
-        hint="Leave those out; `quire plan THREAD` compares policies on a thread.",
-    )
 
 
 def _no_request(places: Sequence[Path]) -> CallError:
@@ -136,12 +131,6 @@ def _tell(report: AuditReport, outcomes: Sequence[PolicyOutcome], top: int, html
         html.write_text(page({"audit": found}, "Cache audit"), encoding="utf-8")
         echo(f"wrote {html}", err=True)
     print_json(found) if as_json else _show(report, top, outcomes)
-
-
-def _parts(place: Path) -> list[FilePart]:
-    from quire.audit import file_parts
-
-    return list(file_parts(place))
 
 
 # Starting processes takes longer than reading less than this.

@@ -7,12 +7,12 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
-from quire.audit import AuditReport, Verdict, audit, read_calls
+from quire.audit import AuditReport, audit, read_calls
 from quire.cli.output import counted, echo
 from quire.errors import CallError, ConflictError, FormatError
 from quire.values import JsonObject
@@ -73,12 +73,6 @@ SETTINGS: tuple[ClientSetting, ...] = (
 )
 
 
-def settings_for(verdicts: Iterable[Verdict]) -> list[ClientSetting]:
-    """The settings that answer what was found, each once."""
-    found = {(verdict.store, verdict.cause) for verdict in verdicts}
-    return [each for each in SETTINGS if (each.client, each.cause) in found]
-
-
 def with_setting(text: str, setting: ClientSetting) -> str:
     """A configuration file with the setting in it; the same text where it has it already."""
     return _in_toml(text, setting) if setting.file.endswith(".toml") else _in_json(text, setting)
@@ -113,12 +107,6 @@ def _in_toml(text: str, setting: ClientSetting) -> str:
     if pattern.search(root):
         return pattern.sub(line, root, count=1) + rest
     return f"{line}\n{root}{rest}"
-
-
-def difference(path: str, before: str, after: str) -> str:
-    """What would change, as a unified diff."""
-    old, new = (text.splitlines(keepends=True) for text in (before, after))
-    return "".join(difflib.unified_diff(old, new, fromfile=path, tofile=path))
 
 
 # What was changed, and how it is put back.
@@ -158,7 +146,8 @@ def _remember(applied: Sequence[AppliedSetting]) -> None:
 
 def apply(report: AuditReport) -> None:
     """Set what answers the causes that were found; each difference is shown."""
-    wanted = settings_for(found for each in report.conversations for found in each.verdicts)
+    found = {(verdict.store, verdict.cause) for each in report.conversations for verdict in each.verdicts}
+    wanted = [each for each in SETTINGS if (each.client, each.cause) in found]
     if not wanted:
         echo("No setting of a client answers what was found; the fixes above are changes of requests.")
     for setting in wanted:
@@ -169,7 +158,9 @@ def apply(report: AuditReport) -> None:
             echo(f"~/{setting.file} has {'.'.join(setting.key)} already")
             continue
         echo(f"{setting.client}, for {setting.cause}: {setting.does} ({setting.documented})")
-        echo(difference(f"~/{setting.file}", before or "", after), nl=False)
+        old, new = (text.splitlines(keepends=True) for text in (before or "", after))
+        name = f"~/{setting.file}"
+        echo("".join(difflib.unified_diff(old, new, fromfile=name, tofile=name)), nl=False)
         path.parent.mkdir(parents=True, exist_ok=True)
         if before is not None:
             path.with_name(f"{path.name}.before-quire").write_text(before, "utf-8")
@@ -182,11 +173,15 @@ def apply(report: AuditReport) -> None:
         echo("`quire audit --verify` compares what is lost from now on; `quire audit --revert` puts it back.")
 
 
+def _applied_before() -> list[AppliedSetting]:
+    if not (applied := _applied()):
+        raise CallError("no setting was applied", hint="`quire audit --apply` changes settings.")
+    return applied
+
+
 def revert() -> None:
     """Put every changed file back, the newest change first; one that was changed since is left alone."""
-    applied = _applied()
-    if not applied:
-        raise CallError("no setting was applied", hint="`quire audit --apply` changes settings.")
+    applied = _applied_before()
     while applied:
         change = applied[-1]
         path = Path(change.path)
@@ -207,9 +202,7 @@ def revert() -> None:
 
 def verify(places: Sequence[Path]) -> None:
     """What each cause lost before its setting was applied, and since."""
-    applied = _applied()
-    if not applied:
-        raise CallError("no setting was applied", hint="`quire audit --apply` changes settings.")
+    applied = _applied_before()
     calls = [call for place in places for call in read_calls(place) if call.at_ms is not None]
     for change in applied:
         own = [call for call in calls if call.store == change.client]

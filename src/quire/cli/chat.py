@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import sys
 from collections.abc import Iterable, Iterator
@@ -14,15 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import platformdirs
 
-from quire.cli.attachments import (
-    Attached,
-    attach_option,
-    attached_items,
-    linked_items,
-    note_items,
-    note_option,
-    question,
-)
+from quire.cli.attachments import Attached, attached_items, linked_items, note_items, question, question_options
 from quire.cli.chat_commands import COMMANDS, PlannedRebase, compact, money, run_command, totals
 from quire.cli.main import report
 from quire.cli.output import Place, PlainScreen, confirm, db_option, shortened
@@ -31,13 +22,15 @@ from quire.cli.runner import (
     Equipment,
     chosen,
     equipped,
+    listed_sources,
     model_options,
     reach,
     remembered,
     runner_options,
     under_policy,
+    watched_thread,
 )
-from quire.cli.store import open_db
+from quire.cli.store import entries_so_far, open_db
 from quire.errors import MissingPart, QuireError
 from quire.values import Entry, JsonObject
 
@@ -46,7 +39,6 @@ if TYPE_CHECKING:
     from quire.log.store import Store
     from quire.send.cycle import Decision, Outcome
     from quire.send.turn import Runner
-    from quire.thread import Thread
 
 
 class Session:
@@ -54,7 +46,7 @@ class Session:
 
     def __init__(self, store: Store, name: str, kit: Equipment, screen: Screen, save: Path | None) -> None:
         self.store, self.kit, self.screen, self.save = store, kit, screen, save
-        self.thread = self._opened(name)
+        self.thread = watched_thread(store, name, screen.note)
         self.base_url: str | None = None
         self.explicit_cache = False
         # What joins the next user entry: items, and facts for its meta.
@@ -67,17 +59,9 @@ class Session:
         self._loop = asyncio.Runner()
         self.reached: Connection | None = None
 
-    def _opened(self, name: str) -> Thread:
-        from quire.telemetry import watched
-        from quire.thread import Thread
-
-        thread = watched(Thread(self.store, name), os.environ)
-        thread.on_warning = lambda what: self.screen.note(f"({getattr(what, 'note', what)})")
-        return thread
-
     def go_to(self, name: str) -> None:
         """Go on in another thread."""
-        self.thread = self._opened(name)
+        self.thread = watched_thread(self.store, name, self.screen.note)
         if self.reached is not None:
             self.thread.told_window(self.target, self.reached.window)
 
@@ -175,8 +159,6 @@ class Session:
 
     def _answer(self, kit: Equipment) -> Outcome:
         from quire.send.cycle import run
-        from quire.send.note_search import sources, sources_text
-        from quire.send.turn import newest_turn
 
         (target, transport, *_), runner = self._ready(kit)
         carried = run(self.thread, target, transport, runner, on_event=self.screen.event, decide=self._decide)
@@ -187,7 +169,7 @@ class Session:
             self._save()
         if outcome.stop not in ("answered", "stopped"):
             self.screen.note(f"ended by its limit in {outcome.stop}")
-        if listed := sources_text(sources(newest_turn(self.store, self.thread.name))):
+        if listed := listed_sources(self.store, self.thread.name):
             self.screen.say(listed)
         return outcome
 
@@ -238,8 +220,7 @@ class Session:
 
     def entries(self) -> list[Entry]:
         """All entries of the thread so far; none before the first turn."""
-        known = self.thread.name in {thread.name for thread in self.store.threads()}
-        return self.store.read(self.thread.name) if known else []
+        return entries_so_far(self.store, self.thread.name)
 
     def status(self, width: int | None = None) -> str:
         """One line: the model, the newest request's tokens and reuse, the money so far; names go where it is narrow."""
@@ -255,14 +236,7 @@ class Session:
         return next((line for line in lines if width is None or len(line) <= width), lines[-1])
 
 
-# Where a chat's lines come from: a prompt with history and completion, or a pipe.
-
-
-def piped_lines() -> Iterator[str]:
-    """Lines of standard input that say something; each is one turn."""
-    for line in sys.stdin:
-        if text := line.rstrip("\r\n").strip():
-            yield text
+# Where a chat's lines come from: a prompt with history and completion.
 
 
 def ask_lines(session: Session) -> Iterator[str]:
@@ -286,33 +260,24 @@ def _prompt(session: Session) -> Any:
         from prompt_toolkit import PromptSession
         from prompt_toolkit.formatted_text import FormattedText
         from prompt_toolkit.history import FileHistory
+        from prompt_toolkit.key_binding import KeyBindings
         from prompt_toolkit.styles import Style
     except ImportError as error:
         raise MissingPart("the terminal chat is not installed", hint="pip install 'quire[chat]'") from error
     history = Path(platformdirs.user_state_dir("quire")) / "chat-history"
     history.parent.mkdir(parents=True, exist_ok=True)
+    keys = KeyBindings()
+    keys.add("escape", "enter")(lambda event: event.current_buffer.insert_text("\n"))
     return PromptSession(
         history=FileHistory(str(history)),
         completer=_completer(),
         complete_while_typing=False,
-        key_bindings=_keys(),
+        key_bindings=keys,
         bottom_toolbar=lambda: FormattedText(
             [("class:bottom-toolbar", f" {session.status(shutil.get_terminal_size().columns - 2)} ")]
         ),
         style=Style.from_dict({"bottom-toolbar": "noreverse fg:ansibrightblack", "": ""}),
     )
-
-
-def _keys() -> Any:
-    from prompt_toolkit.key_binding import KeyBindings
-
-    keys = KeyBindings()
-
-    @keys.add("escape", "enter")
-    def _(event: Any) -> None:
-        event.current_buffer.insert_text("\n")
-
-    return keys
 
 
 def _completer() -> Any:
@@ -337,8 +302,7 @@ def _completer() -> Any:
 
 @click.command()
 @click.argument("thread", default="chat")
-@attach_option
-@note_option
+@question_options
 @model_options
 @runner_options
 @click.option("--save", type=click.Path(path_type=Path, file_okay=False), help="Keep a chat file in this folder.")
@@ -387,8 +351,8 @@ def chat(
 def _talk(session: Session) -> bool:
     """Turn after turn until there is no more input; whether any failed where nobody could mend it."""
     failed = False
-    lines = piped_lines() if isinstance(session.screen, PlainScreen) else ask_lines(session)
-    for line in lines:
+    piped = isinstance(session.screen, PlainScreen)
+    for line in filter(None, map(str.strip, sys.stdin)) if piped else ask_lines(session):
         try:
             if line.startswith("/"):
                 if not run_command(session, line):
@@ -397,9 +361,9 @@ def _talk(session: Session) -> bool:
                 session.turn(line)
         except KeyboardInterrupt:
             session.screen.note("stopped; what came is kept")
-            if isinstance(session.screen, PlainScreen):
+            if piped:
                 raise
         except QuireError as error:
-            failed = isinstance(session.screen, PlainScreen)
+            failed = piped
             report(error)
     return failed

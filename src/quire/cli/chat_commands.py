@@ -75,7 +75,9 @@ async def _by_model(thread: Thread, turn: Turn, by_model: ByModel, built_in: Pla
     cut = planned_rebase(thread, turn.target, by_model)
     if not why and cut.frees:
         return msgspec.structs.replace(cut, by=f"summarised by {turn.target}")
-    return _instead(built_in, why or "summary was longer than what it stands for")
+    why = why or "summary was longer than what it stands for"
+    rebase = msgspec.structs.replace(built_in.rebase, fallbacks=(why, *built_in.rebase.fallbacks))
+    return msgspec.structs.replace(built_in, rebase=rebase, by=f"the built-in summary stands in ({why})")
 
 
 def planned_rebase(thread: Thread, target: str, summarise: Summarise) -> PlannedRebase:
@@ -94,12 +96,6 @@ def planned_rebase(thread: Thread, target: str, summarise: Summarise) -> Planned
     rebase = written(assembly, "asked", RUNGS[0])
     after = apply(assembly.epoch, rebase, assembly.policy, assembly.carried)
     return PlannedRebase(rebase, before, after.total_tokens())
-
-
-def _instead(cut: PlannedRebase, why: str) -> PlannedRebase:
-    """The cut with the built-in summary, and written beside it why no model made one."""
-    rebase = msgspec.structs.replace(cut.rebase, fallbacks=(why, *cut.rebase.fallbacks))
-    return msgspec.structs.replace(cut, rebase=rebase, by=f"the built-in summary stands in ({why})")
 
 
 # What a thread has used so far, from its `sent` entries.

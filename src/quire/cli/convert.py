@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 from pathlib import Path
 from pkgutil import iter_modules
 from types import ModuleType
@@ -14,6 +13,7 @@ import msgspec
 
 import quire
 from quire.cli.output import (
+    FOLDER_THERE,
     Place,
     called,
     counted,
@@ -27,7 +27,7 @@ from quire.cli.output import (
     read_text,
     value_or_lines,
 )
-from quire.cli.store import load_entries, open_db
+from quire.cli.store import entries_so_far, is_file, load_entries, open_db
 from quire.errors import CallError, FormatError, MissingPart
 from quire.values import Entry
 
@@ -91,11 +91,7 @@ class Stored(NamedTuple):
 )
 @click.option("--line", type=click.IntRange(1), help="Only this one of the conversations, counted from 1.")
 @click.option("--model", "-m", default="", help="The model that answered (default: the one PATH names).")
-@click.option(
-    "--vault",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="markdown: the folder of notes that turns added by hand attach.",
-)
+@click.option("--vault", type=FOLDER_THERE, help="markdown: the folder of notes that turns added by hand attach.")
 @json_option
 @db_option
 def import_(
@@ -128,10 +124,17 @@ def import_(
     found = [each for path in paths for each in _read(path, format, model, ChatFiles(vault, db))]
     shown = ", ".join(paths)
     if line is not None:
-        found = _at_line(found, line, shown)
+        if line > len(found):
+            raise CallError(f"{shown} holds {len(found)} conversations, not {line}", hint="Lines count from 1.")
+        found = [found[line - 1]]
     _warn(found)
     if thread is None or thread == "-":
-        print_text(encode_lines(_only(found, shown)))
+        if len(found) != 1:
+            raise CallError(
+                f"{shown} holds {len(found)} conversations",
+                hint="Choose one with --line N, or store all with --into NAME (as NAME-1, NAME-2, …).",
+            )
+        print_text(encode_lines(found[0].entries))
         return
     stored = _store(found, thread, db)
     if as_json:
@@ -160,8 +163,7 @@ class ChatFiles(NamedTuple):
         if not may_be_there(self.db or default_db()):
             return {}
         with open_db(self.db, create=False) as store:
-            known = thread in {thread.name for thread in store.threads()}
-            texts: dict[str, str] = _chat_files().attached_texts(store.read(str(thread)) if known else ())
+            texts: dict[str, str] = _chat_files().attached_texts(entries_so_far(store, str(thread)))
         return texts
 
 
@@ -198,10 +200,8 @@ def _sessions(file: SourceFile, store: SessionStore | None, model: str, chats: C
     if store is None and file.text.startswith("---\n"):
         return [chats.read(file.text)._replace(store=MARKDOWN)]
     store = store or recognised(file)
-    held = [
-        msgspec.structs.replace(conversation, model=model or conversation.model)
-        for conversation in conversations(file, store)
-    ]
+    found = conversations(file, store)
+    held = [msgspec.structs.replace(each, model=model or each.model) for each in found]
     made = [Imported(each.entries(), store.name, each.lacks) for each in held]
     return [each for each in made if each.entries]
 
@@ -263,32 +263,15 @@ def _values(text: str, file: str) -> list[Any]:
     return values if apart else [values]
 
 
-def _at_line(found: list[Imported], line: int, file: str) -> list[Imported]:
-    if line > len(found):
-        raise CallError(f"{file} holds {len(found)} conversations, not {line}", hint="Lines count from 1.")
-    return [found[line - 1]]
-
-
-def _only(found: list[Imported], file: str) -> list[Entry]:
-    if len(found) != 1:
-        raise CallError(
-            f"{file} holds {len(found)} conversations",
-            hint="Choose one with --line N, or store all with --into NAME (as NAME-1, NAME-2, …).",
-        )
-    return found[0].entries
-
-
 def _store(found: list[Imported], thread: str, db: Place | None) -> list[Stored]:
     """What each thread has gained; what was edited in a chat file is a fork of its own."""
     from quire.log.entries import known_entries
 
-    many = len(found) > 1
     out = []
     with open_db(db) as store:
-        threads = {thread.name for thread in store.threads()}
         for number, each in enumerate(found, 1):
-            name = f"{thread}-{number}" if many else thread
-            before = store.read(name) if name in threads else []
+            name = f"{thread}-{number}" if len(found) > 1 else thread
+            before = entries_so_far(store, name)
             fresh = each.entries[known_entries(before, each.entries) :]
             store.append(name, fresh)
             out.append(Stored(name, len(fresh), len(before)))
@@ -302,11 +285,7 @@ def _store(found: list[Imported], thread: str, db: Place | None) -> list[Stored]
 @click.command()
 @click.argument("source", metavar="THREAD|FILE")
 @click.option("--to", "format", type=click.Choice(FORMATS), required=True, help="What to write.")
-@click.option(
-    "--vault",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="markdown: the folder of notes that are named instead of copied.",
-)
+@click.option("--vault", type=FOLDER_THERE, help="markdown: the folder of notes that are named instead of copied.")
 @db_option
 def export(source: str, format: str, vault: Path | None, db: Place | None) -> None:
     """Write a thread in another format; `quire log export` makes a copy of the log instead.
@@ -324,9 +303,8 @@ def export(source: str, format: str, vault: Path | None, db: Place | None) -> No
 
     entries = load_entries(source, db)
     if format == MARKDOWN:
-        thread = "" if source == "-" or os.path.isfile(source) else source
-        chat = _chat_files().export_markdown(entries, thread=thread, refer=True, notes=_notes(vault))
-        print_text(chat)
+        thread = "" if is_file(source) else source
+        print_text(_chat_files().export_markdown(entries, thread=thread, refer=True, notes=_notes(vault)))
     else:
         print_json(providers.export(format, entries))
 

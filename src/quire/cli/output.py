@@ -133,6 +133,9 @@ db_option = click.option(
     help="Database file, or postgresql://… (default: $QUIRE_DB, else the platform's data directory).",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
+# Types of options that name a file to be written or read, and a folder.
+FILE_PATH = click.Path(path_type=Path, dir_okay=False)
+FOLDER_THERE = click.Path(path_type=Path, exists=True, file_okay=False)
 
 
 def called(file: str) -> str:
@@ -145,12 +148,9 @@ def counted(number: int, single: str, many: str = "") -> str:
     return f"{number:,} {single if number == 1 else many or single + 's'}"
 
 
-_BYTE_ORDER_MARK = "\ufeff"
-
-
 def read_text(file: str) -> str:
     """The text of FILE, or of standard input for '-'; a byte order mark in front is not part of it."""
-    return read_verbatim(file).removeprefix(_BYTE_ORDER_MARK)
+    return read_verbatim(file).removeprefix("\ufeff")
 
 
 def read_verbatim(file: str) -> str:
@@ -193,28 +193,27 @@ def confirm_deletion(what: str, name: str) -> None:
 def print_json(value: Any, indent: int | None = 2) -> None:
     """One JSON value on stdout, readable, with ASCII escapes only for what would command a terminal."""
     text = json.dumps(value, ensure_ascii=False, indent=indent, separators=None if indent else (",", ":"))
-    sys.stdout.write((_COMMANDS.sub(_escaped, text) if sys.stdout.isatty() else text) + "\n")
+    text = _COMMANDS.sub(lambda match: json.dumps(match[0])[1:-1], text) if sys.stdout.isatty() else text
+    sys.stdout.write(text + "\n")
 
 
-def _escaped(match: re.Match[str]) -> str:
-    return json.dumps(match[0])[1:-1]
+def answer(as_json: bool, value: Any, line: str) -> None:
+    """What a command has to say: JSON for machines, or a line for people."""
+    print_json(value) if as_json else echo(line)
 
 
 def print_text(text: str) -> None:
     """Text to stdout to the byte: no newline is added, none translated; a terminal gets it without commands."""
-    sys.stdout.flush()
-    sys.stdout.buffer.write((shown(text) if sys.stdout.isatty() else text).encode())
-    sys.stdout.buffer.flush()
+    print_bytes(text.encode())
 
 
 def print_bytes(data: bytes) -> None:
     """Bytes to stdout as they are; a terminal gets their text without commands."""
     if sys.stdout.isatty():
-        print_text(data.decode(errors="backslashreplace"))
-    else:
-        sys.stdout.flush()
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
+        data = shown(data.decode(errors="backslashreplace")).encode()
+    sys.stdout.flush()
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
 
 
 def confirm(text: str) -> bool:
@@ -349,15 +348,11 @@ def line_of(entry: Entry) -> str:
             return f"→ {entry.name}({_arguments(entry)})"
         case "result":
             return f"← {shortened(_result_preview(entry))}"
+        case "rebase" if entry.body["freed"] > 0:
+            return f"(older turns were cut: {entry.body['freed']:,} tokens freed, {entry.body['reason']})"
         case "rebase":
-            return _rebase(entry.body["reason"], entry.body["freed"])
+            return f"(the prompt begins anew: {entry.body['reason']})"
     return ""
-
-
-def _rebase(reason: str, freed: int) -> str:
-    if freed > 0:
-        return f"(older turns were cut: {freed:,} tokens freed, {reason})"
-    return f"(the prompt begins anew: {reason})"
 
 
 def _arguments(call: Entry) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import TYPE_CHECKING
 
@@ -125,25 +126,16 @@ def variants(policy: Policy) -> dict[str, Policy]:
 
     changes: dict[str, JsonObject] = {
         "as given": {},
-        "drop only": _tiers(DROP_ONLY, "handles", "summary"),
+        "drop only": {"handles": DROP_ONLY.handles, "summary": DROP_ONLY.summary},
         "only when full": {"when": "full"},
         "promote each turn": {"promote": "each-turn"},
         "never cut": {"budget": 10**12, "reply": 0, "when": "full"},
     }
-    tried = {name: _changed(policy, fields) for name, fields in changes.items()}
-    return {name: item for name, item in tried.items() if item is not None}
-
-
-def _tiers(policy: Policy, *names: str) -> JsonObject:
-    return {name: getattr(policy, name) for name in names}
-
-
-def _changed(policy: Policy, fields: JsonObject) -> Policy | None:
-    """The policy with other values, if they go together with the rest of it."""
-    try:
-        return msgspec.structs.replace(policy, **fields)
-    except CallError:
-        return None
+    tried: dict[str, Policy] = {}
+    for name, fields in changes.items():
+        with contextlib.suppress(CallError):  # its values do not go together with the rest of the policy
+            tried[name] = msgspec.structs.replace(policy, **fields)
+    return tried
 
 
 def measure(name: str, entries: list[Entry], policy: Policy) -> JsonObject:
@@ -191,40 +183,19 @@ def _paid(entries: list[Entry], under: list[Policy]) -> JsonObject | None:
     """What providers reported, where the log has it, each at the prices of its own request; and our count of the same."""
     from quire.assemble import Assembly
 
-    paid: list[tuple[RequestCost, Policy]] = []
-    assembly, counted = Assembly(), 0
+    requests = counted = tokens = cache_read = 0
+    cost, assembly = 0.0, Assembly()
     for entry, policy in zip(entries, under, strict=True):
         assembly.policy = policy
         assembly.feed(entry)
-        if entry.kind == "sent" and entry.body.get("usage"):
-            paid.append((RequestCost.of(entry.body["usage"]), policy))
+        if entry.kind == "sent" and (usage := entry.body.get("usage")):
+            total, read = (round(usage.get(name) or 0) for name in ("input_total", "cache_read"))
+            requests, tokens, cache_read = requests + 1, tokens + total, cache_read + read
+            cost += policy.prices[0] * read + policy.prices[1] * (total - read)
             # A question beside the conversation is paid for, and stands in no request.
             counted += 0 if entry.meta.get("aside") else assembly.asked.estimate
-    if not paid:
-        return None
-    return {
-        "requests": len(paid),
-        "counted": counted,
-        "tokens": sum(each.total for each, _ in paid),
-        "cache_read": sum(each.read for each, _ in paid),
-        "cost": round(sum(each.at(policy) for each, policy in paid)),
-    }
-
-
-class RequestCost(msgspec.Struct, frozen=True):
-    """What one request took in, and how much of it was read from the cache."""
-
-    total: int
-    read: int
-
-    def at(self, policy: Policy) -> float:
-        """What it cost at a policy's prices."""
-        read, write = policy.prices
-        return read * self.read + write * (self.total - self.read)
-
-    @classmethod
-    def of(cls, usage: JsonObject) -> RequestCost:
-        return cls(round(usage.get("input_total") or 0), round(usage.get("cache_read") or 0))
+    found = {"requests": requests, "counted": counted, "tokens": tokens, "cache_read": cache_read, "cost": round(cost)}
+    return found if requests else None
 
 
 def _print(rows: list[JsonObject], paid: JsonObject | None) -> None:

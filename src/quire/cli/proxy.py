@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from quire.cli.output import counted, echo, json_option, print_json, print_table, with_options
+from quire.cli.output import FILE_PATH, counted, echo, json_option, print_json, print_table, with_options
 from quire.errors import CallError
 from quire.log.store import DEFAULT_TENANT, tenant_file
 from quire.values import JsonObject
@@ -33,11 +33,7 @@ RULE_NAMES = ("key-order", "tool-order", "volatile", "retrieved", "late-tools", 
 # What a proxy can be told, by `quire proxy` and by `quire serve --to` alike.
 # The options of a proxy; `passing_for` takes what came of them.
 passing_options = with_options(
-    click.option(
-        "--log",
-        type=click.Path(path_type=Path, dir_okay=False),
-        help="Keep what passed in this file, for `quire audit`.",
-    ),
+    click.option("--log", type=FILE_PATH, help="Keep what passed in this file, for `quire audit`."),
     click.option(
         "--key-from",
         metavar="VARIABLE",
@@ -200,11 +196,10 @@ def show_total(watcher: CacheWatcher) -> None:
 
 # Known clients, and how each is told another base URL. Nothing is written where a variable will do.
 
-# provider -> (its own address, the version that base URLs of SDKs end in)
 ADDRESSES = {
-    "anthropic": ("https://api.anthropic.com", ""),
-    "openai": ("https://api.openai.com", "/v1"),
-    "gemini": ("https://generativelanguage.googleapis.com", ""),
+    "anthropic": "https://api.anthropic.com",
+    "openai": "https://api.openai.com",
+    "gemini": "https://generativelanguage.googleapis.com",
 }
 
 
@@ -280,11 +275,7 @@ def _state(name: str) -> Path:
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("--to", help="Where all requests go on to; without it, to each provider's own address.")
-@click.option(
-    "--log",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Keep what passed in this file; without it, in Quire's own folder.",
-)
+@click.option("--log", type=FILE_PATH, help="Keep what passed in this file; without it, in Quire's own folder.")
 @click.option("--mend", is_flag=True, help="Repair what costs cache reads (docs/mending.md).")
 @click.argument("client", type=click.Choice(list(CLIENTS)))
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
@@ -299,6 +290,7 @@ def wrap(to: str | None, log: Path | None, mend: bool, client: str, words: tuple
       quire wrap codex exec "say hello"
       quire wrap --mend llm -m claude-sonnet-4-5 "hello"
     """
+    from quire.send.transport import address_for
     from quire.server.mend import Mender
     from quire.server.proxy import CacheWatcher, Proxy, ProxyOptions
 
@@ -313,7 +305,8 @@ def wrap(to: str | None, log: Path | None, mend: bool, client: str, words: tuple
     with contextlib.ExitStack() as stack:
         urls = {}
         for provider in known.providers:
-            target = base_url(to) if to else _upstream(provider)
+            # Where requests go on to: what was given, what a variable names already, else the provider.
+            target = base_url(to) if to else address_for(provider, os.environ) or ADDRESSES[provider]
             urls[provider] = stack.enter_context(Proxy(ProxyOptions(to=target, mender=mender), watcher)).url
         wiring = known.wire(urls)
         for file, value in wiring.files.items():
@@ -323,13 +316,6 @@ def wrap(to: str | None, log: Path | None, mend: bool, client: str, words: tuple
     show_total(watcher)
     echo(f"kept in {log}", err=True)
     raise click.exceptions.Exit(code)
-
-
-def _upstream(provider: str) -> str:
-    """Where requests go on to: what a variable names already, else the provider."""
-    from quire.send.transport import address_for
-
-    return address_for(provider, os.environ) or ADDRESSES[provider][0]
 
 
 # What was written into others' files: what stood there before is kept until it is put back.

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from quire.cli.output import Place, counted, db_option, echo, json_option, print_json, print_table
+from quire.cli.output import Place, counted, db_option, echo, json_option, print_json, print_table, shortened
 from quire.cli.store import NO_MODEL, embedder, open_db, open_records
 from quire.errors import CallError
 from quire.log import now_ms
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from quire.recall.index import IndexReport, Progress
     from quire.recall.search import Hit, Recall, ScopeName
     from quire.records import Records
-    from quire.values import Entry
 
 
 @click.command(name="recall")
@@ -67,11 +66,18 @@ def recall(
       quire recall "deploy" --scope records
     """
     _check(text, scope, thread, before, kinds, neighbours)
-    if not words_only and embedder() is None:
-        echo(f"searched {NO_MODEL}", err=True)
-    with open_records(db, create=False, words=words_only) as records:
+    with open_records(db, create=False, words=words_only, searched=True) as records:
         if scope == "records":
-            _print_records(records, records.search(text, nn=k, now=now_ms()), explain, as_json)
+            found = records.search(text, nn=k, now=now_ms())
+            if as_json:
+                print_json({"by": _recall(records).by, "hits": [hit.to_json() for hit in found]})
+                return
+            _print_table(
+                ["id", "schema"],
+                found,
+                explain,
+                lambda hit: [([hit.record.id, hit.record.schema_name], True, hit.preview)],
+            )
             return
         searching = _recall(records)
         wanted = [kind.strip() for kind in kinds.split(",")] if kinds else None
@@ -93,7 +99,7 @@ def _print_entries(hits: Sequence[Hit], by: str, lacking: int, explain: bool, as
         return
     if hits and not relevant(hits):
         echo("nothing relevant was found; the nearest:", err=True)
-    _print_hits(hits, explain)
+    _print_table(["thread", "seq", "kind"], hits, explain, _entry_rows)
 
 
 def _check(
@@ -119,56 +125,27 @@ def _recall(records: Records) -> Recall:
     return Recall(store, records.meaning)
 
 
-def _print_hits(hits: Sequence[Hit], explain: bool) -> None:
+def _print_table(columns: list[str], hits: Sequence[Any], explain: bool, rows: Callable[[Any], list[Any]]) -> None:
+    """A table of hits: columns, the scores, the text; `rows` has what stands before and behind the scores of a hit."""
     if not hits:
         echo("nothing was found")
         return
     parts = list(hits[0].parts) if explain else []
-    rows = [row for hit in hits for row in _rows(hit, parts)]
-    print_table(["thread", "seq", "kind", "score", *parts, "text"], rows)
+    listed = []
+    for hit in hits:
+        scores = [f"{hit.score:.2f}", *(f"{hit.parts[part]:.2f}" for part in parts)]
+        listed += [[*front, *(scores if scored else [""] * len(scores)), text] for front, scored, text in rows(hit)]
+    print_table([*columns, "score", *parts, "text"], listed)
 
 
-def _rows(hit: Hit, parts: Sequence[str]) -> list[list[Any]]:
+def _entry_rows(hit: Hit) -> list[Any]:
     """A hit and its neighbours, in the order of the log; only the hit has a score."""
-    reasons = [f"{hit.score:.2f}", *(f"{hit.parts[part]:.2f}" for part in parts)]
-    return [
-        [
-            hit.thread,
-            neighbour.seq,
-            neighbour.kind,
-            *(reasons if neighbour.id == hit.id else [""] * len(reasons)),
-            _line(neighbour),
-        ]
-        for neighbour in hit.neighbours or (hit.entry,)
-    ]
-
-
-def _print_records(records: Records, hits: Sequence[Any], explain: bool, as_json: bool) -> None:
-    if as_json:
-        print_json({"by": _recall(records).by, "hits": [hit.to_json() for hit in hits]})
-    elif not hits:
-        echo("nothing was found")
-    else:
-        parts = list(hits[0].parts) if explain else []
-        rows = [
-            [
-                hit.record.id,
-                hit.record.schema_name,
-                f"{hit.score:.2f}",
-                *(f"{hit.parts[part]:.2f}" for part in parts),
-                hit.preview,
-            ]
-            for hit in hits
-        ]
-        print_table(["id", "schema", "score", *parts, "text"], rows)
-
-
-def _line(entry: Entry) -> str:
-    """The text of an entry on one line."""
     from quire.recall.document import document
 
-    text = " ".join(document(entry).text.split())
-    return text if len(text) <= 100 else text[:99] + "…"
+    found = hit.neighbours or (hit.entry,)
+    return [
+        ([hit.thread, entry.seq, entry.kind], entry.id == hit.id, shortened(document(entry).text)) for entry in found
+    ]
 
 
 # `quire index`: bring the search index up to date, of entries and of records.
@@ -208,16 +185,10 @@ def index(rebuild: bool, words_only: bool, as_json: bool, db: Place | None) -> N
 
 def _done(made: IndexReport, records: int) -> str:
     """What was new, in a sentence; what was there already is not told."""
-    worded = _listed([(made.worded, "entry", "entries")])
-    meant = _listed([(made.embedded, "entry", "entries"), (records, "record", "records")])
-    news = [f"the {what} of {of}" for what, of in (("words", worded), ("meaning", meant)) if of]
+    worded, embedded = (counted(number, "entry", "entries") for number in (made.worded, made.embedded))
+    meant = [embedded] * bool(made.embedded) + [counted(records, "record")] * bool(records)
+    news = [f"the words of {worded}"] * bool(made.worded) + [f"the meaning of {' and '.join(meant)}"] * bool(meant)
     return f"indexed {'; '.join(news)}" if news else "the index was up to date"
-
-
-def _listed(amounts: Sequence[tuple[int, str, str]]) -> str:
-    """Those that are not zero: "4 entries, 6 words and 1 record"."""
-    named = [counted(*amount) for amount in amounts if amount[0]]
-    return " and ".join([", ".join(named[:-1]), named[-1]]) if len(named) > 1 else "".join(named)
 
 
 @contextmanager

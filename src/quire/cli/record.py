@@ -10,6 +10,7 @@ import click
 
 from quire.cli.output import (
     Place,
+    answer,
     called,
     confirm_deletion,
     counted,
@@ -25,13 +26,13 @@ from quire.cli.output import (
     value_or_lines,
     with_options,
 )
-from quire.cli.store import NO_MODEL, embedder, open_records, words_option
+from quire.cli.store import open_records, words_option
 from quire.errors import CallError, FormatError
 from quire.log import now_ms
 from quire.values import Json, JsonObject
 
 if TYPE_CHECKING:
-    from quire.records import Builder, BuiltContext, Config, Records
+    from quire.records import Builder, Config, Records
     from quire.records.agent import Reaction
     from quire.records.record import Record
 
@@ -55,15 +56,6 @@ def content_of(file: str | None) -> Iterator[None]:
         if file is None:
             raise
         raise FormatError(f"{called(file)}: {error}", hint=error.hint) from error
-
-
-def print_record(record: Record, as_json: bool, line: str) -> None:
-    from quire.records.record import to_json
-
-    if as_json:
-        print_json(to_json(record))
-    else:
-        echo(line)
 
 
 def print_records(records: Sequence[Record], as_json: bool) -> None:
@@ -118,7 +110,19 @@ def _options(fields: JsonObject) -> JsonObject:
     return {key: value for key, value in named.items() if value is not None and value != ()}
 
 
-@click.command(short_help="Keep a new record, from FILE or from options.")
+@click.group()
+def record() -> None:
+    """Keep records: documents with tags, versions, a time to live, and hints on what a model sees of them.
+
+    \b
+    Examples:
+      quire record create --schema user.message.v1 --context '{"content": "Hello"}'
+      quire record get rec-1
+      quire record search "API key"
+    """
+
+
+@record.command(short_help="Keep a new record, from FILE or from options.")
 @click.argument("file", required=False)
 @click.option("--schema", "schema_name", help="Its schema, such as user.message.v1.")
 @_fields
@@ -136,7 +140,7 @@ def create(file: str | None, db: Place | None, as_json: bool, **fields: Any) -> 
       quire record create messages.jsonl
     """
     from quire.records import react
-    from quire.records.record import fields_of
+    from quire.records.record import fields_of, to_json
 
     now = now_ms()
     values, many = read_records(file) if file else ([{}], False)
@@ -149,7 +153,7 @@ def create(file: str | None, db: Place | None, as_json: bool, **fields: Any) -> 
     if many:
         print_records(made, as_json)
     else:
-        print_record(made[0], as_json, f"{made[0].id} version 1")
+        answer(as_json, to_json(made[0]), f"{made[0].id} version 1")
 
 
 def _draft(given: JsonObject, now: int) -> Record:
@@ -160,7 +164,7 @@ def _draft(given: JsonObject, now: int) -> Record:
     return draft(given.pop("schema_name"), given.pop("context", {}), **given, now=now)
 
 
-@click.command()
+@record.command()
 @click.argument("id")
 @click.argument("file", required=False)
 @click.option("--version", type=int, required=True, help="The version you saw; another one there is a conflict.")
@@ -176,7 +180,7 @@ def update(id: str, file: str | None, version: int, db: Place | None, as_json: b
       quire record update rec-1 changes.json --version 2
     """
     from quire.records import react
-    from quire.records.record import fields_of
+    from quire.records.record import fields_of, to_json
 
     value = read_json(file) if file else {}
     with content_of(file):
@@ -187,10 +191,10 @@ def update(id: str, file: str | None, version: int, db: Place | None, as_json: b
     with open_records(db, create=False) as records:
         made = records.update(id, version, **given, now=now)
         report(react(records, made, now=now))
-    print_record(made, as_json, f"{made.id} version {made.version}")
+    answer(as_json, to_json(made), f"{made.id} version {made.version}")
 
 
-@click.command()
+@record.command()
 @click.argument("id")
 @click.option("--version", type=int, help="Only if it still is this version.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
@@ -208,7 +212,7 @@ def delete(id: str, version: int | None, yes: bool, db: Place | None, as_json: b
         if not yes:
             version = _agreed(records.read_full(id), version)
         records.delete(id, version)
-    print_json({"deleted": id}) if as_json else echo(f"deleted {id}")
+    answer(as_json, {"deleted": id}, f"deleted {id}")
 
 
 def _agreed(seen: Record, version: int | None) -> int:
@@ -220,7 +224,7 @@ def _agreed(seen: Record, version: int | None) -> int:
     return seen.version if version is None else version
 
 
-@click.command(short_help="Make or renew the record of all tools.")
+@record.command(short_help="Make or renew the record of all tools.")
 @click.argument("file", required=False)
 @db_option
 @json_option
@@ -233,6 +237,7 @@ def catalog(file: str | None, db: Place | None, as_json: bool) -> None:
       quire record create --schema tool.v1 --context '{"name": "echo"}' && quire record catalog
     """
     from quire.records import keep_catalog, react
+    from quire.records.record import to_json
 
     tools = read_json(file) if file else None
     if tools is not None and not isinstance(tools, list):
@@ -241,10 +246,11 @@ def catalog(file: str | None, db: Place | None, as_json: bool) -> None:
     with open_records(db) as records:
         made = keep_catalog(records, tools, now=now)
         report(react(records, made, now=now))
-    print_record(made, as_json, f"{made.id} version {made.version}: {counted(len(made.context['tools']), 'tool')}")
+    line = f"{made.id} version {made.version}: {counted(len(made.context['tools']), 'tool')}"
+    answer(as_json, to_json(made), line)
 
 
-@click.command()
+@record.command()
 @db_option
 @json_option
 def purge(db: Place | None, as_json: bool) -> None:
@@ -256,26 +262,7 @@ def purge(db: Place | None, as_json: bool) -> None:
     """
     with open_records(db, create=False) as records:
         count = records.purge(now_ms())
-    print_json({"purged": count}) if as_json else echo(f"purged {count}")
-
-
-COMMANDS = (create, update, delete, catalog, purge)
-
-
-@click.group()
-def record() -> None:
-    """Keep records: documents with tags, versions, a time to live, and hints on what a model sees of them.
-
-    \b
-    Examples:
-      quire record create --schema user.message.v1 --context '{"content": "Hello"}'
-      quire record get rec-1
-      quire record search "API key"
-    """
-
-
-for _command in COMMANDS:
-    record.add_command(_command)
+    answer(as_json, {"purged": count}, f"purged {count}")
 
 
 @record.command(short_help="Print a record as a model sees it.")
@@ -299,9 +286,15 @@ def get(id: str, full: bool, version: int | None, db: Place | None, as_json: boo
     print_json(to_json(found if full else view(found)))
 
 
+# What `list` and `search` may be narrowed to.
+_filters = with_options(
+    click.option("--tag", "tags", multiple=True, metavar="TAG", help="Only with this tag; may be given again."),
+    click.option("--schema", "schema_name", default="", help="Only of this schema."),
+)
+
+
 @record.command(name="list")
-@click.option("--tag", "tags", multiple=True, metavar="TAG", help="Only with this tag; may be given again.")
-@click.option("--schema", "schema_name", default="", help="Only of this schema.")
+@_filters
 @click.option("--owner", default="", help="Only of this owner.")
 @click.option("--limit", type=click.IntRange(min=0), help="Only the last so many.")
 @db_option
@@ -324,8 +317,7 @@ def list_(
 @record.command()
 @click.argument("q")
 @click.option("--nn", type=click.IntRange(min=1), default=5, show_default=True, help="At most so many.")
-@click.option("--tag", "tags", multiple=True, metavar="TAG", help="Only with this tag; may be given again.")
-@click.option("--schema", "schema_name", default="", help="Only of this schema.")
+@_filters
 @click.option("--include-context", is_flag=True, help="Print what they hold, hints applied.")
 @words_option
 @db_option
@@ -349,20 +341,15 @@ def search(
     """
     if not q.strip():
         raise CallError("there is nothing to look for", hint='Say it in words: quire record search "API key".')
-    if not words and embedder() is None:
-        echo(f"searched {NO_MODEL}", err=True)
-    with open_records(db, create=False, words=words) as records:
+    with open_records(db, create=False, words=words, searched=True) as records:
         hits = records.search(
             q, nn=nn, tag=tags, schema_name=schema_name, include_context=include_context, now=now_ms()
         )
     if as_json or include_context:
         print_json([hit.to_json() for hit in hits])
         return
-    if not hits:
-        echo("nothing was found")
-        return
     rows = [(f"{hit.relevance:.2f}", hit.record.id, hit.record.schema_name, hit.preview) for hit in hits]
-    print_table(["relevance", "id", "schema", "text"], rows)
+    print_table(["relevance", "id", "schema", "text"], rows) if rows else echo("nothing was found")
 
 
 @record.command()
@@ -425,7 +412,10 @@ def build(
             asked_by = _newest_trigger(records, builder, now)
         built = builder.build(records, trigger=asked_by, request=request, now=now)
         kept = None if dry_run else builder.keep(records, built, now=now)
-    _print(built, kept, context_only, as_json)
+    if as_json:
+        print_json({**built.context, "text": built.text, "record": kept.id if kept else None})
+    else:
+        print_text(built.formatted_context if context_only else built.text)
 
 
 def _config(records: Records, consumer: str, file: str | None, now: int) -> Config:
@@ -444,10 +434,3 @@ def _newest_trigger(records: Records, builder: Builder, now: int) -> Record:
     if not found:
         raise CallError("no record triggers this consumer", hint="Pass --request TEXT or --trigger ID.")
     return max(found, key=lambda each: int(each.id.partition("-")[2]))
-
-
-def _print(built: BuiltContext, kept: Record | None, context_only: bool, as_json: bool) -> None:
-    if as_json:
-        print_json({**built.context, "text": built.text, "record": kept.id if kept else None})
-    else:
-        print_text(built.formatted_context if context_only else built.text)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 from collections import deque
 from collections.abc import Iterator
 from importlib import resources
@@ -15,9 +14,9 @@ import msgspec
 
 from quire.cli.output import (
     Place,
+    answer,
     console,
     db_option,
-    echo,
     in_line,
     json_option,
     print_bytes,
@@ -28,14 +27,14 @@ from quire.cli.output import (
     read_text,
     read_verbatim,
 )
-from quire.cli.store import load_usable
+from quire.cli.store import is_file, load_usable
 from quire.errors import BudgetError, CallError, NotFound
 from quire.log.entries import decode_lines
 from quire.values import SPOKEN, Entry, Json, JsonObject, Request
 
 if TYPE_CHECKING:
     from quire import providers
-    from quire.assemble import Assembly, Built, Policy, Refused
+    from quire.assemble import Built, Policy, Refused
 
 
 # `quire render`: a thread's request as a provider takes it.
@@ -90,7 +89,8 @@ def render(
     target = f"{provider}:{model}"
     made = _requests(load_usable(source, db), provider, model, budget)
     asked = (each for each in made if turn in (None, each.built.turn) and step in (None, each.built.step))
-    draw = providers.rendering(target, providers.Options(key=_key(source)))
+    # A thread's name routes its requests to one cache; a file has none.
+    draw = providers.rendering(target, providers.Options(key="" if is_file(source) else source))
     if every:
         for request in asked:
             print_json(_line(request, draw, marks), None)
@@ -98,21 +98,13 @@ def render(
     last = next(iter(deque(asked, maxlen=1)), None)
     if last is None:
         raise NotFound(_nothing(turn, step), hint="quire assemble shows the requests of a thread.")
-    _print(_rendered(last.built, draw, marks), last.built, as_bytes, as_json)
-
-
-def _key(source: str) -> str:
-    """A thread's name routes its requests to one cache; a file has none."""
-    return "" if os.path.isfile(source) or source == "-" else source
-
-
-def _print(request: Request, built: Built | Refused, as_bytes: bool, as_json: bool) -> None:
+    rendered = _rendered(last.built, draw, marks)
     if as_bytes:
-        print_bytes(request.prefix)
+        print_bytes(rendered.prefix)
     elif as_json:
-        print_json(request.body)
+        print_json(rendered.body)
     else:
-        _show(request, built)
+        _show(rendered, last.built)
 
 
 def _requests(entries: list[Entry], provider: str, model: str, budget: int | None) -> Iterator[RequestAt]:
@@ -134,7 +126,7 @@ def _requests(entries: list[Entry], provider: str, model: str, budget: int | Non
 
 def _all_requests(entries: list[Entry], under: list[Policy]) -> Iterator[RequestAt]:
     """Every request the thread made, and the one that it would make now."""
-    from quire.assemble import ask
+    from quire.assemble import Refused, ask
     from quire.thread_state import AssemblyPerPolicy
 
     folds = AssemblyPerPolicy(under)
@@ -144,16 +136,11 @@ def _all_requests(entries: list[Entry], under: list[Policy]) -> Iterator[Request
         folds.feed(entry)
     conversation = [entry for entry in entries if entry.kind not in ("sent", "rebase")]
     if conversation and conversation[-1].kind not in SPOKEN and (assembly := folds.under(under[-1])).turn:
-        yield RequestAt(conversation[-1].at, _built(assembly))
-
-
-def _built(assembly: Assembly) -> Built | Refused:
-    from quire.assemble import Refused
-
-    try:
-        return assembly.request()
-    except BudgetError as error:
-        return Refused(assembly.turn, assembly.step + 1, str(error), error.hint)
+        try:
+            yield RequestAt(conversation[-1].at, assembly.request())
+        except BudgetError as error:
+            refused = Refused(assembly.turn, assembly.step + 1, str(error), error.hint)
+            yield RequestAt(conversation[-1].at, refused)
 
 
 def _nothing(turn: int | None, step: int | None) -> str:
@@ -295,12 +282,20 @@ def format_(name: str, file: str, profile: str, parses: bool, **options: str | N
       quire log export demo | quire format replay --window all
       quire format clean --parse context.txt
     """
-    chosen = _with_profile(FORMATS[name], name, profile)
-    given = {key: value for key, value in options.items() if value is not None}
+    chosen = FORMATS[name]
+    if profile != "quire":
+        if name != "markdown":
+            raise CallError(f"{name} has no profile {profile}", hint="agent-q is a profile of markdown.")
+        chosen = chosen._replace(profile=(profile,))
+    given: JsonObject = {key: value for key, value in options.items() if value is not None}
     for option in given:
         if option not in chosen.options:
             flag = "--" + option.replace("_", "-")
             raise CallError(f"{flag} does not go with {name}", hint="quire format --help says which format it is for.")
+    if (number := given.get("window")) is not None:
+        if number != "all" and not (number.isascii() and number.isdigit()):
+            raise CallError(f"--window is {number!r}", hint="Give a number of events, or all.")
+        given["window"] = None if number == "all" else int(number)
     if parses:
         # A text may begin with a byte order mark of its own: what was rendered is read back whole.
         value = chosen.to_json(chosen.parse(read_verbatim(file)))
@@ -309,30 +304,7 @@ def format_(name: str, file: str, profile: str, parses: bool, **options: str | N
         text = read_text(file)
         lines = name == "replay" and _is_lines(text)
         data = {"entries": [entry.body for entry in decode_lines(text)]} if lines else _json(text, file)
-        print_text(chosen.render(chosen.read(_overridden(data, given))))
-
-
-def _with_profile(format: TextFormat, name: str, profile: str) -> TextFormat:
-    if profile == "quire":
-        return format
-    if name != "markdown":
-        raise CallError(f"{name} has no profile {profile}", hint="agent-q is a profile of markdown.")
-    return format._replace(profile=(profile,))
-
-
-def _overridden(data: Json, given: dict[str, str]) -> Json:
-    """The JSON with the options in place of its own fields."""
-    if not isinstance(data, dict):
-        return data
-    return {**data, **{key: _events(value) if key == "window" else value for key, value in given.items()}}
-
-
-def _events(number: str) -> int | None:
-    if number == "all":
-        return None
-    if not (number.isascii() and number.isdigit()):
-        raise CallError(f"--window is {number!r}", hint="Give a number of events, or all.")
-    return int(number)
+        print_text(chosen.render(chosen.read({**data, **given} if isinstance(data, dict) else data)))
 
 
 def _is_lines(text: str) -> bool:
@@ -373,20 +345,17 @@ def tokens(file: str, model: str | None, as_json: bool) -> None:
     text = read_text(file)
     chosen = counter(model)
     found = chosen.count(text)
-    if as_json:
-        print_json(
-            {
-                "tokens": found,
-                "exact": chosen.exact,
-                "vocabulary": chosen.vocabulary,
-                "factor": chosen.factor,
-                "model": model,
-                "bytes": len(text.encode()),
-                "note": chosen.note,
-            }
-        )
-        return
-    echo(f"{found:,} tokens ({chosen.vocabulary})" if chosen.exact else f"~{found:,} tokens ({chosen.note})")
+    value = {
+        "tokens": found,
+        "exact": chosen.exact,
+        "vocabulary": chosen.vocabulary,
+        "factor": chosen.factor,
+        "model": model,
+        "bytes": len(text.encode()),
+        "note": chosen.note,
+    }
+    line = f"{found:,} tokens ({chosen.vocabulary})" if chosen.exact else f"~{found:,} tokens ({chosen.note})"
+    answer(as_json, value, line)
 
 
 # `quire schema`: the published JSON schemas, to the byte.

@@ -141,9 +141,8 @@ def _print_findings(reports: list[Report]) -> None:
     refused = len(errors(found))
     warned = len(found) - refused
     names = ", ".join(dict.fromkeys(f"{report.provider} {report.model}".strip() for report in reports))
-    count = f"{len(reports)} request{'s' * (len(reports) != 1)}"
-    also = f", {warned} warning{'s' * (warned != 1)}" * bool(warned)
-    echo(f"{count} ({names}): {refused or 'no'} finding{'s' * (refused != 1)}{also}")
+    also = f", {counted(warned, 'warning')}" * bool(warned)
+    echo(f"{counted(len(reports), 'request')} ({names}): {refused or 'no'} finding{'s' * (refused != 1)}{also}")
 
 
 # `quire simulate`: what a list of requests reads from a provider's cache, writes to it, and costs.
@@ -252,32 +251,16 @@ def _values(text: str, file: str) -> Iterator[tuple[int, Any]]:
             yield number, value_of(line, called(file), number, "Write one request a line.")
 
 
-class Total(msgspec.Struct, frozen=True):
+_AMOUNTS = ("read", "write_5m", "write_1h", "plain")
+
+
+def _total(predicted: list[Predicted]) -> JsonObject:
     """All requests together; usd is None when any price is not known."""
-
-    requests: int
-    read: int
-    write_5m: int
-    write_1h: int
-    plain: int
-    usd: float | None
-
-    @property
-    def tokens(self) -> int:
-        return self.read + self.write_5m + self.write_1h + self.plain
-
-
-def _total(predicted: list[Predicted]) -> Total:
+    sums = {name: sum(getattr(each, name) for each in predicted) for name in _AMOUNTS}
     amounts = [each.money.amount_usd for each in predicted]
     known = [amount for amount in amounts if amount is not None]
-    return Total(
-        requests=len(predicted),
-        read=sum(each.read for each in predicted),
-        write_5m=sum(each.write_5m for each in predicted),
-        write_1h=sum(each.write_1h for each in predicted),
-        plain=sum(each.plain for each in predicted),
-        usd=sum(known) if len(known) == len(amounts) else None,
-    )
+    usd = sum(known) if len(known) == len(amounts) else None
+    return {"tokens": sum(sums.values()), "requests": len(predicted), **sums, "usd": usd}
 
 
 def _json(provider: str, requests: list[Timed], predicted: list[Predicted]) -> JsonObject:
@@ -287,10 +270,7 @@ def _json(provider: str, requests: list[Timed], predicted: list[Predicted]) -> J
             "at": request.at_ms,
             "model": request.model,
             "tokens": each.total,
-            "read": each.read,
-            "write_5m": each.write_5m,
-            "write_1h": each.write_1h,
-            "plain": each.plain,
+            **{name: getattr(each, name) for name in _AMOUNTS},
             "usd": each.money.amount_usd,
             "exact": each.exact,
             "cause": each.cause,
@@ -298,8 +278,7 @@ def _json(provider: str, requests: list[Timed], predicted: list[Predicted]) -> J
         }
         for request, each in zip(requests, predicted, strict=True)
     ]
-    total = _total(predicted)
-    return {"provider": provider, "requests": rows, "total": {"tokens": total.tokens, **msgspec.structs.asdict(total)}}
+    return {"provider": provider, "requests": rows, "total": _total(predicted)}
 
 
 def _print_predictions(requests: list[Timed], predicted: list[Predicted], chart: bool) -> None:
@@ -310,29 +289,23 @@ def _print_predictions(requests: list[Timed], predicted: list[Predicted], chart:
             number,
             round((request.at_ms - start) / 1000, 1),
             each.total,
-            each.read,
-            each.write_5m,
-            each.write_1h,
-            each.plain,
+            *(getattr(each, name) for name in _AMOUNTS),
             _usd(each.money.amount_usd),
             "" if each.cause == "first" else each.cause,
         ]
         for number, (request, each) in enumerate(zip(requests, predicted, strict=True), start=1)
     ]
     print_table(columns, rows)
-    echo(_summary(_total(predicted), all(each.exact for each in predicted)))
+    total = _total(predicted)
+    share = total["read"] / total["tokens"] if total["tokens"] else 0.0
+    guessed = "" if all(each.exact for each in predicted) else "; tokens are estimates"
+    tokens = f"{total['tokens']:,} tokens, {share:.1%} read from the cache"
+    echo(f"{counted(len(predicted), 'request')}, {tokens}, {_usd(total['usd'])}{guessed}")
     for line in _reasons(predicted):
         echo(line)
     if chart and predicted:
         echo()
         _draw(predicted)
-
-
-def _summary(total: Total, exact: bool) -> str:
-    share = total.read / total.tokens if total.tokens else 0.0
-    guessed = "" if exact else "; tokens are estimates"
-    requests = counted(total.requests, "request")
-    return f"{requests}, {total.tokens:,} tokens, {share:.1%} read from the cache, {_usd(total.usd)}{guessed}"
 
 
 def _reasons(predicted: list[Predicted]) -> Iterator[str]:
@@ -356,14 +329,10 @@ def _draw(predicted: list[Predicted]) -> None:
     longest = max(sum(member.total for member in group) for group in groups) or 1
     out = console()
     for number, group in enumerate(groups):
-        out.print(_bar(_name(number, size, len(predicted)), group, longest))
+        first, last = number * size + 1, number * size + len(group)
+        out.print(_bar(f"{first}" if size == 1 else f"{first}–{last}", group, longest))
     of_each = f", {size} requests a bar" if size > 1 else ""
     out.print(styled(("█ read  ", "green"), ("▓ written  ", "yellow"), ("░ plain", "red"), of_each))
-
-
-def _name(number: int, size: int, count: int) -> str:
-    first, last = number * size + 1, min((number + 1) * size, count)
-    return f"{first}" if size == 1 else f"{first}–{last}"
 
 
 def _bar(name: str, group: list[Predicted], longest: int) -> Text:

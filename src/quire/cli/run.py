@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from quire.cli.attachments import attach_option, attached_items, linked_items, note_items, note_option, question
+from quire.cli.attachments import attached_items, linked_items, note_items, question, question_options
 from quire.cli.output import Place, PlainScreen, counted, db_option, echo, json_option, print_json, print_table
 from quire.cli.runner import (
     Connection,
@@ -16,15 +16,16 @@ from quire.cli.runner import (
     chosen,
     equipped,
     last_model,
+    listed_sources,
     model_options,
     reach,
     remembered,
     runner_options,
     under_policy,
+    watched_thread,
 )
 from quire.cli.store import open_db
-from quire.errors import CallError
-from quire.values import Entry, JsonObject
+from quire.errors import CallError, NotFound
 
 if TYPE_CHECKING:
     from quire.log.store import Store
@@ -34,42 +35,32 @@ if TYPE_CHECKING:
 
 def report(outcome: Outcome, target: str, as_json: bool, sources: str = "") -> None:
     """How a turn ended: the sources of its answer and one line of numbers, or all of it for machines."""
+    used = outcome.usage
     if as_json:
-        print_json(outcome_json(outcome, target))
+        value = {
+            "model": target,
+            "stop": outcome.stop,
+            "text": outcome.text,
+            "steps": outcome.steps,
+            "usage": used.as_json(),
+            "usd": outcome.usd,
+            "entries": [entry.seq for entry in outcome.entries],
+        }
+        print_json(value)
         return
     if sources:
         echo(f"\n{sources}")
-    echo(status(outcome, target), err=True, dim=True)
-
-
-def status(outcome: Outcome, target: str) -> str:
-    """What a turn used, on one line."""
-    used = outcome.usage
     share = f", {used.cache_read / used.input_total:.0%} from the cache" if used.input_total else ""
     money = f", ${outcome.usd:.4f}" if outcome.usd is not None else ""
     ended = "" if outcome.stop == "answered" else f" [ended: {outcome.stop}]"
-    steps = counted(outcome.steps, "request")
-    return f"{target}: {steps}, {used.input_total:,} tokens in{share}, {used.output:,} out{money}{ended}"
-
-
-def outcome_json(outcome: Outcome, target: str) -> JsonObject:
-    """A turn for machines."""
-    return {
-        "model": target,
-        "stop": outcome.stop,
-        "text": outcome.text,
-        "steps": outcome.steps,
-        "usage": outcome.usage.as_json(),
-        "usd": outcome.usd,
-        "entries": [entry.seq for entry in outcome.entries],
-    }
+    tokens = f"{used.input_total:,} tokens in{share}, {used.output:,} out"
+    echo(f"{target}: {counted(outcome.steps, 'request')}, {tokens}{money}{ended}", err=True, dim=True)
 
 
 @click.command()
 @click.argument("thread")
 @click.argument("text", required=False)
-@attach_option
-@note_option
+@question_options
 @model_options
 @runner_options
 @db_option
@@ -98,8 +89,6 @@ def run(
       quire run notes "What did we decide on Monday?" --runner qa --vault ~/notes
     """
     from quire.send.cycle import run_sync
-    from quire.send.note_search import sources, sources_text
-    from quire.send.turn import newest_turn
 
     words, choice, screen = _words(text), chosen(how), PlainScreen(as_json)
     with equipped(choice) as kit:
@@ -108,7 +97,7 @@ def run(
         attached += linked_items(words, kit.vault, screen.note)
         reached = reach(model, base_url, explicit_cache, last_model(db, thread))
         with open_db(db) as store, store.turn_lock(thread):
-            log = _opened(store, thread, reached, kit, screen)
+            log = under_policy(watched_thread(store, thread, screen.note), reached, choice)
             _mention_interrupted(store, thread)
             log.user(words, **question(attached, choice.meta(), log))
             try:
@@ -116,17 +105,8 @@ def run(
                 outcome = run_sync(log, reached.target, reached.transport, runner, on_event=screen.event)
             finally:
                 screen.end()
-            listed = sources_text(sources(newest_turn(store, thread)))
+            listed = listed_sources(store, thread)
     report(outcome, reached.target, as_json, listed)
-
-
-def _opened(store: Store, name: str, reached: Connection, kit: Equipment, screen: PlainScreen) -> Thread:
-    from quire.telemetry import watched
-    from quire.thread import Thread
-
-    thread = under_policy(watched(Thread(store, name), os.environ), reached, kit.choice)
-    thread.on_warning = lambda what: screen.note(f"({getattr(what, 'note', what)})")
-    return thread
 
 
 def _words(text: str | None) -> str:
@@ -140,8 +120,9 @@ def _mention_interrupted(store: Store, thread: str) -> None:
     """A new turn leaves an open one behind; whoever did not mean that should know."""
     from quire.send.turn import standing
 
-    if any(each.name == thread for each in store.threads()) and standing(store, thread).next in ("ask", "run"):
-        echo("the turn before was not finished; `quire resume` would have gone on with it", err=True, dim=True)
+    with contextlib.suppress(NotFound):
+        if standing(store, thread).next in ("ask", "run"):
+            echo("the turn before was not finished; `quire resume` would have gone on with it", err=True, dim=True)
 
 
 # `quire resume`: go on with a turn that was interrupted.
@@ -178,8 +159,7 @@ def resume(
       quire resume work --rerun
     """
     from quire.send.cycle import look
-    from quire.send.note_search import sources, sources_text
-    from quire.send.turn import newest_turn, standing
+    from quire.send.turn import standing
 
     with open_db(db, create=False) as store:
         found = look(store, thread)
@@ -190,46 +170,37 @@ def resume(
         choice = chosen(how, remembered(standing(store, thread).user))
         screen = PlainScreen(as_json)
         with equipped(choice) as kit, store.turn_lock(thread):
-            outcome = _resumed(_opened(store, thread, reached, kit, screen), reached, kit, screen, rerun)
-            listed = sources_text(sources(newest_turn(store, thread)))
+            log = under_policy(watched_thread(store, thread, screen.note), reached, choice)
+            outcome = _resumed(log, reached, kit, screen, rerun)
+            listed = listed_sources(store, thread)
     report(outcome, reached.target, as_json, listed)
 
 
 def _resumed(thread: Thread, reached: Connection, kit: Equipment, screen: PlainScreen, rerun: bool) -> Outcome:
     """Go on with the newest turn, once the calls that may have run already are named."""
-    from quire.send.cycle import interrupted, look, resume_sync
+    from quire.send.cycle import look, resume_sync
 
     runner = kit.runner(thread, reached)
-    _name(look(thread.store, thread.name, runner), rerun)
-    decide = again if rerun else interrupted
+    for call in look(thread.store, thread.name, runner).doubtful:
+        what = "it is run again" if rerun else "it is answered as interrupted (--rerun runs it again)"
+        echo(f"{call.name} ({call.call_id}) may or may not have run: {what}", err=True)
+    # Whoever says --rerun knows that it does no harm.
+    decision: Decision = "run" if rerun else "interrupted"
     try:
         return resume_sync(
-            thread, reached.transport, runner, target=reached.target, decide=decide, on_event=screen.event
+            thread, reached.transport, runner, target=reached.target, decide=lambda _: decision, on_event=screen.event
         )
     finally:
         screen.end()
 
 
-def again(call: Entry) -> Decision:
-    """Whoever says --rerun knows that it does no harm."""
-    return "run"
-
-
-def _name(found: Interrupted, rerun: bool) -> None:
-    for call in found.doubtful:
-        what = "it is run again" if rerun else "it is answered as interrupted (--rerun runs it again)"
-        echo(f"{call.name} ({call.call_id}) may or may not have run: {what}", err=True)
-
-
 def _show(found: Interrupted, thread: str, as_json: bool) -> None:
-    doubtful = [(call, "may have run") for call in found.doubtful]
-    waiting = [(call, "waiting") for call in found.waiting]
+    calls = [(call, "may have run") for call in found.doubtful] + [(call, "waiting") for call in found.waiting]
     if as_json:
-        calls = [
-            {"call_id": call.call_id, "name": call.name, "args": call.args, "state": state}
-            for call, state in [*doubtful, *waiting]
+        rows = [
+            {"call_id": call.call_id, "name": call.name, "args": call.args, "state": state} for call, state in calls
         ]
-        print_json({"thread": thread, "next": found.next, "model": found.target, "calls": calls})
+        print_json({"thread": thread, "next": found.next, "model": found.target, "calls": rows})
         return
     messages = {
         "done": f"the newest turn of {thread} is answered",
@@ -238,5 +209,5 @@ def _show(found: Interrupted, thread: str, as_json: bool) -> None:
         "run": "calls are to be run",
     }
     echo(messages[found.next])
-    if doubtful or waiting:
-        print_table(["call", "tool", "state"], [(c.call_id, c.name, s) for c, s in [*doubtful, *waiting]])
+    if calls:
+        print_table(["call", "tool", "state"], [(call.call_id, call.name, state) for call, state in calls])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,10 +14,11 @@ import msgspec
 
 from quire.cli.output import Place, default_db, echo, may_be_there, progress, read_text, with_options
 from quire.cli.store import NO_MODEL, embedder, embedding_shown, open_db
-from quire.errors import CallError
+from quire.errors import CallError, NotFound
 from quire.values import Entry, JsonObject, item_json
 
 if TYPE_CHECKING:
+    from quire.log.store import Store
     from quire.notes.index import NoteIndex
     from quire.notes.vault import Vault
     from quire.records.find import Progress
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from quire.send.turn import Runner
     from quire.thread import Thread
 
-
-# From --model to something that answers: keys and addresses from the environment, the local model otherwise.
 
 # The options that choose a model and the way to it.
 model_options = with_options(
@@ -104,8 +103,10 @@ def last_model(db: Place | None, thread: str) -> str:
     if not may_be_there(db or default_db()):
         return ""
     with open_db(db, create=False) as store:
-        known = any(info.name == thread for info in store.threads())
-        return last_target(store, thread) if known else ""
+        try:
+            return last_target(store, thread)
+        except NotFound:
+            return ""
 
 
 def _say(line: str) -> None:
@@ -225,19 +226,14 @@ def _fitting(given: dict[str, Any]) -> str:
     return "project" if "project" in given or "files" in given else "chat"
 
 
-class Equipment:
+class Equipment(msgspec.Struct, frozen=True):
     """What a choice needs, in working order; makes the runner for whatever thread and model are current."""
 
-    def __init__(
-        self,
-        choice: Choice,
-        vault: Vault | None,
-        index: NoteIndex | None,
-        foreign: tuple[Tool, ...],
-        embedding: Progress,
-    ) -> None:
-        self.choice, self.vault, self.index, self.foreign = choice, vault, index, foreign
-        self._embedding = embedding
+    choice: Choice
+    vault: Vault | None
+    index: NoteIndex | None
+    foreign: tuple[Tool, ...]
+    embedding: Progress
 
     def runner(self, thread: Thread, reached: Connection) -> Runner:
         """The runner that was chosen, with the options that the model needs."""
@@ -264,7 +260,7 @@ class Equipment:
             case "planned":
                 return runners.planned(self._tools(thread), system=system)
             case "records":
-                kept = Records(thread.store, embedder(), self._embedding)
+                kept = Records(thread.store, embedder(), self.embedding)
                 tools = Toolbox(*record_tools(kept), *self._tools(thread))
                 return runners.records(kept, tools, consumer=choice.consumer or "chat", system=system)
             case "project":
@@ -275,6 +271,7 @@ class Equipment:
         return runners.chat(system)
 
     def _project(self, base: Runner) -> Runner:
+        from quire.items import from_file
         from quire.send import runners
 
         choice = self.choice
@@ -282,8 +279,9 @@ class Equipment:
             return base
         own = choice.system if choice.runner == "project" else ""
         prompt = read_text(choice.project).strip() if choice.project else own
-        files = [_project_file(name, Path(choice.folder)) for name in choice.files]
-        return runners.project(base, prompt=prompt, files=files)
+        folder = Path(choice.folder)
+        read = {name: item_json(from_file(folder / name, name=name, truncate=True)) for name in choice.files}
+        return runners.project(base, prompt=prompt, files=[{**item, "id": name} for name, item in read.items()])
 
     def _tools(self, thread: Thread) -> Toolbox:
         from quire.send.builtin import builtin
@@ -295,12 +293,6 @@ class Equipment:
         if self.index is not None:
             own.append(local_search_tool(self.index, question=question_of(thread)))
         return Toolbox(*own, *self.foreign)
-
-
-def _project_file(name: str, folder: Path) -> JsonObject:
-    from quire.items import from_file
-
-    return {**item_json(from_file(folder / name, name=name, truncate=True)), "id": name}
 
 
 @contextlib.contextmanager
@@ -337,6 +329,24 @@ def _indexed(vault: Vault) -> NoteIndex:
     except KeyboardInterrupt:
         echo("notes whose meaning was not read yet are found by words alone", err=True)
     return index
+
+
+def watched_thread(store: Store, name: str, note: Callable[[str], None]) -> Thread:
+    """A thread whose warnings `note` hears, and the telemetry that the environment asks for."""
+    from quire.telemetry import watched
+    from quire.thread import Thread
+
+    thread = watched(Thread(store, name), os.environ)
+    thread.on_warning = lambda what: note(f"({getattr(what, 'note', what)})")
+    return thread
+
+
+def listed_sources(store: Store, thread: str) -> str:
+    """The notes that the newest answer of a thread rests on, as they are shown below it."""
+    from quire.send.note_search import sources, sources_text
+    from quire.send.turn import newest_turn
+
+    return sources_text(sources(newest_turn(store, thread)))
 
 
 def under_policy(thread: Thread, reached: Connection, choice: Choice) -> Thread:

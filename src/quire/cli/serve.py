@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from quire.cli.output import Place, db_option, default_db, echo, json_option, place_name, print_json, print_table
+from quire.cli.output import (
+    Place,
+    answer,
+    db_option,
+    default_db,
+    echo,
+    json_option,
+    place_name,
+    print_json,
+    print_table,
+)
 from quire.cli.proxy import passing_for, passing_options, port_option, serve_promptly, show_total
 from quire.cli.store import make_folder, open_db
 from quire.errors import CallError, NotFound
@@ -21,7 +31,6 @@ from quire.values import JsonObject
 
 if TYPE_CHECKING:
     from quire.log.store import Store
-    from quire.server.app import Running
     from quire.server.proxy import Passing
     from quire.server.service import Service, ServiceLimits
 
@@ -92,12 +101,13 @@ def serve(
     context.obj = db or default_db()
     if context.invoked_subcommand is not None:
         return
+    from quire.send.local import local_target
     from quire.server.app import Running
     from quire.server.service import ServiceLimits
 
     model, base_url = (model or os.environ.get("QUIRE_MODEL", ""), base_url or os.environ.get("QUIRE_BASE_URL", ""))
-    if local:
-        model, base_url = _local()
+    if local:  # the embedded model, started unless it runs already; it ends with this process
+        model, base_url = local_target(say=lambda line: echo(line, err=True, dim=True))
         to = to or base_url
     limits = ServiceLimits(body_bytes=max_body, per_s=rate, grace_s=grace)
     service = _service(context.obj, host, limits, redact, no_redact, model, base_url)
@@ -109,10 +119,6 @@ def serve(
     if to is not None:
         base = f"OPENAI_BASE_URL={running.url}/v1" if local else f"the base URL {running.url}"
         echo(f"give a client {base}, and see its reuse and money here and on that page", err=True, dim=True)
-    _run_to_the_end(running, service)
-
-
-def _run_to_the_end(running: Running, service: Service) -> None:
     running.run()
     for watcher in service.watchers.values():
         show_total(watcher)
@@ -136,14 +142,6 @@ def _service(
             hint="`quire serve keys add NAME` makes one; without --host only this machine is served.",
         )
     return service
-
-
-def _local() -> tuple[str, str]:
-    """The embedded model, started unless it runs already; it ends with this process."""
-    from quire.send.local import local_target
-
-    found = local_target(say=lambda line: echo(line, err=True, dim=True))
-    return found.target, found.base_url
 
 
 # What is asked in the demo, the file that the model reads for it, and its answer; the last but one comes after a long pause.
@@ -249,7 +247,7 @@ def _keys(context: click.Context) -> Any:
 def add(context: click.Context, name: str, tenant: str, as_json: bool) -> None:
     """Make a key called NAME; it is shown now and never again."""
     key = _keys(context).add(name, tenant, now_ms())
-    print_json({"key": key, "name": name, "tenant": tenant}) if as_json else echo(key)
+    answer(as_json, {"key": key, "name": name, "tenant": tenant}, key)
 
 
 @keys.command("list", short_help="Which keys there are.")
@@ -294,22 +292,27 @@ def open_(thread: str | None, port: int, no_browser: bool, db: Place | None) -> 
       quire open
       quire open demo --port 8080
     """
+    import webbrowser
+
+    from quire.server.app import Running
+    from quire.server.service import Service
+
     place = db or default_db()
     if thread is not None:
         with open_db(place, create=False) as store:
             store.info(thread)
-    path = f"/#/thread/{urllib.parse.quote(thread, safe='')}" if thread else "/"
-    if port and (served := _served(port, place)):
-        _show(f"{served}{path}", no_browser)
-        return
-    from quire.server.app import Running
-    from quire.server.service import Service
-
-    make_folder(place)
-    running = Running(Service(place), port=port)
-    echo(f"serving {place_name(place)} on {running.url} (Ctrl-C stops)", err=True)
-    _show(f"{running.url}{path}", no_browser)
-    running.run()
+    served, running = _served(port, place) if port else "", None
+    if not served:
+        make_folder(place)
+        running = Running(Service(place), port=port)
+        served = running.url
+        echo(f"serving {place_name(place)} on {served} (Ctrl-C stops)", err=True)
+    url = f"{served}/#/thread/{urllib.parse.quote(thread, safe='')}" if thread else f"{served}/"
+    echo(url)
+    if not no_browser:
+        webbrowser.open(url)
+    if running is not None:
+        running.run()
 
 
 def _served(port: int, place: Place) -> str:
@@ -325,14 +328,6 @@ def _served(port: int, place: Place) -> str:
             return url if there == {(each.name, each.id) for each in store.threads()} else ""
     except (OSError, ValueError, KeyError, TypeError, NotFound):
         return ""
-
-
-def _show(url: str, no_browser: bool) -> None:
-    import webbrowser
-
-    echo(url)
-    if not no_browser:
-        webbrowser.open(url)
 
 
 @click.command()

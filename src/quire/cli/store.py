@@ -101,6 +101,14 @@ def open_thread(source: str, db: Place | None) -> Iterator[Store]:
         yield store
 
 
+def entries_so_far(store: Store, thread: str) -> list[Entry]:
+    """The entries of a thread; none where it has not begun yet."""
+    try:
+        return store.read(thread)
+    except NotFound:
+        return []
+
+
 # Opening the records that a command works on, with the embedding model where it is installed.
 
 # Fewer vectors than this are made before a bar could be read.
@@ -145,9 +153,17 @@ def embedding_shown() -> Iterator[Callable[[int, int], None]]:
 
 
 @contextmanager
-def open_records(db: Place | None, create: bool = True, words: bool = False) -> Iterator[Records]:
-    """The records at --db; vectors that a command has to make first are shown on stderr."""
+def open_records(
+    db: Place | None, create: bool = True, words: bool = False, searched: bool = False
+) -> Iterator[Records]:
+    """The records at --db; vectors that a command has to make first are shown on stderr.
+
+    Whoever searches hears it where that goes by words alone although meaning was wanted.
+    """
     from quire.records import Records
 
+    model = None if words else embedder()
+    if searched and not words and model is None:
+        echo(f"searched {NO_MODEL}", err=True)
     with open_db(db, create=create) as store, embedding_shown() as show:
-        yield Records(store, None if words else embedder(), show)
+        yield Records(store, model, show)

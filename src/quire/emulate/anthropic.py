@@ -283,16 +283,12 @@ _STRING = 7
 
 def frame(headers: Mapping[str, str], payload: bytes) -> bytes:
     """One message of an event stream."""
-    head = b"".join(_header(name, value) for name, value in headers.items())
+    named = [(name.encode(), value.encode()) for name, value in headers.items()]
+    head = b"".join(bytes([len(n)]) + n + struct.pack(">BH", _STRING, len(v)) + v for n, v in named)
     # Two lengths, their checksum and the last checksum: sixteen bytes around headers and payload.
     prelude = struct.pack(">II", 16 + len(head) + len(payload), len(head))
     message = prelude + struct.pack(">I", zlib.crc32(prelude)) + head + payload
     return message + struct.pack(">I", zlib.crc32(message))
-
-
-def _header(name: str, value: str) -> bytes:
-    key, text = name.encode(), value.encode()
-    return struct.pack(">B", len(key)) + key + struct.pack(">BH", _STRING, len(text)) + text
 
 
 _EXCEPTIONS = {
@@ -387,11 +383,6 @@ def converse_headers(received: EmulatedRequest) -> dict[str, str]:
     return sent
 
 
-def converse_lacks(received: EmulatedRequest) -> Refusal | None:
-    signed = received.headers.get("authorization")
-    return None if signed else Refusal(403, "Missing Authentication Token")
-
-
 def converse_thinks(body: JsonObject, info: ModelInfo) -> bool:
     """What Claude is told of thinking stands among the fields that are the model's own."""
     fields = obj(body.get("additionalModelRequestFields"))
@@ -413,7 +404,9 @@ CONVERSE = ReplyForm(
     media_type="application/vnd.amazon.eventstream",
     error=lambda refused, request_id: {"message": refused.message},
     headers=converse_headers,
-    lacks=converse_lacks,
+    lacks=lambda received: (
+        None if received.headers.get("authorization") else Refusal(403, "Missing Authentication Token")
+    ),
     unknown_model=lambda name: Refusal(400, "The provided model identifier is invalid."),
     thinks=converse_thinks,
 )

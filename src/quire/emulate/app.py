@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from typing import TypeAlias
 
 import msgspec
@@ -135,7 +136,6 @@ def _time(at_ms: int) -> str:
 
 
 Act: TypeAlias = Callable[[Request, EmulatedRequest], EmulatedReply]
-Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 
 class BrokenResponse(Exception):
@@ -166,7 +166,8 @@ class Endpoints:
             yield from self._cache_routes()
         for wire in filter(self._emulated.speaks, VOICES):
             for endpoint in VOICES[wire].endpoints:
-                yield Route(endpoint.path, self._post(wire, endpoint), methods=["POST"])
+                act = partial(self._posted, wire=wire, endpoint=endpoint)
+                yield self._route(endpoint.path, ["POST"], wire, act)
         listing = self._emulated.voice.models
         for path in filter(None, (listing, listing.removeprefix("/v1"))):
             yield self._route(path, ["GET"], self._emulated.wire, lambda _, received: self._emulated.models(received))
@@ -211,16 +212,8 @@ class Endpoints:
 
         return Route(path, handle, methods=methods)
 
-    def _post(self, wire: str, endpoint: EmulatedPath) -> Handler:
-        async def handle(request: Request) -> Response:
-            received, problem = await self._receive(request)
-            refusal = self._refusal(received, wire, problem)
-            model = str(request.path_params.get("model", ""))
-            return await self._delivered(refusal or self._posted(received, wire, endpoint, model))
-
-        return handle
-
-    def _posted(self, received: EmulatedRequest, wire: str, endpoint: EmulatedPath, model: str) -> EmulatedReply:
+    def _posted(self, request: Request, received: EmulatedRequest, wire: str, endpoint: EmulatedPath) -> EmulatedReply:
+        model = str(request.path_params.get("model", ""))
         if endpoint.count:
             inner = endpoint.inner(received.body)
             return self._emulated.count(received, inner, wire, model, endpoint.count)

@@ -41,7 +41,9 @@ def _answer(exchange: Answering, parts: list[JsonObject], finish: str | None) ->
 
 def _parts(exchange: Answering) -> Iterator[JsonObject]:
     """The first call of a step carries the signature of the thought behind it; the thought is shown when asked for."""
-    signed, shows_thoughts = False, _shows_thoughts(exchange.body)
+    config = obj(exchange.body.get("generationConfig") or exchange.body.get("generation_config"))
+    thinking = obj(config.get("thinkingConfig") or config.get("thinking_config"))
+    signed, shows_thoughts = False, thinking.get("includeThoughts") or thinking.get("include_thoughts")
     for index, part in enumerate(exchange.parts):
         match part:
             case Think(text=text):
@@ -51,18 +53,9 @@ def _parts(exchange: Answering) -> Iterator[JsonObject]:
                 yield {"text": text}
             case Call():
                 call = {"id": exchange.call_id(index, "fc-"), "name": part.name, "args": part.args}
-                yield {"functionCall": call} | ({} if signed else _signature(exchange, part, index))
+                signature = {"thoughtSignature": exchange.signature(Think(part.name), index)}
+                yield {"functionCall": call} | ({} if signed else signature)
                 signed = True
-
-
-def _shows_thoughts(body: JsonObject) -> bool:
-    config = obj(body.get("generationConfig") or body.get("generation_config"))
-    thinking = obj(config.get("thinkingConfig") or config.get("thinking_config"))
-    return bool(thinking.get("includeThoughts") or thinking.get("include_thoughts"))
-
-
-def _signature(exchange: Answering, call: Call, index: int) -> JsonObject:
-    return {"thoughtSignature": exchange.signature(Think(call.name), index)}
 
 
 def _usage(exchange: Answering) -> JsonObject:

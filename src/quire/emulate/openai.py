@@ -85,12 +85,9 @@ def chat_stream(exchange: Answering, completion: JsonObject, size: int) -> Itera
     """The chunks of a completion; usage comes last, when it was asked for."""
     message = completion["choices"][0]["message"]
     yield _chunk(completion, {"role": "assistant", "content": ""})
-    if message.get("reasoning_content"):
-        for piece in pieces(message["reasoning_content"], size):
-            yield _chunk(completion, {"reasoning_content": piece})
-    if message["content"]:
-        for piece in pieces(message["content"], size):
-            yield _chunk(completion, {"content": piece})
+    for field in ("reasoning_content", "content"):
+        for piece in pieces(message[field], size) if message.get(field) else ():
+            yield _chunk(completion, {field: piece})
     for index, call in enumerate(message.get("tool_calls") or ()):
         yield from _call_chunks(completion, index, call, size)
     yield _chunk(completion, {}, completion["choices"][0]["finish_reason"])
@@ -189,7 +186,9 @@ def responses_reply(exchange: Answering) -> JsonObject:
         "incomplete_details": None,
         "instructions": body.get("instructions"),
         "model": exchange.model,
-        "output": _output(exchange),
+        "output": [_compaction(exchange)]
+        if compacts(body)
+        else [_item(exchange, n) for n in range(len(exchange.parts))],
         "parallel_tool_calls": body.get("parallel_tool_calls", True),
         "tool_choice": body.get("tool_choice", "auto"),
         "tools": body.get("tools", []),
@@ -229,12 +228,6 @@ def compacted(exchange: Answering) -> JsonObject:
 def _compaction(exchange: Answering) -> JsonObject:
     sealed = exchange.signature(Think(str(exchange.body.get("input"))), 0)
     return {"type": "compaction", "id": f"cmp_{exchange.number:06d}", "encrypted_content": sealed}
-
-
-def _output(exchange: Answering) -> list[JsonObject]:
-    if compacts(exchange.body):
-        return [_compaction(exchange)]
-    return [_item(exchange, index) for index in range(len(exchange.parts))]
 
 
 def _item(exchange: Answering, index: int) -> JsonObject:
@@ -312,8 +305,9 @@ def _events(response: JsonObject, size: int) -> Iterator[JsonObject]:
     yield {"type": "response.created", "response": opening}
     yield {"type": "response.in_progress", "response": opening}
     for index, item in enumerate(response["output"]):
-        # What is sealed is only good once the item is done.
-        started = {**item, "status": "in_progress", **_empty(item)}
+        # An item before any of its contents has come; what is sealed is only good once it is done.
+        empty = {name: value for name, value in _EMPTY.items() if name in item}
+        started = {**item, "status": "in_progress", **empty}
         yield {"type": "response.output_item.added", "output_index": index, "item": started}
         for event in _INSIDE[item["type"]](item, size):
             yield {**event, "item_id": item["id"], "output_index": index}
@@ -322,11 +316,6 @@ def _events(response: JsonObject, size: int) -> Iterator[JsonObject]:
 
 
 _EMPTY: JsonObject = {"content": [], "summary": [], "encrypted_content": "", "arguments": "", "input": ""}
-
-
-def _empty(item: JsonObject) -> JsonObject:
-    """An item's contents before any of them has come."""
-    return {name: value for name, value in _EMPTY.items() if name in item}
 
 
 def _message_events(item: JsonObject, size: int) -> Iterator[JsonObject]:
@@ -350,23 +339,19 @@ def _reasoning_events(item: JsonObject, size: int) -> Iterator[JsonObject]:
 
 
 def _call_events(item: JsonObject, size: int) -> Iterator[JsonObject]:
-    for piece in pieces(item["arguments"], size):
-        yield {"type": "response.function_call_arguments.delta", "delta": piece}
-    whole = {"arguments": item["arguments"], "name": item["name"]}
-    yield {"type": "response.function_call_arguments.done", **whole}
-
-
-def _input_events(item: JsonObject, size: int) -> Iterator[JsonObject]:
-    for piece in pieces(item["input"], size):
-        yield {"type": "response.custom_tool_call_input.delta", "delta": piece}
-    yield {"type": "response.custom_tool_call_input.done", "input": item["input"]}
+    custom = item["type"] == "custom_tool_call"
+    field, name = ("input", "custom_tool_call_input") if custom else ("arguments", "function_call_arguments")
+    for piece in pieces(item[field], size):
+        yield {"type": f"response.{name}.delta", "delta": piece}
+    named = {} if custom else {"name": item["name"]}
+    yield {"type": f"response.{name}.done", field: item[field], **named}
 
 
 _INSIDE: dict[str, Callable[[JsonObject, int], Iterator[JsonObject]]] = {
     "message": _message_events,
     "reasoning": _reasoning_events,
     "function_call": _call_events,
-    "custom_tool_call": _input_events,
+    "custom_tool_call": _call_events,
     "compaction": lambda item, size: iter(()),
 }
 
@@ -396,26 +381,22 @@ def diagnose(inquiry: Diagnosis) -> JsonObject | None:
 def _reason(before: JsonObject, body: JsonObject, model: str) -> str | None:
     if before.get("model") != model:
         return "model_changed"
-    changed = (
-        ("prompt_cache_key_changed", "prompt_cache_key", ()),
-        ("tools_changed", "tools", ()),
-        ("text_format_changed", "text", ("format",)),
-        ("reasoning_effort_changed", "reasoning", ("effort",)),
-        ("verbosity_changed", "text", ("verbosity",)),
-        ("service_tier_changed", "service_tier", ()),
-    )
-    for reason, field, inner in changed:
-        if _field(before, field, inner) != _field(body, field, inner):
-            return reason
+    settings = [
+        {
+            "prompt_cache_key_changed": each.get("prompt_cache_key") or None,
+            "tools_changed": each.get("tools") or None,
+            "text_format_changed": obj(each.get("text")).get("format") or None,
+            "reasoning_effort_changed": obj(each.get("reasoning")).get("effort") or None,
+            "verbosity_changed": obj(each.get("text")).get("verbosity") or None,
+            "service_tier_changed": each.get("service_tier") or None,
+        }
+        for each in (before, body)
+    ]
+    changed = [reason for reason, was in settings[0].items() if settings[1][reason] != was]
+    if changed:
+        return changed[0]
     moved = parted(blocks(before, "openai-responses"), blocks(body, "openai-responses"))
     return "input_changed" if moved is not None else None
-
-
-def _field(body: JsonObject, name: str, inner: tuple[str, ...]) -> object:
-    value = body.get(name)
-    for step in inner:
-        value = value.get(step) if isinstance(value, dict) else None
-    return value or None
 
 
 RESPONSES = ReplyForm(

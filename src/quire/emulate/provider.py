@@ -177,8 +177,12 @@ class Emulated:
             return body, None
         previous = stored.get(str(id))
         if previous is None:
-            return body, None if self._lenient else _not_found(str(id))
-        return _carried_on(body, previous), None
+            message = f"Previous response with id '{id}' not found."
+            unknown = Refusal(400, message, "previous_response_not_found", "previous_response_id")
+            return body, None if self._lenient else unknown
+        # With the items before it, in place of the response that it names.
+        bare = {name: value for name, value in body.items() if name != "previous_response_id"}
+        return {**bare, "input": [*previous.items, *_items(body)]}, None
 
     def count(self, received: EmulatedRequest, body: Json, wire: str, model: str, field: str) -> EmulatedReply:
         """The tokens of a body under the name the provider gives them; a malformed one is refused."""
@@ -335,12 +339,6 @@ def _read_state(file: Path) -> Iterator[KeptReply]:
             raise FormatError(problem, line=number, column=1, hint=hint) from error
 
 
-def _carried_on(body: JsonObject, previous: StoredResponse) -> JsonObject:
-    """A request with the items before it, in place of the response that it names."""
-    bare = {name: value for name, value in body.items() if name != "previous_response_id"}
-    return {**bare, "input": [*previous.items, *_items(body)]}
-
-
 def _items(body: JsonObject) -> list[JsonObject]:
     input = body.get("input")
     if isinstance(input, str):
@@ -351,11 +349,6 @@ def _items(body: JsonObject) -> list[JsonObject]:
 
 def _model(body: Json) -> str:
     return str(body.get("model") or "") if isinstance(body, dict) else ""
-
-
-def _not_found(id: str) -> Refusal:
-    message = f"Previous response with id '{id}' not found."
-    return Refusal(400, message, "previous_response_not_found", "previous_response_id")
 
 
 def _refused(finding: Finding) -> Refusal:

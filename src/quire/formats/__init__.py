@@ -121,18 +121,11 @@ def paired(entries: Iterable[Entry]) -> list[Entry | CallPair]:
         if entry.kind == "call":
             open_calls.setdefault(entry.call_id, []).append(len(events))
             events.append(CallPair(entry))
-        elif entry.kind == "result":
-            _answer(events, open_calls.get(entry.call_id), entry)
+        elif entry.kind == "result" and (unanswered := open_calls.get(entry.call_id)):
+            at = unanswered.pop()
+            call = events[at]
+            assert isinstance(call, CallPair)
+            events[at] = msgspec.structs.replace(call, result=entry)
         else:
-            events.append(entry)
+            events.append(CallPair(None, entry) if entry.kind == "result" else entry)
     return events
-
-
-def _answer(events: list[Entry | CallPair], unanswered: list[int] | None, result: Entry) -> None:
-    if not unanswered:
-        events.append(CallPair(None, result))
-        return
-    at = unanswered.pop()
-    call = events[at]
-    assert isinstance(call, CallPair)
-    events[at] = msgspec.structs.replace(call, result=result)

@@ -87,16 +87,10 @@ def with_request(context: str, request: str) -> str:
 
 def render_sections(value: Clean) -> tuple[str, ...]:
     """The sections before the request, in order, without the empty ones."""
-    parts = (
-        tools_section(value.tools, value.detail),
-        conversation_section(value.conversation),
-        results_section(value.tool_results),
-    )
-    return tuple(part for part in parts if part)
-
-
-def tools_section(tools: Sequence[CleanTool], detail: Detail = "full") -> str:
-    return f"{TOOLS}\n{tool_list(tools, detail)}" if tools else ""
+    tools = f"{TOOLS}\n{tool_list(value.tools, value.detail)}" if value.tools else ""
+    lines = [f"{message.role.capitalize()}: {_indent(message.content, 2)}" for message in value.conversation]
+    said = "\n".join([CONVERSATION, *lines]) if lines else ""
+    return tuple(part for part in (tools, said, results_section(value.tool_results)) if part)
 
 
 def tool_list(tools: Sequence[CleanTool], detail: Detail = "full") -> str:
@@ -105,11 +99,6 @@ def tool_list(tools: Sequence[CleanTool], detail: Detail = "full") -> str:
     if detail == "short":
         return "\n".join([head, *(f"• {_escape(tool.name)}: {_indent(tool.description)}" for tool in tools)])
     return "\n\n".join([head, *(_tool_entry(tool) for tool in tools)])
-
-
-def conversation_section(messages: Iterable[CleanMessage]) -> str:
-    lines = [f"{message.role.capitalize()}: {_indent(message.content, 2)}" for message in messages]
-    return "\n".join([CONVERSATION, *lines]) if lines else ""
 
 
 def results_section(results: Iterable[ToolResult]) -> str:
@@ -166,13 +155,8 @@ def parse(text: str) -> Clean:
 
 def _full_tool(match: re.Match[str]) -> CleanTool:
     name, category, description, output, example = match.groups()
-    return CleanTool(
-        _unescape(name),
-        _dedent(description),
-        _unescape(category),
-        () if output is None else _fields(output),
-        _dedent(example or ""),
-    )
+    fields = () if output is None else _fields(output)
+    return CleanTool(_unescape(name), _dedent(description), _unescape(category), fields, _dedent(example or ""))
 
 
 def _fields(line: str) -> tuple[str, ...]:
@@ -317,10 +301,13 @@ def project(
 ) -> Clean:
     """What is shown of tools, messages and results given as JSON objects, in the order given."""
     clean_tools = tuple(_tool(tool, detail) for tool in tools)
-    messages = (_message(message) for message in conversation)
+    messages = [message for message in conversation if message["content"]]
     return Clean(
         clean_tools,
-        tuple(message for message in messages if message.content),
+        tuple(
+            CleanMessage("user" if message["role"] == "user" else "assistant", message["content"])
+            for message in messages
+        ),
         tuple(ToolResult(result["tool"], output_text(result.get("output"))) for result in tool_results),
         request or "",
         detail if clean_tools else "full",
@@ -332,22 +319,15 @@ def project_thread(entries: Iterable[Entry], detail: Detail = "full") -> Clean:
     listed = list(entries)
     tools = next((entry.tools for entry in reversed(listed) if entry.kind == "tools"), [])
     request = next((at for at in reversed(range(len(listed))) if listed[at].kind == "user"), len(listed))
-    spoken = (entry for at, entry in enumerate(listed) if entry.kind in _SHOWN and at != request)
+    spoken = (entry for at, entry in enumerate(listed) if entry.kind in ("user", "respond") and at != request)
+    pairs = [event for event in paired(listed) if isinstance(event, CallPair)]
     return project(
         tools,
         ({"role": entry.kind, "content": entry.text} for entry in spoken),
-        (_result(event) for event in paired(listed) if isinstance(event, CallPair)),
+        ({"tool": pair.name, "output": "\n\n".join(filter(None, (pair.outcome, pair.content)))} for pair in pairs),
         "".join(entry.text for entry in listed[request : request + 1]),
         detail,
     )
-
-
-_SHOWN = ("user", "respond")
-
-
-def _result(exchange: CallPair) -> JsonObject:
-    values = (exchange.outcome, exchange.content)
-    return {"tool": exchange.name, "output": "\n\n".join(part for part in values if part)}
 
 
 def output_text(output: Json) -> str:
@@ -361,15 +341,5 @@ def _tool(tool: Mapping[str, Json], detail: Detail) -> CleanTool:
     name, description = tool["name"], tool.get("description") or ""
     if detail == "short":
         return CleanTool(name, description)
-    category = tool.get("category")
-    return CleanTool(
-        name,
-        description,
-        "general" if category is None else category,
-        tuple(tool.get("output") or ()),
-        tool.get("example") or "",
-    )
-
-
-def _message(message: Mapping[str, Json]) -> CleanMessage:
-    return CleanMessage("user" if message["role"] == "user" else "assistant", message["content"] or "")
+    category = "general" if tool.get("category") is None else tool["category"]
+    return CleanTool(name, description, category, tuple(tool.get("output") or ()), tool.get("example") or "")

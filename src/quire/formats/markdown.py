@@ -94,33 +94,27 @@ def render(value: Markdown, profile: Profile = "quire") -> str:
     """The text; under profile agent-q every fence is three backticks and lisp, and nothing is escaped."""
     blocks = [block_text(block, profile) for block in value.items]
     if value.wrap == "tags":
-        return well_formed(_render_system(value.system) + _render_tagged(blocks, value.request))
+        system = None if value.system is None else _ENDS_SYSTEM.sub(r"\\", value.system)
+        front = "" if system is None else SYSTEM_OPEN + system + SYSTEM_CLOSE
+        context = OPEN + (HEADING + "\n".join(blocks) if blocks else HEADING[:-1]) + CLOSE
+        behind = "" if value.request is None else f"\n\n{USER_OPEN}{value.request}{USER_CLOSE}"
+        return well_formed(front + context + behind)
     context = HEADING + "".join(f"{block}\n" for block in blocks)
     if value.request is None:
         return well_formed(context)
-    return well_formed(context + REQUEST + value.request if blocks else _alone(value.request, profile))
+    if blocks:
+        return well_formed(context + REQUEST + value.request)
+    guarded = profile == "quire" and ALONE.match(value.request)
+    return well_formed("\\" + value.request if guarded else value.request)
 
 
 def block_text(block: MarkdownItem, profile: Profile = "quire") -> str:
     """One item: heading, fence, content, fence, each line ended."""
     escaped = profile == "quire"
     heading = "### " + block.type.title() + _render_annotation(block, escaped)
-    fence = _fence(block.content) if escaped else "```"
-    tag = block.tag if escaped else "lisp"
+    longest = max(map(len, _RUN.findall(block.content)), default=0) if escaped else 0
+    fence, tag = "`" * max(3, longest + 1), block.tag if escaped else "lisp"
     return f"{heading}\n{fence}{tag}\n{block.content}\n{fence}\n"
-
-
-def _render_system(system: str | None) -> str:
-    return "" if system is None else SYSTEM_OPEN + _ENDS_SYSTEM.sub(r"\\", system) + SYSTEM_CLOSE
-
-
-def _render_tagged(blocks: list[str], request: str | None) -> str:
-    context = OPEN + (HEADING + "\n".join(blocks) if blocks else HEADING[:-1]) + CLOSE
-    return context if request is None else f"{context}\n\n{USER_OPEN}{request}{USER_CLOSE}"
-
-
-def _alone(request: str, profile: Profile) -> str:
-    return "\\" + request if profile == "quire" and ALONE.match(request) else request
 
 
 def _render_annotation(block: MarkdownItem, escaped: bool) -> str:
@@ -129,11 +123,6 @@ def _render_annotation(block: MarkdownItem, escaped: bool) -> str:
     name = escape_name(block.filename) if escaped else block.filename
     lines = "" if block.start_line is None else f":{block.start_line}-{block.end_line}"
     return f" (from {name}{lines})"
-
-
-def _fence(content: str) -> str:
-    longest = max((len(run) for run in _RUN.findall(content)), default=0)
-    return "`" * max(3, longest + 1)
 
 
 def escape_name(name: str) -> str:
@@ -228,85 +217,32 @@ def unescape_name(name: str) -> str:
 
 # The tag of a code fence: by what an item says of itself, else by its file's extension.
 
-_BY_TAG: dict[str, str] = {
-    "bash": "sh bash zsh bashrc",
-    "c": "c h",
-    "clojure": "clj cljs cljc edn",
-    "cpp": "cpp cc cxx hpp hh hxx",
-    "csharp": "cs",
-    "css": "css",
-    "csv": "csv",
-    "dart": "dart",
-    "diff": "diff patch",
-    "elisp": "el",
-    "elixir": "ex exs",
-    "erlang": "erl hrl",
-    "fortran": "f f90 f95",
-    "fsharp": "fs fsx",
-    "go": "go",
-    "graphql": "graphql gql",
-    "groovy": "groovy gradle",
-    "haskell": "hs",
-    "hcl": "hcl tf",
-    "html": "html htm",
-    "ini": "ini cfg conf",
-    "java": "java",
-    "javascript": "js mjs cjs",
-    "json": "json jsonl ndjson",
-    "jsx": "jsx",
-    "julia": "jl",
-    "kotlin": "kt kts",
-    "latex": "tex",
-    "less": "less",
-    "lisp": "lisp lsp cl asd",
-    "lua": "lua",
-    "makefile": "mk",
-    "markdown": "md markdown",
-    "nim": "nim",
-    "nix": "nix",
-    "objective-c": "m",
-    "ocaml": "ml mli",
-    "pascal": "pas",
-    "perl": "pl pm",
-    "php": "php",
-    "powershell": "ps1 psm1",
-    "proto": "proto",
-    "python": "py pyi pyw",
-    "r": "r",
-    "rst": "rst",
-    "ruby": "rb",
-    "rust": "rs",
-    "scala": "scala sc",
-    "scheme": "scm ss rkt",
-    "scss": "scss",
-    "sql": "sql",
-    "svelte": "svelte",
-    "swift": "swift",
-    "text": "txt text log",
-    "toml": "toml",
-    "tsx": "tsx",
-    "typescript": "ts mts cts",
-    "vim": "vim",
-    "vue": "vue",
-    "xml": "xml xsd xsl svg",
-    "yaml": "yaml yml",
-    "zig": "zig",
+# tag: extensions
+_TAGS_AND_EXTENSIONS = """\
+bash: sh bash zsh bashrc; c: c h; clojure: clj cljs cljc edn; cpp: cpp cc cxx hpp hh hxx; csharp: cs; css: css;
+csv: csv; dart: dart; diff: diff patch; elisp: el; elixir: ex exs; erlang: erl hrl; fortran: f f90 f95; fsharp: fs fsx;
+go: go; graphql: graphql gql; groovy: groovy gradle; haskell: hs; hcl: hcl tf; html: html htm; ini: ini cfg conf;
+java: java; javascript: js mjs cjs; json: json jsonl ndjson; jsx: jsx; julia: jl; kotlin: kt kts; latex: tex;
+less: less; lisp: lisp lsp cl asd; lua: lua; makefile: mk; markdown: md markdown; nim: nim; nix: nix; objective-c: m;
+ocaml: ml mli; pascal: pas; perl: pl pm; php: php; powershell: ps1 psm1; proto: proto; python: py pyi pyw; r: r;
+rst: rst; ruby: rb; rust: rs; scala: scala sc; scheme: scm ss rkt; scss: scss; sql: sql; svelte: svelte; swift: swift;
+text: txt text log; toml: toml; tsx: tsx; typescript: ts mts cts; vim: vim; vue: vue; xml: xml xsd xsl svg;
+yaml: yaml yml; zig: zig"""
+_BY_EXTENSION = {
+    extension: tag
+    for tag, extensions in re.findall(r"(\S+): ([^;]+)", _TAGS_AND_EXTENSIONS)
+    for extension in extensions.split()
 }
-_BY_EXTENSION = {extension: tag for tag, extensions in _BY_TAG.items() for extension in extensions.split()}
-
-
-def by_extension(filename: str | None) -> str | None:
-    """'src/agent.lisp' -> 'lisp'; None for a name without an extension that is known."""
-    name = (filename or "").replace("\\", "/").rpartition("/")[2]
-    stem, dot, extension = name.rpartition(".")
-    return _BY_EXTENSION.get(extension.lower()) if stem and dot else None
 
 
 def tag(item: Item, default_language: str = "lisp") -> str:
     """The tag of an item's fence under profile quire; an empty language is one, None is none."""
     metadata = item.metadata or {}
     language: str | None = metadata.get("language")
-    from_name = by_extension(metadata.get("filename"))
+    # 'src/agent.lisp' -> 'lisp'; None for a name without an extension that is known.
+    name = (metadata.get("filename") or "").replace("\\", "/").rpartition("/")[2]
+    stem, _, extension = name.rpartition(".")
+    from_name = _BY_EXTENSION.get(extension.lower()) if stem else None
     if item.type == "code":
         chosen = (language, from_name, default_language)
     elif item.type == "repl-history":
@@ -354,7 +290,8 @@ def project(
 
 def read(data: Json, profile: Profile = "quire") -> Markdown:
     """The value of the JSON object that `quire format markdown` takes, or of the one that `--parse` prints."""
-    if _is_parsed(data):
+    items = data.get("items") if isinstance(data, dict) else None
+    if isinstance(items, list) and any(isinstance(item, dict) and "tag" in item for item in items):
         fields = checked(PARSED, data)
         blocks = tuple(MarkdownItem(**block) for block in fields["items"])
         return _markdown(blocks, fields.get("request"), fields.get("wrap", "none"), fields.get("system"))
@@ -369,11 +306,6 @@ def to_json(value: Markdown) -> JsonObject:
     items = [{name: getattr(block, name) for name in MarkdownItem.__struct_fields__} for block in value.items]
     fields = {"items": items, "request": value.request, "wrap": value.wrap}
     return fields if value.system is None else {**fields, "system": value.system}
-
-
-def _is_parsed(data: Json) -> bool:
-    items = data.get("items") if isinstance(data, dict) else None
-    return isinstance(items, list) and any(isinstance(item, dict) and "tag" in item for item in items)
 
 
 def _markdown(blocks: tuple[MarkdownItem, ...], request: str | None, wrap: Wrap, system: str | None) -> Markdown:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from itertools import accumulate
 from typing import Literal, TypeAlias, get_args
@@ -52,6 +52,7 @@ class ReplayedCall(msgspec.Struct, frozen=True, tag="exchange"):
 
 
 Event: TypeAlias = User | ReplayedThought | Respond | ReplayedCall
+_SPOKEN: dict[str, Callable[[str], Event]] = {"user": User, "think": ReplayedThought, "respond": Respond}
 
 
 def count(events: Iterable[Event]) -> int:
@@ -97,8 +98,14 @@ def marks(delimiter: Delimiter) -> Marks:
 
 def render(value: Replay) -> str:
     """The text; empty when there is nothing to show."""
-    sections = [_history(value), _section(CURRENT, value.current, value.delimiter)]
-    return well_formed("\n\n".join(section for section in sections if section))
+    heading = HISTORY
+    if value.left_out:
+        shown = count(value.history)
+        heading += f"\n(showing last {shown} of {shown + value.left_out} messages)"
+    lines: list[str] = []
+    for head, events in ((heading, value.history), (CURRENT, value.current)):
+        lines += [head, *(render_event(event, value.delimiter) for event in events)] if events else []
+    return well_formed("\n\n".join(lines))
 
 
 def render_event(event: Event, delimiter: Delimiter = "$") -> str:
@@ -106,7 +113,9 @@ def render_event(event: Event, delimiter: Delimiter = "$") -> str:
     guard = marks(delimiter).guard
     if not isinstance(event, ReplayedCall):
         return f"{delimiter}{event.__struct_config__.tag}: {guard(event.text)}"
-    result = guard(guard_outcome(event.outcome))
+    # Every line of the outcome after the first that is empty or only backslashes gets one more backslash.
+    first, *rest = event.outcome.split("\n")
+    result = guard("\n".join([first, *(line if line.strip("\\") else line + "\\" for line in rest)]))
     if event.content:
         result += "\n\n" + guard(event.content)
     return f"{delimiter}call: {call_json(event.name, event.args)}\n\n{delimiter}result: {result}"
@@ -119,26 +128,6 @@ def call_json(name: str, args: Json) -> str:
     except (TypeError, ValueError, RecursionError) as error:
         hint = "Use null, numbers, strings, lists and objects."
         raise FormatError(f"the arguments of {name!r} are not JSON: {error}", hint=hint) from error
-
-
-def guard_outcome(outcome: str) -> str:
-    """Every line after the first that is empty or only backslashes gets one more backslash."""
-    first, *rest = outcome.split("\n")
-    return "\n".join([first, *(line if line.strip("\\") else line + "\\" for line in rest)])
-
-
-def _history(value: Replay) -> str:
-    heading = HISTORY
-    if value.left_out:
-        events = count(value.history)
-        heading += f"\n(showing last {events} of {events + value.left_out} messages)"
-    return _section(heading, value.history, value.delimiter)
-
-
-def _section(heading: str, events: tuple[Event, ...], delimiter: Delimiter) -> str:
-    if not events:
-        return ""
-    return "\n\n".join([heading, *(render_event(event, delimiter) for event in events)])
 
 
 # A replay text back to its value: marks stand at line starts only, everything else is content.
@@ -187,14 +176,11 @@ class _ReplayReader:
             if token[1]:
                 events.append(self._event(at))
             else:
-                events, total = sections[token[0]], self._total(token, total)
+                counted = _COUNT.match(self.text, token.end())
+                events, total = sections[token[0]], int(counted[1]) if counted else total
             at += 2 if token[1] == "call" else 1
         left_out = total - count(sections[HISTORY]) if total else 0
         return Replay(tuple(sections[HISTORY]), tuple(sections[CURRENT]), left_out, self.delimiter)
-
-    def _total(self, heading: re.Match[str], before: int) -> int:
-        match = _COUNT.match(self.text, heading.end())
-        return int(match[1]) if match else before
 
     def _event(self, at: int) -> Event:
         kind, body = self.tokens[at][1], self._body(at)
@@ -202,15 +188,16 @@ class _ReplayReader:
             return self._exchange(at, body)
         if kind == "result":
             raise self._fault(at, "a result without its call")
-        text = self.unguard(body)
-        return User(text) if kind == "user" else ReplayedThought(text) if kind == "think" else Respond(text)
+        return _SPOKEN[kind](self.unguard(body))
 
     def _exchange(self, at: int, body: str) -> ReplayedCall:
         if at + 1 == len(self.tokens) or self.tokens[at + 1][1] != "result":
             raise self._fault(at, "a call without its result")
         outcome, _, content = self._body(at + 1).partition("\n\n")
         call = self._call(at, body)
-        return ReplayedCall(call["name"], call["args"], self.unguard(_unguard_outcome(outcome)), self.unguard(content))
+        first, *rest = outcome.split("\n")
+        plain = "\n".join([first, *(line if line.strip("\\") else line[1:] for line in rest)])
+        return ReplayedCall(call["name"], call["args"], self.unguard(plain), self.unguard(content))
 
     def _call(self, at: int, body: str) -> Json:
         try:
@@ -228,11 +215,6 @@ class _ReplayReader:
 
     def _fault(self, at: int, problem: str) -> Exception:
         return fault(self.text, self.tokens[at].start(), problem, _HINT)
-
-
-def _unguard_outcome(outcome: str) -> str:
-    first, *rest = outcome.split("\n")
-    return "\n".join([first, *(line if line.strip("\\") else line[1:] for line in rest)])
 
 
 # From a thread to what a replay shows of it. What is left out here:
@@ -306,14 +288,7 @@ def to_entries(events: Iterable[Event]) -> list[JsonObject]:
 def _event(entry: Entry | formats.CallPair) -> Event | None:
     if isinstance(entry, formats.CallPair):
         return ReplayedCall(entry.name, entry.args, entry.outcome, entry.content)
-    match entry.kind:
-        case "user":
-            return User(entry.text)
-        case "think":
-            return ReplayedThought(entry.text)
-        case "respond":
-            return Respond(entry.text)
-    return None
+    return _SPOKEN[entry.kind](entry.text) if entry.kind in _SPOKEN else None
 
 
 def _last(events: Sequence[Event], window: int) -> Sequence[Event]:

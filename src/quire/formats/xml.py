@@ -14,7 +14,7 @@ from quire.errors import FormatError
 from quire.formats import well_formed
 from quire.formats.json_ import Context, project, read, to_json
 from quire.items.window import MAX_ITEMS
-from quire.values import Item, Json, JsonObject
+from quire.values import Item, JsonObject
 
 __all__ = ["Context", "parse", "project", "read", "render", "to_json"]
 
@@ -67,22 +67,13 @@ def _metadata(metadata: JsonObject | None) -> Iterator[tuple[str, str]]:
     if metadata is None:
         return
     rest = dict(metadata)
-    for name in OWN:
-        if _fits_attribute(name, rest.get(name)):
+    for name, kind in OWN.items():
+        value = rest.get(name)
+        if type(value) is kind and (abs(value) < 2**63 if isinstance(value, int) else not _FOREIGN.search(str(value))):
             yield name, well_formed(str(rest.pop(name)))
     if rest or not metadata:
-        yield "metadata", _json(rest)
-
-
-def _fits_attribute(name: str, value: Json) -> bool:
-    if type(value) is not OWN[name]:
-        return False
-    return abs(value) < 2**63 if isinstance(value, int) else not _FOREIGN.search(str(value))
-
-
-def _json(value: Json) -> str:
-    text = well_formed(json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False))
-    return _FOREIGN.sub(lambda m: f"\\u{ord(m[0]):04x}", text)
+        text = well_formed(json.dumps(rest, ensure_ascii=False, separators=(",", ":"), allow_nan=False))
+        yield "metadata", _FOREIGN.sub(lambda m: f"\\u{ord(m[0]):04x}", text)
 
 
 # XML back to a window: well-formedness is expat's, every element and attribute must be known.
@@ -148,14 +139,10 @@ def _add(window: JsonObject, element: Element) -> None:
     if metadata or "metadata" in raw:
         item["metadata"] = metadata | _object(raw.get("metadata", "{}"))
     if "pinned" in raw:
-        window["pinned"].append(_pinned_id(element))
+        if raw["pinned"] != "true" or "id" not in raw:
+            raise FormatError('a pinned item has an id and pinned="true"', hint="Leave pinned out otherwise.")
+        window["pinned"].append(raw["id"])
     window["items"].append(item)
-
-
-def _pinned_id(element: Element) -> str:
-    if element.attrib["pinned"] != "true" or "id" not in element.attrib:
-        raise FormatError('a pinned item has an id and pinned="true"', hint="Leave pinned out otherwise.")
-    return element.attrib["id"]
 
 
 def _object(text: str) -> JsonObject:

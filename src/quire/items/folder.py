@@ -157,10 +157,9 @@ def _entry(file: os.DirEntry[str], before: str) -> FolderEntry | None:
         return None  # it went away just now
     if stat.S_ISREG(mode):
         return FolderEntry(before + file.name, "file", status.st_size)
-    kind: Literal["folder", "link", "other"] = (
-        "folder" if stat.S_ISDIR(mode) else "link" if stat.S_ISLNK(mode) else "other"
+    return FolderEntry(
+        before + file.name, "folder" if stat.S_ISDIR(mode) else "link" if stat.S_ISLNK(mode) else "other"
     )
-    return FolderEntry(before + file.name, kind)
 
 
 def _inside(folder: int | Path, name: str, depth: int, before: str) -> Iterator[FolderEntry]:

@@ -148,13 +148,7 @@ def from_region(path: str | Path, start: int, end: int, *, name: str = "", trunc
 
 
 # The images that every provider takes, by the ending of a file's name, and the largest of them.
-IMAGE_TYPES = {
-    ".png": "image/png",
-    ".jpg": "image/jpeg",
-    ".jpeg": "image/jpeg",
-    ".gif": "image/gif",
-    ".webp": "image/webp",
-}
+IMAGE_TYPES = {f".{name}": f"image/{name.replace('jpg', 'jpeg')}" for name in ("png", "jpg", "jpeg", "gif", "webp")}
 MAX_IMAGE = 5 * 1024 * 1024
 
 
@@ -190,15 +184,10 @@ def from_error(error: BaseException | str, trace: str = "") -> Item:
     if isinstance(error, str):
         return item(f"{error}\n{trace}" if trace else error, "error")
     content = "".join(traceback.format_exception(error)).rstrip("\n")
-    return item(content, "error", {"exception": type(error).__qualname__, **_where(error)})
-
-
-def _where(error: BaseException) -> JsonObject:
-    frames = traceback.extract_tb(error.__traceback__)
-    if not frames:
-        return {}
-    last = frames[-1]
-    return {"filename": last.filename, "start_line": last.lineno, "end_line": last.lineno}
+    meta: JsonObject = {"exception": type(error).__qualname__}
+    for last in traceback.extract_tb(error.__traceback__)[-1:]:
+        meta |= {"filename": last.filename, "start_line": last.lineno, "end_line": last.lineno}
+    return item(content, "error", meta)
 
 
 def region_of(

@@ -41,7 +41,7 @@ class Definition(msgspec.Struct, frozen=True):
 def from_symbol(path: str | Path, symbol: str, *, name: str = "", truncate: bool = False) -> Item:
     """The definition of `symbol` in a file: "parse", "Window.add", "Outer.Inner.method", "Type::method"."""
     text, label = read_source(path), name or str(path)
-    definition = resolve(symbol, _definitions(text, Path(path).suffix.lower(), label), label)
+    definition = resolve(symbol, definitions(text, Path(path).suffix.lower(), label), label)
     more = {"symbol": definition.name}
     return region_of(text, label, definition.start, definition.end, more=more, truncate=truncate)
 
@@ -62,50 +62,43 @@ def read_again(earlier: Item, path: str | Path) -> Item | None:
     return limited(read_source(path), earlier.type, {"filename": name}, name, cut, quiet=True)
 
 
-def _definitions(text: str, suffix: str, name: str) -> list[Definition]:
-    if suffix in PYTHON:
-        return python_definitions(text, name)
-
-    return grammar_definitions(text, suffix, name)
+def definitions(text: str, suffix: str, name: str) -> list[Definition]:
+    """Every definition in a file, in its order."""
+    return python_definitions(text, name) if suffix in PYTHON else grammar_definitions(text, suffix, name)
 
 
-def resolve(symbol: str, definitions: Iterable[Definition], name: str) -> Definition:
+def resolve(symbol: str, found: Iterable[Definition], name: str) -> Definition:
     """The one definition a name means: the full path if there is one, else the only path that ends so."""
-    merged = _merged(definitions)
+    merged = _merged(found)
     path = tuple(part for part in _SEPARATOR.split(symbol) if part and part != "<locals>")
     exact = [definition for definition in merged if definition.path == path]
     ending = exact or [definition for definition in merged if path and definition.path[-len(path) :] == path]
     paths = list(dict.fromkeys(definition.name for definition in ending))
     if not paths:
-        raise NotFound(f"no symbol {symbol!r} in {name}", hint=_near(symbol, merged))
+        names = list(dict.fromkeys(each.name for each in merged))
+        near = difflib.get_close_matches(symbol, names, 3) or names[:5]
+        hint = f"There is {', '.join(near)}." if near else "The file defines nothing."
+        raise NotFound(f"no symbol {symbol!r} in {name}", hint=hint)
     if len(paths) > 1:
         raise CallError(f"{symbol!r} is ambiguous in {name}", hint=f"Use one of {', '.join(paths)}.")
     # Of several with one name the last is in force; a prototype only where nothing else is there.
     return max(ending, key=lambda definition: (definition.whole, definition.start))
 
 
-def _merged(definitions: Iterable[Definition]) -> list[Definition]:
+def _merged(found: Iterable[Definition]) -> list[Definition]:
     """Definitions in a row with one name are one: overloads, a property and its setter."""
     out: list[Definition] = []
     latest: dict[tuple[str, ...], int] = {}
-    for definition in definitions:
+    for definition in found:
         scope = definition.path[:-1]
         before = latest.get(scope)
         if before is not None and out[before].path == definition.path:
-            last = out[before]
-            out[before] = Definition(
-                definition.path, last.start, max(last.end, definition.end), last.whole or definition.whole
-            )
+            last, whole = out[before], out[before].whole or definition.whole
+            out[before] = Definition(definition.path, last.start, max(last.end, definition.end), whole)
         else:
             latest[scope] = len(out)
             out.append(definition)
     return out
-
-
-def _near(symbol: str, definitions: Iterable[Definition]) -> str:
-    names = list(dict.fromkeys(definition.name for definition in definitions))
-    near = difflib.get_close_matches(symbol, names, 3) or names[:5]
-    return f"There is {', '.join(near)}." if near else "The file defines nothing."
 
 
 # The definitions of a Python file, by its syntax tree.
@@ -221,13 +214,12 @@ def grammar_definitions(text: str, suffix: str, name: str) -> list[Definition]:
         data = _ELISP_CHARACTER.sub(lambda match: b"?" + b"x" * (len(match[0]) - 1), data)
     tree = _parser(suffix, name).parse(data)
     breaks = [match.start() for match in re.finditer(b"\n", data)]
-    return [_lines(path, span, breaks, whole) for path, span, whole in _walk(tree.root_node)]
-
-
-def _lines(path: tuple[str, ...], span: tuple[int, int], breaks: list[int], whole: bool) -> Definition:
-    """Bytes to lines by our own count: reading a node's points frees memory still in use in tree-sitter 0.26.0."""
-    first, last = (bisect.bisect_left(breaks, byte) + 1 for byte in (span[0], max(span[0], span[1] - 1)))
-    return Definition(path, first, last, whole)
+    found = []
+    for path, (start, end), whole in _walk(tree.root_node):
+        # Bytes to lines by our own count: reading a node's points frees memory still in use in tree-sitter 0.26.0.
+        first, last = (bisect.bisect_left(breaks, byte) + 1 for byte in (start, max(start, end - 1)))
+        found.append(Definition(path, first, last, whole))
+    return found
 
 
 # tree-sitter's own types are only there with the extra, so nodes are Any here.
@@ -259,7 +251,8 @@ def _walk(root: Any) -> Iterator[tuple[tuple[str, ...], tuple[int, int], bool]]:
         if path is not None:
             if node.type != "impl_item":
                 yield path, _span(node), node.type != "declaration"
-            scope, in_function = path, in_function or _is_function(node)
+            called = "function" in node.type or "method" in node.type or _binds_a_function(node)
+            scope, in_function = path, in_function or called
         stack.extend((child, scope, in_function) for child in reversed(node.named_children))
 
 
@@ -321,10 +314,6 @@ def _base(node: Any) -> str:
 def _binds_a_function(node: Any) -> bool:
     value = node.child_by_field_name("value")
     return value is not None and any(word in value.type for word in _CALLABLE)
-
-
-def _is_function(node: Any) -> bool:
-    return "function" in node.type or "method" in node.type or _binds_a_function(node)
 
 
 def _span(node: Any) -> tuple[int, int]:

@@ -217,7 +217,11 @@ class Window:
         if new.id:
             self._numbers.check(new.id)
         new, size = self._sized(new, truncate)
-        self._refuse_if_all_is_pinned()
+        if len(self._pinned) >= self._max_items:
+            raise BudgetError(
+                f"the window holds {self._max_items} items and all of them are pinned",
+                hint="Unpin or remove an item, or raise max_items.",
+            )
         placed = self._place(new, self._numbers.claim(new.id) if new.id else self._numbers.take(), size)
         self.on_change()
         return placed
@@ -258,7 +262,8 @@ class Window:
 
     def _place(self, new: Item, id: str, size: int) -> Item:
         """Put an item behind the others; the oldest make room for it."""
-        placed = msgspec.structs.replace(new, id=id, timestamp=self._not_before_the_newest(new.timestamp))
+        newest = self._items[next(reversed(self._items))].timestamp if self._items else new.timestamp
+        placed = msgspec.structs.replace(new, id=id, timestamp=max(new.timestamp, newest))
         self._evict(self._max_items - 1, size)
         self._items[id] = placed
         self._loose[id] = None
@@ -267,7 +272,9 @@ class Window:
 
     def _sized(self, new: Item, truncate: bool, freed: int = 0) -> tuple[Item, int]:
         """The item, cut where it is too large and may be, and its tokens; `freed` are those of a pin that it replaces."""
-        size, room = self._sizes.count(new.content), self._room(freed)
+        beside_pins = None if self._max_tokens is None else self._max_tokens - self._sizes.pinned + freed
+        limits = [limit for limit in (beside_pins, self._max_item_tokens) if limit is not None]
+        size, room = self._sizes.count(new.content), min(limits, default=None)
         if room is None or size <= room:
             return new, size
         if not truncate or not room:
@@ -279,25 +286,6 @@ class Window:
         metadata = shorter.noted(new.metadata)
         new = item(shorter.content, new.type, metadata, id=new.id, timestamp=new.timestamp)
         return new, self._sizes.count(new.content)
-
-    def _room(self, freed: int) -> int | None:
-        """The most tokens one new item may have."""
-        if self._max_tokens is None:
-            return self._max_item_tokens
-        beside_pins = self._max_tokens - self._sizes.pinned + freed
-        return beside_pins if self._max_item_tokens is None else min(beside_pins, self._max_item_tokens)
-
-    def _refuse_if_all_is_pinned(self) -> None:
-        if len(self._pinned) >= self._max_items:
-            raise BudgetError(
-                f"the window holds {self._max_items} items and all of them are pinned",
-                hint="Unpin or remove an item, or raise max_items.",
-            )
-
-    def _not_before_the_newest(self, timestamp: int) -> int:
-        if not self._items:
-            return timestamp
-        return max(timestamp, self._items[next(reversed(self._items))].timestamp)
 
     def _evict(self, items: int, tokens: int = 0) -> None:
         """Let the oldest unpinned items go until at most so many remain and so many tokens are free."""
@@ -458,7 +446,11 @@ class Window:
         window._load(fields["items"], fields.get("pinned", []))
         # Not before: items may be older than the limit.
         window.max_item_tokens = fields.get("max_item_tokens")
-        window._numbers = _numbers(window._numbers.next, fields.get("next_id"))
+        counted, next_id = window._numbers.next, fields.get("next_id")
+        if next_id is not None and next_id < counted:
+            raise FormatError(f"next_id: {next_id} is not behind every item", hint=f"Use at least {counted}.")
+        # Which of the lower numbers were used before is no longer known, so none is fields again.
+        window._numbers = Numbers(next_id or counted, unused=[])
         return window
 
     def _load(self, items: list[JsonObject], pinned: list[str]) -> None:
@@ -472,13 +464,6 @@ class Window:
         for id in pinned:
             if id not in self:
                 raise FormatError(f"pinned: no item {id!r}", hint=_holding(list(self._items)))
-
-
-def _numbers(counted: int, next_id: int | None) -> Numbers:
-    if next_id is not None and next_id < counted:
-        raise FormatError(f"next_id: {next_id} is not behind every item", hint=f"Use at least {counted}.")
-    # Which of the lower numbers were used before is no longer known, so none is given again.
-    return Numbers(next_id or counted, unused=[])
 
 
 def _holding(ids: list[str]) -> str:

@@ -65,7 +65,11 @@ def calculate(expression: str) -> str:
     Args:
         expression: The expression, as (3 + 4) * 12 / 5.
     """
-    return format_number(evaluate(expression))
+    value = evaluate(expression)
+    if isinstance(value, int):
+        return str(value)
+    # As a person writes it: 0.1 + 0.2 -> 0.3, 6.0 -> 6.
+    return str(int(value)) if value.is_integer() and abs(value) < 1e15 else f"{value:.15g}"
 
 
 def evaluate(expression: str) -> Number:
@@ -83,13 +87,6 @@ def evaluate(expression: str) -> Number:
         raise CallError(f"{expression!r} has no value: {error}") from error
     except (RecursionError, MemoryError) as error:
         raise CallError("the expression is nested too deeply") from error
-
-
-def format_number(value: Number) -> str:
-    """A number as a person writes it: 0.1 + 0.2 -> 0.3, 6.0 -> 6."""
-    if isinstance(value, int):
-        return str(value)
-    return str(int(value)) if value.is_integer() and abs(value) < 1e15 else f"{value:.15g}"
 
 
 def _value(node: ast.expr) -> Number:
@@ -186,24 +183,15 @@ def entry_tag(entry: Entry) -> str:
     return f"{_ENTRY}{entry.id.removeprefix('sha256:')[:12]}"
 
 
-class _InOrder:
-    """Runs calls one after the other, though they may run again: so that one finds what another wrote."""
-
-    def __init__(self) -> None:
-        self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
-
-    async def __call__(self, work: Callable[[], JsonObject]) -> JsonObject:
-        async with self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
-            return dict(await in_thread(work))
-
-
 def record_tools(kept: Records, *, clock: Callable[[], int] = now_ms) -> list[Tool]:
     """`find_records` and `change_record`; contexts of consumers that a change concerns are built anew."""
-    in_order = _InOrder()
-    return [_find_tool(kept, in_order, clock), _change_tool(kept, in_order, clock)]
+    locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
+    async def in_order(work: Callable[[], JsonObject]) -> JsonObject:
+        """Calls one after the other, though they may run again: so that one finds what another wrote."""
+        async with locks.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
+            return dict(await in_thread(work))
 
-def _find_tool(kept: Records, in_order: _InOrder, clock: Callable[[], int]) -> Tool:
     @tool(
         idempotent=True,
         category="system",
@@ -224,10 +212,6 @@ def _find_tool(kept: Records, in_order: _InOrder, clock: Callable[[], int]) -> T
         """
         return await in_order(partial(_find, kept, query, id, schema_name, tag, max(1, min(k, 50)), clock()))
 
-    return find_records
-
-
-def _change_tool(kept: Records, in_order: _InOrder, clock: Callable[[], int]) -> Tool:
     @tool(
         idempotent=True,
         category="system",
@@ -260,22 +244,20 @@ def _change_tool(kept: Records, in_order: _InOrder, clock: Callable[[], int]) ->
         given = {name: value for name, value in fields.items() if value is not None}
         return await in_order(partial(_change, kept, action, call, id, version, schema_name, given, clock()))
 
-    return change_record
+    return [find_records, change_record]
 
 
-def _find(kept: Records, *wanted: Any) -> JsonObject:
-    found = _find_records(kept, *wanted)
-    return {"count": len(found), "records": [_record_json(each) for each in found]}
-
-
-def _find_records(kept: Records, query: str, id: str, schema_name: str, tag: str, k: int, now: int) -> Sequence[Record]:
-    if id:
-        return [kept.read_full(id, now=now)]
+def _find(kept: Records, query: str, id: str, schema_name: str, tag: str, k: int, now: int) -> JsonObject:
     wanted = Selector(schemas=(schema_name,) if schema_name else (), all_tags=(tag,) if tag else ())
-    if query.strip():
+    found: Sequence[Record]
+    if id:
+        found = [kept.read_full(id, now=now)]
+    elif query.strip():
         near = kept.near(query, wanted, keep=lambda each: not built_by(each), now=now)
-        return [hit.record for hit in near if hit.share > 0][:k]
-    return kept.select(wanted, newest=k, keep=lambda each: not built_by(each), now=now)
+        found = [hit.record for hit in near if hit.share > 0][:k]
+    else:
+        found = kept.select(wanted, newest=k, keep=lambda each: not built_by(each), now=now)
+    return {"count": len(found), "records": [_record_json(each) for each in found]}
 
 
 def _record_json(record: Record) -> JsonObject:
@@ -334,7 +316,5 @@ def _update(kept: Records, id: str, version: int, given: JsonObject, now: int) -
 
 def builtin(root: str | Path | None = None, store: Store | None = None, thread: str = "") -> list[Tool]:
     """The built-in tools; those for files where a root folder is given, recall where a thread is."""
-    tools = [*(file_tools(root) if root is not None else ()), calculate]
-    if store is not None and thread:
-        tools.append(recall_tool(store, thread))
-    return tools
+    recall = [recall_tool(store, thread)] if store is not None and thread else []
+    return [*(file_tools(root) if root is not None else ()), calculate, *recall]

@@ -57,9 +57,8 @@ class CachedConversation:
         # The prefix does not hold the tool configuration, but a cache does.
         if (self.model, self.tool_config) != (request.model, request.body.get("toolConfig")):
             return False
-        return request.prefix.startswith(self.prefix) or self._says_again(request)
-
-    def _says_again(self, request: Request) -> bool:
+        if request.prefix.startswith(self.prefix):
+            return True
         contents = _content_hashes(request.body)[1:]
         return 2 * sum(each in self.said for each in contents) >= max(1, len(contents))
 
@@ -142,19 +141,14 @@ class CachedTransport:
         """The conversation of a request, once the calls that are due before it were made."""
         at_ms = self._clock()
         at = self._conversation(request, at_ms)
-        errands = at.ask(request, at_ms)
-        if errands:
-            await self._carry_out_all(at, errands)
+        if errands := at.ask(request, at_ms):
+            at.busy = True  # a request that comes meanwhile asks for no calls of its own
+            try:
+                for errand in errands:
+                    await self._carry_out(at, errand)
+            finally:
+                at.busy = False
         return at
-
-    async def _carry_out_all(self, at: CachedConversation, errands: list[CacheCall]) -> None:
-        """The calls in order; a request that comes meanwhile asks for none of its own."""
-        at.busy = True
-        try:
-            for errand in errands:
-                await self._carry_out(at, errand)
-        finally:
-            at.busy = False
 
     def _conversation(self, request: Request, at_ms: int) -> CachedConversation:
         """The one that this request continues most closely, or a new one."""

@@ -7,7 +7,7 @@ before the next request. Where the process ends in between, the log says what is
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from itertools import takewhile
 from typing import Any, Literal, TypeAlias, cast
@@ -84,14 +84,15 @@ async def run(
 def run_sync(thread: TurnThread, target: str, transport: Transport, runner: Runner = CHAT, **how: Any) -> Outcome:
     """`run` for callers without an event loop; Ctrl-C keeps what came and raises KeyboardInterrupt."""
     refuse_loop("await run(thread, …)")
+    return asyncio.run(_then_closed(run(thread, target, transport, runner, **how), transport))
 
-    async def main() -> Outcome:
-        try:
-            return await run(thread, target, transport, runner, **how)
-        finally:
+
+async def _then_closed(carried: Awaitable[Outcome], transport: Transport | None) -> Outcome:
+    try:
+        return await carried
+    finally:
+        if transport is not None:
             await close(transport)
-
-    return asyncio.run(main())
 
 
 class Cycle:
@@ -130,7 +131,9 @@ class Cycle:
             check_prices(self.runner.limits, self.target)
             stop = await self._within_seconds()
             await self._keep_besides()
-            return self._outcome(stop)
+            text = "".join(entry.text for entry in self._turn.answer if entry.kind == "respond")
+            used, usd = usage_of(self._turn), usd_of(self._turn)
+            return Outcome(stop, text, self._turn.steps, used, usd, tuple(self._made))
 
     async def _within_seconds(self) -> Stop:
         try:
@@ -339,11 +342,6 @@ class Cycle:
         sent = self._speech.sent(self.thread, request, reply).body
         await self._append(*said, Entry("sent", {**sent, "meta": {**sent.get("meta", {}), "stopped": True}}))
 
-    def _outcome(self, stop: Stop) -> Outcome:
-        text = "".join(entry.text for entry in self._turn.answer if entry.kind == "respond")
-        used, usd = usage_of(self._turn), usd_of(self._turn)
-        return Outcome(stop, text, self._turn.steps, used, usd, tuple(self._made))
-
 
 def interrupted_result(call: Entry) -> Entry:
     """What stands for the result of a call that was cut off: the words that rendering would put there."""
@@ -406,28 +404,13 @@ async def resume(
             thread.append(Entry("note", {"kind": "note", "text": GO_ON, "meta": {"resumed": True}}))
     if transport is not None:
         return await run(thread, asked, transport, runner, **how)
-    own = _reached(asked)
-    try:
-        return await run(thread, asked, own, runner, **how)
-    finally:
-        await close(own)
-
-
-def _reached(target: str) -> Transport:
     from quire.send.local import TARGET, local_target
 
-    return transport_for(target, local_target().base_url if target == TARGET else None)
+    own = transport_for(asked, local_target().base_url if asked == TARGET else None)
+    return await _then_closed(run(thread, asked, own, runner, **how), own)
 
 
 def resume_sync(thread: TurnThread, transport: Transport | None = None, runner: Runner = CHAT, **how: Any) -> Outcome:
     """`resume` for callers without an event loop."""
     refuse_loop("await resume(thread, …)` or `await AsyncThread(thread).resume(…)")
-
-    async def main() -> Outcome:
-        try:
-            return await resume(thread, transport, runner, **how)
-        finally:
-            if transport is not None:
-                await close(transport)
-
-    return asyncio.run(main())
+    return asyncio.run(_then_closed(resume(thread, transport, runner, **how), transport))

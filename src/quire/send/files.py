@@ -13,14 +13,13 @@ import msgspec
 
 from quire.assemble.summary import truncate
 from quire.errors import CallError, MissingPart, QuireError
-from quire.items.folder import FolderEntry, Root
+from quire.items.folder import Root
 from quire.items.sources import at_hits, head, heading_lines
 from quire.send.tools import Output, Tool, tool
 
 # Where a file may be cut: before its definitions or its sections, at blank lines, at lines; in this order.
 
 _MARKDOWN = frozenset({".md", ".markdown", ".mdx", ".rst", ".txt"})
-_PYTHON = frozenset({".py", ".pyi", ".pyw"})
 
 
 class FileLines(msgspec.Struct, frozen=True):
@@ -74,15 +73,10 @@ def _levels(text: str, name: str, start: int, lines: Sequence[str]) -> list[set[
 
 def _definition_lines(text: str, name: str, suffix: str) -> tuple[set[int], set[int]]:
     """The first lines of top-level definitions, and of all; none where the language cannot be read."""
+    from quire.items.symbols import definitions
+
     try:
-        if suffix in _PYTHON:
-            from quire.items.symbols import python_definitions
-
-            found = python_definitions(text, name)
-        else:
-            from quire.items.symbols import grammar_definitions
-
-            found = grammar_definitions(text, suffix, name)
+        found = definitions(text, suffix, name)
     except QuireError:
         return set(), set()
     return {each.start for each in found if len(each.path) == 1}, {each.start for each in found}
@@ -186,10 +180,7 @@ Line = Annotated[int, msgspec.Meta(ge=1)]
 def file_tools(root: str | Path, limit: int = _LIMIT) -> list[Tool]:
     """read, list and grep in `root`; one output has at most about `limit` characters."""
     inside = Root(root)
-    return [_read(inside, limit), _list(inside, limit), _grep(inside, limit)]
 
-
-def _read(root: Root, limit: int) -> Tool:
     @tool(name="read", idempotent=True, category="files", output=("text",), limit=limit * 2)
     def read(path: str, start: Line = 1, end: Line | None = None, column: Line = 1) -> Output:
         """Read a text file, or some lines of it. Long files come in pieces that end where a function or section does.
@@ -200,41 +191,16 @@ def _read(root: Root, limit: int) -> Tool:
             end: The last line to read; the end of the file if not given.
             column: The character of the first line to begin with, to go on in a line that is too long to show.
         """
-        text = _text(root, path)
+        text = _text(inside, path)
         count = text.removesuffix("\n").count("\n") + 1 if text else 0
         if start > max(count, 1) or (end is not None and end < start):
             raise CallError(f"{path} has {count} lines; {start} to {end or count} are not in it")
         if column > 1 and column > len(text.split("\n", start)[start - 1]):
             raise CallError(f"line {start} of {path} ends before character {column}")
         found = piece(text, path, start, min(end or count, count), limit, column)
-        return Output(_text_and_rest(found, count, end), _lines(path, found.start, found.end, count))
+        about = f"{path}, lines {found.start}-{found.end} of {count}" if count else f"{path}, empty"
+        return Output(_text_and_rest(found, min(end or count, count)), about)
 
-    return read
-
-
-def _text(root: Root, path: str) -> str:
-    data = root.read_bytes(path, _MAX_BYTES)
-    if b"\0" in data[:8192]:
-        raise CallError(f"{path!r} is not text ({len(data):,} bytes)", hint="Read another file.")
-    return data.decode(errors="replace").replace("\r\n", "\n")
-
-
-def _lines(path: str, start: int, end: int, count: int) -> str:
-    return f"{path}, lines {start}-{end} of {count}" if count else f"{path}, empty"
-
-
-def _text_and_rest(found: FileLines, count: int, wanted: int | None) -> str:
-    """The text, and where to go on when there is more."""
-    until = min(wanted or count, count)
-    if found.rest:
-        again = f"start={found.end}, column={found.rest}"
-        return f"{found.text}\n[… line {found.end} of {until} goes on; read again with {again} …]"
-    if found.end >= until:
-        return found.text
-    return f"{found.text}\n[… lines {found.end + 1}-{until} not shown; read again with start={found.end + 1} …]"
-
-
-def _list(root: Root, limit: int) -> Tool:
     @tool(name="list", idempotent=True, category="files", output=("names",), limit=limit * 2)
     def list_(path: str = ".", depth: Annotated[int, msgspec.Meta(ge=1, le=10)] = 1) -> Output:
         """List a folder: folders end in /, files come with their size in bytes.
@@ -243,20 +209,13 @@ def _list(root: Root, limit: int) -> Tool:
             path: The folder, relative to the root folder.
             depth: How many levels of folders to show.
         """
-        names = [_listed(entry) for entry in root.entries(path, depth)]
+        about = {"folder": "/", "link": " (a link)", "other": " (no file)"}
+        entries = inside.entries(path, depth)
+        names = [f"{entry.path}{about.get(entry.kind) or f' ({entry.size:,} bytes)'}" for entry in entries]
         shown = at_hits(names, limit).replace(" more hits not shown", " more entries not shown")
-        place = root.relative(root.resolve(path))
+        place = inside.relative(inside.resolve(path))
         return Output(shown, f"{place}: {len(names)} {'entry' if len(names) == 1 else 'entries'}")
 
-    return list_
-
-
-def _listed(entry: FolderEntry) -> str:
-    about = {"folder": "/", "link": " (a link)", "other": " (no file)"}
-    return f"{entry.path}{about.get(entry.kind) or f' ({entry.size:,} bytes)'}"
-
-
-def _grep(root: Root, limit: int) -> Tool:
     @tool(name="grep", idempotent=True, category="files", output=("hits",), limit=limit * 2, timeout_s=30.0)
     def grep(
         pattern: str,
@@ -277,15 +236,32 @@ def _grep(root: Root, limit: int) -> Tool:
         search = matcher(pattern, ignore_case)
         hits: list[str] = []
         files = 0
-        for name in root.walk(path):
+        for name in inside.walk(path):
             if fnmatch(name.rpartition("/")[2], glob) or fnmatch(name, glob):
-                found = [f"{name}:{number}: {line}" for number, line in search(_lines_of(root, name))]
+                found = [f"{name}:{number}: {line}" for number, line in search(_lines_of(inside, name))]
                 files += bool(found)
                 hits += found
         outcome = f"{len(hits)} hit{'' if len(hits) == 1 else 's'} in {files} file{'' if files == 1 else 's'}"
         return Output(at_hits(hits[:most], limit, len(hits[most:])), outcome)
 
-    return grep
+    return [read, list_, grep]
+
+
+def _text(root: Root, path: str) -> str:
+    data = root.read_bytes(path, _MAX_BYTES)
+    if b"\0" in data[:8192]:
+        raise CallError(f"{path!r} is not text ({len(data):,} bytes)", hint="Read another file.")
+    return data.decode(errors="replace").replace("\r\n", "\n")
+
+
+def _text_and_rest(found: FileLines, until: int) -> str:
+    """The text, and where to go on when there is more."""
+    if found.rest:
+        again = f"start={found.end}, column={found.rest}"
+        return f"{found.text}\n[… line {found.end} of {until} goes on; read again with {again} …]"
+    if found.end >= until:
+        return found.text
+    return f"{found.text}\n[… lines {found.end + 1}-{until} not shown; read again with start={found.end + 1} …]"
 
 
 def _lines_of(root: Root, name: str) -> list[str]:

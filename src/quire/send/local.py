@@ -17,15 +17,14 @@ import urllib.error
 import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
+from typing import IO, Any, Final, NamedTuple
 from urllib.parse import urlsplit
+
+import msgspec
 
 from quire.errors import CallError, MissingPart, ProviderError
 from quire.send.weights import Say, cache_folder, chat_template, faster, find
 from quire.values import Json, JsonObject
-
-if TYPE_CHECKING:
-    pass
 
 _INSTALL = "pip install 'quire[local]', then quire local install smollm2"
 _START_TIMEOUT_S = 120.0
@@ -56,15 +55,8 @@ class LocalServer:
         cache_ram_mib: int | None = None,
         name: str = "",
     ) -> None:
-        self._options: JsonObject = {
-            "gguf": str(gguf),
-            "ctx": ctx,
-            "threads": threads,
-            "port": port,
-            "slots": slots,
-            "cache_ram_mib": cache_ram_mib,
-            "name": name,
-        }
+        self._options: JsonObject = {"gguf": str(gguf), "ctx": ctx, "threads": threads, "port": port, "slots": slots}
+        self._options |= {"cache_ram_mib": cache_ram_mib, "name": name}
         self._process: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
         self.url = ""
@@ -208,10 +200,9 @@ def retract() -> None:
 
 def _serving() -> JsonObject:
     try:
-        found = json.loads(_serving_file().read_text())
-    except (OSError, ValueError):
+        return msgspec.json.decode(_serving_file().read_bytes(), type=dict[str, Any])
+    except (OSError, msgspec.DecodeError):
         return {}
-    return found if isinstance(found, dict) else {}
 
 
 def serving_url() -> str:

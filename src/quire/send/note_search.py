@@ -280,9 +280,13 @@ _LEAST_SHARE = 300
 
 def local_search(found: Sequence[FoundNote], time_range: str = "") -> str:
     """The whole block; documents cannot end it."""
-    attribute = f' timeRange="{_attribute(time_range)}"' if time_range else ""
+    quoted = _field(time_range).replace('"', "&quot;")
+    attribute = f' timeRange="{quoted}"' if time_range else ""
     body = "\n\n".join(map(_document, found)) or NONE_FOUND
-    inner = f"{INSTRUCTION}\n\n{body}\n\n<guidance>\n{_guidance(found)}\n</guidance>"
+    listed = [f"- [[{each.title}]] ({each.path})" for each in found[:_MOST_LISTED]]
+    catalog = [escaped(printable_id(line), *_TAGS) for line in listed]
+    guidance = "\n".join([CITING, "", _CATALOG, *catalog]) if catalog else CITING
+    inner = f"{INSTRUCTION}\n\n{body}\n\n<guidance>\n{guidance}\n</guidance>"
     return f"<localSearch{attribute}>\n{inner}\n</localSearch>"
 
 
@@ -292,18 +296,8 @@ def _document(note: FoundNote) -> str:
     return "\n".join(["<document>", *lines, f"<content>\n{content}\n</content>", "</document>"])
 
 
-def _guidance(found: Sequence[FoundNote]) -> str:
-    listed = [f"- [[{each.title}]] ({each.path})" for each in found[:_MOST_LISTED]]
-    catalog = [escaped(printable_id(line), *_TAGS) for line in listed]
-    return "\n".join([CITING, "", _CATALOG, *catalog]) if catalog else CITING
-
-
 def _field(text: str) -> str:
     return printable_id(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-
-
-def _attribute(text: str) -> str:
-    return _field(text).replace('"', "&quot;")
 
 
 def local_search_tool(
@@ -344,25 +338,19 @@ def local_search_tool(
         span = timeRange or spoken_time(query, now)
         earlier = str(call.meta.get("earlier") or "")
         if span:
-            found = _of_time(index, _without(query, span), time_range(span, now), k, limit)
+            # The question without the time in it.
+            words = re.sub(rf"\b{re.escape(span)}\b", " ", " ".join(query.split()), flags=re.I)
+            found = _of_time(index, words, time_range(span, now), k, limit)
         else:
             found = documents(index.search(query, k, earlier=earlier), limit)
         asked = question(call).strip() if question and call.meta.get("placement") != "context" else ""
-        return _output(numbers.numbered(found, call), span, asked)
+        found = numbers.numbered(found, call)
+        text = local_search(found, span)
+        # The documents for whoever lists sources.
+        listed = [msgspec.to_builtins(Source(each.id, each.title, each.path)) for each in found]
+        return Output(f"{text}\n\n[User query]:\n\n{asked}" if asked else text, meta={"sources": listed})
 
     return search
-
-
-def _output(found: Sequence[FoundNote], time_range: str, asked: str) -> Output:
-    """What a model reads of a search, and the documents for whoever lists sources."""
-    text = local_search(found, time_range)
-    sources = [msgspec.to_builtins(Source(each.id, each.title, each.path)) for each in found]
-    return Output(f"{text}\n\n[User query]:\n\n{asked}" if asked else text, meta={"sources": sources})
-
-
-def _without(query: str, said: str) -> str:
-    """A question without the time in it."""
-    return re.sub(rf"\b{re.escape(said)}\b", " ", " ".join(query.split()), flags=re.I)
 
 
 def _of_time(index: NoteIndex, words: str, within: TimeRange, k: int, limit: int) -> list[FoundNote]:
@@ -379,7 +367,8 @@ def _of_time(index: NoteIndex, words: str, within: TimeRange, k: int, limit: int
 
 def sources(entries: Sequence[Entry]) -> list[Source]:
     """What the newest answer rests on: the documents it cites, else all that were found for it."""
-    turn = _newest_turn(entries)
+    begins = [place for place, entry in enumerate(entries) if entry.kind == "user"]
+    turn = entries[begins[-1] :] if begins else entries
     given = [msgspec.convert(each, Source) for entry in turn for each in entry.meta.get("sources") or ()]
     answer = "".join(entry.text for entry in turn if entry.kind == "respond")
     numbers = {int(each.lstrip("^ ")) for group in _CITED_GROUP.findall(answer) for each in group.split(",")}
@@ -391,10 +380,3 @@ def sources_text(found: Sequence[Source]) -> str:
     """The list behind an answer; empty where nothing was found."""
     lines = [f"[^{each.id}]: [[{each.title}]] ({each.path})" for each in found]
     return "\n".join(["#### Sources", "", *lines]) if lines else ""
-
-
-def _newest_turn(entries: Sequence[Entry]) -> Sequence[Entry]:
-    for place in range(len(entries) - 1, -1, -1):
-        if entries[place].kind == "user":
-            return entries[place:]
-    return entries

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -134,7 +134,11 @@ def _context(
     trigger = next(iter(_newest_record(kept, _tags(thread.name, turn.user), now)), None)
     count = counter(split_target(turn.target)[1]).count
     room = thread.room(turn.target) - count(turn.runner.system) - _SPARE
-    builder = Builder(_within(_config(kept, consumer, now), room))
+    wanted = _config(kept, consumer, now)
+    # No more tokens than a request has room for.
+    limits = [most for most in (wanted.formatting.max_tokens, room) if most is not None]
+    formatting = msgspec.structs.replace(wanted.formatting, max_tokens=max(1, min(limits)))
+    builder = Builder(msgspec.structs.replace(wanted, formatting=formatting))
     shown = catalog(tools) if tools else None
     asked = None if trigger is not None else turn.user.text
     built = builder.build(kept, trigger=trigger, request=asked, catalog=shown, now=now)
@@ -155,13 +159,6 @@ def _config(kept: Records, consumer: str, now: int) -> Config:
         return config({"consumer_id": consumer, "sources": _SOURCES})
 
 
-def _within(wanted: Config, room: int) -> Config:
-    """The configuration with no more tokens than a request has room for."""
-    limits = [most for most in (wanted.formatting.max_tokens, room) if most is not None]
-    formatting = msgspec.structs.replace(wanted.formatting, max_tokens=max(1, min(limits)))
-    return msgspec.structs.replace(wanted, formatting=formatting)
-
-
 # What a conversation says, as records: the user's messages, the replies as they came, what the tools returned.
 
 
@@ -169,7 +166,9 @@ def keep_records(kept: Records, store: Store, thread: str, now: int | None = Non
     """Keep what a thread has gained since the last time; a kill in between makes none twice and loses none."""
     begin = int((store.get_state(thread, STATE) or {}).get("seq", 0))
     new = store.read(thread, after=begin)
-    entries = _finished(new)
+    # Without a reply that has not ended: it may be asked for again.
+    asked = [place for place, entry in enumerate(new) if entry.kind == "sent"]
+    entries = new[: asked[-1]] if asked and is_opening(new[asked[-1]]) else new
     calls = {each.call_id: each for each in [*newest_turn(store, thread), *entries] if each.kind == "call"}
     # That a reply was cut off may be told by nothing but the next request, which has not ended itself.
     spoken = [entry for entry in without_cut(new) if entries and entry.seq <= entries[-1].seq]
@@ -179,12 +178,6 @@ def keep_records(kept: Records, store: Store, thread: str, now: int | None = Non
         store.set_state(thread, STATE, {"seq": entries[-1].seq})
     react(kept, *created, now=now)
     return created
-
-
-def _finished(entries: list[Entry]) -> list[Entry]:
-    """The entries without a reply that has not ended: it may be asked for again."""
-    asked = [place for place, entry in enumerate(entries) if entry.kind == "sent"]
-    return entries[: asked[-1]] if asked and is_opening(entries[asked[-1]]) else entries
 
 
 def _draft(entry: Entry, calls: Mapping[str, Entry], thread: str, now: int | None) -> Record | None:
@@ -210,8 +203,6 @@ def _tags(thread: str, entry: Entry) -> tuple[str, str]:
 def _newest_record(kept: Records, tags: Sequence[str], now: int | None) -> list[Record]:
     return kept.select(Selector(all_tags=tuple(tags[-2:])), newest=1, now=now)
 
-
-Speaker: TypeAlias = Literal["user", "assistant"]
 
 # How the model is talked to: one system message, one message with the context, then replies and results by turns.
 
@@ -250,7 +241,7 @@ def _messages(entries: Sequence[Entry], items: Sequence[JsonObject]) -> tuple[Me
     """A turn as messages: what the builder found and the request, then each reply as it came, and its results."""
     user, *rest = entries
     calls = {entry.call_id: entry.name for entry in rest if entry.kind == "call"}
-    said: list[tuple[Speaker, str | ToolResult]] = []
+    said: list[tuple[Literal["user", "assistant"], str | ToolResult]] = []
     context = ""
     for entry in _in_order(rest):
         if entry.kind == "result" and calls.get(entry.call_id) == CONTEXT:
@@ -314,13 +305,8 @@ def reply_entries(entry: Entry, taken: set[str]) -> list[Entry]:
         return [entry]
     answer = [values.respond(reply.message)] if reply.structured and reply.message else []
     calls = [
-        values.call(
-            _free(tool_request.request_id, taken),
-            tool_request.tool,
-            tool_request.input,
-            meta={"requestId": tool_request.request_id},
-        )
-        for tool_request in reply.tool_requests
+        values.call(_free(asked.request_id, taken), asked.tool, asked.input, meta={"requestId": asked.request_id})
+        for asked in reply.tool_requests
     ]
     wrong = [
         values.call(_free("malformed", taken), "tool_requests", {}, meta={"malformed": problem, "idempotent": True})

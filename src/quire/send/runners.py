@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -86,15 +89,12 @@ def question(text: str, items: Sequence[JsonObject], tools: Toolbox) -> str:
         for tool in tools
     ]
     parts = ["# Tools\n" + "\n".join(catalog)]
-    if items:
-        parts.append("# Attached context\n" + "\n".join(map(_metadata, items)))
+    lines = []
+    for item in items:
+        kind = (item.get("metadata") or {}).get("source") or item.get("type", "code")
+        lines.append(f"- {printable_id(block(item).id)} ({kind}, {counter().count(item['content']):,} tokens)")
+    parts += ["# Attached context\n" + "\n".join(lines)] if lines else []
     return "\n\n".join([*parts, f"# User message\n{text}"])
-
-
-def _metadata(item: JsonObject) -> str:
-    meta = item.get("metadata") or {}
-    kind = meta.get("source") or item.get("type", "code")
-    return f"- {printable_id(block(item).id)} ({kind}, {counter().count(item['content']):,} tokens)"
 
 
 def planner_request(asked: Sequence[str], target: str, tools: Toolbox) -> Request:
@@ -155,23 +155,11 @@ def _checked(element: Json, tools: Toolbox) -> tuple[str, tuple[str, JsonObject]
 def _array(text: str) -> list[Json] | None:
     """The first JSON array of a reply, whatever stands around it."""
     decoder = json.JSONDecoder()
-    for start in _starts(text):
-        try:
-            value, _ = decoder.raw_decode(text, start)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(value, list):
-            return value
+    for start in islice(re.finditer(r"\[", text), 50):
+        with contextlib.suppress(ValueError, RecursionError):
+            found: list[Json] = decoder.raw_decode(text, start.start())[0]
+            return found
     return None
-
-
-def _starts(text: str) -> Iterator[int]:
-    at = text.find("[")
-    for _ in range(50):
-        if at < 0:
-            return
-        yield at
-        at = text.find("[", at + 1)
 
 
 AGENT_LIMITS = Limits(steps=25)
@@ -205,7 +193,9 @@ def qa(
             return []
         call = call_entry(turn.user, 1, "localSearch", {"query": query}, tools)
         # What the question leaves unsaid was often said one turn before.
-        earlier = _asked_before(turn)
+        end = turn.user.seq - 1
+        recent = turn.thread.store.read(turn.thread.name, after=max(0, end - 64), limit=min(64, end))
+        earlier = next((entry.text for entry in reversed(recent) if entry.kind == "user"), "")
         meta = {**call.meta, **({"earlier": earlier} if earlier else {})}
         return [Entry("call", {**call.body, "meta": meta})]
 
@@ -257,21 +247,11 @@ def agent(
 ) -> Runner:
     """The model calls tools until it answers; without native tools they are told of in L1 and called in words."""
     box = _box(tools)
-    limits = limits or AGENT_LIMITS
+    made = Runner(name="agent", system=system, memory=memory, tools=box, limits=limits or AGENT_LIMITS, options=options)
     if native:
-        return Runner(
-            name="agent", system=system, memory=memory, tools=box, limits=limits, options=options, recall=RECALL_SHARE
-        )
+        return msgspec.structs.replace(made, recall=RECALL_SHARE)
     prompt = system_text(system, tool_text=tool_text(box.definitions())).lstrip("\n")
-    return Runner(
-        name="agent",
-        system=prompt,
-        memory=memory,
-        tools=box.hidden(),
-        limits=limits,
-        options=options,
-        speech=TextTools(),
-    )
+    return msgspec.structs.replace(made, system=prompt, tools=box.hidden(), speech=TextTools())
 
 
 def project(
@@ -284,13 +264,12 @@ def project(
     """A project's prompt and files in L1 of any other runner; nothing else is special."""
     context = "\n\n".join(_file_block(file) for file in files)
     native = runner.speech is MESSAGES
-    told = "" if native else runner.system
     system = system_text(
         runner.system if native else "",
         None,
         escaped(prompt, "project_system_prompt") if prompt else None,
         escaped(context, "project_context") if context else None,
-        told or None,
+        None if native else runner.system or None,
     )
     memory = runner.memory if memory is None else memory
     return msgspec.structs.replace(runner, name="project", system=system.lstrip("\n"), memory=memory)
@@ -301,13 +280,6 @@ def _file_block(given: str | Path | Item | JsonObject) -> str:
         return block(item_json(given)).text
     made = item_json(from_file(given, truncate=True))
     return block({**made, "id": str(given)}).text
-
-
-def _asked_before(turn: Turn) -> str:
-    """What the user asked in the turn before this one."""
-    end = turn.user.seq - 1
-    recent = turn.thread.store.read(turn.thread.name, after=max(0, end - 64), limit=min(64, end))
-    return next((entry.text for entry in reversed(recent) if entry.kind == "user"), "")
 
 
 def _box(tools: Toolbox | Iterable[Tool | Callable[..., Any]]) -> Toolbox:

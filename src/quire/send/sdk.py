@@ -10,8 +10,8 @@ import asyncio
 import importlib
 import operator
 import warnings
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing, contextmanager
 from typing import Any
 
 from quire.errors import MissingPart, ProviderError
@@ -52,24 +52,25 @@ class SdkTransport:
 
     async def send(self, request: Request) -> JsonObject:
         """The whole reply."""
-        try:
+        with self._in_our_words(request.provider):
             reply: JsonObject = plain(await self._reply(request))
-            return reply
-        except self.errors as error:
-            raise self._failed(request.provider, error) from error
-        except RecursionError as error:
-            raise too_deep(request.provider) from error
+        return reply
 
     async def stream(self, request: Request) -> AsyncIterator[JsonObject]:
         """The reply's events."""
-        try:
+        with self._in_our_words(request.provider):
             async with aclosing(self._events(request)) as events:
                 async for event in events:
                     yield plain(event)
+
+    @contextmanager
+    def _in_our_words(self, provider: str) -> Iterator[None]:
+        try:
+            yield
         except self.errors as error:
-            raise self._failed(request.provider, error) from error
+            raise self._failed(provider, error) from error
         except RecursionError as error:
-            raise too_deep(request.provider) from error
+            raise too_deep(provider) from error
 
     def _method(self, streamed: bool) -> Any:
         name = self.call.stream_method if streamed and self.call.stream_method else self.call.method
@@ -148,7 +149,7 @@ class Gemini(SdkTransport):
 
     async def carry_out(self, errand: CacheCall) -> JsonObject:
         """A call for an explicit cache; its reply."""
-        try:
+        with self._in_our_words(errand.provider):
             caches, body = self._connected().aio.caches, errand.body or {}
             match errand.method:
                 case "POST":
@@ -157,9 +158,7 @@ class Gemini(SdkTransport):
                     reply = await caches.update(name=errand.path, config={"ttl": body["ttl"]})
                 case "DELETE":
                     reply = await caches.delete(name=errand.path)
-        except self.errors as error:
-            raise self._failed(errand.provider, error) from error
-        answer: JsonObject = plain(reply)
+            answer: JsonObject = plain(reply)
         return answer
 
     def _connect(self) -> Any:

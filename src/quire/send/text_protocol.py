@@ -6,11 +6,12 @@ import json
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
 
-from quire import providers, values
+from quire import providers
 from quire.assemble.user_message import block
 from quire.errors import BudgetError, CallError, FormatError, ProviderError
 from quire.formats import clean, replay
@@ -25,7 +26,7 @@ from quire.providers.usage import usage
 from quire.providers.wires import wire_of
 from quire.send.turn import MESSAGES, TurnThread, without_cut
 from quire.tokens import counter
-from quire.values import Entry, Json, JsonObject, Reply, Request, Usage, call, respond, think, user
+from quire.values import Entry, JsonObject, Reply, Request, Usage, call, respond, think, user
 
 GUIDANCE = """You answer in events, each beginning a line with its mark.
 {d}think: what you consider, if anything
@@ -133,7 +134,7 @@ class CompletionStream:
         self.entries: list[Entry] = []
         self.reported: JsonObject = {}
         self.id = self.model = self.stop = ""
-        self._calls = calls
+        self._read = EventReader(calls)
 
     def feed(self, event: Any) -> list[Entry]:
         """Take one chunk; the entries that it finished."""
@@ -157,20 +158,9 @@ class CompletionStream:
 
     def _finish(self, done: list[protocol.ProtocolDelta]) -> list[Entry]:
         self.open = self.open[len(done) :]
-        made = [entry for event in protocol.merge(done) if (entry := self._entry(event)) is not None]
+        made = [entry for event in protocol.merge(done) for entry in self._read(event)]
         self.entries += made
         return made
-
-    def _entry(self, event: protocol.ProtocolEvent) -> Entry | None:
-        text = event.text.strip()
-        if event.kind == "call":
-            return self._call(event)
-        made = {"think": think, "respond": respond}.get(event.kind)
-        return made(text) if made and text else None
-
-    def _call(self, event: protocol.ProtocolEvent) -> Entry:
-        self._calls += 1
-        return call_entry(event, self._calls)
 
     @property
     def usage(self) -> Usage:
@@ -188,15 +178,28 @@ class CompletionStream:
         return Reply(tuple(self.entries), self.usage, self.stop, self.id, self.model)
 
 
-def call_entry(event: protocol.ProtocolEvent, number: int) -> Entry:
-    """A call; one that is not the protocol's JSON keeps the model's words, and what is wrong as its answer."""
-    try:
-        name, args = protocol.call_of(event)
-    except FormatError as error:
-        named = _NAMED.search(event.text)
-        meta = {"malformed": f"{error} ({error.hint})", "idempotent": True}
-        return recordable(call(f"call-{number}", named[1] if named else "call", event.text.strip(), meta=meta))
-    return recordable(call(f"call-{number}", name, args))
+class EventReader:
+    """Reads events of the protocol as entries; calls are numbered behind those that there are.
+
+    What only others may say is left out, or with `hears_all` taken for an answer.
+    """
+
+    def __init__(self, calls: int, hears_all: bool = False) -> None:
+        self._calls, self._others = calls, respond if hears_all else None
+
+    def __call__(self, event: protocol.ProtocolEvent) -> list[Entry]:
+        """A call that is not the protocol's JSON keeps the model's words, and what is wrong as its answer."""
+        if event.kind != "call":
+            made, text = {"think": think, "respond": respond}.get(event.kind, self._others), event.text.strip()
+            return [made(text)] if made and text else []
+        self._calls += 1
+        id = f"call-{self._calls}"
+        try:
+            return [recordable(call(id, *protocol.call_of(event)))]
+        except FormatError as error:
+            named = _NAMED.search(event.text)
+            meta = {"malformed": f"{error} ({error.hint})", "idempotent": True}
+            return [recordable(call(id, named[1] if named else "call", event.text.strip(), meta=meta))]
 
 
 _NAMED = re.compile(r'"name"\s*:\s*"([A-Za-z_][A-Za-z0-9_-]{0,63})"')
@@ -252,7 +255,8 @@ class TextTools(msgspec.Struct, frozen=True, kw_only=True):
 
     def reader(self, thread: TurnThread, target: str, names: Iterable[str]) -> RereadStream:
         calls = sum(entry.kind == "call" for entry in thread.store.read(thread.name))
-        return RereadStream(providers.stream(target, names), CallReader(self.delimiter, calls))
+        read = partial(_read_calls, delimiter=self.delimiter, read=EventReader(calls, hears_all=True))
+        return RereadStream(providers.stream(target, names), read)
 
 
 def told_messages(messages: Sequence[JsonObject], delimiter: Delimiter = "$") -> list[JsonObject]:
@@ -268,13 +272,15 @@ def told_messages(messages: Sequence[JsonObject], delimiter: Delimiter = "$") ->
 
 
 def _message_in_words(message: JsonObject, delimiter: Delimiter) -> JsonObject:
+    content = message.get("content")
+    if isinstance(content, list):
+        content = "\n".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+    said = content if isinstance(content, str) else ""
     if message["role"] == "tool":
-        text = marks(delimiter).guard(_text(message.get("content")))
-        return {"role": "user", "content": f"{delimiter}result: {text}"}
+        return {"role": "user", "content": f"{delimiter}result: {marks(delimiter).guard(said)}"}
     calls = message.get("tool_calls")
     if message["role"] != "assistant" or not calls:
         return message
-    said = _text(message.get("content"))
     lines = [render_event(Respond(said), delimiter)] if said.strip() else []
     lines += [f"{delimiter}call: {_call(each['function'])}" for each in calls]
     return {"role": "assistant", "content": "\n\n".join(lines)}
@@ -286,12 +292,6 @@ def _call(function: JsonObject) -> str:
     except ValueError:
         args = {}
     return call_json(str(function["name"]), args)
-
-
-def _text(content: Json) -> str:
-    if isinstance(content, list):
-        return "\n".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
-    return content if isinstance(content, str) else ""
 
 
 class RereadStream:
@@ -327,31 +327,17 @@ class RereadStream:
         return usage
 
 
-class CallReader:
-    """Reads texts as events of the protocol: `CallReader("$", calls)(entry)`; calls are numbered from there on."""
-
-    def __init__(self, delimiter: Delimiter, calls: int = 0) -> None:
-        self._delimiter, self._calls = delimiter, calls
-
-    def __call__(self, entry: Entry) -> list[Entry]:
-        """A text without calls is left as it came; one with calls becomes what it says."""
-        if entry.kind != "respond":
-            return [entry]
-        events = protocol.read(entry.text, self._delimiter)
-        if len(events) == 1 and events[0].kind == "respond" and events[0].text == entry.text:
-            return [entry]
-        out: list[Entry] = []
-        for event in events:
-            # Results are ours to write: whatever the model made up behind a call is not kept.
-            if out and out[-1].kind == "call" and event.kind != "call":
-                break
-            out += self._entry(event)
-        return out
-
-    def _entry(self, event: protocol.ProtocolEvent) -> list[Entry]:
-        text = event.text.strip()
-        if event.kind != "call":
-            made = values.think if event.kind == "think" else values.respond
-            return [made(text)] if text else []
-        self._calls += 1
-        return [call_entry(event, self._calls)]
+def _read_calls(entry: Entry, delimiter: Delimiter, read: EventReader) -> list[Entry]:
+    """A text without calls is left as it came; one with calls becomes what it says."""
+    if entry.kind != "respond":
+        return [entry]
+    events = protocol.read(entry.text, delimiter)
+    if len(events) == 1 and events[0].kind == "respond" and events[0].text == entry.text:
+        return [entry]
+    out: list[Entry] = []
+    for event in events:
+        # Results are ours to write: whatever the model made up behind a call is not kept.
+        if out and out[-1].kind == "call" and event.kind != "call":
+            break
+        out += read(event)
+    return out

@@ -126,16 +126,12 @@ def _field(parameter: inspect.Parameter, hints: dict[str, Any], texts: dict[str,
     kind = hints[parameter.name]
     if text := texts.get(parameter.name):
         kind = typing.Annotated[kind, msgspec.Meta(description=text)]
-    if parameter.default is parameter.empty:
+    value = parameter.default
+    if value is parameter.empty:
         return (parameter.name, kind)
-    return (parameter.name, kind, _default(parameter.default))
-
-
-def _default(value: Any) -> Any:
-    """A default as msgspec takes it: one that can be changed is made anew for each call."""
-    if isinstance(value, list | dict | set):
-        return msgspec.field(default_factory=lambda: type(value)(value))
-    return value
+    # A default that can be changed is made anew for each call.
+    changeable = isinstance(value, list | dict | set)
+    return (parameter.name, kind, msgspec.field(default_factory=lambda: type(value)(value)) if changeable else value)
 
 
 def _schema(arguments: Any, name: str) -> JsonObject:

@@ -73,14 +73,9 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
 
     def definition(self) -> JsonObject:
         """The tool as a `tools` entry holds it."""
-        more = {
-            "category": self.category,
-            "output": list(self.output),
-            "example": self.example,
-            "idempotent": self.idempotent,
-        }
-        about: JsonObject = {"name": self.name, "description": self.description}
-        about["parameters"] = self.parameters
+        more: JsonObject = {"category": self.category, "output": list(self.output), "example": self.example}
+        more["idempotent"] = self.idempotent
+        about = {"name": self.name, "description": self.description, "parameters": self.parameters}
         return about | {key: value for key, value in more.items() if value}
 
 
@@ -220,7 +215,12 @@ class Toolbox:
     async def run(self, call: Entry) -> Entry:
         """The result of a call: unknown tools, wrong arguments, failures and timeouts are results too."""
         found = self.get(call.name)
-        output = self._unknown(call.name) if found is None else await _output(found, call)
+        if found is None:
+            near = difflib.get_close_matches(call.name, self._tools, 3) or sorted(self._tools)
+            there = f"; there is {', '.join(near)}" if near else ""
+            output = _failure(f"there is no tool {call.name!r}{there}")
+        else:
+            output = await _output(found, call)
         return values.result(
             call.call_id,
             whole_characters(output.outcome) or None,
@@ -228,11 +228,6 @@ class Toolbox:
             output.error or None,
             **({"meta": output.meta} if output.meta else {}),
         )
-
-    def _unknown(self, name: str) -> Output:
-        near = difflib.get_close_matches(name, self._tools, 3) or sorted(self._tools)
-        there = f"; there is {', '.join(near)}" if near else ""
-        return Output(outcome=f"there is no tool {name!r}{there}", error=True)
 
 
 class OneForAll(Toolbox):
@@ -265,8 +260,10 @@ async def _output(found: Tool, call: Entry) -> Output:
         return _failure(f"the arguments of {found.name} must be an object, not {json.dumps(call.args)[:80]}")
     try:
         async with asyncio.timeout(found.timeout_s) as limit:
-            returned = await found.invoke(call.args, call)
-        return _limited(_as_output(returned), found)
+            output = _as_output(await found.invoke(call.args, call))
+        if len(output.content) <= found.limit:
+            return output
+        return msgspec.structs.replace(output, content=found.cut(output.content, found.limit))
     except msgspec.ValidationError as error:
         return _failure(f"the arguments do not fit {found.name}: {error}")
     except QuireError as error:
@@ -304,9 +301,3 @@ def _as_output(returned: Any) -> Output:
     except (TypeError, ValueError, RecursionError) as error:
         kind = type(returned).__name__
         return _failure(f"the tool returned a {kind}, which cannot be written as JSON: {error}")
-
-
-def _limited(output: Output, found: Tool) -> Output:
-    if len(output.content) <= found.limit:
-        return output
-    return msgspec.structs.replace(output, content=found.cut(output.content, found.limit))

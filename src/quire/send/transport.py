@@ -213,9 +213,6 @@ def _hint(status: int, endpoint: Endpoint) -> str:
     return "Check the base URL and what the provider says of this status."
 
 
-# Plain HTTP, for every server that speaks a provider's format: no SDK, the same bytes.
-
-
 # Server-sent events: bytes in pieces of any size in, the JSON of each event out.
 
 # No event of any provider comes near this; a line that never ends is not one.
@@ -226,7 +223,8 @@ async def events(chunks: AsyncIterator[bytes], provider: str) -> AsyncIterator[J
     """The events of a response body; comments are passed over. A body without any is no stream."""
     reader, began = SseReader(), b""
     async for chunk in chunks:
-        began += chunk[: _SHOWN_BYTES - len(began)]
+        # How much of a body that is no stream is looked at to say what it is.
+        began += chunk[: 2_000 - len(began)]
         for data in reader.feed(chunk):
             if (event := decoded(data, provider)) is not None:
                 yield event
@@ -236,10 +234,6 @@ async def events(chunks: AsyncIterator[bytes], provider: str) -> AsyncIterator[J
     if not reader.events and began.strip():
         problem = message_of(began.decode(errors="replace").strip())
         raise ProviderError(f"{provider} sent no stream but {problem}", hint="Check the base URL, and any proxy.")
-
-
-# How much of a body that is no stream is looked at to say what it is.
-_SHOWN_BYTES = 2_000
 
 
 class SseReader:
@@ -297,7 +291,7 @@ def decoded(data: bytes, provider: str) -> JsonObject | None:
 
 
 class Http:
-    """A transport over httpx."""
+    """A transport over httpx, for every server that speaks a provider's format: no SDK, the same bytes."""
 
     def __init__(self, base_url: str, api_key: str = "", timeout_s: float = 600.0, proxies: bool = False) -> None:
         self.base_url, self.api_key, self.timeout_s = base_url.rstrip("/"), api_key, timeout_s
@@ -314,18 +308,21 @@ class Http:
 
     async def send(self, request: Request) -> JsonObject:
         """The whole reply, as JSON."""
+        return await self._reply(request.provider, method="POST", **self._call(request, streamed=False))
+
+    async def _reply(self, provider: str, **call: Any) -> JsonObject:
         httpx = _httpx()
         try:
-            response = await self._connected().post(**self._call(request, streamed=False))
-            self._check(request.provider, response.status_code, response.content, response.headers)
+            response = await self._connected().request(**call)
+            self._check(provider, response.status_code, response.content, response.headers)
             reply: JsonObject = response.json()
             return reply
         except httpx.HTTPError as error:
-            raise self._failed(request.provider, error) from error
+            raise self._failed(provider, error) from error
         except RecursionError as error:
-            raise too_deep(request.provider) from error
+            raise too_deep(provider) from error
         except ValueError as error:
-            raise ProviderError(f"{request.provider} sent a reply that is not JSON", retryable=True) from error
+            raise ProviderError(f"{provider} sent a reply that is not JSON", retryable=True) from error
 
     async def stream(self, request: Request) -> AsyncIterator[JsonObject]:
         """The reply's events while they arrive."""
@@ -342,22 +339,9 @@ class Http:
 
     async def carry_out(self, errand: CacheCall) -> JsonObject:
         """A call for an explicit Gemini cache; its reply."""
-        httpx = _httpx()
-        try:
-            call = wire_of(errand.provider).call
-            response = await self._connected().request(
-                errand.method,
-                call.url(self.base_url, f"/{errand.path}"),
-                json=errand.body,
-                headers=call.sent_headers(self.api_key),
-            )
-            self._check(errand.provider, response.status_code, response.content, response.headers)
-            reply: JsonObject = response.json()
-            return reply
-        except httpx.HTTPError as error:
-            raise self._failed(errand.provider, error) from error
-        except ValueError as error:
-            raise ProviderError(f"{errand.provider} sent a reply that is not JSON", retryable=True) from error
+        call = wire_of(errand.provider).call
+        url, headers = call.url(self.base_url, f"/{errand.path}"), call.sent_headers(self.api_key)
+        return await self._reply(errand.provider, method=errand.method, url=url, json=errand.body, headers=headers)
 
     def _connected(self) -> httpx.AsyncClient:
         if self._client is None:

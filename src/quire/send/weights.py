@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -87,21 +87,17 @@ def cache_folder() -> Path:
 def find(name: str, data: Path | None = None) -> Path | None:
     """The main file of a model: in the data directory, else in its installed package."""
     model = model_named(name)
-    for folder in [_model_folder(model, data), *_packaged(model)]:
-        found = sorted(folder.glob(f"*{model.suffix}"))
-        if found:
-            return found[0]
-    return None
+    package, _, rest = model.folder.partition("/")
+    spec = importlib.util.find_spec(package)
+    packaged = [Path(place) / rest for place in (spec and spec.submodule_search_locations) or ()]
+    found = (
+        file for folder in (_model_folder(model, data), *packaged) for file in sorted(folder.glob(f"*{model.suffix}"))
+    )
+    return next(found, None)
 
 
 def _model_folder(model: Model, data: Path | None) -> Path:
     return (data or Path(platformdirs.user_data_dir("quire")) / "models") / model.name
-
-
-def _packaged(model: Model) -> Iterable[Path]:
-    package, _, rest = model.folder.partition("/")
-    spec = importlib.util.find_spec(package)
-    return [Path(place) / rest for place in (spec and spec.submodule_search_locations) or ()]
 
 
 def install(name: str, source: Path | None = None, data: Path | None = None, say: Say = print) -> Path:
