@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 
 import msgspec
 
@@ -18,6 +19,7 @@ from quire.archive.stored_conversations import (
     known_provider,
     misfit,
     turns_in_format,
+    usage_named,
     with_fields,
     with_tables,
 )
@@ -174,14 +176,14 @@ class _CodexUsage:
             self.counts.append(SentCall(source, "openai", model, {}, used, at, session, compacted=compacted, id=id))
 
 
-def _codex_usage(counts: JsonObject) -> Usage:
-    return Usage(
-        int(counts.get("input_tokens") or 0),
-        int(counts.get("cached_input_tokens") or 0),
-        int(counts.get("cache_write_input_tokens") or 0),
-        output=int(counts.get("output_tokens") or 0),
-        reasoning=int(counts.get("reasoning_output_tokens") or 0),
-    )
+_codex_usage = partial(
+    usage_named,
+    input_total="input_tokens",
+    cache_read="cached_input_tokens",
+    cache_write_5m="cache_write_input_tokens",
+    output="output_tokens",
+    reasoning="reasoning_output_tokens",
+)
 
 
 # pi: a tree of lines; the newest leaf is the conversation.
@@ -273,7 +275,8 @@ def _gemini_cli(file: SourceFile) -> Iterator[StoredConversation]:
         if line.get("type") not in ("user", "gemini"):
             continue
         if line["type"] == "gemini" and isinstance(line.get("tokens"), dict):
-            used = _gemini_usage(line["tokens"])
+            used = usage_named(line["tokens"], input_total="input", cache_read="cached", reasoning="thoughts")
+            used = msgspec.structs.replace(used, output=int(line["tokens"].get("output") or 0) + used.reasoning)
             sent[id] = SentCall(f"{file.path}:{id}", "gemini", model, {}, used, at, name, id=id)
         calls = [call for call in line.get("toolCalls") or () if call.get("id") not in called]
         parts = _gemini_parts(line) if id not in places else []
@@ -290,12 +293,6 @@ def _gemini_cli(file: SourceFile) -> Iterator[StoredConversation]:
     value = [content for _, content in contents]
     times = tuple(at for at, _ in contents)
     yield StoredConversation(name, "gemini", value, model, times=times, calls=tuple(sent.values()))
-
-
-def _gemini_usage(tokens: JsonObject) -> Usage:
-    counts = {key: int(tokens.get(key) or 0) for key in ("input", "cached", "output", "thoughts")}
-    output = counts["output"] + counts["thoughts"]
-    return Usage(counts["input"], counts["cached"], output=output, reasoning=counts["thoughts"])
 
 
 def _gemini_lines(file: SourceFile) -> Iterator[JsonObject]:
@@ -343,13 +340,10 @@ def _opencode(file: SourceFile) -> Iterator[StoredConversation]:
             results = tuple(_opencode_result(part) for part in parts if part.get("type") == "tool")
             turns += [StoredTurn("user", results, at)] if results else []
             # Each finished step of a message is a request.
-            ends = (part for part in parts if part.get("type") == "step-finish")
-            steps = [part for part in ends if isinstance(part.get("tokens"), dict)]
-            for step, part in enumerate(steps):
-                source, used = f"{file.path}:{message}", _opencode_usage(part["tokens"])
-                calls.append(
-                    SentCall(source, known_provider(provider), model, {}, used, at, session, id=f"{message} {step}")
-                )
+            steps = [part.get("tokens") for part in parts if part.get("type") == "step-finish"]
+            for step, tokens in enumerate(tokens for tokens in steps if isinstance(tokens, dict)):
+                source, used, id = f"{file.path}:{message}", _opencode_usage(tokens), f"{message} {step}"
+                calls.append(SentCall(source, known_provider(provider), model, {}, used, at, session, id=id))
         if turns:
             conversation = turns_in_format(session, provider, turns, model)
             yield msgspec.structs.replace(conversation, calls=tuple(calls))
@@ -382,12 +376,8 @@ def _is_claude_code(line: JsonObject) -> bool:
     """A message, or what a file without any begins with: a title of another session, a state of the user's files."""
     if line.get("type") in ("user", "assistant"):
         return isinstance(line.get("message"), dict) and bool({"uuid", "sessionId"} & line.keys())
-    beside = {
-        "summary": "leafUuid",
-        "file-history-snapshot": "snapshot",
-        "queue-operation": "sessionId",
-        "system": "sessionId",
-    }
+    beside = {"summary": "leafUuid", "file-history-snapshot": "snapshot"}
+    beside |= dict.fromkeys(("queue-operation", "system"), "sessionId")
     return beside.get(str(line.get("type"))) in line
 
 

@@ -13,8 +13,6 @@ from quire.errors import CallError, FormatError
 from quire.formats import Marks, well_formed
 from quire.values import Json, JsonObject
 
-Role = Literal["user", "ai"]
-
 COMMENT = "<!-- quire: "
 COMMENT_END = " -->"
 # A line of text that begins like one of these gets a backslash in front.
@@ -36,7 +34,7 @@ class AttachedNames(msgspec.Struct, frozen=True):
 class ChatMessage(msgspec.Struct, frozen=True):
     """One message; `at` is Unix milliseconds of a whole second."""
 
-    role: Role
+    role: Literal["user", "ai"]
     text: str
     context: AttachedNames = AttachedNames()
     at: int | None = None
@@ -110,13 +108,6 @@ _WORDS = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
 # YAML breaks lines at these, or refuses them.
 _BREAKS = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 _KEY = re.compile(r"([A-Za-z_][\w-]*):(?: (.*))?\Z", re.ASCII)
-
-
-def render_front(created: str, model: str, topic: str, tags: tuple[str, ...]) -> str:
-    """The block between the lines of dashes, both included."""
-    listed = "".join(f"\n  - {_scalar(tag)}" for tag in tags) if tags else " []"
-    lines = [f"created: {_scalar(created)}", f"model: {_scalar(model)}", f"topic: {_scalar(topic)}"]
-    return "\n".join(["---", *lines, f"tags:{listed}", "---"])
 
 
 def _scalar(text: str) -> str:
@@ -194,6 +185,7 @@ def parse(text: str) -> Chat:
     if text.startswith("---\r\n"):
         text = text.replace("\r\n", "\n")
     fields, body = split_front(text)
+    tags = fields.get("tags")
     comment, body = _take_comment(_OLDER.sub("", body))
     messages = tuple(_messages(body.removesuffix("\n")))
     if not messages and comment is None and not fields:
@@ -205,7 +197,7 @@ def parse(text: str) -> Chat:
         created=created_of(fields),
         model=_text(fields.get("model") or fields.get("modelKey")),
         topic=_text(fields.get("topic")),
-        tags=_tags(fields.get("tags")),
+        tags=tuple(tags.split() if isinstance(tags, str) else tags or ()),
         messages=messages,
         comment=comment,
     )
@@ -227,12 +219,6 @@ def _text(value: Json) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _tags(value: Json) -> tuple[str, ...]:
-    if isinstance(value, str):
-        return tuple(value.split()) if value else ()
-    return tuple(value or ())
-
-
 def _take_comment(body: str) -> tuple[JsonObject | None, str]:
     """The last comment that can be read, and the body without any; messages may stand behind it."""
     comment: JsonObject | None = None
@@ -249,15 +235,11 @@ def _messages(body: str) -> list[ChatMessage]:
     starts = list(_START.finditer(body))
     out = []
     for place, match in enumerate(starts):
-        last = place + 1 == len(starts)
-        text = body[match.end() :] if last else body[match.end() : starts[place + 1].start()]
-        out.append(_message(match[1], text if last else _without_joint(text)))
+        text = body[match.end() : starts[place + 1].start() if match is not starts[-1] else None]
+        if match is not starts[-1]:  # a blank line separates it from the next
+            text = text.removesuffix("\n\n") if text.endswith("\n\n") else text.removesuffix("\n")
+        out.append(_message(match[1], text))
     return out
-
-
-def _without_joint(text: str) -> str:
-    """A message without the blank line that separates it from the next."""
-    return text.removesuffix("\n\n") if text.endswith("\n\n") else text.removesuffix("\n")
 
 
 def _message(role: str, text: str) -> ChatMessage:
@@ -282,9 +264,11 @@ def parse_context(text: str) -> AttachedNames:
     for part in _split(text, "|"):
         name, colon, names = part.partition(": ")
         if colon:
-            groups[name.strip()] = tuple(_unescaped(name) for name in _split(names, ","))
-    fields = {field: groups.get(name, ()) for field, name in _HEADINGS.items()}
-    return AttachedNames(**fields)
+            plain = (
+                _ESCAPED.sub(lambda sign: "\n" if sign[1] == "n" else sign[1], each) for each in _split(names, ",")
+            )
+            groups[name.strip()] = tuple(plain)
+    return AttachedNames(**{field: groups.get(name, ()) for field, name in _HEADINGS.items()})
 
 
 _HEADINGS = {"notes": "Notes", "urls": "URLs", "tags": "Tags", "folders": "Folders"}
@@ -306,10 +290,6 @@ def _split(text: str, sign: str) -> list[str]:
     return [*parts, text[begin:]]
 
 
-def _unescaped(text: str) -> str:
-    return _ESCAPED.sub(lambda match: "\n" if match[1] == "n" else match[1], text)
-
-
 # A chat file's text: front matter, messages with a blank line between, the comment.
 
 _ESCAPES = {ord(sign): f"\\{sign}" for sign in ",|]\\"} | {ord("\n"): "\\n"}
@@ -317,10 +297,14 @@ _ESCAPES = {ord(sign): f"\\{sign}" for sign in ",|]\\"} | {ord("\n"): "\\n"}
 
 def render(chat: Chat) -> str:
     """The file's whole text; it ends with one newline."""
-    parts = [render_front(chat.created, chat.model, chat.topic, chat.tags)]
+    front = [f"{name}: {_scalar(getattr(chat, name))}" for name in ("created", "model", "topic")]
+    tags = "".join(f"\n  - {_scalar(tag)}" for tag in chat.tags) or " []"
+    parts = ["\n".join(["---", *front, f"tags:{tags}", "---"])]
     parts += [render_message(message) for message in chat.messages]
     if chat.comment is not None:
-        parts.append(render_comment(chat.comment))
+        text = json.dumps(chat.comment, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        # On one line that no content can end.
+        parts.append(COMMENT + text.replace(">", "\\u003e") + COMMENT_END)
     return well_formed("\n\n".join(parts) + "\n")
 
 
@@ -338,13 +322,9 @@ def render_message(message: ChatMessage) -> str:
 
 def render_context(context: AttachedNames) -> str:
     """Notes: a.md, b.md | URLs: …; only what there is."""
-    groups = {"Notes": context.notes, "URLs": context.urls, "Tags": context.tags, "Folders": context.folders}
+    groups = {heading: getattr(context, field) for field, heading in _HEADINGS.items()}
     return " | ".join(
-        f"{name}: {', '.join(name.translate(_ESCAPES) for name in names)}" for name, names in groups.items() if names
+        f"{heading}: {', '.join(name.translate(_ESCAPES) for name in names)}"
+        for heading, names in groups.items()
+        if names
     )
-
-
-def render_comment(value: JsonObject) -> str:
-    """The entries on one line that no content can end."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return COMMENT + text.replace(">", "\\u003e") + COMMENT_END

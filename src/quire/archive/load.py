@@ -30,10 +30,13 @@ def project(entries: Sequence[Entry], topic: str = "", tags: Sequence[str] = (TA
     """The chat of a thread, without the comment: what users wrote and the model answered."""
     messages = tuple(project_messages(entries))
     times = [message.at for message in messages if message.at is not None]
+    models = [f"{entry.body['provider']}:{entry.body['model']}" for entry in entries if entry.kind == "sent"]
+    asked = next((message.text for message in messages if message.role == "user"), "")
     return Chat(
         created=iso(times[0]) if times else "",
-        model=_model(entries),
-        topic=topic or _topic(messages),
+        model=models[-1] if models else "",
+        # The first words of the first question.
+        topic=topic or truncate(" ".join(asked.split()), 80),
         tags=tuple(tags),
         messages=messages,
     )
@@ -63,7 +66,7 @@ def export_markdown(
         fields: JsonObject = {"version": VERSION, "thread": thread, "entries": bodies}
         if window is not None:
             fields["window"] = refers.written(window) if refers is not None else window
-        chat = Chat(chat.created, chat.model, chat.topic, chat.tags, chat.messages, fields)
+        chat = msgspec.structs.replace(chat, comment=fields)
     return render(chat)
 
 
@@ -91,13 +94,11 @@ def _messages_with_entries(entries: Iterable[Entry]) -> list[tuple[ChatMessage, 
             out.append((ChatMessage("ai", entry.text, AttachedNames(), at), entry))
         elif entry.kind == "sent" and "usage" in entry.body:
             # An answer has no time of its own; it was said by when its reply had ended.
-            out[untimed:] = [(_timed(message, at), source) for message, source in out[untimed:]]
+            for place, (message, source) in enumerate(out[untimed:], untimed):
+                if message.at is None:
+                    out[place] = msgspec.structs.replace(message, at=at), source
             untimed = len(out)
     return out
-
-
-def _timed(message: ChatMessage, at: int | None) -> ChatMessage:
-    return message if message.at is not None else msgspec.structs.replace(message, at=at)
 
 
 def _context(entry: Entry, items: Iterable[JsonObject]) -> AttachedNames:
@@ -109,25 +110,11 @@ def _context(entry: Entry, items: Iterable[JsonObject]) -> AttachedNames:
             urls[str(meta.get("url") or attached.get("id", ""))] = None
         elif name := meta.get("path") or meta.get("filename"):
             notes[str(name)] = None
-    return AttachedNames(tuple(notes), tuple(urls), _named(entry, "tags"), _named(entry, "folders"))
-
-
-def _named(entry: Entry, kind: str) -> tuple[str, ...]:
-    """Tags or folders that the user attached as such; the notes they brought are items of their own."""
+    # Tags or folders that the user attached as such; the notes they brought are items of their own.
     named = entry.meta.get("context")
-    names = named.get(kind) if isinstance(named, dict) else None
-    return tuple(str(name) for name in names) if isinstance(names, list) else ()
-
-
-def _model(entries: Iterable[Entry]) -> str:
-    named = [entry for entry in entries if entry.kind == "sent"]
-    return f"{named[-1].body['provider']}:{named[-1].body['model']}" if named else ""
-
-
-def _topic(messages: Iterable[ChatMessage]) -> str:
-    """The first words of the first question."""
-    first = next((message.text for message in messages if message.role == "user"), "")
-    return truncate(" ".join(first.split()), 80)
+    listed = [named.get(kind) if isinstance(named, dict) else None for kind in ("tags", "folders")]
+    tags, folders = (tuple(map(str, found)) if isinstance(found, list) else () for found in listed)
+    return AttachedNames(tuple(notes), tuple(urls), tags, folders)
 
 
 class Notes(Protocol):
@@ -279,6 +266,8 @@ def _fork(
 
     Questions that were not edited keep their attachments; what tools did behind the edit is not part of it.
     """
+    from quire.send.turn import is_opening
+
     original = [(message.role, message.text, message.context) for message in before]
     now = [(message.role, message.text, message.context) for message in edited]
     same = next((n for n, row in enumerate(original) if now[n : n + 1] != [row]), len(before))
@@ -287,31 +276,23 @@ def _fork(
     spoken = [entry for _, entry in _messages_with_entries(old)]
     cut = next(n for n, entry in enumerate(old) if entry is spoken[same])
     # A reply begins with its request and its thoughts: they belong to the words that were edited away.
-    while before[same].role == "ai" and cut and _begins_reply(old[cut - 1]):
+    while before[same].role == "ai" and cut and (old[cut - 1].kind == "think" or is_opening(old[cut - 1])):
         cut -= 1
     entries: list[Entry] = []
     for n, message in enumerate(edited[same:], same):
-        is_question = n < len(before) and before[n].role == message.role == "user"
-        as_before = is_question and before[n].context == message.context
-        entries += [_reworded(spoken[n], message)] if as_before else fresh.entries(message, n)
-    return Fork(cut, tuple(_marked(entries, same + 1)))
-
-
-def _reworded(entry: Entry, message: ChatMessage) -> Entry:
-    """A question with the words of the text and the attachments that it had."""
-    body = {name: value for name, value in entry.body.items() if name != "wire"}
-    return Entry("user", {**body, "text": message.text})
-
-
-def _begins_reply(entry: Entry) -> bool:
-    return entry.kind == "think" or (entry.kind == "sent" and "usage" not in entry.body)
-
-
-def _marked(entries: Sequence[Entry], number: int) -> Iterator[Entry]:
-    """The first entry says which message of the file was edited."""
-    for n, entry in enumerate(entries):
-        meta = {"meta": {**entry.meta, "edited": {"message": number}}} if n == 0 else {}
-        yield Entry(entry.kind, {**entry.body, **meta})
+        asked = n < len(before) and before[n].role == message.role == "user"
+        if asked and before[n].context == message.context:
+            # The question with the words of the text and the attachments that it had.
+            body = {name: value for name, value in spoken[n].body.items() if name != "wire"}
+            entries.append(Entry("user", {**body, "text": message.text}))
+        else:
+            entries += fresh.entries(message, n)
+    # The first entry says which message of the file was edited.
+    marked = [
+        Entry(first.kind, {**first.body, "meta": {**first.meta, "edited": {"message": same + 1}}})
+        for first in entries[:1]
+    ]
+    return Fork(cut, (*marked, *entries[1:]))
 
 
 def read_back(store: Store, thread: str, loaded: Loaded) -> str:
@@ -345,11 +326,17 @@ def _old(chat: Chat, references: References, warnings: list[str]) -> list[Entry]
             f"the chat file's comment has version {comment['version']}, this Quire reads {VERSION}",
             hint="Upgrade Quire, or remove the comment to load the text alone.",
         )
+    entries: list[Entry] = []
     try:
-        return [check(body) for body in _read_bodies(_bodies(comment), references, warnings)]
+        for body in _bodies(comment):
+            read = references.read(body, warnings) if isinstance(body, dict) else body
+            # An attachment that was skipped leaves no entry.
+            if not (isinstance(read, dict) and (read.get("item") or {}).get("content", "") is None):
+                entries.append(check(read))
     except FormatError as error:
         warnings.append(f"the comment cannot be read ({error}); the text is loaded instead")
         return []
+    return entries
 
 
 def _unread(chat: Chat) -> list[Entry]:
@@ -364,26 +351,15 @@ def _bodies(comment: JsonObject) -> Sequence[Json]:
     return entries
 
 
-def _read_bodies(bodies: Sequence[Json], references: References, warnings: list[str]) -> Iterator[Json]:
-    for body in bodies:
-        read = references.read(body, warnings) if isinstance(body, dict) else body
-        # An attachment that was skipped leaves no entry.
-        if not (isinstance(read, dict) and (read.get("item") or {}).get("content", "") is None):
-            yield read
-
-
 def _compare(old: Sequence[ChatMessage], new: Sequence[ChatMessage], warnings: list[str]) -> None:
     """Old turns come from the comment; where the text says something else, a warning says so."""
     changed = [n for n, (a, b) in enumerate(zip(old, new, strict=False), 1) if (a.role, a.text) != (b.role, b.text)]
     if changed:
         listed = ", ".join(map(str, changed[:5])) + (", …" if len(changed) > 5 else "")
         warnings.append(f"message {listed} was edited in the file; the original in the comment is used")
-    if len(new) < len(old):
-        removed = len(old) - len(new)
-        notice = "1 message was removed from the file; the comment still has it"
-        if removed > 1:
-            notice = f"{removed} messages were removed from the file; the comment still has them"
-        warnings.append(notice)
+    if (removed := len(old) - len(new)) > 0:
+        what = f"{removed} messages were" if removed > 1 else "1 message was"
+        warnings.append(f"{what} removed from the file; the comment still has {'them' if removed > 1 else 'it'}")
 
 
 class NewTurns:
@@ -420,7 +396,8 @@ class NewTurns:
             yield values.respond(message.text, **at)
             return
         items = [*self._items(message.context, self._stored), *self._unnamed.get(number, ())]
-        named = {key: list(value) for key, value in _tags_and_folders(message.context).items() if value}
+        context = {"tags": message.context.tags, "folders": message.context.folders}
+        named = {kind: list(names) for kind, names in context.items() if names}
         yield values.user(message.text, items, **at, **({"meta": {"context": named}} if named else {}))
 
     def _items(self, context: AttachedNames, stored: Mapping[str, Item]) -> Iterator[Item]:
@@ -477,10 +454,6 @@ def system_texts(value: Json) -> Iterator[str]:
             yield from system_texts(member)
 
 
-def _tags_and_folders(context: AttachedNames) -> dict[str, tuple[str, ...]]:
-    return {"tags": context.tags, "folders": context.folders}
-
-
 # Keeping a thread's chat file in a folder up to date; a file that someone edited is never written over.
 
 _NAME_BYTES = 180
@@ -506,7 +479,13 @@ def autosave(store: Store, thread: str, folder: str | Path, notes: Notes | None 
         if before == text:
             return Saved(path, False)
         moved_to = set_aside(path) if before is not None and _is_edited(before) else None
-        _write(path, text)
+        # The new file takes the old one's place in one step.
+        waiting = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            waiting.write_bytes(text.encode())
+            os.replace(waiting, path)
+        finally:
+            waiting.unlink(missing_ok=True)
     except OSError as error:
         raise CallError(f"cannot save the chat in {place}: {error.strerror}", hint="Choose another folder.") from error
     return Saved(path, True, moved_to)
@@ -543,13 +522,3 @@ def set_aside(path: Path) -> Path:
         number += 1
     os.replace(path, to)
     return to
-
-
-def _write(path: Path, text: str) -> None:
-    """The new file takes the old one's place in one step."""
-    waiting = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        waiting.write_bytes(text.encode())
-        os.replace(waiting, path)
-    finally:
-        waiting.unlink(missing_ok=True)

@@ -155,7 +155,7 @@ def _lhar(file: SourceFile) -> Iterator[LoggedExchange]:
 
 
 def _litellm(file: SourceFile) -> Iterator[LoggedExchange]:
-    for number, row in enumerate(_each_object(file), 1):
+    for number, row in enumerate(file.each_object(), 1):
         logged = row.get("standard_logging_object") or row
         messages = _json(logged.get("messages"))
         request = _json(logged.get("proxy_server_request")) or {}
@@ -203,14 +203,6 @@ def _langfuse_usage(generation: JsonObject) -> JsonObject:
     return {**counts, "output": int(reported.get("output") or 0)} if fresh + read + written else {}
 
 
-def _each_object(file: SourceFile) -> Iterator[JsonObject]:
-    """The objects of a file as they come."""
-    if file.is_lines:
-        yield from (row for _, row in file.numbered() if isinstance(row, dict))
-    else:
-        yield from file.objects()
-
-
 def _observations(row: JsonObject) -> list[JsonObject]:
     nested = next((row[key] for key in ("observations", "data") if isinstance(row.get(key), list)), None)
     return [inner for inner in nested if isinstance(inner, dict)] if nested is not None else [row]
@@ -248,11 +240,10 @@ def _otel(file: SourceFile) -> Iterator[LoggedExchange]:
         output = [turn for message in answers for turn in _otel_message(message)]
         body = {"messages": [*system, *(turn for message in sent for turn in _otel_message(message))]}
         body |= {"tools": [tool if "function" in tool else {"type": "function", "function": tool} for tool in tools]} if isinstance(tools, list) else {}  # fmt: skip
-        about = {
-            "session": str(facts.get("gen_ai.conversation.id") or trace),
-            "provider": _otel_provider(facts),
-            "usage": _otel_usage(facts),
-        }
+        about = {"session": str(facts.get("gen_ai.conversation.id") or trace), "usage": _otel_usage(facts)}
+        # Who was asked, where the span says so; its messages are nobody's own, and are written as Chat's.
+        named = str(facts.get("gen_ai.provider.name") or facts.get("gen_ai.system") or "")
+        about["provider"] = known_provider(_OTEL_PROVIDERS.get(named, named)) if named else ""
         model = str(facts.get("gen_ai.response.model") or facts.get("gen_ai.request.model") or "")
         place = f"{file.path}#span {number}"
         yield LoggedExchange(body, output[0] if output else None, place, model, about)
@@ -261,12 +252,6 @@ def _otel(file: SourceFile) -> Iterator[LoggedExchange]:
             f"the spans of {file.path.name} hold no gen_ai.input.messages",
             hint="Have the instrumentation record content.",
         )
-
-
-def _otel_provider(facts: JsonObject) -> str:
-    """Who was asked, where the span says so; the messages of a span are nobody's own, and are written as Chat's."""
-    named = str(facts.get("gen_ai.provider.name") or facts.get("gen_ai.system") or "")
-    return known_provider(_OTEL_PROVIDERS.get(named, named)) if named else ""
 
 
 _OTEL_PROVIDERS = {"aws.bedrock": "bedrock", "gcp.gemini": "gemini", "gcp.vertex_ai": "gemini", "mistral_ai": "mistral", "x_ai": "xai"}  # fmt: skip
@@ -281,7 +266,7 @@ def _otel_usage(facts: JsonObject) -> JsonObject:
 
 def _spans(file: SourceFile) -> Iterator[tuple[str, JsonObject]]:
     """(trace id, attributes) of each span: as OTLP writes them, or as the SDK prints them."""
-    for row in _each_object(file):
+    for row in file.each_object():
         for resource in row.get("resourceSpans") or ():
             for scope in resource.get("scopeSpans") or ():
                 for span in scope.get("spans") or ():
@@ -333,11 +318,6 @@ def _body_of(row: JsonObject) -> JsonObject:
     return request["body"] if isinstance(request.get("body"), dict) else request
 
 
-def _is_request(row: JsonObject) -> bool:
-    body = _body_of(row)
-    return is_body(body) and detect(body) is not None
-
-
 def _log(name: str, recognises: Callable[[SourceFile], bool], exchanges: Callable[[SourceFile], Iterator[LoggedExchange]]) -> SessionStore:  # fmt: skip
     """A log of requests: read as conversations, or request by request."""
     return SessionStore(name, recognises, lambda file: grouped(exchanges(file), file.name), exchanges=exchanges)
@@ -349,6 +329,6 @@ LOGS: tuple[SessionStore, ...] = (
     _log("opentelemetry", holding(lambda row: "resourceSpans" in row or any(str(name).startswith("gen_ai.") for name in _attributes(row))), _otel),
     _log("langfuse", holding(lambda row: any(observation.get("type") in ("GENERATION", "SPAN", "EVENT", "AGENT", "TOOL", "CHAIN") and ("traceId" in observation or "input" in observation) for observation in _observations(row))), _langfuse),
     _log("litellm", holding(lambda row: "standard_logging_object" in row or ("messages" in row and bool({"call_type", "litellm_call_id", "model_map_information"} & row.keys()))), _litellm),
-    _log("requests", lambda file: bool(file.first_objects()) and not isinstance(file.value, list) and _is_request(file.first_objects()[0]), _requests),
+    _log("requests", lambda file: bool(file.first_objects()) and not isinstance(file.value, list) and is_body(body := _body_of(file.first_objects()[0])) and detect(body) is not None, _requests),
     SessionStore("messages", lambda file: bool(file.first_objects()) and _is_message(file.first_objects()[0]), _messages),
 )  # fmt: skip

@@ -27,6 +27,7 @@ from quire.archive.stored_conversations import (
     holding,
     known_provider,
     turns_in_format,
+    usage_named,
     with_tables,
 )
 from quire.errors import FormatError
@@ -224,17 +225,12 @@ def _langchain(file: SourceFile) -> Iterator[StoredConversation]:
 
 def _langchain_usage(counts: JsonObject) -> Usage:
     """LangChain counts what was cached among the input tokens."""
-    details, written = counts.get("input_token_details") or {}, counts.get("output_token_details") or {}
-    long = int(details.get("ephemeral_1h_input_tokens") or 0)
-    short = int(details.get("ephemeral_5m_input_tokens") or 0) + int(details.get("cache_creation") or 0)
-    return Usage(
-        int(counts.get("input_tokens") or 0),
-        int(details.get("cache_read") or 0),
-        short,
-        long,
-        int(counts.get("output_tokens") or 0),
-        int(written.get("reasoning") or 0),
-    )
+    details = {**(counts.get("output_token_details") or {}), **(counts.get("input_token_details") or {}), **counts}
+    names = {"cache_read": "cache_read", "cache_write_5m": "cache_creation", "output": "output_tokens"}
+    names |= {"input_total": "input_tokens", "cache_write_1h": "ephemeral_1h_input_tokens", "reasoning": "reasoning"}
+    found = usage_named(details, **names)
+    short = found.cache_write_5m + int(details.get("ephemeral_5m_input_tokens") or 0)
+    return msgspec.structs.replace(found, cache_write_5m=short)
 
 
 # pydantic-ai: requests and responses in parts.
@@ -262,15 +258,12 @@ def _pydantic_ai(file: SourceFile) -> Iterator[StoredConversation]:
 
 def _pydantic_usage(counts: JsonObject) -> Usage:
     """Cached tokens are among the input tokens, those that were written for an hour among all that were written."""
-    long = int(counts.get("cache_write_1h_tokens") or 0)
-    return Usage(
-        int(counts.get("input_tokens") or 0),
-        int(counts.get("cache_read_tokens") or 0),
-        int(counts.get("cache_write_tokens") or 0) - long,
-        long,
-        int(counts.get("output_tokens") or 0),
-        int(counts.get("output_reasoning_tokens") or (counts.get("details") or {}).get("reasoning_tokens") or 0),
-    )
+    names = {"input_total": "input_tokens", "cache_read": "cache_read_tokens", "cache_write_5m": "cache_write_tokens"}
+    names |= {"cache_write_1h": "cache_write_1h_tokens", "output": "output_tokens"}
+    found = usage_named(counts, **names)
+    reasoning = counts.get("output_reasoning_tokens") or (counts.get("details") or {}).get("reasoning_tokens") or 0
+    short = found.cache_write_5m - found.cache_write_1h
+    return msgspec.structs.replace(found, cache_write_5m=short, reasoning=int(reasoning))
 
 
 def _pydantic_part(part: JsonObject) -> StoredBlock:

@@ -65,8 +65,14 @@ class SourceFile(msgspec.Struct, frozen=True):
 
     def objects(self) -> list[JsonObject]:
         """All lines, or the elements of the one list, or the one object."""
-        listed = [line for _, line in self.numbered()] if self.is_lines else self.value
-        return [row for row in (listed if isinstance(listed, list) else [listed]) if isinstance(row, dict)]
+        return list(self.each_object())
+
+    def each_object(self) -> Iterator[JsonObject]:
+        """The same, each read when it is asked for."""
+        lines = (
+            (line for _, line in self.numbered()) if self.is_lines or not isinstance(self.value, list) else self.value
+        )
+        yield from (row for row in lines if isinstance(row, dict))
 
     def numbered(self) -> Iterator[tuple[int, Json]]:
         """The lines with their numbers; one value is line 1."""
@@ -76,7 +82,8 @@ class SourceFile(msgspec.Struct, frozen=True):
         with _readable(self.path), self.opened() as data:
             part = self.part or LinesOf(0, self.whole_to or 0, 1)
             data.seek(part.start)
-            yield from _values(self.path, enumerate(_until(data, part.end) if part.end else data, part.first))
+            lines = iter(lambda: data.readline() if data.tell() < part.end else b"", b"") if part.end else data
+            yield from _values(self.path, enumerate(lines, part.first))
 
     def har_entries(self) -> Iterator[JsonObject]:
         """The entries of a HAR file, each read when it is asked for."""
@@ -119,12 +126,14 @@ def source_file(path: Path, text: str | None = None) -> SourceFile:
     with _readable(path), source.opened() as data:
         start = data.read(16)
         if start.startswith(b"SQLite format 3\0"):
-            return SourceFile(path, tables=_tables(path))
+            query = "SELECT name FROM sqlite_master WHERE type = 'table'"
+            return SourceFile(path, tables=frozenset(name for (name,) in SourceFile(path).rows(query)))
         data.seek(0)
         if har := _HAR.match(data.read(_HAR_HEAD)):
             return msgspec.structs.replace(source, entries_at=har.end())
         data.seek(0)
-        if not _is_json(data):
+        first = next((line for line in data if line.removeprefix(b"\xef\xbb\xbf").strip()), b"")
+        if not first.removeprefix(b"\xef\xbb\xbf").lstrip().startswith((b"{", b"[")):
             data.seek(0)
             return msgspec.structs.replace(source, text=data.read().decode().removeprefix("\ufeff"))
         data.seek(0)
@@ -146,11 +155,6 @@ def _readable(path: Path) -> Iterator[None]:
         raise FormatError(f"{path} is neither text nor a database", hint="Name a session file.") from error
     except (OSError, EOFError, zlib.error) as error:
         raise FormatError(f"{path} cannot be read: {error}", hint="Check the file.") from error
-
-
-def _is_json(data: IO[bytes]) -> bool:
-    first = next((line for line in data if line.removeprefix(b"\xef\xbb\xbf").strip()), b"")
-    return first.removeprefix(b"\xef\xbb\xbf").lstrip().startswith((b"{", b"["))
 
 
 def _is_lines(data: IO[bytes]) -> bool:
@@ -225,11 +229,6 @@ def _elements(path: Path, data: IO[bytes]) -> Iterator[bytes]:
                 buffer, at = buffer[at:], 0
 
 
-def _until(data: IO[bytes], end: int) -> Iterator[bytes]:
-    while data.tell() < end:
-        yield data.readline()
-
-
 def _values(path: Path, lines: Any) -> Iterator[tuple[int, Json]]:
     for number, line in lines:
         if line.strip():
@@ -255,11 +254,6 @@ def decoded(data: bytes) -> Json:
         return json.loads(data.removeprefix(b"\xef\xbb\xbf").decode())
 
 
-def _tables(path: Path) -> frozenset[str]:
-    with contextlib.closing(_database(path)) as conn:
-        return frozenset(name for (name,) in conn.execute("SELECT name FROM sqlite_master WHERE type = 'table'"))
-
-
 def _database(path: Path) -> sqlite3.Connection:
     """Read and never write; a file whose folder cannot be written either is taken as it stands."""
     for how in ("mode=ro", "mode=ro&immutable=1"):
@@ -283,16 +277,11 @@ def files_under(path: Path) -> Iterator[Path]:
         yield path
         return
     for entry in sorted(path.iterdir()):
-        whole = (
-            entry.is_dir()
-            or entry.name.removesuffix(".gz").endswith(_SESSION_FILES)
-            or entry.name == ".aider.chat.history.md"
-        )
-        if whole and not entry.is_symlink():
+        if (entry.is_dir() or entry.name.removesuffix(".gz").endswith(_SESSION_FILES)) and not entry.is_symlink():
             yield from files_under(entry)
 
 
-_SESSION_FILES = (".jsonl", ".json", ".db", ".har", ".lhar", ".traj", ".sqlite")
+_SESSION_FILES = (".jsonl", ".json", ".db", ".har", ".lhar", ".traj", ".sqlite", ".aider.chat.history.md")
 
 
 def milliseconds(stamp: Json) -> int | None:

@@ -145,6 +145,12 @@ def _session(about: JsonObject, body: JsonObject) -> str:
     return next((str(value) for value in names if value), "")
 
 
+def usage_named(told: JsonObject, **names: str) -> Usage:
+    """What a program counted under names of its own: usage_named(told, input_total="input", cache_read="cached")."""
+    counts: JsonObject = {count: int(told.get(name) or 0) for count, name in names.items()}
+    return Usage(**counts)
+
+
 def known_provider(name: str) -> str:
     """A provider by the client's own name for it; one that nobody knows speaks Chat."""
     name = {"google": "gemini", "google-gla": "gemini", "google-vertex": "gemini"}.get(name, name)
@@ -289,18 +295,15 @@ def turns_in_format(
     if format == "openai-responses" and not any(block.signature for turn in turns for block in turn.blocks):
         format = "openai-chat"
     write, field = _WRITERS[format], wire_of(format).layout.field
-    request = providers.export(format, _head_entries(head or {}))
+    # A system prompt and tools ({name, description, parameters}), as far as a store has them.
+    given = head or {}
+    known = [make(given[name]) for name, make in (("system", system), ("tools", tools)) if given.get(name)]
+    request = providers.export(format, known)
     around = request if isinstance(request, dict) else {field: request}
     messages: list[tuple[int | None, JsonObject]] = [(None, message) for message in around[field]]
     messages += [(turn.at, message) for turn in turns for message in write(turn)]
     value = {**around, field: [message for _, message in messages]}
     return StoredConversation(name, format, value, model, times=tuple(at for at, _ in messages))
-
-
-def _head_entries(head: JsonObject) -> list[Entry]:
-    """A system prompt and tools ({name, description, parameters}), as far as a store has them."""
-    prompt = [system(head["system"])] if head.get("system") else []
-    return [*prompt, *([tools(head["tools"])] if head.get("tools") else [])]
 
 
 _SPEAKS = {"anthropic": "anthropic", "claude": "anthropic", "google": "gemini", "gemini": "gemini", "vertex": "gemini", "openai": "openai-responses", "gpt": "openai-responses"}  # fmt: skip
@@ -329,13 +332,12 @@ def _gemini(turn: StoredTurn) -> Iterator[JsonObject]:
     parts: list[JsonObject] = []
     for block in turn.blocks:
         signed = {"thoughtSignature": block.signature} if block.signature else {}
+        named = {"id": block.call_id, "name": block.name}
         if block.is_result:
             reply = {"error" if block.error else "output": block.text}
-            parts.append({"functionResponse": {"id": block.call_id, "name": block.name, "response": reply}})
+            parts.append({"functionResponse": {**named, "response": reply}})
         elif block.call_id:
-            parts.append(
-                {"functionCall": {"id": block.call_id, "name": block.name, "args": block.args or {}}, **signed}
-            )
+            parts.append({"functionCall": {**named, "args": block.args or {}}, **signed})
         elif block.image[1]:
             parts.append({"inlineData": {"mimeType": block.image[0], "data": block.image[1]}})
         elif block.text:
@@ -365,27 +367,26 @@ def _responses(turn: StoredTurn) -> Iterator[JsonObject]:
 
 
 def _chat(turn: StoredTurn) -> Iterator[JsonObject]:
+    text, thought = "", ""
+    calls: list[JsonObject] = []
+    images: list[JsonObject] = []
     for block in turn.blocks:
         if block.is_result:
             failed = {"_err": True} if block.error else {}
             yield {"role": "tool", "tool_call_id": block.call_id, "content": block.text, **failed}
-    spoken = [block for block in turn.blocks if not block.is_result]
-    text = "".join(block.text for block in spoken if not (block.thinking or block.call_id or block.image[1]))
-    calls = [
-        {"id": block.call_id, "type": "function", "function": {"name": block.name, "arguments": block.arguments}}
-        for block in spoken
-        if block.call_id
-    ]
-    images = [{"type": "image_url", "image_url": {"url": block.image_url}} for block in spoken if block.image[1]]
-    thought = "".join(block.text for block in spoken if block.thinking)
+        elif block.call_id:
+            called = {"name": block.name, "arguments": block.arguments}
+            calls.append({"id": block.call_id, "type": "function", "function": called})
+        elif block.thinking:
+            thought += block.text
+        elif block.image[1]:
+            images.append({"type": "image_url", "image_url": {"url": block.image_url}})
+        else:
+            text += block.text
     if text or calls or images or thought:
         content: Json = [{"type": "text", "text": text}, *images] if images else text
-        yield {
-            "role": turn.role,
-            "content": content,
-            **({"reasoning_content": thought} if thought else {}),
-            **({"tool_calls": calls} if calls else {}),
-        }
+        besides = {"reasoning_content": thought, "tool_calls": calls}
+        yield {"role": turn.role, "content": content, **{name: held for name, held in besides.items() if held}}
 
 
 _WRITERS = {"anthropic": _anthropic, "gemini": _gemini, "openai-responses": _responses, "openai-chat": _chat}
