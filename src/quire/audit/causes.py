@@ -20,15 +20,8 @@ from quire.values import Json, JsonObject, Usage
 Confidence = Literal["certain", "likely", "unknown"]
 # Whose doing a loss is; a provider's is suspected at most, and what is below a minimum is nobody's.
 Side = Literal["client", "quire", "ttl", "provider", "unknown", "nobody"]
-_SIDES: dict[str, Side] = {
-    "quire": "quire",
-    "ttl": "ttl",
-    "provider": "provider",
-    "unknown": "unknown",
-    "minimum": "nobody",
-    "retry": "nobody",
-    "first": "nobody",
-}
+_SIDES: dict[str, Side] = {"quire": "quire", "ttl": "ttl", "provider": "provider", "unknown": "unknown"}
+_SIDES |= {"minimum": "nobody", "retry": "nobody", "first": "nobody"}
 
 # cause -> what it is, and what to change
 CAUSES: dict[str, tuple[str, str]] = {
@@ -108,7 +101,9 @@ def verdict(
     info = model_info(f"{now.provider}:{now.model}")
     could = min(before.usage.input_total, now.usage.input_total)
     lost = could - now.usage.cache_read
-    if lost < max(_smallest_loss(before.usage, info), _SHARE * could):
+    # Few tokens are a loss where the server caches to the token, known of it or seen.
+    to_the_token = info.min_cache_tokens < _FEWEST or _caches_less(before.usage, info)
+    if lost < max(_FEWEST if to_the_token else _TOKENS, _SHARE * could):
         return None
     cause, confidence, place, note = _cause(before, now, units, size, info)
     if place and now.given and cause not in _SIDES and _moved_by_quire(before, now, place):
@@ -134,11 +129,6 @@ def _moved_by_quire(before: SentCall, now: SentCall, place: Moved) -> bool:
     was, is_now, _ = place
     sent = {unit.hashes for unit in new}
     return was.section != "system" and (was.hashes in sent if is_now is None else is_now.hashes not in sent)
-
-
-def _smallest_loss(before: Usage, info: ModelInfo) -> int:
-    """How many unread tokens count as a loss: few where the server is known, or was observed, to cache to the token."""
-    return _FEWEST if _caches_less(before, info) or info.min_cache_tokens < _FEWEST else _TOKENS
 
 
 def _caches_less(before: Usage, info: ModelInfo) -> bool:
@@ -193,7 +183,7 @@ def _unread_mark(
     read = now.usage.cache_read if now.usage is not None else 0
     if marked_tokens < max(2 * _TOKENS, info.min_cache_tokens) or read >= 0.6 * marked_tokens - _TOKENS:
         return None
-    if expiry := _expired(before, now, info, _life(before, info)):
+    if expiry := _expired(before, now, info):
         return "ttl", "certain", None, expiry
     return "provider", "likely", None, f"the mark at {where(new[marked[-1]])} should have been read"
 
@@ -201,20 +191,10 @@ def _unread_mark(
 # Where no byte moved.
 
 _SETTINGS = (
-    "thinking",
-    "reasoning",
-    "reasoning_effort",
-    "output_config",
-    "tool_choice",
-    "text",
-    "verbosity",
-    "speed",
-    "additionalModelRequestFields",
-    "generationConfig.thinkingConfig",
-    "generationConfig.responseSchema",
-    "toolConfig.toolChoice",
-    "toolConfig.functionCallingConfig",
-)
+    "thinking", "reasoning", "reasoning_effort", "output_config", "tool_choice", "text", "verbosity", "speed",
+    "additionalModelRequestFields", "generationConfig.thinkingConfig", "generationConfig.responseSchema",
+    "toolConfig.toolChoice", "toolConfig.functionCallingConfig",
+)  # fmt: skip
 
 
 def _setting(body: JsonObject, name: str) -> Json:
@@ -233,7 +213,7 @@ def _same_bytes(
         return "settings", "likely", None, ", ".join(changed)
     if _below(before, now, info):
         return "minimum", "certain", None, f"cached from {info.min_cache_tokens:,} tokens on"
-    if expiry := _expired(before, now, info, _life(before, info)):
+    if expiry := _expired(before, now, info):
         return "ttl", "certain", None, expiry
     if written(before.body) == written(now.body):
         return "retry", "likely", None, ""
@@ -282,7 +262,7 @@ def _from_usage(before: SentCall, now: SentCall, info: ModelInfo) -> tuple[str, 
     assert now.usage is not None
     if now.compacted:
         return "compaction", "certain", None, "the client says so"
-    if expiry := _expired(before, now, info, _life(before, info)):
+    if expiry := _expired(before, now, info):
         return "ttl", "likely", None, expiry
     if now.usage.input_total < 0.6 * before.usage.input_total:
         return ("compaction", "likely", None, f"{before.usage.input_total:,} tokens became {now.usage.input_total:,}")
@@ -291,30 +271,22 @@ def _from_usage(before: SentCall, now: SentCall, info: ModelInfo) -> tuple[str, 
     return "unknown", "unknown", None, ""
 
 
-def _expired(before: SentCall, now: SentCall, info: ModelInfo, life_s: int) -> str:
-    if before.at_ms is None or now.at_ms is None or not life_s:
-        return ""
-    gap = (now.at_ms - before.at_ms) // 1000
-    if gap < 0.95 * life_s:
-        return ""
-    longer = " (an hour was asked for)" if life_s < max(info.ttl_s) and _asks_longer(before.body) else ""
-    return f"{gap:,} s after the request before; kept for {life_s:,} s{longer}"
-
-
-def _life(before: SentCall, info: ModelInfo) -> int:
-    """How long what a request left was kept: what the reply says it wrote for, else what its marks asked for.
+def _expired(before: SentCall, now: SentCall, info: ModelInfo) -> str:
+    """That what a request left was kept no more, where that is so: by what the reply says it wrote for, else by its marks.
 
     A provider may give less than was asked for: the life that was received counts.
     """
-    usual, longest = min(info.ttl_s, default=0), max(info.ttl_s, default=0)
-    used = before.usage
-    if used is not None and used.cache_write_5m + used.cache_write_1h:
-        return longest if used.cache_write_1h else usual
-    return longest if _asks_longer(before.body) else usual
-
-
-def _asks_longer(body: JsonObject) -> bool:
-    return b'"ttl":"1h"' in written(body)
+    if before.at_ms is None or now.at_ms is None or not info.ttl_s:
+        return ""
+    used, asks_longer = before.usage, b'"ttl":"1h"' in written(before.body)
+    reported = used is not None and bool(used.cache_write_5m + used.cache_write_1h)
+    longer = bool(used and used.cache_write_1h) if reported else asks_longer
+    life_s = max(info.ttl_s) if longer else min(info.ttl_s)
+    gap = (now.at_ms - before.at_ms) // 1000
+    if not life_s or gap < 0.95 * life_s:
+        return ""
+    asked = " (an hour was asked for)" if life_s < max(info.ttl_s) and asks_longer else ""
+    return f"{gap:,} s after the request before; kept for {life_s:,} s{asked}"
 
 
 def _marks(body: JsonObject) -> int:

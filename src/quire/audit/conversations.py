@@ -139,12 +139,6 @@ def _messages(call: SentCall, units: Iterable[Unit]) -> list[str]:
     return [hash for unit in (*units, *as_given) if unit.section == "messages" for hash in unit.hashes]
 
 
-def _says_much(units: Iterable[Unit], earlier_hashes: set[str]) -> bool:
-    """Whether one of the messages that were said before is more than a sentence."""
-    messages = (unit for unit in units if unit.section == "messages" and not earlier_hashes.isdisjoint(unit.hashes))
-    return any(unit.size > 100 for unit in messages)
-
-
 class Grouping:
     """Puts calls into conversations as they come; what is asked beside one (a title, a summary) stands apart."""
 
@@ -223,7 +217,11 @@ class Grouping:
         candidate = self.conversations[best]
         enough = same[best] >= min(2, len(set(messages))) or len(candidate.messages) <= 2
         # One message in common, of several, is a coincidence ("continue", an equal greeting), unless it says much.
-        return best if enough or (_says_much(units, candidate.messages) and candidate.goes_on(units)) else None
+        shared = (
+            unit for unit in units if unit.section == "messages" and not candidate.messages.isdisjoint(unit.hashes)
+        )
+        says_much = any(unit.size > 100 for unit in shared)
+        return best if enough or (says_much and candidate.goes_on(units)) else None
 
     def _kind(self, call: SentCall, units: tuple[Unit, ...]) -> ConversationKind:
         """Whether something new in a session is asked beside it, or is another agent's work."""

@@ -47,8 +47,7 @@ def _message_in_blocks(message: Json, field: str) -> Json:
 
 def first_moved(old: Sequence[Unit], new: Sequence[Unit]) -> Moved | None:
     """The first unit that the later request does not repeat, and how far into it; None where it extends the earlier."""
-    order = {"tools": 0, "system": 1, "messages": 2}
-    for section in sorted(order, key=lambda name: order[name]):
+    for section in ("tools", "system", "messages"):
         was = [unit for unit in old if unit.section == section]
         now = [unit for unit in new if unit.section == section]
         for place, unit in enumerate(was):
@@ -79,11 +78,6 @@ def texts_of(value: Json) -> list[str]:
     return [text for field in fields for text in texts_of(field)]
 
 
-def _same_json(was: Unit, now: Unit) -> bool:
-    old, new = (canonical(_as_json(list(unit.compared))) for unit in (was, now))
-    return old == new
-
-
 def _as_json(value: Json) -> Json:
     """A value in which JSON that is written as a text (the arguments of a call) is what it says."""
     if isinstance(value, str) and value[:1] in ("{", "["):
@@ -101,7 +95,7 @@ def _as_json(value: Json) -> Json:
 
 def moved_cause(old: Sequence[Unit], new: Sequence[Unit], place: Moved) -> tuple[str, str]:
     was, now, offset = place
-    if now is not None and _same_json(was, now):
+    if now is not None and canonical(_as_json(list(was.compared))) == canonical(_as_json(list(now.compared))):
         return "key-order", where(was)
     if was.section == "tools":
         return _tools(old, new, place)
@@ -174,15 +168,16 @@ _FETCHED = re.compile(
 
 def _system(was: Unit, now: Unit, offset: int) -> tuple[str, str]:
     old, new = _text(was), _text(now)
+    became = f"{_around(old, offset)!r} became {_around(new, offset)!r}"
     if cause := _volatile(old, new, offset):
-        return cause, f"{_around(old, offset)!r} became {_around(new, offset)!r}"
+        return cause, became
     tail, ending = min(len(old), len(new)) - offset, same_start(old[::-1], new[::-1])
     # All that was there is there: something was put in, or behind.
     if offset + ending >= len(old) < len(new):
         return "growing-system", f"{len(new) - len(old):,} characters were added"
     if _FETCHED.search(old, max(0, offset - 200), offset) and tail - ending > 100:
-        return "retrieval", f"{_around(old, offset)!r} became {_around(new, offset)!r}"
-    return "system-changed", f"{_around(old, offset)!r} became {_around(new, offset)!r}"
+        return "retrieval", became
+    return "system-changed", became
 
 
 def _history(old: Sequence[Unit], new: Sequence[Unit], place: Moved) -> tuple[str, str]:
@@ -201,7 +196,11 @@ def _history(old: Sequence[Unit], new: Sequence[Unit], place: Moved) -> tuple[st
         if cause := _volatile(_text(was), _text(now), offset):
             return (cause, f"{where(was)}: {_around(_text(was), offset)!r} became {_around(_text(now), offset)!r}")
         return ("retrieval" if at < 2 and _fetched(was, now, offset) else "edited"), where(was)
-    return shifted or _shorter(before, after, was)
+    if shifted:
+        return shifted
+    if len(after) < 0.6 * len(before):
+        return "compaction", f"{len(before)} messages became {len(after)}"
+    return "edited", where(was)
 
 
 def _blocks(units: Sequence[Unit]) -> list[bytes]:
@@ -230,12 +229,6 @@ def _shifted(before: list[bytes], after: list[bytes]) -> tuple[str, str] | None:
             if dropped > added:
                 return "compaction", f"{dropped} blocks became {added}"
     return None
-
-
-def _shorter(before: Sequence[Unit], after: Sequence[Unit], was: Unit) -> tuple[str, str]:
-    if len(after) < 0.6 * len(before):
-        return "compaction", f"{len(before)} messages became {len(after)}"
-    return "edited", where(was)
 
 
 def _fetched(was: Unit, now: Unit, offset: int) -> bool:

@@ -7,6 +7,7 @@ longest common prefix by whole messages while the cache lives, and replies are t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -61,21 +62,13 @@ def together(outcomes: Iterable[PolicyOutcome]) -> list[PolicyOutcome]:
 
 
 def _sum(name: str, rows: Sequence[PolicyOutcome]) -> PolicyOutcome:
-    requests = sum(row.requests for row in rows)
+    names = ("requests", "tokens", "read", "cost", "actions", "grounded", "over")
+    sums: dict[str, Any] = {name: sum(getattr(row, name) for row in rows) for name in names}
     priced = [row.usd for row in rows if row.usd is not None]
-    return PolicyOutcome(
-        policy=name,
-        requests=requests,
-        tokens=sum(row.tokens for row in rows),
-        read=sum(row.read for row in rows),
-        cost=sum(row.cost for row in rows),
-        usd=sum(priced) if len(priced) == len(rows) else None,
-        kept=sum(row.kept * row.requests for row in rows) / max(1, requests),
-        actions=sum(row.actions for row in rows),
-        grounded=sum(row.grounded for row in rows),
-        cuts=tuple(range(sum(len(row.cuts) for row in rows))),
-        over=sum(row.over for row in rows),
-    )
+    usd = sum(priced) if len(priced) == len(rows) else None
+    kept = sum(row.kept * row.requests for row in rows) / max(1, sums["requests"])
+    cuts = tuple(range(sum(len(row.cuts) for row in rows)))
+    return PolicyOutcome(policy=name, usd=usd, kept=kept, cuts=cuts, **sums)
 
 
 class RecordedThread(msgspec.Struct, frozen=True):
@@ -113,14 +106,11 @@ def what_if(
     out = []
     for name, (sends, long_life) in (policies or POLICIES).items():
         if not long_life or len(lives) > 1:
-            under = change(policy, **_longer(info)) if long_life and info is not None else policy
+            under = policy
+            if long_life and info is not None:
+                under = change(policy, ttl_s=max(lives), write=info.w_long or info.w)
             out.append(_outcome(name, list(sends(thread, under)), thread, under, info))
     return out
-
-
-def _longer(info: ModelInfo) -> dict[str, float | int]:
-    """The longer life of a provider's cache, and what writing for it costs."""
-    return {"ttl_s": max(info.ttl_s), "write": info.w_long or info.w}
 
 
 def recorded(entries: Iterable[Entry], policy: Policy) -> RecordedThread:
@@ -197,7 +187,8 @@ def _outcome(
                 cuts.append(number)
             tokens, read, before, last = tokens + built.tokens, read + reused, built, at
             units += policy.prices[0] * reused + policy.prices[1] * (built.tokens - reused)
-            usd = _add(usd, _usd(built.tokens, reused, request.output, policy, info, at))
+            asked = _usd(built.tokens, reused, request.output, policy, info, at)
+            usd = usd + asked if usd is not None and asked is not None else None
         if request.aside:
             continue
         over += built is None or built.tokens > policy.limit
@@ -209,10 +200,6 @@ def _outcome(
     return PolicyOutcome(
         name, number, tokens, read, units, usd, share / max(1, number), actions, grounded, tuple(cuts), over
     )
-
-
-def _add(total: float | None, amount: float | None) -> float | None:
-    return total + amount if total is not None and amount is not None else None
 
 
 def _usd(tokens: int, reused: int, output: int, policy: Policy, info: ModelInfo | None, at: int | None) -> float | None:
