@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import accumulate
 from typing import Any
 
 from quire.errors import FormatError, QuireError
@@ -117,8 +118,7 @@ def _moment(ns: int) -> datetime:
 
 def _levels(tags: Sequence[str]) -> list[str]:
     """Tags with those above them: a/b -> #a, #a/b."""
-    every = [tag.split("/")[: n + 1] for tag in tags for n in range(tag.count("/") + 1)]
-    return list(dict.fromkeys(f"#{'/'.join(parts)}" for parts in every))
+    return list(dict.fromkeys(f"#{above}" for tag in tags for above in accumulate(tag.split("/"), "{}/{}".format)))
 
 
 def _day_of(pages: Pages, note: Note) -> datetime | None:
@@ -237,10 +237,6 @@ def _line(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
 
 
-def _tasks(query: DataviewQuery, rows: Sequence[DataviewRow]) -> list[str]:
-    return _grouped_tasks([row.data for row in rows], named=True)
-
-
 def _grouped_tasks(rows: Sequence[Data], named: bool = False) -> list[str]:
     """Tasks, or groups of them, each under its name and how many there are."""
     groups = [row for row in rows if isinstance(row.get("rows"), list)]
@@ -285,4 +281,8 @@ def _task(task: Data, depth: int = 0, named: bool = False) -> Iterator[str]:
         yield from _task(child, depth + 1)
 
 
-_VIEWS = {"list": _list, "table": _table, "task": _tasks}
+_VIEWS: dict[str, Callable[[DataviewQuery, Sequence[DataviewRow]], list[str]]] = {
+    "list": _list,
+    "table": _table,
+    "task": lambda query, rows: _grouped_tasks([row.data for row in rows], named=True),
+}

@@ -295,20 +295,19 @@ class DataviewReader:
         if self._takes("{"):
             pairs = self._listed("}", self._pair)
             return lambda data: {name: pair(data) for name, pair in pairs}
-        if self._peek() == ("sign", "("):
-            return self._lambda() or self._inside()
-        return self._literal(*self._next())
+        if self._peek() != ("sign", "("):
+            return self._literal(*self._next())
+        if (function := self._lambda()) is not None:
+            return function
+        self._expect("(")
+        inside = self.expression()
+        self._expect(")")
+        return inside
 
     def _pair(self) -> tuple[str, Expression]:
         kind, text = self._next()
         self._expect(":")
         return _string(text) if kind == "string" else text, self.expression()
-
-    def _inside(self) -> Expression:
-        self._expect("(")
-        inner = self.expression()
-        self._expect(")")
-        return inner
 
     def _lambda(self) -> Expression | None:
         """(a, b) => …; None where the bracket begins something else."""

@@ -129,26 +129,24 @@ class Updated(msgspec.Struct, frozen=True):
     removed: int
 
 
-def default_place(vault: Vault) -> Path:
-    """Where a vault's index is kept unless said otherwise: beside other caches, never in the vault."""
-    return Path(platformdirs.user_cache_dir("quire")) / "vaults" / f"{sha256_hex(str(vault.root.path))[:16]}.db"
-
-
 class NoteIndex:
     """A vault's passages; throw the file away and it is made again."""
 
     def __init__(self, vault: Vault, place: str | Path | None = None, embedder: Any = None) -> None:
         self.vault, self.embedder = vault, embedder
-        self.place = Path(place) if place is not None else default_place(vault)
+        # Unless said otherwise, beside other caches, never in the vault.
+        own = f"{sha256_hex(str(vault.root.path))[:16]}.db"
+        self.place = Path(place or Path(platformdirs.user_cache_dir("quire")) / "vaults" / own)
         self._lock = threading.RLock()
         self._collection: Any = None
         self._conn = _open(self.place)
         weakref.finalize(self, self._conn.close)  # an index that nobody closes ends with itself
         # What the passages were made of; the vault itself may know more, or newer versions.
         self._indexed: dict[str, str] = {}
-        for path, note in self._stored().items():
-            self._indexed[path] = note.sha256
-            vault.notes.setdefault(path, note)
+        for (facts,) in self._conn.execute("SELECT facts FROM notes").fetchall():
+            note = msgspec.json.decode(facts, type=Note)
+            self._indexed[note.path] = note.sha256
+            vault.notes.setdefault(note.path, note)
 
     def close(self) -> None:
         self._conn.close()
@@ -158,11 +156,6 @@ class NoteIndex:
 
     def __exit__(self, *raised: object) -> None:
         self.close()
-
-    def _stored(self) -> dict[str, Note]:
-        rows = self._conn.execute("SELECT facts FROM notes").fetchall()
-        notes = [msgspec.json.decode(facts, type=Note) for (facts,) in rows]
-        return {note.path: note for note in notes}
 
     # Bringing it up to date
 
@@ -258,9 +251,14 @@ class NoteIndex:
         self, query: str, k: int = 8, only: Callable[[Note], bool] | None = None, earlier: str = ""
     ) -> list[Passage]:
         """The k passages that fit a query best; `only` chooses among notes, `earlier` is what was asked before."""
+        from quire.recall import Query
+
         with self._lock:
-            allowed = None if only is None else self._ids(only)
-            hits = self._hits(query, earlier, k, allowed) if allowed is None or allowed else []
+            allowed = None
+            if only is not None:
+                paths = {path for path, note in self.vault.notes.items() if only(note)}
+                allowed = [id for id, path in self._conn.execute("SELECT id, path FROM chunks") if path in paths]
+            hits = self._loaded().search(Query(query, earlier), k, allowed) if allowed is None or allowed else []
             return [passage for hit in hits if (passage := self._passage(hit.id, hit.score)) is not None]
 
     def passages(self, only: Callable[[Note], bool], key: Callable[[Note], int]) -> list[Passage]:
@@ -271,18 +269,6 @@ class NoteIndex:
             ids = "SELECT id FROM chunks WHERE path = ? ORDER BY line"
             rows = [row for note in chosen for row in self._conn.execute(ids, (note.path,)).fetchall()]
             return [passage for (id,) in rows if (passage := self._passage(id, 0.0)) is not None]
-
-    def _hits(self, query: str, earlier: str, k: int, allowed: list[str] | None) -> list[Any]:
-        from quire.recall import Query
-
-        hits: list[Any] = self._loaded().search(Query(query, earlier), k, allowed)
-        return hits
-
-    def _ids(self, only: Callable[[Note], bool]) -> list[str]:
-        """The passages of the notes that may be found."""
-        paths = {path for path, note in self.vault.notes.items() if only(note)}
-        rows = self._conn.execute("SELECT id, path FROM chunks")
-        return [id for id, path in rows if path in paths]
 
     def _passage(self, id: str, score: float) -> Passage | None:
         row = self._conn.execute("SELECT path, line, heading, text FROM chunks WHERE id = ?", (id,)).fetchone()

@@ -189,39 +189,27 @@ def _fenced(text: str) -> Iterator[tuple[str | None, list[str]]]:
 
 def links(text: str) -> list[Link]:
     """Wiki-links and markdown links of prose, embeds among them, in order; links to the web are none."""
-    placed = [(match.start(), _wiki(match)) for match in _WIKI.finditer(text)]
-    placed += [
-        (match.start(), Link(_unquoted(match[2].split("#")[0]), embed=bool(match[1])))
-        for match in _LINK.finditer(text)
-        if not re.match(r"[a-z][a-z0-9+.-]*:|#", match[2], re.I)
-    ]
-    return [link for _, link in sorted(placed, key=lambda pair: pair[0]) if link.target]
-
-
-def _wiki(match: re.Match[str]) -> Link:
-    place, _, alias = match[2].partition("|")
-    target, _, heading = place.partition("#")
-    return Link(target.strip(), heading.strip(), alias.strip(), bool(match[1]))
-
-
-def _unquoted(target: str) -> str:
     from urllib.parse import unquote
 
-    return unquote(target)
+    found: list[tuple[int, Link]] = []
+    for match in _WIKI.finditer(text):
+        place, _, alias = match[2].partition("|")
+        target, _, heading = place.partition("#")
+        found.append((match.start(), Link(target.strip(), heading.strip(), alias.strip(), bool(match[1]))))
+    for match in _LINK.finditer(text):
+        if not re.match(r"[a-z][a-z0-9+.-]*:|#", match[2], re.I):
+            found.append((match.start(), Link(unquote(match[2].split("#")[0]), embed=bool(match[1]))))
+    return [link for _, link in sorted(found, key=lambda each: each[0]) if link.target]
 
 
 def tags(text: str, fields: JsonObject) -> tuple[str, ...]:
     """A note's tags without #, lower case, from its prose and its front matter, each once."""
-    stated = [name for key in ("tags", "tag") for name in _names(fields.get(key))]
+    values = [fields.get(key) for key in ("tags", "tag")]
+    listed = [re.split(r"[,\s]+", value) if isinstance(value, str) else value for value in values]
+    stated = [str(name).strip() for names in listed if isinstance(names, list) for name in names if name is not None]
     inline = [match[1].rstrip("/-") for match in _TAG.finditer(text)]
     named = [tag.removeprefix("#").lower() for tag in [*stated, *inline]]
     return tuple(dict.fromkeys(tag for tag in named if tag and not tag.isdecimal()))
-
-
-def _names(value: Json) -> list[str]:
-    if isinstance(value, str):
-        return [name for name in re.split(r"[,\s]+", value) if name]
-    return [str(name).strip() for name in value if name is not None] if isinstance(value, list) else []
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -277,23 +265,14 @@ def read_note(path: str, text: str, mtime_ns: int, size: int, ctime_ns: int = 0,
     try:
         fields = read_front_matter(front) if front.strip() else {}
     except FormatError as error:
-        problem = "; ".join(filter(None, (problem, str(error))))
+        problem = f"{flaw}; {error}" if flaw else str(error)
     words = prose(body)
     if "::" in words:
         # Fields in a task belong to the task, not to the note.
         stated = [line for line in words.split("\n") if not ((item := _ITEM.match(line)) and item[1])]
         fields = {**inline_fields("\n".join(stated)), **fields}
-    return Note(
-        path=path,
-        mtime_ns=mtime_ns,
-        size=size,
-        sha256=sha256_hex(text),
-        ctime_ns=ctime_ns,
-        tags=tags(words, fields),
-        links=tuple(links(words)),
-        fields=fields,
-        problem=problem,
-    )
+    found = tags(words, fields), tuple(links(words))
+    return Note(path, mtime_ns, size, sha256_hex(text), ctime_ns, *found, fields, problem)
 
 
 def has_tag(note: Note, tag: str) -> bool:

@@ -21,7 +21,6 @@ from quire.items.folder import SKIPPED, Root
 from quire.items.sources import IMAGE_TYPES, MAX_IMAGE, region_of
 from quire.notes.dataview import evaluate
 from quire.notes.note import (
-    FencedBlock,
     Note,
     aliases,
     blocks,
@@ -48,7 +47,8 @@ def embedded_images(vault: Vault, path: str, text: str) -> list[JsonObject]:
     names = dict.fromkeys(link.target for link in links(words) if link.embed and _suffix(link.target) in IMAGE_TYPES)
     images: list[JsonObject] = []
     for name in list(names)[:_MOST]:
-        data = _read(vault, path, name)
+        place = vault.file(name, path)
+        data = vault.root.content(place, MAX_IMAGE) if place else None
         if data is not None:
             images.append({"media_type": IMAGE_TYPES[_suffix(name)], "data": base64.b64encode(data).decode()})
     return images
@@ -56,11 +56,6 @@ def embedded_images(vault: Vault, path: str, text: str) -> list[JsonObject]:
 
 def _suffix(name: str) -> str:
     return PurePosixPath(name).suffix.lower()
-
-
-def _read(vault: Vault, note: str, name: str) -> bytes | None:
-    place = vault.file(name, note)
-    return vault.root.content(place, MAX_IMAGE) if place else None
 
 
 ENDINGS = (".md", ".markdown")
@@ -124,8 +119,9 @@ class Vault:
             return self.notes
 
     def _stats(self, only: set[str] | None) -> Iterator[tuple[str, os.stat_result]]:
-        for path in filter(self._is_named_like_a_note, self._paths() if only is None else sorted(only)):
-            stat = self._stat(path)
+        for path in self._paths() if only is None else sorted(only):
+            hidden = any(part.startswith(".") or part in SKIPPED for part in path.split("/"))
+            stat = self._stat(path) if path.lower().endswith(self.endings) and not hidden else None
             if stat is not None and stat.st_size > MAX_BYTES:
                 self._warn(path, f"left out: it has {stat.st_size:,} bytes; at most {MAX_BYTES:,} are read")
             elif stat is not None:
@@ -150,10 +146,6 @@ class Vault:
         if self._warnings.get(path) != why:
             self._warnings[path] = why
             _logger.warning("note %r: %s", path, why)
-
-    def _is_named_like_a_note(self, path: str) -> bool:
-        hidden = any(part.startswith(".") or part in SKIPPED for part in path.split("/"))
-        return path.lower().endswith(self.endings) and not hidden
 
     def _paths(self) -> Iterator[str]:
         top = len(str(self.root.path)) + 1
@@ -317,12 +309,9 @@ class Vault:
     # Queries
 
     def _queries(self, path: str, text: str) -> list[Item]:
-        return [self._answered(path, block) for block in blocks(text) if block.language == "dataview"]
-
-    def _answered(self, path: str, block: FencedBlock) -> Item:
-        query = block.text.strip()
-        meta: JsonObject = {"source": "dataview", "path": path, "query": query}
-        return item(self.answer(path, query), "text", meta)
+        queries = [block.text.strip() for block in blocks(text) if block.language == "dataview"]
+        about = {"source": "dataview", "path": path}
+        return [item(self.answer(path, query), "text", {**about, "query": query}) for query in queries]
 
     def answer(self, path: str, query: str) -> str:
         """The answer of a query block; kept while its note and the notes it asks about stay as they are."""
