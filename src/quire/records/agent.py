@@ -17,7 +17,7 @@ from quire.formats import clean
 from quire.records.builder import Builder
 from quire.records.config import SCHEMA, Config, Selector, of_record
 from quire.records.paths import as_text
-from quire.records.record import CATALOG_HINTS, Record, checked, tag_list
+from quire.records.record import Record, draft
 from quire.records.store import Records
 from quire.values import Entry, Json, JsonObject, call, respond
 
@@ -109,13 +109,7 @@ class AgentReply(msgspec.Struct, frozen=True, kw_only=True):
     def entries(self) -> list[Entry]:
         """The reply as entries for a log: what it says, then its calls."""
         answer = [respond(self.message)] if self.message or not self.tool_requests else []
-        return [
-            *answer,
-            *(
-                call(tool_request.request_id, tool_request.tool, tool_request.input)
-                for tool_request in self.tool_requests
-            ),
-        ]
+        return [*answer, *(call(asked.request_id, asked.tool, asked.input) for asked in self.tool_requests)]
 
     def fields(self) -> JsonObject:
         """The arguments of `Records.create` that keep this reply as a record."""
@@ -182,16 +176,15 @@ def _no_constant(name: str) -> Json:
 def _structured(breadcrumb: JsonObject) -> AgentReply:
     context = breadcrumb["context"]
     requests, problems = _requests(context.get("tool_requests"))
-    message, title, tags = context.get("message"), breadcrumb.get("title"), breadcrumb.get("tags")
+    title, tags = breadcrumb.get("title"), breadcrumb.get("tags")
+    named = [tag for tag in tags if isinstance(tag, str) and tag] if isinstance(tags, list) else []
     return AgentReply(
-        message=as_text(message),
+        message=as_text(context.get("message")),
         tool_requests=tuple(requests),
         problems=tuple(problems),
         structured=True,
         title=title if isinstance(title, str) else "",
-        tags=tuple(dict.fromkeys(tag for tag in tags if isinstance(tag, str) and tag))
-        if isinstance(tags, list)
-        else (),
+        tags=tuple(dict.fromkeys(named)),
         context=context,
     )
 
@@ -278,16 +271,7 @@ def catalog(
     tools: Iterable[JsonObject], *, title: str = "Tool catalog", tags: Iterable[str] = ("tool:catalog",)
 ) -> Record:
     """The catalog of some tools, in the order given; keep it with `keep_catalog`."""
-    listed = [_checked(tool) for tool in tools]
-    return checked(
-        Record(
-            schema_name=CATALOG_SCHEMA,
-            title=title,
-            tags=tag_list(tags),
-            context={"tools": listed},
-            llm_hints=CATALOG_HINTS,
-        )
-    )
+    return draft(CATALOG_SCHEMA, {"tools": [_checked(tool) for tool in tools]}, title=title, tags=tags)
 
 
 def registered(records: Records, *, now: int | None = None) -> list[JsonObject]:

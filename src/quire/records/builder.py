@@ -88,9 +88,7 @@ class Builder:
 
     def triggered_by(self, record: Record) -> bool:
         """Whether a record's creation or change calls for a new context."""
-        return any(
-            update_trigger.matches(record) for update_trigger in self.config.update_triggers
-        ) and not self.refusal(record)
+        return any(each.matches(record) for each in self.config.update_triggers) and not self.refusal(record)
 
     def refusal(self, record: Record) -> str:
         """Why a record may not trigger this builder whatever its triggers say; '' where it may."""
@@ -179,7 +177,10 @@ class Builder:
         if trigger is not None and role(trigger) == "user":
             message: Record | None = trigger
         elif request is None:
-            message = _newest_message(records, trigger, now)
+            # The newest thing a user said, in the trigger's session where it names one.
+            tags = (session(trigger),) if trigger and session(trigger) else ()
+            said = records.select(Selector(schemas=(USER,), all_tags=tags), newest=1, now=now)
+            message = said[0] if said else None
         else:
             message = self._stored_request(records, request, now)
         words = context_text(message.context) if request is None and message else request or ""
@@ -245,10 +246,3 @@ def _repeats(units: Sequence[Exchange], threshold: float, embed: Embed | None) -
                 part.id: stays.id for part, stays in zip(same_kind[at].parts, same_kind[same].parts, strict=False)
             }
     return dropped
-
-
-def _newest_message(records: Records, trigger: Record | None, now: int | None) -> Record | None:
-    """The newest thing a user said, in the trigger's session where it names one."""
-    tags = (session(trigger),) if trigger and session(trigger) else ()
-    messages = records.select(Selector(schemas=(USER,), all_tags=tags), newest=1, now=now)
-    return messages[0] if messages else None

@@ -38,10 +38,6 @@ def _contains(value: Json, operand: Json) -> bool:
     return isinstance(operand, str) and isinstance(value, str | dict) and operand in value
 
 
-def _among(value: Json, operand: Json) -> bool:
-    return isinstance(operand, list) and any(same(value, member) for member in operand)
-
-
 OPERATORS: Final[dict[str, Callable[[Json, Json], bool]]] = {
     "eq": same,
     "ne": lambda value, operand: not same(value, operand),
@@ -49,7 +45,7 @@ OPERATORS: Final[dict[str, Callable[[Json, Json], bool]]] = {
     "gte": _ordered(lambda a, b: a >= b),
     "lt": _ordered(lambda a, b: a < b),
     "lte": _ordered(lambda a, b: a <= b),
-    "in": _among,
+    "in": lambda found, wanted: isinstance(wanted, list) and any(same(found, each) for each in wanted),
     "contains": _contains,
     "contains_any": lambda value, listed: isinstance(listed, list) and any(_contains(value, item) for item in listed),
     "exists": lambda value, operand: bool(operand),
@@ -110,15 +106,13 @@ _KEYS = ("schema_name", "tag", "any_tags", "all_tags", "none_tags", "context_mat
 
 def selector(value: JsonObject, where: str = "selector") -> Selector:
     """Read a selector from JSON; `schema_name` may be a list, `tag` is one more of `all_tags`."""
-    unknown = [key for key in value if key not in _KEYS and key != "comment"]
-    if unknown:
-        raise CallError(f"{where} has no {unknown[0]!r}", hint=f"Use {', '.join(_KEYS)}.")
+    _check_keys(value, where, _KEYS)
     tag = [value["tag"]] if value.get("tag") else []
-    all_tags = value.get("all_tags") or []
+    all_tags, schemas = value.get("all_tags") or [], value.get("schema_name")
     try:
         return msgspec.convert(
             {
-                "schemas": _names(value.get("schema_name")),
+                "schemas": (schemas,) if isinstance(schemas, str) and schemas else schemas or (),
                 "any_tags": value.get("any_tags") or (),
                 "all_tags": [*tag, *all_tags] if isinstance(all_tags, list | tuple) else all_tags,
                 "none_tags": value.get("none_tags") or (),
@@ -129,11 +123,6 @@ def selector(value: JsonObject, where: str = "selector") -> Selector:
         )
     except msgspec.ValidationError as error:
         raise CallError(f"{where}: {error}", hint="Tags and schemas are lists of strings.") from error
-
-
-def _names(value: Json) -> Json:
-    """One schema, or a list of them."""
-    return (value,) if isinstance(value, str) and value else value or ()
 
 
 def _conditions(value: Json) -> list[Json]:
@@ -214,6 +203,9 @@ def config(value: Json) -> Config:
     if not isinstance(value.get("consumer_id"), str) or not value["consumer_id"]:
         raise CallError("a configuration needs a consumer_id", hint=_HINT)
     _check_keys(value, "the configuration", (*Config.__struct_fields__, "consumer_type", "metadata"))
+    output = _object(value, "output")
+    _check_keys(output, "output", ("schema_name", "tags", "ttl_s", "ttl_seconds"))
+    ttl = {"ttl_s": output["ttl_seconds"]} if "ttl_seconds" in output else {}
     try:
         return Config(
             consumer_id=value["consumer_id"],
@@ -221,7 +213,7 @@ def config(value: Json) -> Config:
             update_triggers=tuple(
                 selector(row, f"update trigger {n}") for n, row in enumerate(_objects(value, "update_triggers"), 1)
             ),
-            output=msgspec.convert(_output(_object(value, "output")), OutputRecord),
+            output=msgspec.convert({**output, **ttl}, OutputRecord),
             formatting=msgspec.convert(_formatting(_object(value, "formatting")), Formatting),
             max_generation=msgspec.convert(value.get("max_generation", 3), Generations),
         )
@@ -266,11 +258,6 @@ def _source(value: JsonObject, number: int) -> RecordSource:
     return msgspec.structs.replace(
         source, selector=selector(chosen, where), current_session=value.get("conversation_scope") == "current"
     )
-
-
-def _output(value: JsonObject) -> JsonObject:
-    _check_keys(value, "output", ("schema_name", "tags", "ttl_s", "ttl_seconds"))
-    return {("ttl_s" if key == "ttl_seconds" else key): item for key, item in value.items()}
 
 
 def _formatting(value: JsonObject) -> JsonObject:

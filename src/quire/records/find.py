@@ -1,9 +1,9 @@
-"""Finding records: by a selector, by nearness to a text, beside one another."""
+"""How near records come to a text: by its words, and by its meaning where there is an embedder."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from math import log
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import msgspec
 
 from quire.errors import MissingPart
-from quire.log.store import RecordFilter, RecordTable
-from quire.records.config import Selector
-from quire.records.record import Record, View, decode, number, role, searchable, session, view
+from quire.log.store import RecordTable
+from quire.records.record import Record, View, number, role, searchable, session, view
 from quire.values import JsonObject
 
 if TYPE_CHECKING:
@@ -193,23 +192,18 @@ def _missing() -> MissingPart:
 def by_words(query: str, texts: Sequence[str], corpus: Corpus | None = None) -> list[float]:
     """The share of the query's words in each text, weighed by how few texts hold them."""
     query_words, word_sets = sorted(terms_of(query)), [terms_of(text) for text in texts]
-    size, holding = _counted(word_sets, query_words) if corpus is None else _corpus_counts(corpus)
-    weight = {word: _weight(min(holding.get(word, 0), size), size) for word in query_words}
+    if corpus is None:
+        size, holding = (
+            len(word_sets),
+            dict(Counter(word for words in word_sets for word in query_words if word in words)),
+        )
+    else:
+        size = corpus.size
+        holding = {term: number for word, number in corpus.holding.items() for term in terms_of(word)}
+    held_by = {word: min(holding.get(word, 0), size) for word in query_words}
+    weight = {word: log(1 + (size - number + 0.5) / (number + 0.5)) for word, number in held_by.items()}
     whole = sum(weight.values()) or 1.0
     return [sum(weight[word] for word in query_words if word in words) / whole for words in word_sets]
-
-
-def _counted(word_sets: Sequence[frozenset[str]], query_words: Sequence[str]) -> tuple[int, dict[str, int]]:
-    return len(word_sets), dict(Counter(word for words in word_sets for word in query_words if word in words))
-
-
-def _corpus_counts(corpus: Corpus) -> tuple[int, dict[str, int]]:
-    joined = {term: number for word, number in corpus.holding.items() for term in terms_of(word)}
-    return corpus.size, joined
-
-
-def _weight(holding: int, size: int) -> float:
-    return log(1 + (size - holding + 0.5) / (holding + 0.5))
 
 
 def relevance(
@@ -272,7 +266,7 @@ def _collection(
         from quire.recall.document import Document
         from quire.recall.rank import Collection
     except ImportError as error:
-        raise MissingPart("searching records needs numpy and PyStemmer", hint="pip install 'quire[records]'") from error
+        raise _missing() from error
 
     def document(record: Record, text: str) -> Document:
         speaker = role(record)
@@ -289,59 +283,3 @@ def _collection(
 # Up to FEW records are compared one by one; of more, the MOST that share words with the query.
 FEW: Final = 2000
 MOST: Final = 500
-
-
-def select(
-    table: RecordTable,
-    selector: Selector,
-    newest: int | None = None,
-    keep: Callable[[Record], bool] = bool,
-    now: int | None = None,
-) -> list[Record]:
-    """What a selector means and `keep` lets through, in the order of creation; or the `newest` so many of it."""
-    records: list[Record] = []
-    for body in table.select(_filter(selector, now), newest_first=newest is not None):
-        if len(records) == newest:
-            break
-        records += _matching_records([body], selector, keep)
-    return records if newest is None else sorted(records, key=lambda record: number(record.id))
-
-
-def near(
-    table: RecordTable,
-    meaning: RecordMeaning | None,
-    q: str,
-    selector: Selector,
-    keep: Callable[[Record], bool] = bool,
-    now: int | None = None,
-) -> list[RecordHit]:
-    """What a selector means and has anything to do with q, best first, the older first among equals."""
-    query_words, filter = words_of(q), _filter(selector, now)
-    total = table.count(filter)
-    if total <= FEW:
-        corpus, records = None, select(table, selector, keep=keep, now=now)
-    else:
-        corpus = Corpus(total, table.frequencies(query_words))
-        records = _matching_records(table.matching(query_words, filter, MOST), selector, keep)
-    texts = table.texts([number(record.id) for record in records])
-    vectors = meaning.vectors(table, records, texts) if meaning else None
-    return ranked(q, records, texts, meaning=meaning, vectors=vectors, corpus=corpus)
-
-
-def _filter(selector: Selector, now: int | None) -> RecordFilter:
-    """The part of a selector that a table can answer."""
-    return RecordFilter(selector.schemas, selector.all_tags, now)
-
-
-def _matching_records(bodies: Iterable[str], selector: Selector, keep: Callable[[Record], bool]) -> list[Record]:
-    return [body for body in map(decode, bodies) if selector.matches(body) and keep(body)]
-
-
-def beside(
-    table: RecordTable, record: Record, step: int, selector: Selector, session: str = "", now: int | None = None
-) -> Record | None:
-    """The next (step 1) or previous (-1) record of the same session; without a session, of those that name none."""
-    tags = (*selector.all_tags, session) if session else selector.all_tags
-    filter = RecordFilter(selector.schemas, tags, now, no_tag="" if session else UNNAMED)
-    body = table.beside(number(record.id), step, filter)
-    return decode(body) if body is not None else None

@@ -6,6 +6,7 @@ Messages come as exchanges: a question with its answer, and what was said betwee
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import sqrt
@@ -177,7 +178,8 @@ def repeated(
 
 def by_words(texts: Sequence[str]) -> Alike:
     """The cosine of two sets of single words and word pairs."""
-    sets = [_shingles(text) for text in texts]
+    words = [_WORD.findall(text.casefold()) for text in texts]
+    sets = [frozenset([*((word,) for word in each), *pairwise(each)]) for each in words]
 
     def alike(first: int, second: int) -> float:
         a, b = sets[first], sets[second]
@@ -194,11 +196,6 @@ def by_meaning(texts: Sequence[str], embed: Embed) -> Alike:
         return sum(a * b for a, b in zip(vectors[first], vectors[second], strict=True))
 
     return alike
-
-
-def _shingles(text: str) -> frozenset[tuple[str, ...]]:
-    words = _WORD.findall(text.casefold())
-    return frozenset([*((word,) for word in words), *pairwise(words)])
 
 
 def _facts(text: str) -> tuple[frozenset[str], bool]:
@@ -351,11 +348,4 @@ def _fit_groups(
 
 def _most(limit: int, fits: Callable[[int], bool]) -> int:
     """The greatest number up to `limit` that fits; 0 is taken to fit."""
-    low, high = 0, limit
-    while low < high:
-        middle = (low + high + 1) // 2
-        if fits(middle):
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    return bisect_left(range(1, limit + 1), True, key=lambda number: not fits(number))

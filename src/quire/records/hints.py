@@ -6,7 +6,7 @@ An error changes nothing: the context comes back as it was, with the error besid
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Final, TypeAlias
 
@@ -56,47 +56,28 @@ class Value(msgspec.Struct, frozen=True):
     path: Path
 
 
-class Each(msgspec.Struct, frozen=True):
+class Block(msgspec.Struct):
+    """`{{#each}}`, `{{#if}}` or `{{#unless}}`: what stands inside, and behind its `{{else}}`."""
+
+    word: str
     path: Path
-    body: tuple[Node, ...]
-    otherwise: tuple[Node, ...]
+    at: int
+    body: list[Node] = []
+    otherwise: list[Node] = []
+    # Which of the two is being read.
+    turned: bool = False
+
+    def add(self, node: Node) -> None:
+        (self.otherwise if self.turned else self.body).append(node)
 
 
-class If(msgspec.Struct, frozen=True):
-    path: Path
-    body: tuple[Node, ...]
-    otherwise: tuple[Node, ...]
-
-
-Node: TypeAlias = Literal | Value | Each | If
-
-
-class _Open:
-    """A block that is being read."""
-
-    def __init__(self, word: str, path: Path | None, at: int) -> None:
-        self.word, self.path, self.at = word, path, at
-        self.body: list[Node] = []
-        self.otherwise: list[Node] = []
-        self.nodes = self.body
-
-    def turn(self) -> None:
-        self.nodes = self.otherwise
-
-    def close(self) -> Node:
-        assert self.path is not None
-        body, otherwise = tuple(self.body), tuple(self.otherwise)
-        if self.word == "each":
-            return Each(self.path, body, otherwise)
-        if self.word == "unless":
-            body, otherwise = otherwise, body
-        return If(self.path, body, otherwise)
+Node: TypeAlias = Literal | Value | Block
 
 
 @lru_cache(maxsize=256)
 def parse(template: str, depth: int = 16) -> tuple[Node, ...]:
     """The tree of a template; what is not understood is an error with its place."""
-    blocks, end = [_Open("", None, 0)], 0
+    blocks, end = [Block("", Path(()), 0)], 0
     for tag in _TAG.finditer(template):
         _literal(template, end, tag.start(), blocks[-1])
         end = tag.end()
@@ -109,29 +90,29 @@ def parse(template: str, depth: int = 16) -> tuple[Node, ...]:
     return tuple(blocks[0].body)
 
 
-def _literal(template: str, start: int, stop: int, block: _Open) -> None:
+def _literal(template: str, start: int, stop: int, block: Block) -> None:
     unclosed = template.find("{{", start, stop)
     if unclosed >= 0:
         raise _error(template, unclosed, "'{{' is never closed")
     if stop > start:
-        block.nodes.append(Literal(template[start:stop]))
+        block.add(Literal(template[start:stop]))
 
 
-def _tag(template: str, expression: str, at: int, blocks: list[_Open], depth: int) -> None:
+def _tag(template: str, expression: str, at: int, blocks: list[Block], depth: int) -> None:
     word, _, rest = expression.partition(" ")
     if word in ("#each", "#if", "#unless"):
         if len(blocks) > depth:
             raise _error(template, at, f"blocks nested deeper than {depth}")
-        blocks.append(_Open(word[1:], _path(template, rest.strip(), at), at))
-    elif expression == "else" and len(blocks) > 1 and blocks[-1].nodes is blocks[-1].body:
-        blocks[-1].turn()
+        blocks.append(Block(word[1:], _path(template, rest.strip(), at), at))
+    elif expression == "else" and len(blocks) > 1 and not blocks[-1].turned:
+        blocks[-1].turned = True
     elif expression.startswith("/") and len(blocks) > 1 and expression[1:].strip() == blocks[-1].word:
-        node = blocks.pop().close()
-        blocks[-1].nodes.append(node)
+        block = blocks.pop()
+        blocks[-1].add(block)
     elif expression == "else" or expression[:1] in ("#", "/", "^", ">", "&", "~", "*"):
         raise _error(template, at, f"{{{{{expression}}}}} does not belong here")
     else:
-        blocks[-1].nodes.append(Value(_path(template, expression, at)))
+        blocks[-1].add(Value(_path(template, expression, at)))
 
 
 def _path(template: str, text: str, at: int) -> Path:
@@ -202,20 +183,21 @@ def render(template: str, context: Json, meter: Meter) -> str:
     return "".join(meter.write(piece) for piece in _pieces(nodes, TemplateScope(context, view(context)), meter))
 
 
-def _pieces(nodes: tuple[Node, ...], scope: TemplateScope, meter: Meter) -> Iterator[str]:
+def _pieces(nodes: Iterable[Node], scope: TemplateScope, meter: Meter) -> Iterator[str]:
     for node in nodes:
         meter.step()
         if isinstance(node, Literal):
             yield node.text
         elif isinstance(node, Value):
             yield as_text(scope.find(node.path))
-        elif isinstance(node, If):
-            yield from _pieces(node.body if scope.find(node.path) else node.otherwise, scope, meter)
-        else:
+        elif node.word == "each":
             yield from _loop(node, scope, meter)
+        else:
+            holds = bool(scope.find(node.path)) != (node.word == "unless")
+            yield from _pieces(node.body if holds else node.otherwise, scope, meter)
 
 
-def _loop(node: Each, scope: TemplateScope, meter: Meter) -> Iterator[str]:
+def _loop(node: Block, scope: TemplateScope, meter: Meter) -> Iterator[str]:
     value = scope.find(node.path)
     if not value or not isinstance(value, list | dict):
         yield from _pieces(node.otherwise, scope, meter)
@@ -248,11 +230,6 @@ def fill(pattern: str, context: Json, meter: Meter) -> str:
     return _FIELD.sub(value, meter.source(pattern))
 
 
-def literal(value: Json, context: Json, meter: Meter) -> Json:
-    """The value itself."""
-    return value
-
-
 def tools(path: str, context: Json, meter: Meter) -> str:
     """The list of tools at a path, as the clean format shows it below its heading."""
     listed = one_or_many(extract(path, context, meter))
@@ -264,12 +241,11 @@ def tools(path: str, context: Json, meter: Meter) -> str:
         raise DataError(f"a tool at {path!r} is not {{name, description, …}}: {error}") from error
 
 
-Carried: TypeAlias = Callable[[Json, Json, Meter], Json]
 # type -> the key that holds its program, and what carries it out
-_VALUES: Final[dict[str, tuple[str, Carried]]] = {
+_VALUES: Final[dict[str, tuple[str, Callable[[Json, Json, Meter], Json]]]] = {
     "template": ("template", render),
     "format": ("format", fill),
-    "literal": ("literal", literal),
+    "literal": ("literal", lambda value, context, meter: value),
     "tools": ("tools", tools),
 }
 # The same for those that find any number of values; one is shown bare unless the rule says `"many": true`.
@@ -345,16 +321,14 @@ def _view(context: Json, hints: Json, meter: Meter) -> Json:
         value = drop(value, hints["exclude"])
     if not hints.get("transform"):
         return value
-    computed = {key: _apply_named_rule(key, rule, value, meter) for key, rule in hints["transform"].items()}
+    computed = {}
+    for key, rule in hints["transform"].items():
+        meter.step()
+        try:
+            computed[key] = apply_rule(rule, value, meter)
+        except DataError as error:
+            raise DataError(f"transform.{key}: {error}", hint=error.hint) from error
     return {**value, **computed} if hints.get("mode") == "merge" and isinstance(value, dict) else computed
-
-
-def _apply_named_rule(key: str, rule: Json, context: Json, meter: Meter) -> Json:
-    meter.step()
-    try:
-        return apply_rule(rule, context, meter)
-    except DataError as error:
-        raise DataError(f"transform.{key}: {error}", hint=error.hint) from error
 
 
 def check_hints(hints: Json, limits: HintLimits | None = None) -> None:

@@ -137,13 +137,10 @@ def check_depth(value: Json, most: int) -> None:
         depth += 1
         if depth > most + 1:
             raise DataError(f"nested deeper than {most} levels", hint="Flatten the value.")
-        level = [child for parent in level for child in _children(parent)]
-
-
-def _children(value: Json) -> list[Json]:
-    if isinstance(value, dict):
-        return list(value.values())
-    return list(value) if isinstance(value, list | tuple) else []
+        inner = [value.values() if isinstance(value, dict) else value for value in level]
+        level = [
+            child for value in inner if not isinstance(value, str) and isinstance(value, Iterable) for child in value
+        ]
 
 
 # JSONPath over one context: RFC 9535 by python-jsonpath, without regular expressions, metered.
@@ -302,7 +299,9 @@ def run(program: str, context: Json, meter: Meter) -> list[Json]:
     }
     answer = _answer(json.dumps(job), folder, meter.limits.jq_seconds)
     if "error" in answer:
-        raise DataError(_first_line(answer["error"]))
+        # What jq says is wrong; the lines behind it quote the program with the fence in front.
+        first = answer["error"].strip().split("\n")[0]
+        raise DataError(first.removeprefix("jq: error: ").split(" at <top-level>")[0])
     meter.write(json.dumps(answer["results"]))
     return list(answer["results"])
 
@@ -323,11 +322,6 @@ def _answer(job: str, folder: str, seconds: int) -> dict[str, Json]:
         )
     answer: dict[str, Json] = json.loads(process.stdout)
     return answer
-
-
-def _first_line(message: str) -> str:
-    """What jq says is wrong; the lines behind it quote the program with the fence in front."""
-    return message.strip().split("\n")[0].removeprefix("jq: error: ").split(" at <top-level>")[0]
 
 
 @cache

@@ -65,16 +65,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 def view(record: Record) -> View:
     """Apply the record's hints."""
     context, error = apply_hints(record.context, record.llm_hints)
-    return View(
-        id=record.id,
-        schema_name=record.schema_name,
-        title=record.title,
-        tags=record.tags,
-        context=context,
-        version=record.version,
-        updated_at=record.updated_at,
-        error=error,
-    )
+    same = {name: getattr(record, name) for name in ("id", "schema_name", "title", "tags", "version", "updated_at")}
+    return View(context=context, error=error, **same)
 
 
 def session(record: Record) -> str:
@@ -212,13 +204,11 @@ _TEXT_KEYS = ("content", "message", "text")
 _TOOL_KEYS = ("tool", "tool_name", "name")
 _OUTPUT_KEYS = ("output", "result", "content")
 
-Section = Literal["tools", "conversation", "results"]
-
 
 class Shape(msgspec.Struct, frozen=True):
     """The part of a clean text that one record gives; `text` is what it says, for searching and comparing."""
 
-    section: Section
+    section: Literal["tools", "conversation", "results"]
     text: str
     tools: tuple[CleanTool, ...] = ()
     message: CleanMessage | None = None

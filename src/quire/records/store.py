@@ -7,12 +7,13 @@ Time is an argument (`now`, Unix milliseconds); without one nothing expires and 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
 from quire.errors import CallError, ConflictError, DamageError, NotFound
-from quire.log.store import RecordRow, Store
+from quire.log.store import RecordFilter, RecordRow, Store
 from quire.records import find
 from quire.records.config import Selector
 from quire.records.find import Progress, RecordHit, RecordMeaning
@@ -197,7 +198,17 @@ class Records:
 
         Beyond a few thousand records only those that share a word with q are looked at.
         """
-        return find.near(self._table, self.meaning, q, selector, keep, now)
+        asked, wanted = find.words_of(q), RecordFilter(selector.schemas, selector.all_tags, now)
+        total = self._table.count(wanted)
+        if total <= find.FEW:
+            corpus, found = None, self.select(selector, keep=keep, now=now)
+        else:
+            corpus = find.Corpus(total, self._table.frequencies(asked))
+            likely = map(decode, self._table.matching(asked, wanted, find.MOST))
+            found = [record for record in likely if selector.matches(record) and keep(record)]
+        texts = self._table.texts([number(record.id) for record in found])
+        vectors = self.meaning.vectors(self._table, found, texts) if self.meaning else None
+        return find.ranked(q, found, texts, meaning=self.meaning, vectors=vectors, corpus=corpus)
 
     def index(self, *, rebuild: bool = False, now: int | None = None) -> int:
         """Make the vectors that are missing (or all anew), so that no search has to; returns how many."""
@@ -235,17 +246,20 @@ class Records:
         keep: Callable[[Record], bool] = bool,
         now: int | None = None,
     ) -> RecordList:
-        """What a selector means (and `keep` lets through), in the order of creation.
-
-        With `newest`, that many, the most recently changed ones.
-        """
-        return find.select(self._table, selector, newest, keep, now)
+        """What a selector means (and `keep` lets through), in the order of creation; or the `newest` so many of it."""
+        filter = RecordFilter(selector.schemas, selector.all_tags, now)
+        rows = map(decode, self._table.select(filter, newest_first=newest is not None))
+        records = [*islice((record for record in rows if selector.matches(record) and keep(record)), newest)]
+        return records if newest is None else sorted(records, key=lambda record: number(record.id))
 
     def beside(
         self, record: Record, step: int, selector: Selector, session: str = "", *, now: int | None = None
     ) -> Record | None:
         """The next (step 1) or previous (-1) record of the same session; without a session, of those that name none."""
-        return find.beside(self._table, record, step, selector, session, now)
+        tags = (*selector.all_tags, session) if session else selector.all_tags
+        wanted = RecordFilter(selector.schemas, tags, now, no_tag="" if session else find.UNNAMED)
+        body = self._table.beside(number(record.id), step, wanted)
+        return decode(body) if body is not None else None
 
 
 def _row(record: Record, text: str) -> RecordRow:
