@@ -44,7 +44,7 @@ def test_short_detail_has_no_blank_lines() -> None:
 
 def test_names_categories_and_output_fields_are_escaped() -> None:
     tool = CleanTool("a(b):c,d\\e\nf", "x (y): z", "c)d", ("p, q", "r:s", ""))
-    assert clean.tools_section([tool]).split("\n\n")[1] == (
+    assert clean.tool_list([tool]).split("\n\n")[1] == (
         r"• a\(b\)\:c\,d\\e\nf (c\)d): x (y): z" + "\n" + r"  Output: p\, q, r\:s, "
     )
 

@@ -56,7 +56,7 @@ class Value(msgspec.Struct, frozen=True):
     path: Path
 
 
-class Block(msgspec.Struct):
+class TemplateBlock(msgspec.Struct):
     """`{{#each}}`, `{{#if}}` or `{{#unless}}`: what stands inside, and behind its `{{else}}`."""
 
     word: str
@@ -71,13 +71,13 @@ class Block(msgspec.Struct):
         (self.otherwise if self.turned else self.body).append(node)
 
 
-Node: TypeAlias = Literal | Value | Block
+Node: TypeAlias = Literal | Value | TemplateBlock
 
 
 @lru_cache(maxsize=256)
 def parse(template: str, depth: int = 16) -> tuple[Node, ...]:
     """The tree of a template; what is not understood is an error with its place."""
-    blocks, end = [Block("", Path(()), 0)], 0
+    blocks, end = [TemplateBlock("", Path(()), 0)], 0
     for tag in _TAG.finditer(template):
         _literal(template, end, tag.start(), blocks[-1])
         end = tag.end()
@@ -90,7 +90,7 @@ def parse(template: str, depth: int = 16) -> tuple[Node, ...]:
     return tuple(blocks[0].body)
 
 
-def _literal(template: str, start: int, stop: int, block: Block) -> None:
+def _literal(template: str, start: int, stop: int, block: TemplateBlock) -> None:
     unclosed = template.find("{{", start, stop)
     if unclosed >= 0:
         raise _error(template, unclosed, "'{{' is never closed")
@@ -98,12 +98,12 @@ def _literal(template: str, start: int, stop: int, block: Block) -> None:
         block.add(Literal(template[start:stop]))
 
 
-def _tag(template: str, expression: str, at: int, blocks: list[Block], depth: int) -> None:
+def _tag(template: str, expression: str, at: int, blocks: list[TemplateBlock], depth: int) -> None:
     word, _, rest = expression.partition(" ")
     if word in ("#each", "#if", "#unless"):
         if len(blocks) > depth:
             raise _error(template, at, f"blocks nested deeper than {depth}")
-        blocks.append(Block(word[1:], _path(template, rest.strip(), at), at))
+        blocks.append(TemplateBlock(word[1:], _path(template, rest.strip(), at), at))
     elif expression == "else" and len(blocks) > 1 and not blocks[-1].turned:
         blocks[-1].turned = True
     elif expression.startswith("/") and len(blocks) > 1 and expression[1:].strip() == blocks[-1].word:
@@ -197,7 +197,7 @@ def _pieces(nodes: Iterable[Node], scope: TemplateScope, meter: Meter) -> Iterat
             yield from _pieces(node.body if holds else node.otherwise, scope, meter)
 
 
-def _loop(node: Block, scope: TemplateScope, meter: Meter) -> Iterator[str]:
+def _loop(node: TemplateBlock, scope: TemplateScope, meter: Meter) -> Iterator[str]:
     value = scope.find(node.path)
     if not value or not isinstance(value, list | dict):
         yield from _pieces(node.otherwise, scope, meter)
