@@ -19,10 +19,10 @@ from quire.cli.output import (
     Place,
     console,
     counted,
+    db_json_options,
     db_option,
     echo,
     in_line,
-    json_option,
     print_json,
     print_table,
     print_text,
@@ -138,8 +138,7 @@ def is_chosen() -> bool:
 @click.argument("source", metavar="THREAD|FILE")
 @click.option("--turn", type=click.IntRange(1), help="Only this turn's requests.")
 @policy_options
-@json_option
-@db_option
+@db_json_options
 def assemble(source: str, turn: int | None, as_json: bool, db: Place | None, **fields: object) -> None:
     """Show what each request of a thread would hold.
 
@@ -282,8 +281,7 @@ def ranges(numbers: list[int]) -> str:
 @click.command()
 @click.argument("name", metavar="ENTRY|HANDLE")
 @click.option("--in", "source", metavar="THREAD|FILE", help="Where to look; needed for an entry given by its seq.")
-@json_option
-@db_option
+@db_json_options
 def show(name: str, source: str | None, as_json: bool, db: Place | None) -> None:
     """Print the original of an entry: by id, by the handle a request shows, or by seq with --in.
 
@@ -327,8 +325,7 @@ def _find(name: str, source: str | None, db: Place | None) -> Entry:
 @click.argument("first", metavar="N")
 @click.argument("second", metavar="M")
 @policy_options
-@json_option
-@db_option
+@db_json_options
 def diff(source: str, first: str, second: str, as_json: bool, db: Place | None, **fields: object) -> None:
     """Find the first byte that differs between the requests of turns N and M.
 
@@ -427,8 +424,7 @@ def report(source: str, output: Path | None, quick: bool, db: Place | None, **fi
 @click.argument("source", metavar="THREAD|FILE")
 @click.argument("text")
 @policy_options
-@json_option
-@db_option
+@db_json_options
 def where(source: str, text: str, as_json: bool, db: Place | None, **fields: object) -> None:
     """Tell where TEXT went: the entries that brought it, the requests it stood in, and what it was cut into.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from quire.cli.output import FILE_PATH, Place, counted, db_option, echo, in_line, json_option, print_json, print_table
+from quire.cli.output import FILE_PATH, Place, counted, db_json_options, echo, in_line, print_json, print_table
 from quire.errors import CallError, QuireError
 
 if TYPE_CHECKING:
@@ -53,8 +53,7 @@ STORES = {
 @click.option(
     "--revert", "step", flag_value="revert", help="Put settings back as they were before --apply, to the byte."
 )
-@json_option
-@db_option
+@db_json_options
 def audit(
     paths: tuple[Path, ...],
     top: int,

@@ -35,7 +35,7 @@ from quire.errors import MissingPart, QuireError
 from quire.values import Entry, JsonObject
 
 if TYPE_CHECKING:
-    from quire.cli.chat_screen import Screen
+    from quire.cli.chat_screen import RichScreen
     from quire.log.store import Store
     from quire.send.cycle import Decision, Outcome
     from quire.send.turn import Runner
@@ -44,7 +44,9 @@ if TYPE_CHECKING:
 class Session:
     """One conversation in the terminal; the thread in the store is the only thing that lasts."""
 
-    def __init__(self, store: Store, name: str, kit: Equipment, screen: Screen, save: Path | None) -> None:
+    def __init__(
+        self, store: Store, name: str, kit: Equipment, screen: PlainScreen | RichScreen, save: Path | None
+    ) -> None:
         self.store, self.kit, self.screen, self.save = store, kit, screen, save
         self.thread = watched_thread(store, name, screen.note)
         self.base_url: str | None = None
@@ -333,7 +335,7 @@ def chat(
     from quire.cli.chat_screen import RichScreen
 
     choice = chosen(how)
-    screen: Screen = RichScreen() if sys.stdin.isatty() and sys.stdout.isatty() else PlainScreen()
+    screen = RichScreen() if sys.stdin.isatty() and sys.stdout.isatty() else PlainScreen()
     with equipped(choice) as kit, open_db(db) as store:
         session = Session(store, thread, kit, screen, save)
         session.base_url, session.explicit_cache = base_url, explicit_cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
@@ -69,24 +69,6 @@ def hide_typing() -> Callable[[], None]:
     silent = [*before[:3], before[3] & ~termios.ECHO, *before[4:]]
     termios.tcsetattr(sys.stdin, termios.TCSANOW, silent)
     return lambda: termios.tcsetattr(sys.stdin, termios.TCSANOW, before)
-
-
-class Screen(Protocol):
-    """Where a chat is shown."""
-
-    def event(self, event: Event) -> None:
-        """Something new while a turn runs."""
-
-    def end(self, status: str) -> None:
-        """The turn is over."""
-
-    def say(self, text: str) -> None:
-        """Text that was asked for."""
-
-    def note(self, text: str) -> None:
-        """A word beside the conversation."""
-
-    def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None: ...
 
 
 class OpenMarkdown:
@@ -164,7 +146,7 @@ class RichScreen:
             self.console.print(markdown(self._text))
         self._text, self._thinking = "", 0
 
-    def end(self, status: str) -> None:
+    def end(self, status: str = "") -> None:
         self._finish()  # the prompt below shows the status
 
     def say(self, text: str) -> None:

@@ -17,10 +17,10 @@ from quire.cli.output import (
     Place,
     called,
     counted,
+    db_json_options,
     db_option,
     default_db,
     echo,
-    json_option,
     may_be_there,
     print_json,
     print_text,
@@ -92,8 +92,7 @@ class Stored(NamedTuple):
 @click.option("--line", type=click.IntRange(1), help="Only this one of the conversations, counted from 1.")
 @click.option("--model", "-m", default="", help="The model that answered (default: the one PATH names).")
 @click.option("--vault", type=FOLDER_THERE, help="markdown: the folder of notes that turns added by hand attach.")
-@json_option
-@db_option
+@db_json_options
 def import_(
     paths: tuple[str, ...],
     format: str | None,

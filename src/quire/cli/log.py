@@ -15,10 +15,10 @@ from quire.cli.output import (
     answer,
     confirm_deletion,
     counted,
+    db_json_options,
     db_option,
     default_db,
     echo,
-    json_option,
     preview,
     print_json,
     print_table,
@@ -71,8 +71,7 @@ def moment(value: str) -> int:
 @click.option("--note", multiple=True, metavar="TEXT", help="A note: a late instruction.")
 @click.option("--at", type=moment, metavar="MS|now", help="The time of the entries made by the options above.")
 @click.option("--expected-seq", type=click.IntRange(min=0), help="Fail unless the thread ends at this seq.")
-@db_option
-@json_option
+@db_json_options
 @click.pass_context
 def append(
     ctx: click.Context,
@@ -167,8 +166,7 @@ def export(thread: str, no_ids: bool, after: int, from_damaged: bool, db: Place 
 @click.argument("thread")
 @click.argument("file", required=False)
 @click.option("--expected-seq", type=click.IntRange(min=0), help="Fail unless the thread ends at this seq.")
-@db_option
-@json_option
+@db_json_options
 def import_(thread: str, file: str | None, expected_seq: int | None, db: Place | None, as_json: bool) -> None:
     """Read JSON Lines into THREAD, all or none.
 
@@ -213,8 +211,7 @@ def log() -> None:
 
 @log.command()
 @click.argument("name")
-@db_option
-@json_option
+@db_json_options
 def new(name: str, db: Place | None, as_json: bool) -> None:
     """Make an empty thread called NAME.
 
@@ -233,8 +230,7 @@ def new(name: str, db: Place | None, as_json: bool) -> None:
 @click.option("--after", type=click.IntRange(min=0), default=0, help="Only entries behind this seq.")
 @click.option("--limit", type=click.IntRange(min=0), help="At most so many.")
 @click.option("--last", type=click.IntRange(min=0), help="Only the last so many.")
-@db_option
-@json_option
+@db_json_options
 def show(thread: str, after: int, limit: int | None, last: int | None, db: Place | None, as_json: bool) -> None:
     """Show the entries of THREAD, one a line.
 
@@ -257,8 +253,7 @@ def show(thread: str, after: int, limit: int | None, last: int | None, db: Place
 
 
 @log.command("list")
-@db_option
-@json_option
+@db_json_options
 def list_(db: Place | None, as_json: bool) -> None:
     """List the threads, oldest first.
 
@@ -293,8 +288,7 @@ def _info_json(info: ThreadInfo) -> values.JsonObject:
     "--at", "at_seq", type=click.IntRange(min=0), metavar="SEQ", help="The last entry to share (default: all)."
 )
 @click.option("--name", help="The new thread's name (default: THREAD@SEQ).")
-@db_option
-@json_option
+@db_json_options
 def fork(thread: str, at_seq: int | None, name: str | None, db: Place | None, as_json: bool) -> None:
     """Make a thread that shares history with THREAD.
 
@@ -312,8 +306,7 @@ def fork(thread: str, at_seq: int | None, name: str | None, db: Place | None, as
 
 @log.command()
 @click.argument("thread", required=False)
-@db_option
-@json_option
+@db_json_options
 def verify(thread: str | None, db: Place | None, as_json: bool) -> None:
     """Re-derive every hash, and name the first bad entry.
 
@@ -345,8 +338,7 @@ def verify(thread: str | None, db: Place | None, as_json: bool) -> None:
 @log.command()
 @click.argument("thread")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
-@db_option
-@json_option
+@db_json_options
 def delete(thread: str, yes: bool, db: Place | None, as_json: bool) -> None:
     """Delete THREAD for ever; what a fork still uses stays.
 

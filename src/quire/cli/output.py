@@ -270,6 +270,10 @@ def with_options(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return decorated
 
 
+# What most commands take: where the database is, and for whom to print.
+db_json_options = with_options(db_option, json_option)
+
+
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> None:
     """A plain table for people; numbers are right-aligned."""
     from rich.table import Table

@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from quire.cli.assemble import is_chosen, policy_from, policy_options
-from quire.cli.output import Place, console, counted, db_option, json_option, print_json, print_table
+from quire.cli.output import Place, console, counted, db_json_options, print_json, print_table
 from quire.cli.store import load_usable, open_db
 from quire.errors import CallError, NotFound
 from quire.values import Entry, JsonObject
@@ -23,8 +23,7 @@ _WIDTH = 60
 
 @click.command()
 @click.argument("thread", required=False)
-@json_option
-@db_option
+@db_json_options
 def usage(thread: str | None, as_json: bool, db: Place | None) -> None:
     """What the requests of THREAD used and cost, by model; without it, those of all threads.
 
@@ -66,8 +65,7 @@ OPTIMUM, SAME_CUTS = "hindsight optimum", ("as given", "only when full", "hindsi
 @click.command()
 @click.argument("source", metavar="THREAD|FILE")
 @policy_options
-@json_option
-@db_option
+@db_json_options
 def plan(source: str, as_json: bool, db: Place | None, **fields: object) -> None:
     """Compare policies on a finished thread: tokens, reuse, cost, cuts on a time line.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from quire.cli.output import Place, counted, db_option, echo, json_option, print_json, print_table, shortened
+from quire.cli.output import Place, counted, db_json_options, echo, print_json, print_table, shortened
 from quire.cli.store import NO_MODEL, embedder, open_db, open_records
 from quire.errors import CallError
 from quire.log import now_ms
@@ -42,8 +42,7 @@ if TYPE_CHECKING:
 )
 @click.option("--explain", is_flag=True, help="Show the parts of each score.")
 @click.option("--words", "words_only", is_flag=True, help="Search by words alone, without the embedding model.")
-@json_option
-@db_option
+@db_json_options
 def recall(
     text: str,
     k: int,
@@ -156,8 +155,7 @@ _WORK = ("words", "meaning", "records")
 @click.command(name="index")
 @click.option("--rebuild", is_flag=True, help="Throw the index away and make it again from the log.")
 @click.option("--words", "words_only", is_flag=True, help="Words alone, without the embedding model.")
-@json_option
-@db_option
+@db_json_options
 def index(rebuild: bool, words_only: bool, as_json: bool, db: Place | None) -> None:
     """Bring the search index up to date; can be stopped at any moment and goes on where it was.
 

@@ -14,9 +14,8 @@ from quire.cli.output import (
     called,
     confirm_deletion,
     counted,
-    db_option,
+    db_json_options,
     echo,
-    json_option,
     print_json,
     print_table,
     print_text,
@@ -126,8 +125,7 @@ def record() -> None:
 @click.argument("file", required=False)
 @click.option("--schema", "schema_name", help="Its schema, such as user.message.v1.")
 @_fields
-@db_option
-@json_option
+@db_json_options
 def create(file: str | None, db: Place | None, as_json: bool, **fields: Any) -> None:
     """Keep a new record, from FILE (or - for stdin) and the options; consumers it concerns get a new context.
 
@@ -169,8 +167,7 @@ def _draft(given: JsonObject, now: int) -> Record:
 @click.argument("file", required=False)
 @click.option("--version", type=int, required=True, help="The version you saw; another one there is a conflict.")
 @_fields
-@db_option
-@json_option
+@db_json_options
 def update(id: str, file: str | None, version: int, db: Place | None, as_json: bool, **fields: Any) -> None:
     """Change what is given of a record; the rest stays. Consumers it concerns get a new context.
 
@@ -198,8 +195,7 @@ def update(id: str, file: str | None, version: int, db: Place | None, as_json: b
 @click.argument("id")
 @click.option("--version", type=int, help="Only if it still is this version.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
-@db_option
-@json_option
+@db_json_options
 def delete(id: str, version: int | None, yes: bool, db: Place | None, as_json: bool) -> None:
     """Delete a record for ever, with all its versions.
 
@@ -226,8 +222,7 @@ def _agreed(seen: Record, version: int | None) -> int:
 
 @record.command(short_help="Make or renew the record of all tools.")
 @click.argument("file", required=False)
-@db_option
-@json_option
+@db_json_options
 def catalog(file: str | None, db: Place | None, as_json: bool) -> None:
     """Make or renew the tool.catalog.v1 record, from the tools in FILE or from the tool.v1 records.
 
@@ -251,8 +246,7 @@ def catalog(file: str | None, db: Place | None, as_json: bool) -> None:
 
 
 @record.command()
-@db_option
-@json_option
+@db_json_options
 def purge(db: Place | None, as_json: bool) -> None:
     """Remove the records whose time has passed.
 
@@ -269,8 +263,7 @@ def purge(db: Place | None, as_json: bool) -> None:
 @click.argument("id")
 @click.option("--full", is_flag=True, help="All of it, without applying its hints.")
 @click.option("--version", type=int, help="An older version.")
-@db_option
-@json_option
+@db_json_options
 def get(id: str, full: bool, version: int | None, db: Place | None, as_json: bool) -> None:
     """Print a record as a model sees it: its hints applied, or an error beside the context as it is.
 
@@ -297,8 +290,7 @@ _filters = with_options(
 @_filters
 @click.option("--owner", default="", help="Only of this owner.")
 @click.option("--limit", type=click.IntRange(min=0), help="Only the last so many.")
-@db_option
-@json_option
+@db_json_options
 def list_(
     tags: tuple[str, ...], schema_name: str, owner: str, limit: int | None, db: Place | None, as_json: bool
 ) -> None:
@@ -320,8 +312,7 @@ def list_(
 @_filters
 @click.option("--include-context", is_flag=True, help="Print what they hold, hints applied.")
 @words_option
-@db_option
-@json_option
+@db_json_options
 def search(
     q: str,
     nn: int,
@@ -354,8 +345,7 @@ def search(
 
 @record.command()
 @click.argument("id")
-@db_option
-@json_option
+@db_json_options
 def history(id: str, db: Place | None, as_json: bool) -> None:
     """Show every version of a record, oldest first.
 
@@ -380,8 +370,7 @@ def history(id: str, db: Place | None, as_json: bool) -> None:
 @click.option("--context-only", is_flag=True, help="Leave out the request: print the formatted_context alone.")
 @click.option("--dry-run", is_flag=True, help="Keep nothing: do not touch the consumer's context record.")
 @words_option
-@db_option
-@json_option
+@db_json_options
 def build(
     consumer: str,
     request: str | None,

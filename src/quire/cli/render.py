@@ -16,7 +16,7 @@ from quire.cli.output import (
     Place,
     answer,
     console,
-    db_option,
+    db_json_options,
     in_line,
     json_option,
     print_bytes,
@@ -57,8 +57,7 @@ class RequestAt(msgspec.Struct, frozen=True):
 @click.option("--budget", type=click.IntRange(1), help="Tokens one request may hold (default: the model's window).")
 @click.option("--marks/--no-marks", default=True, show_default=True, help="Place cache marks.")
 @click.option("--bytes", "as_bytes", is_flag=True, help="Print the prefix bytes that a cache compares.")
-@json_option
-@db_option
+@db_json_options
 def render(
     source: str,
     provider: str | None,

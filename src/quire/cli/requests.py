@@ -20,7 +20,6 @@ from quire.cli.output import (
     provider_and_model,
     read_text,
     styled,
-    value_of,
     value_or_lines,
 )
 from quire.errors import CallError, FormatError
@@ -70,7 +69,7 @@ def lint(file: str, provider: str | None, model: str | None, as_json: bool) -> N
 
     if provider is None and ":" in (model or ""):
         provider, model = provider_and_model(provider, model)
-    reports = list(_reports(_linted(read_text(file), file), provider, model))
+    reports = list(_reports(_numbered(file), provider, model))
     if as_json:
         print_json(msgspec.to_builtins(reports))
     else:
@@ -79,13 +78,14 @@ def lint(file: str, provider: str | None, model: str | None, as_json: bool) -> N
         raise SystemExit(1)
 
 
-def _linted(text: str, file: str) -> Iterator[tuple[int, Any]]:
-    """One JSON value, or JSON lines; a JSON array of requests counts as many."""
-    whole, lines = value_or_lines(text, called(file), "request")
+def _numbered(file: str) -> Iterator[tuple[int, Any]]:
+    """One JSON value as number 0; or JSON lines, or a JSON array of requests, each with its number from 1."""
+    text = read_text(file)
+    whole, lines = value_or_lines(text, called(file), "request") if text.strip() else ([], None)
     if lines is not None:
         yield from lines
     elif whole == []:
-        raise FormatError(f"{called(file)} holds no request", hint="Give one request, or one a line.")
+        raise FormatError(f"{called(file)} holds no request", hint="Write one request a line.")
     elif isinstance(whole, list):
         yield from enumerate(whole, start=1)
     else:
@@ -181,9 +181,7 @@ def simulate(file: str, provider: str | None, model: str | None, with_marks: boo
       quire simulate requests.jsonl -p openai -m gpt-5.6 --mark --json
     """
     provider, model = provider_and_model(provider, model)
-    requests = list(_requests(read_text(file), file, provider, model or None))
-    if not requests:
-        raise FormatError(f"{called(file)} holds no request", hint="Write one request a line.")
+    requests = list(_requests(file, provider, model or None))
     predicted = _predict(requests, provider, with_marks)
     if as_json:
         print_json(_json(provider, requests, predicted))
@@ -211,13 +209,13 @@ def _predict(requests: list[Timed], provider: str, with_marks: bool) -> list[Pre
     return out
 
 
-def _requests(text: str, file: str, provider: str, model: str | None) -> Iterator[Timed]:
+def _requests(file: str, provider: str, model: str | None) -> Iterator[Timed]:
     from quire.providers.rules import malformed
     from quire.providers.wires import wire_of
 
     at_ms = 0
-    for line, value in _values(text, file):
-        given = value if isinstance(value, dict) else {}
+    for number, value in _numbered(file):
+        line, given = number or 1, value if isinstance(value, dict) else {}
         body = next((given[name] for name in ("request", "body") if isinstance(given.get(name), dict)), given)
         if wrong := malformed(body, provider, model):
             wire = wire_of(provider, body).name
@@ -239,16 +237,6 @@ def _time(given: JsonObject, file: str, line: int, otherwise: int) -> int:
             f"{called(file)}: {said!r} is no time", line=line, column=1, hint='"at" is in milliseconds: {"at": 1000}.'
         )
     return int(said)
-
-
-def _values(text: str, file: str) -> Iterator[tuple[int, Any]]:
-    """The JSON values of the lines; an array in the file counts as one line each."""
-    if text.lstrip().startswith("["):
-        yield from enumerate(value_of(text, called(file)), start=1)
-        return
-    for number, line in enumerate(text.split("\n"), start=1):
-        if line.strip():
-            yield number, value_of(line, called(file), number, "Write one request a line.")
 
 
 _AMOUNTS = ("read", "write_5m", "write_1h", "plain")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quire.cli.attachments import attached_items, linked_items, note_items, question, question_options
-from quire.cli.output import Place, PlainScreen, counted, db_option, echo, json_option, print_json, print_table
+from quire.cli.output import Place, PlainScreen, counted, db_json_options, echo, print_json, print_table
 from quire.cli.runner import (
     Connection,
     Equipment,
@@ -63,8 +63,7 @@ def report(outcome: Outcome, target: str, as_json: bool, sources: str = "") -> N
 @question_options
 @model_options
 @runner_options
-@db_option
-@json_option
+@db_json_options
 def run(
     thread: str,
     text: str | None,
@@ -134,8 +133,7 @@ def _mention_interrupted(store: Store, thread: str) -> None:
 @runner_options
 @click.option("--list", "only_list", is_flag=True, help="Only show what is still to be done; change nothing.")
 @click.option("--rerun", is_flag=True, help="Run a call again that may have run already.")
-@db_option
-@json_option
+@db_json_options
 def resume(
     thread: str,
     model: str | None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quire.cli.attachments import Attached, attached_items
-from quire.cli.output import Place, db_option, echo, json_option, print_json, print_table, read_text
+from quire.cli.output import Place, db_json_options, echo, print_json, print_table, read_text
 from quire.cli.store import open_db
 from quire.errors import CallError, NotFound
 from quire.values import ITEM_TYPES, Item
@@ -140,8 +140,7 @@ def _check(action: str, names: Sequence[str], given: dict[str, Any]) -> None:
 @click.option("--max-items", type=int, help="Hold at most so many items, 1 to 1000; the oldest go.")
 @click.option("--max-tokens", type=int, help="Hold at most so many tokens in all; 0 for no limit.")
 @click.option("--max-item-tokens", type=int, help="Take items of at most so many tokens; 0 for no limit.")
-@db_option
-@json_option
+@db_json_options
 def window(thread: str, action: str, names: tuple[str, ...], db: Place | None, as_json: bool, **given: Any) -> None:
     """Show or change the window of THREAD: the items that join every turn until they are removed or evicted.
 
