@@ -24,12 +24,12 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
-from quire.assemble import Assembly, Built
+from quire import Assembly, Request, Thread, open_store
+from quire.assemble import Built
 from quire.log.sqlite import SqliteStore
 from quire.providers import Rendering
 from quire.testing import emulator, postgres_server
-from quire.thread import Thread, open_store
-from quire.values import Prompt, Request
+from quire.values import Prompt
 from toolbox import close_opened
 from warm_quire import warm_quire
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 import quire
+from quire import Reply, Usage
 from quire.errors import CallError
 from quire.items import from_image
-from quire.values import Reply, Usage
 from toolbox import closed_later
 
 TARGET = "openai-chat:gpt-5"

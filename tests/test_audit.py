@@ -10,9 +10,8 @@ import pytest
 
 import planted
 from planted import PLANTS, WIRES, Body, conversation, played, words, wrong
+from quire import QuireError, Usage
 from quire.audit import SentCall, audit, read_calls
-from quire.errors import QuireError
-from quire.values import Usage
 from toolbox import invoke, run
 
 MODEL = "claude-opus-5-5"

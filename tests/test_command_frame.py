@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from quire import __version__, providers, values
+from quire import __version__, open_store, providers, values
 from quire.archive.sessions import STORES
 from quire.cli import convert
-from quire.thread import open_store
 from toolbox import QUIRE, invoke, on_terminal, run
 
 

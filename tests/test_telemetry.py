@@ -19,11 +19,9 @@ from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
-from quire import Thread, Usage, values
+from quire import Reply, Thread, Usage, open_store, values
 from quire.telemetry import Telemetry, watched
 from quire.testing import emulator
-from quire.thread import open_store
-from quire.values import Reply
 from toolbox import QuietHandler, in_background
 
 MODEL = "anthropic:claude-opus-4-6"

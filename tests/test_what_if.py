@@ -2,11 +2,10 @@
 
 import pytest
 
-from quire import Policy, call, respond, result, system, user
+from quire import Entry, Policy, call, respond, result, system, user
 from quire.audit.what_if import POLICIES, recorded, what_if
 from quire.cli.plan import measure
 from quire.thread_state import policy_for
-from quire.values import Entry
 from toolbox import many_words
 
 OPUS = "anthropic:claude-opus-5-5"

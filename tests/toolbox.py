@@ -22,8 +22,8 @@ from click.testing import CliRunner, Result
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from quire import values
-from quire.assemble import Built, Policy, Refused, requests
+from quire import Entry, Policy, Thread, requests, values
+from quire.assemble import Built, Refused
 from quire.cli.main import quire
 from quire.log.entries import encode_lines
 from quire.log.sqlite import SqliteStore
@@ -33,8 +33,7 @@ from quire.send.cycle import Outcome
 from quire.send.cycle import run as run_cycle
 from quire.send.transport import close
 from quire.send.turn import CHAT, Runner
-from quire.thread import Thread
-from quire.values import Entry, JsonObject
+from quire.values import JsonObject
 
 
 def invoke(*words: object, stdin: str | bytes | None = None, code: int = 0, **env: str) -> Result:

@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire import values
+from quire import Entry, Item, values
 from quire.archive import (
     AttachedNames,
     Chat,
@@ -28,7 +28,6 @@ from quire.errors import CallError, FormatError, NotFound
 from quire.items import from_file, from_url, identity, item
 from quire.log.entries import check, encode_lines
 from quire.log.sqlite import SqliteStore
-from quire.values import Entry, Item
 from toolbox import SCALARS, fewer, json_of, note
 
 AT = 1_737_972_000_000  # 2025-01-27 10:00:00 UTC

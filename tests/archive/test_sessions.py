@@ -14,11 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import shared_data
-from quire import providers
+from quire import QuireError, Thread, providers
 from quire.archive.sessions import STORES, conversations, files_under, recognised, source_file
-from quire.errors import FormatError, QuireError
+from quire.errors import FormatError
 from quire.testing import MemoryStore
-from quire.thread import Thread
 from quire.values import JsonObject
 from toolbox import fewer, invoke, run
 

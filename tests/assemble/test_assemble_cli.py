@@ -5,12 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from quire import values
-from quire.assemble import Assembly, Policy
+from quire import Assembly, Entry, Policy, QuireError, values
 from quire.entry import chain
-from quire.errors import CallError, QuireError
+from quire.errors import CallError
 from quire.log.entries import encode_lines
-from quire.values import Entry
 from toolbox import run, written
 
 pytestmark = pytest.mark.moves_prefix(reason="small budgets, to see rebases")

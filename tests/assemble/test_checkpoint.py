@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from thread_strategies import any_thread, items, logs, policies
 
+from quire import Assembly, Entry, Policy, Reply, Thread, Usage, open_store, render, thread_state, values
 from quire import thread as threads
-from quire import thread_state, values
-from quire.assemble import Assembly, Built, Policy, Refused, checkpoint
+from quire.assemble import Built, Refused, checkpoint
 from quire.assemble.checkpoint import Checkpoint
 from quire.assemble.summary import Leaving, extract
 from quire.entry import chain
@@ -21,11 +21,8 @@ from quire.log.entries import usable
 from quire.log.sqlite import SqliteStore
 from quire.log.store import Store
 from quire.observe import Sending
-from quire.providers import render
 from quire.testing import MemoryStore
-from quire.thread import Thread, open_store
 from quire.thread_state import EarlierFolds, SentTurns, requests_under
-from quire.values import Entry, Reply, Usage
 from toolbox import fewer, many_words, note
 
 pytestmark = pytest.mark.moves_prefix(reason="small budgets, and several folds of one thread", everywhere=True)

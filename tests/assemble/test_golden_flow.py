@@ -2,10 +2,9 @@
 
 import pytest
 
-from quire import values
-from quire.assemble import Built, Policy, requests
+from quire import Policy, render, requests, values
+from quire.assemble import Built
 from quire.assemble.fit import messages_of, segment, system_text
-from quire.providers import render
 
 SPEC = {
     "id": "Piano Lessons/project-spec.md",

@@ -9,14 +9,13 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from thread_strategies import agent_threads, threads
 
-from quire import values
-from quire.assemble import DROP_ONLY, Assembly, Policy, reused_tokens
+from quire import Assembly, Entry, Policy, values
+from quire.assemble import DROP_ONLY, reused_tokens
 from quire.assemble.hindsight import numbered, optimum, trail
 from quire.assemble.policy import When
 from quire.assemble.rebase_decision import Rent
 from quire.cli.plan import measure
 from quire.errors import BudgetError
-from quire.values import Entry
 from toolbox import fewer
 
 pytestmark = pytest.mark.moves_prefix(reason="policies are compared by the cuts they make")

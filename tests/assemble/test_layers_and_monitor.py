@@ -5,16 +5,15 @@ import itertools
 import msgspec
 import pytest
 
-from quire import Policy, values
-from quire.assemble import Built, requests
+from quire import Policy, Reply, Thread, Usage, open_store, requests, values
+from quire.assemble import Built
 from quire.assemble.fit import enclose, envelope, layer, layer_tokens, segment
 from quire.assemble.summary import sections, truncate
 from quire.assemble.user_message import block
 from quire.entry import sha256_hex
 from quire.items import identity
 from quire.observe import MovedLayer, chat_messages, watch
-from quire.thread import Thread, open_store
-from quire.values import Envelope, JsonObject, Reply, Usage
+from quire.values import Envelope, JsonObject
 from toolbox import closed_later
 
 ITEM = {"id": "a.md", "type": "text", "content": "alpha", "metadata": {"source": "note", "path": "a.md"}}

@@ -2,9 +2,8 @@
 
 import pytest
 
-from quire import values
-from quire.assemble import Policy
-from quire.values import Entry, LeftOut
+from quire import Entry, Policy, values
+from quire.values import LeftOut
 from toolbox import built, note
 
 pytestmark = pytest.mark.moves_prefix(reason="what is left out leaves at a rebase")

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import quire
-from quire import Policy, Reply, Thread, Usage, values
-from quire.assemble import Assembly
+from quire import Assembly, Entry, Policy, Reply, Thread, Usage, open_store, values
 from quire.assemble.rebase_decision import effective
 from quire.assemble.state import fit
 from quire.cli.main import quire as cli
@@ -21,10 +20,9 @@ from quire.entry import chain
 from quire.observe import Observer, Received, Sending, ShortEpochs
 from quire.providers.simulate import Simulator
 from quire.testing import MemoryStore
-from quire.thread import open_store
 from quire.thread_state import policy_for
 from quire.tokens import counter
-from quire.values import Entry, JsonObject
+from quire.values import JsonObject
 from toolbox import closed_later, fewer
 
 TARGET = "anthropic:claude-opus-5-5"

@@ -2,10 +2,9 @@
 
 import pytest
 
-from quire import Policy, providers, values
-from quire.assemble import Assembly, requests
+from quire import Assembly, Entry, Policy, providers, requests, values
 from quire.entry import chain
-from quire.values import Entry, JsonObject
+from quire.values import JsonObject
 
 TARGET = "anthropic:claude-opus-5-5"
 _SENT = {"kind": "sent", "provider": "anthropic", "model": "claude-opus-5-5", "request_sha256": "", "segments": []}

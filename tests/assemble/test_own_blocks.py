@@ -10,14 +10,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from quire import Assembly, Policy, Thread, Usage, providers, values
+from quire import Assembly, Policy, Reply, Thread, Usage, open_store, providers, values
 from quire.assemble.user_message import whole_text
 from quire.entry import chain
 from quire.recall import Recall
 from quire.recall.placement import recall_tool
-from quire.thread import open_store
 from quire.tokens import IMAGE_TOKENS, counter
-from quire.values import JsonObject, Reply
+from quire.values import JsonObject
 from toolbox import closed_later, fewer, run
 
 CLAUDE, GPT, GEMINI, NOVA = (

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from thread_strategies import any_thread, logs, policies
 
-from quire import values
-from quire.assemble import Assembly, Built, Policy, Refused, requests
+from quire import Assembly, Entry, Policy, requests, values
+from quire.assemble import Built, Refused
 from quire.assemble.messages import handle_of
 from quire.assemble.rebase import PINNED_HEADING
 from quire.assemble.user_message import block, entry_text, normal
@@ -22,7 +22,7 @@ from quire.errors import BudgetError
 from quire.items import identity
 from quire.log.sqlite import SqliteStore
 from quire.recall.placement import original
-from quire.values import Entry, JsonObject
+from quire.values import JsonObject
 from toolbox import fewer, note, talk, text_of
 
 pytestmark = pytest.mark.moves_prefix(reason="pins are about rebases")

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from quire import values
-from quire.assemble import DROP_ONLY, Assembly, Built, Policy, requests, reused_tokens
+from quire import Assembly, Entry, Policy, render, requests, values
+from quire.assemble import DROP_ONLY, Built, reused_tokens
 from quire.assemble.fit import enclose
 from quire.assemble.messages import handle_of
 from quire.assemble.rebase import PINNED_HEADING, SUMMARY_HEADING
@@ -15,9 +15,8 @@ from quire.assemble.summary import Leaving
 from quire.entry import chain
 from quire.errors import BudgetError, DataError
 from quire.observe import chat_messages
-from quire.providers import render
 from quire.tokens import counter, tools_tokens
-from quire.values import Entry, Result
+from quire.values import Result
 from toolbox import built, note, talk
 
 pytestmark = pytest.mark.moves_prefix(reason="every test here makes a rebase")

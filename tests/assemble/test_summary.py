@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire import values
-from quire.assemble import Assembly, Built, Policy, requests
+from quire import Assembly, Entry, Policy, requests, values
+from quire.assemble import Built
 from quire.assemble.summary import (
     Leaving,
     Line,
@@ -23,7 +23,7 @@ from quire.assemble.summary import (
 from quire.assemble.telling import likelihood, telling, telling_behind
 from quire.entry import chain
 from quire.tokens import counter
-from quire.values import Entry, Text
+from quire.values import Text
 from toolbox import fewer
 
 flat = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Zs", "Zl", "Zp"]), min_size=1)

@@ -7,15 +7,14 @@ from pathlib import Path
 import pytest
 
 import quire
-from quire import providers
-from quire.assemble import Built, Policy, requests
+from quire import Entry, Policy, Request, Thread, open_store, providers, requests
+from quire.assemble import Built
 from quire.assemble.fit import enclose
 from quire.entry import sha256_hex
 from quire.errors import CallError
 from quire.observe import chat_messages
-from quire.thread import Thread, open_store
 from quire.thread_state import policy_for
-from quire.values import Entry, JsonObject, Request
+from quire.values import JsonObject
 from toolbox import closed_later, run
 
 TARGET = "anthropic:claude-opus-5-5"

@@ -4,8 +4,7 @@ from itertools import chain
 
 from hypothesis import strategies as st
 
-from quire import Policy, values
-from quire.values import Entry
+from quire import Entry, Policy, values
 
 words = st.text(st.sampled_from("ab cd\n`<>/#\\é中"), max_size=40)
 long = st.integers(1, 32).map(lambda n: "\n".join(f"line {i} of the long result" for i in range(n)))

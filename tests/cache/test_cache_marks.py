@@ -13,17 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import shared_data
-from quire import assemble, values
-from quire.assemble import Built, Policy
+from quire import Entry, Policy, Reply, Request, Thread, Usage, assemble, open_store, render, validate, values
+from quire.assemble import Built
 from quire.entry import chain
-from quire.providers import import_, marked, marker, render, rendering
+from quire.providers import import_, marked, marker, rendering
 from quire.providers.cache_marks import Marker, Pauses, lives, mark
 from quire.providers.models import ModelInfo, model_info
 from quire.providers.prefix import prefix_bytes
-from quire.providers.rules import errors, validate
+from quire.providers.rules import errors
 from quire.providers.simulate import Simulator, blocks
-from quire.thread import Thread, open_store
-from quire.values import Entry, JsonObject, Prompt, Reply, Request, Usage
+from quire.values import JsonObject, Prompt
 from toolbox import fewer, many_words
 
 TARGETS = (

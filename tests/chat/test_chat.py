@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from quire import values
+from quire import Entry, open_store, values
 from quire.archive import load
 from quire.cli.chat import chat
 from quire.cli.chat_commands import totals
@@ -30,8 +30,7 @@ from quire.providers.simulate.blocks import Shares
 from quire.providers.simulate.prefix_caches import StepCache
 from quire.send.events import Event
 from quire.testing import Cut, Refuse, emulator
-from quire.thread import open_store
-from quire.values import Call, Entry, JsonObject
+from quire.values import Call, JsonObject
 
 # A server that speaks the plainest of the formats, reached without any SDK.
 TARGET = "vllm:some-model"

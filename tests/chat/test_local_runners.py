@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import pytest
 
+from quire import Thread
 from quire.errors import MissingPart
 from quire.notes.index import NoteIndex
 from quire.notes.vault import Vault
@@ -16,7 +17,6 @@ from quire.send.runners import agent, chat, planned, project, qa
 from quire.send.tools import tool
 from quire.send.turn import Limits
 from quire.send.weights import faster
-from quire.thread import Thread
 from toolbox import carry_out
 
 pytestmark = pytest.mark.xdist_group("local")

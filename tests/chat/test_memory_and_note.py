@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from quire import Thread, open_store
 from quire.cli.runner import RUNNERS
 from quire.log.sqlite import SqliteStore
 from quire.notes.index import NoteIndex
@@ -16,7 +17,6 @@ from quire.records import Records
 from quire.send import runners
 from quire.send.turn import Runner
 from quire.testing import emulator
-from quire.thread import Thread, open_store
 from quire.values import JsonObject
 from toolbox import carry_out, closed_later, invoke
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from quire import values
+from quire import Entry, Thread, values
 from quire.notes.index import NoteIndex
 from quire.notes.vault import Vault
 from quire.send.builtin import builtin
@@ -18,8 +18,7 @@ from quire.send.runners import PLANNER, agent, chat, plan_schema, planned, proje
 from quire.send.tools import Toolbox, tool
 from quire.send.turn import Limits, Runner, attached
 from quire.testing import Emulator, emulator
-from quire.thread import Thread
-from quire.values import Call, Entry, JsonObject, Text, Think
+from quire.values import Call, JsonObject, Text, Think
 from toolbox import carry_out
 
 pytestmark = [pytest.mark.xdist_group("sdk"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]

@@ -7,10 +7,7 @@ from typing import Any
 
 import pytest
 
-from quire import values
-from quire.assemble import Policy
-from quire.thread import Thread, open_store
-from quire.values import Entry, Reply, Request, Usage
+from quire import Entry, Policy, Reply, Request, Thread, Usage, open_store, values
 from toolbox import closed_later, run, written
 
 pytestmark = pytest.mark.moves_prefix(reason="the policy changes on the way")

@@ -6,12 +6,8 @@ from typing import Any
 
 import pytest
 
-from quire import Reply, Thread, Usage, values
-from quire.assemble import Assembly, Policy
+from quire import Assembly, Entry, Policy, QuireError, Reply, Thread, Usage, open_store, values
 from quire.entry import chain
-from quire.errors import QuireError
-from quire.thread import open_store
-from quire.values import Entry
 from toolbox import closed_later, invoke, note, run, written
 
 pytestmark = pytest.mark.moves_prefix(reason="what moves the prefix is to be named")

@@ -13,16 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from entry_strategies import json_values
-from quire import providers
-from quire.assemble import Built, Policy, unsent
+from quire import Entry, Policy, QuireError, providers
+from quire.assemble import Built, unsent
 from quire.cli.plan import measure
 from quire.entry import chain
-from quire.errors import QuireError
 from quire.formats import replay
 from quire.log.entries import check, usable
 from quire.observe import chat_messages, compare
 from quire.thread_state import policies, requests_under
-from quire.values import Entry
 from toolbox import Place, fewer, run
 
 pytestmark = pytest.mark.moves_prefix(reason="hostile entries move what they like")

@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from quire.assemble import Policy
+from quire import Entry, Policy, Thread, open_store
 from quire.cli.main import quire
 from quire.errors import CallError
 from quire.testing import Refuse, emulator
-from quire.thread import Thread, open_store
-from quire.values import Entry, JsonObject
+from quire.values import JsonObject
 
 TARGET = "vllm:some-model"
 Command = Callable[..., Result]

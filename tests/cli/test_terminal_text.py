@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from conftest import ROOT
-from quire import values
+from quire import Entry, open_store, values
 from quire.cli.output import shown
 from quire.testing import Emulator, Refuse, emulator
-from quire.thread import open_store
-from quire.values import Call, Entry, JsonObject, Text
+from quire.values import Call, JsonObject, Text
 from toolbox import QUIRE, on_terminal
 
 # A window title, the screen's end, colours, a C1 command, letters turned round, a bell.

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from quire import QuireError
 from quire.cli import attachments
-from quire.errors import QuireError
 from quire.recall.meaning import find_weights
 from quire.testing import emulator
 from quire.values import JsonObject

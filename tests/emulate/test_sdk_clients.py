@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 import quire
-from quire import assemble, values
+from quire import Entry, Reply, assemble, render, values
 from quire.emulate import Emulator
 from quire.entry import chain
 from quire.errors import CallError
-from quire.providers import marked, parse_reply, render, sdk_kwargs, stream
+from quire.providers import marked, parse_reply, sdk_kwargs, stream
 from quire.providers.simulate import Simulator
 from quire.testing import Cut, Refuse, emulator
-from quire.values import Call, Entry, JsonObject, Reply, Text, Think
+from quire.values import Call, JsonObject, Text, Think
 from toolbox import closed_later
 
 pytestmark = [pytest.mark.xdist_group("sdk"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]

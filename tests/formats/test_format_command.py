@@ -9,8 +9,8 @@ import pytest
 from format_values import entries
 from hypothesis import given, settings
 
+from quire import QuireError
 from quire.cli.render import FORMATS
-from quire.errors import QuireError
 from toolbox import invoke
 
 

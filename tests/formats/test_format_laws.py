@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import TRACES, traces
-from quire import providers
-from quire.errors import FormatError, QuireError
+from quire import QuireError, providers
+from quire.errors import FormatError
 from quire.formats import Marks, clean, json_, markdown, protocol_stream, replay, well_formed, xml
 
 

@@ -4,11 +4,10 @@ import pytest
 from format_texts import MARKDOWN, texts
 from hypothesis import given
 
+from quire import Item, Window
 from quire.errors import CallError, FormatError
 from quire.formats import markdown
 from quire.formats.markdown import Markdown, MarkdownItem
-from quire.items import Window
-from quire.values import Item
 
 
 def shown(item: dict, **options: object) -> str:

@@ -8,11 +8,11 @@ from format_values import entries, replays
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from quire import Entry, attach, call, note, respond, result, system, think, user
 from quire.errors import CallError, FormatError
 from quire.formats import protocol_stream, replay
 from quire.formats.protocol_stream import ProtocolEvent, ProtocolStream
 from quire.formats.replay import Replay, ReplayedCall, ReplayedThought, Respond, User
-from quire.values import Entry, attach, call, note, respond, result, system, think, user
 
 LAST = [user("q"), respond("a")]
 

@@ -8,9 +8,9 @@ import pytest
 from format_values import windows
 from hypothesis import given
 
+from quire import Window
 from quire.errors import FormatError
 from quire.formats import json_, xml
-from quire.items import Window
 
 
 @given(windows)

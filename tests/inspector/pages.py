@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 
 import quire
-from quire.assemble import Policy
+from quire import Entry, Policy, Reply, Thread, Usage
 from quire.entry import chain
 from quire.log.sqlite import SqliteStore
-from quire.thread import Thread
-from quire.values import Entry, Reply, Usage
 
 MODEL = "anthropic:claude-opus-5-5"
 CHROMIUM = Path("/usr/bin/chromium")

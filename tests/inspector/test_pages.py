@@ -16,14 +16,13 @@ from pages import HOSTILE, MODEL, chromium, hostile, recorded, session
 
 import quire
 from conftest import ROOT
-from quire.assemble import Policy
+from quire import Policy, open_store
 from quire.server.app import Running
 from quire.server.inspector import page as page_of
 from quire.server.inspector import report
 from quire.server.service import Service, ServiceLimits
 from quire.server.views import ThreadView
 from quire.testing import Slow, emulator
-from quire.thread import open_store
 from quire.values import Call, Text
 from toolbox import until
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pages import MODEL, recorded, session
 
 from conftest import ROOT
-from quire.assemble import Policy
+from quire import Policy
 from quire.audit import audit
 from quire.errors import CallError
 from quire.log.entries import encode_lines

@@ -6,11 +6,9 @@ from pathlib import Path
 import pytest
 
 import quire
-from quire import Policy, Thread
-from quire.errors import QuireError
+from quire import Item, Policy, QuireError, Thread
 from quire.formats import markdown
 from quire.items import from_error, from_file, from_region, from_symbol, from_url
-from quire.values import Item
 from toolbox import invoke, note, run
 
 TARGET = "openai-chat:gpt-5"

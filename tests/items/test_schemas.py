@@ -9,10 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from quire import values
+from quire import QuireError, Window, values
 from quire.cli.render import NAMES
-from quire.errors import QuireError
-from quire.items import Window
 from quire.log.entries import check
 from quire.values import item_json
 from toolbox import invoke

@@ -8,9 +8,9 @@ from textwrap import dedent
 import pytest
 
 import quire.items.window as some_module
+from quire import Item
 from quire.errors import CallError, FormatError, MissingPart, NotFound
 from quire.items import from_symbol
-from quire.values import Item
 
 PYTHON = '''\
 """Docs."""

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from quire import Item, Window, count
 from quire.errors import BudgetError, CallError, FormatError, NotFound
-from quire.items import Window, item
-from quire.tokens import count
-from quire.values import ITEM_TYPES, Item
+from quire.items import item
+from quire.values import ITEM_TYPES
 from toolbox import fewer
 
 

@@ -8,18 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from entry_strategies import bodies, json_values
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire import values
+from entry_strategies import bodies, json_values
+from quire import Entry, QuireError, attach, call, user, values
 from quire.entry import entry_id
-from quire.errors import CallError, DamageError, NotFound, QuireError, VersionError
+from quire.errors import CallError, DamageError, NotFound, VersionError
 from quire.log.connection import MIGRATIONS, connect, migrate
 from quire.log.entries import check, encode_body, usable
 from quire.log.sqlite import SqliteStore
 from quire.log.verify import OWNERS, salvage
-from quire.values import Entry, attach, call, user
 from toolbox import fewer
 
 TRIGGERS = ("entries_never_change", "entries_never_go_alone", "entries_only_at_the_end")

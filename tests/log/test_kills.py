@@ -11,8 +11,8 @@ from time import perf_counter
 
 import pytest
 
+from quire import Entry
 from quire.log.sqlite import SqliteStore
-from quire.values import Entry
 
 KILLS = 200
 NURSERY = Path(__file__).with_name("nursery.py")

@@ -15,13 +15,12 @@ from pathlib import Path
 import pytest
 
 import quire
-from quire import values
+from quire import Thread, open_store, values
 from quire.errors import ConflictError
 from quire.log import connection
 from quire.log.sqlite import SqliteStore
 from quire.log.store import Store
 from quire.send.tools import in_thread
-from quire.thread import Thread, open_store
 
 # Each writer opens the file itself (at first none exists), waits for nobody, and appends to its own thread,
 # and to a common one under expected_seq, reading again whenever someone was first.

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from entry_strategies import bodies
 from hashed_words import HashedWords
-from quire import values
+from quire import Entry, Thread, open_store, values
 from quire.entry import chain
 from quire.errors import CallError, ConflictError, FormatError, NotFound
 from quire.log.entries import check
@@ -33,8 +33,7 @@ from quire.server.app import Running
 from quire.server.remote_store import HttpStore
 from quire.server.service import Service
 from quire.testing import MemoryStore, emulator
-from quire.thread import Thread, open_store
-from quire.values import Call, Entry, JsonObject, Text
+from quire.values import Call, JsonObject, Text
 from toolbox import new_tenant, texts, users
 
 TARGET = "anthropic:claude-opus-5-5"

@@ -11,10 +11,10 @@ import msgspec
 import pytest
 from behind import HEADERS, RULES, Watching, body, running, watching
 
+from quire import Usage
 from quire.audit import Grouping, SentCall, audit, read_calls
 from quire.server.proxy import CacheWatcher, Proxy, Watched
 from quire.testing import Cut, Refuse, Slow, emulator
-from quire.values import Usage
 from toolbox import QUIRE, run, until
 
 pytestmark = [pytest.mark.xdist_group("sdk"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]

@@ -2,14 +2,13 @@ import json
 from pathlib import Path
 
 import pytest
-from hashed_words import HashedWords
 
-from quire import values
+from hashed_words import HashedWords
+from quire import open_store, values
 from quire.cli import recall
 from quire.cli import store as records_db
 from quire.errors import CallError
 from quire.recall import meaning
-from quire.thread import open_store
 from toolbox import invoke, run
 
 

@@ -13,12 +13,11 @@ import pytest
 
 from conftest import ROOT, shared_data
 from hashed_words import HashedWords
-from quire import values
+from quire import Thread, open_store, values
 from quire.errors import MissingPart
 from quire.log.sqlite import SqliteStore
 from quire.recall import Indexer, Recall, index, meaning
 from quire.recall.meaning import MiniLM, find_weights, minilm
-from quire.thread import Thread, open_store
 
 
 @pytest.fixture

@@ -3,13 +3,12 @@
 import json
 
 import pytest
-from hashed_words import HashedWords
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from quire import thread_recall, values
-from quire.assemble import Assembly, Policy
+from hashed_words import HashedWords
+from quire import Assembly, Entry, Policy, Reply, Thread, Usage, thread_recall, values
 from quire.assemble.messages import handle_of
 from quire.entry import chain
 from quire.errors import CallError
@@ -18,9 +17,7 @@ from quire.log.sqlite import SqliteStore
 from quire.recall import RECALL_TOOL, Hit, Indexer, Recall, place, recall_tool, relevant
 from quire.recall.placement import VisibleEntries, in_prompt, shown_ahead, standing
 from quire.send.builtin import recall_tool as built_in
-from quire.thread import Thread
 from quire.tokens import counter
-from quire.values import Entry, Reply, Usage
 
 count = counter().count
 

@@ -7,19 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hashed_words import HashedWords
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire import values
+from hashed_words import HashedWords
+from quire import Entry, Thread, open_store, values
 from quire.errors import CallError, DamageError, NotFound
 from quire.log.sqlite import SqliteStore
 from quire.recall import Hit, Indexer, Query, Recall, query_for
 from quire.recall.document import KINDS, TEXT_LIMIT, document
 from quire.recall.languages import VERSION
 from quire.records import Records
-from quire.thread import Thread, open_store
-from quire.values import Entry, JsonObject
+from quire.values import JsonObject
 
 
 @pytest.fixture

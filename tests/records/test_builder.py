@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from quire import count
 from quire.errors import BudgetError, CallError
 from quire.formats import clean
 from quire.log.sqlite import SqliteStore
 from quire.records import Builder, Record, Records, config, configured, keep_catalog, react
 from quire.records.gather import Part, assembled, fit, repeated, tokens_of
 from quire.records.record import shape
-from quire.tokens import count
 from records.chatter import chatter, say
 
 

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.errors import CallError, ConflictError, DamageError, DataError, FormatError, NotFound, QuireError
+from quire import QuireError, user
+from quire.errors import CallError, ConflictError, DamageError, DataError, FormatError, NotFound
 from quire.log.sqlite import SqliteStore
 from quire.records import Match, Record, Records, Selector, catalog, keep_catalog, registered, view
-from quire.values import user
 from toolbox import SCALARS, WHOLE_TEXTS, json_of
 
 

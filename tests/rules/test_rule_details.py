@@ -6,10 +6,10 @@ import msgspec
 import pytest
 from rule_bodies import *
 
+from quire import Request, validate
 from quire.errors import CallError
-from quire.providers.rules import errors, validate
+from quire.providers.rules import errors
 from quire.providers.wires import detect
-from quire.values import Request
 
 QUESTION = {"role": "user", "content": "q"}
 

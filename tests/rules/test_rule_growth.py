@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from rule_cases import CASES, DEFAULT_MODEL
 
 import quire
+from quire import Request, call, respond, result, tools, user, validate
 from quire.errors import FormatError, RuleError
 from quire.providers.prefix import lined
-from quire.providers.rules import GrowingCheck, validate
+from quire.providers.rules import GrowingCheck
 from quire.providers.wires import wire_of
-from quire.values import Request, call, respond, result, tools, user
 from toolbox import fewer
 
 PROVIDERS = sorted({case.provider for case in CASES})

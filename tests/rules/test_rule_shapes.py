@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rule_bodies import claude, converse, defined, tool_result, tool_use, turn
 
+from quire import validate
 from quire.providers.models import data
-from quire.providers.rules import validate
 from quire.providers.rules.grammar import Grammar, kinds_of, misfits, snake
 from toolbox import Place, places, put
 

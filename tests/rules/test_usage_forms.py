@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quire import Usage
 from quire.providers.models import providers
 from quire.providers.usage import usage
-from quire.values import Usage
 from toolbox import SCALARS, json_of
 
 FORMS = [

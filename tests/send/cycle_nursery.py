@@ -14,7 +14,7 @@ from typing import Any
 
 from send_parts import CALLS, TARGETS, answered, new_thread, tool
 
-from quire import values
+from quire import Entry, Request, Thread, values
 from quire.log.sqlite import SqliteStore
 from quire.records import Records
 from quire.send import runners
@@ -25,8 +25,7 @@ from quire.send.text_protocol import TextTools
 from quire.send.tools import Tool
 from quire.send.tools import tool as make_tool
 from quire.send.turn import MESSAGES, Limits, Runner, TurnThread
-from quire.thread import Thread
-from quire.values import Entry, JsonObject, Request
+from quire.values import JsonObject
 from toolbox import carry_out
 
 SHORT = {"max_tokens": 40}

@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from quire.assemble import Policy
+from quire import Entry, Policy, Thread, result
 from quire.log.sqlite import SqliteStore
-from quire.thread import Thread
-from quire.values import Call, Entry, JsonObject, Text, result
+from quire.values import Call, JsonObject, Text
 from toolbox import closed_later
 
 # One target for each wire format; the emulator speaks for all of them.

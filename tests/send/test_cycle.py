@@ -8,15 +8,14 @@ from typing import Any
 import pytest
 from send_parts import TARGETS, WAYS, Noted, answered, new_thread, ten_calls, tool
 
-from quire import values
+from quire import Entry, Thread, values
 from quire.errors import CallError, ProviderError
 from quire.send.cycle import run
 from quire.send.events import Event
 from quire.send.transport import close
 from quire.send.turn import Limits, Runner, Turn, ask_aside
 from quire.testing import Cut, Refuse, emulator
-from quire.thread import Thread
-from quire.values import Call, Entry, Text, Think
+from quire.values import Call, Text, Think
 from toolbox import carry_out
 
 

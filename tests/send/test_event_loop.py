@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import quire
-from quire import AsyncThread, values
+from quire import AsyncThread, Thread, open_store, values
 from quire.errors import CallError
 from quire.log.sqlite import SqliteStore
 from quire.send.connect import transport_for
@@ -20,7 +20,6 @@ from quire.send.tools import Toolbox
 from quire.send.transport import close
 from quire.send.turn import Runner
 from quire.testing import emulator
-from quire.thread import Thread, open_store
 from quire.values import Call, JsonObject, Text
 
 TARGET = "anthropic:claude-opus-5-5"

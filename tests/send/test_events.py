@@ -7,15 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from send_parts import TARGETS, Noted
 
-from quire import values
+from quire import Entry, Thread, values
 from quire.errors import CallError
 from quire.log.sqlite import SqliteStore
 from quire.providers.incoming import BlockDelta
 from quire.send.events import Event, Growing, Journal, missed, read_id
 from quire.send.turn import Runner
 from quire.testing import Cut, emulator
-from quire.thread import Thread
-from quire.values import SPOKEN, Call, Entry, Text, Think
+from quire.values import SPOKEN, Call, Text, Think
 from toolbox import carry_out
 
 SAID = [Think("Let me think."), Text("One moment, please."), Call("c1", "append", {"line": 1})]

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from send_parts import new_thread
 
-from quire import values
-from quire.assemble import Policy
+from quire import Policy, Request, Usage, values
 from quire.emulate import Emulator
 from quire.errors import CallError, ProviderError
 from quire.providers.explain import CacheEvent
@@ -26,7 +25,7 @@ from quire.send.connect import CachedTransport, Retry, transport_for
 from quire.send.cycle import run
 from quire.send.transport import close
 from quire.testing import Refuse, emulator
-from quire.values import JsonObject, Request, Usage
+from quire.values import JsonObject
 from toolbox import Clock
 
 TARGET = "gemini:gemini-2.5-pro"

@@ -18,19 +18,17 @@ from cycle_nursery import SHORT
 from send_parts import CALLS, new_thread, tool
 from test_kills_amid_cycles import Nursery, Trial, nursery
 
-from quire import values
-from quire.assemble import Policy
+from quire import Policy, Thread, validate, values
 from quire.entry import sha256_hex
 from quire.errors import CallError, MissingPart, ProviderError
 from quire.log.sqlite import SqliteStore
-from quire.providers.rules import errors, validate
+from quire.providers.rules import errors
 from quire.send.local import TARGET, Front, LocalServer, announce, local_target, retract, serving_url, weights
 from quire.send.summarise import ByModel
 from quire.send.text_protocol import Completion
 from quire.send.transport import told_window
 from quire.send.turn import Runner
 from quire.send.weights import faster
-from quire.thread import Thread
 from tiny_model import tiny_model
 from toolbox import carry_out
 

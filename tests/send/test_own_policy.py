@@ -9,15 +9,13 @@ from typing import Any
 import pytest
 from send_parts import TARGETS, new_thread
 
-from quire.assemble import Policy
+from quire import Entry, Policy, Thread
 from quire.send.connect import transport_for
 from quire.send.summarise import summary_request
 from quire.send.transport import close
 from quire.send.turn import CHAT, Turn, ask_aside
 from quire.testing import emulator
-from quire.thread import Thread
 from quire.thread_state import policy_for, policy_of
-from quire.values import Entry
 from toolbox import carry_out, run
 
 TARGET = TARGETS["openai-chat"]

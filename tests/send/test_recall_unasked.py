@@ -8,18 +8,16 @@ from typing import Any
 import pytest
 from send_parts import TARGETS, new_thread, tool_results
 
-from quire import values
-from quire.assemble import Policy
+from quire import Entry, Policy, Thread, validate, values
 from quire.errors import CallError
 from quire.log.sqlite import SqliteStore
 from quire.providers.prefix import lined
-from quire.providers.rules import errors, validate
+from quire.providers.rules import errors
 from quire.send.runners import agent, chat
 from quire.send.tools import tool
 from quire.send.turn import Runner
 from quire.testing import emulator
-from quire.thread import Thread
-from quire.values import Call, Entry, JsonObject, Text
+from quire.values import Call, JsonObject, Text
 from toolbox import carry_out, many_words
 
 SMALL = Policy(budget=2400, reply=200, summary=0)

@@ -12,7 +12,7 @@ from send_parts import TARGETS, asks
 
 from conftest import ROOT
 from hashed_words import HashedWords
-from quire.assemble import Policy
+from quire import Entry, Policy, Thread, respond, user
 from quire.errors import BudgetError
 from quire.log.sqlite import SqliteStore
 from quire.records import Records
@@ -23,8 +23,7 @@ from quire.send.record_runner import SYSTEM, keep_records
 from quire.send.tools import Tool, Toolbox
 from quire.send.turn import Limits, Runner
 from quire.testing import emulator
-from quire.thread import Thread
-from quire.values import Call, Entry, JsonObject, respond, user
+from quire.values import Call, JsonObject
 from records.chatter import CONVERSATION, GOLDEN, REQUEST
 from toolbox import Clock, carry_out, closed_later, invoke
 

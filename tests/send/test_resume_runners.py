@@ -9,19 +9,18 @@ import msgspec
 import pytest
 from send_parts import TARGETS, tool_results
 
-from quire.assemble import Policy
+from quire import Entry, Policy, Thread, validate
 from quire.log.sqlite import SqliteStore
 from quire.notes.index import NoteIndex
 from quire.notes.vault import Vault
-from quire.providers.rules import errors, validate
+from quire.providers.rules import errors
 from quire.send.cycle import Decision, Outcome, look
 from quire.send.runners import PLANNER, agent, planned, qa
 from quire.send.summarise import ByModel
 from quire.send.tools import tool
 from quire.send.turn import Limits, Runner
 from quire.testing import Emulator, emulator
-from quire.thread import Thread
-from quire.values import Call, Entry, JsonObject, Text
+from quire.values import Call, JsonObject, Text
 from toolbox import carry_out
 
 TARGET = TARGETS["anthropic"]

@@ -11,16 +11,16 @@ import pytest
 from click.testing import CliRunner
 from send_parts import TARGETS, tool
 
-from quire import values
+from quire import Entry, QuireError, values
 from quire.cli.main import quire
-from quire.errors import CallError, QuireError
+from quire.errors import CallError
 from quire.log.sqlite import SqliteStore
 from quire.providers.simulate.blocks import Shares
 from quire.providers.simulate.prefix_caches import StepCache
 from quire.send import weights
 from quire.send.turn import Limits, Runner
 from quire.testing import Cut, Refuse, emulator
-from quire.values import Call, Entry, Text
+from quire.values import Call, Text
 from toolbox import invoke
 
 TARGET = TARGETS["anthropic"]

@@ -6,13 +6,11 @@ from typing import Any
 import pytest
 from send_parts import TARGETS, new_thread
 
-from quire import values
-from quire.assemble import Policy
+from quire import Policy, Thread, values
 from quire.assemble.summary import extract
 from quire.send.cycle import Outcome
 from quire.send.summarise import ByModel
 from quire.testing import Refuse, emulator
-from quire.thread import Thread
 from toolbox import carry_out
 
 TARGET = TARGETS["openai-chat"]

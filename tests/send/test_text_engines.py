@@ -9,15 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from send_parts import Noted, new_thread
 
-from quire import Thread, values
-from quire.assemble import Policy
+from quire import Policy, Request, Thread, values
 from quire.errors import BudgetError
 from quire.log.sqlite import SqliteStore
 from quire.send.cycle import Outcome, run
 from quire.send.text_protocol import Completion, CompletionStream
 from quire.send.turn import Runner
 from quire.tokens import counter
-from quire.values import JsonObject, Request
+from quire.values import JsonObject
 from toolbox import closed_later
 
 TARGET = "llamacpp:m"

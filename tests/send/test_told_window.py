@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from quire import Thread, open_store
 from quire.send.transport import told_window
-from quire.thread import Thread, open_store
 from quire.thread_state import policy_for
 from quire.values import Json
 from toolbox import QuietHandler, in_background, invoke, until

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from send_parts import TARGETS, WAYS
 
-from quire import providers
+from quire import Request, providers
 from quire.errors import CallError, ProviderError
 from quire.providers import models
 from quire.send.connect import Retry, RetryingTransport, transport_for
 from quire.send.transport import SseReader, Transport, close, endpoint_for, events, message_of, refusal, retry_after
 from quire.testing import Cut, Refuse, Slow, emulator
-from quire.values import JsonObject, Message, Prompt, Request, Text
+from quire.values import JsonObject, Message, Prompt, Text
 
 
 def request_for(target: str) -> Request:

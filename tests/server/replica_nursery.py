@@ -11,7 +11,7 @@ import quire.log.postgres
 import quire.recall
 import quire.send.connect
 import quire.send.transport  # noqa: F401
-from quire.errors import QuireError
+from quire import QuireError
 from quire.server.app import Running, all_routes
 from quire.server.service import Service, ServiceLimits
 

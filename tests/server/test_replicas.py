@@ -16,8 +16,8 @@ from typing import Any
 import httpx
 from serving import SseReader, user
 
+from quire import open_store
 from quire.testing import emulator, postgres_server
-from quire.thread import open_store
 from quire.values import Call, JsonObject, Text
 from toolbox import free_port, until
 

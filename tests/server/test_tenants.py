@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from serving import PLACES, new_place, served, user
 
+from quire import open_store
 from quire.log.store import is_server
 from quire.server.access import Keys
 from quire.server.app import all_routes
@@ -18,7 +19,6 @@ from quire.server.remote_store import CALLS
 from quire.server.routes import Route
 from quire.server.service import open_own
 from quire.testing import emulator
-from quire.thread import open_store
 from toolbox import until
 
 MARK = "the marmalade of tenant A"

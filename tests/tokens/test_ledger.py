@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire import values
+from quire import Entry, Item, count, values
 from quire.errors import CallError
-from quire.tokens import Ledger, count, counter, entry_tokens, message_tokens, text_tokens, tools_tokens
-from quire.values import Call, Entry, Image, Item, Message, Result, Text, Think, ToolSet
+from quire.tokens import Ledger, counter, entry_tokens, message_tokens, text_tokens, tools_tokens
+from quire.values import Call, Image, Message, Result, Text, Think, ToolSet
 
 
 class Watched:

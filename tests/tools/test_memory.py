@@ -3,14 +3,11 @@
 import pytest
 from running import run
 
-from quire import values
-from quire.assemble import Policy
+from quire import Entry, Policy, Thread, values
 from quire.assemble.messages import handle_of
 from quire.log.sqlite import SqliteStore
 from quire.send.builtin import builtin, recall_tool
 from quire.send.tools import Tool
-from quire.thread import Thread
-from quire.values import Entry
 
 
 def rebase(*gone: int) -> Entry:

@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from running import run
 
-from quire import values
+from quire import Entry, values
 from quire.errors import CallError, NotFound
 from quire.items.sources import at_hits, at_lines, at_sections, head
 from quire.log.entries import check
 from quire.send.tool_schema import faults
 from quire.send.tools import Output, Tool, Toolbox, tool
-from quire.values import Entry, JsonObject
+from quire.values import JsonObject
 from toolbox import json_of
 
 

@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 from wire_hosted import ASKED, FUNCTION, OWN, TARGETS, request_of
 
-from quire import Policy, providers, values
+from quire import Entry, Policy, Request, Thread, open_store, providers, validate, values
 from quire.log.entries import check
 from quire.log.sqlite import SqliteStore
-from quire.providers.rules import errors, validate
+from quire.providers.rules import errors
 from quire.send.text_protocol import prompt_sections
-from quire.thread import Thread, open_store
-from quire.values import Entry, JsonObject, Request
+from quire.values import JsonObject
 from toolbox import closed_later, run
 
 

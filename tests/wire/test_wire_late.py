@@ -2,8 +2,8 @@
 
 import pytest
 
-from quire.providers import render
-from quire.values import Call, JsonObject, Message, Prompt, Request, Result, Text, ToolSet
+from quire import Request, render
+from quire.values import Call, JsonObject, Message, Prompt, Result, Text, ToolSet
 
 TOOL = {"name": "f", "description": "d", "parameters": {"type": "object", "properties": {}}}
 Q, A = Message("user", (Text("q"),), (1,)), Message("assistant", (Text("a"),), (4,))

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from wire_prompts import TARGETS, growing
 
 from conftest import TRACES, traces
-from quire import providers, values
-from quire.assemble import Assembly, Policy, Refused, requests
+from quire import Assembly, Entry, Policy, Request, providers, render, requests, validate, values
+from quire.assemble import Refused
 from quire.entry import chain
-from quire.providers import import_, render, rendering, split_target
+from quire.providers import import_, rendering, split_target
 from quire.providers.prefix import PrefixLines, Walk, lined, prefix_bytes
-from quire.providers.rules import GrowingCheck, errors, validate
+from quire.providers.rules import GrowingCheck, errors
 from quire.providers.wires import wire_of
 from quire.thread_state import policy_for
-from quire.values import Entry, Prompt, Request
+from quire.values import Prompt
 from toolbox import fewer
 
 # Each example is rendered for every target, so a fifth of them covers as much as elsewhere.
