@@ -205,6 +205,10 @@ def test_marks_stand_where_requests_end() -> None:
 @pytest.mark.parametrize("form", ["anthropic", "bedrock", "openai-chat"])
 def test_marks_that_move_move_nothing_else_and_stay_on_messages_that_stand(form: str) -> None:
     """A caller marks its newest messages: what is cut, and the names of handles, do not hang on it."""
+
+    def unmarked(messages: Any) -> Any:
+        return unmarked_body({"messages": messages}, "messages")["messages"]
+
     messages, point = given(form)[2], {"cachePoint": {"type": "default"}}
     marking, plain = (quire.Fitter(BUDGET, floor=0.2, handles=0.4) for _ in range(2))
     for end in (n + 1 for n, one in enumerate(messages) if asks(one)):
@@ -217,12 +221,38 @@ def test_marks_that_move_move_nothing_else_and_stay_on_messages_that_stand(form:
             elif message["content"]:
                 message["content"][-1]["cache_control"] = {"type": "ephemeral"}
         fitted = marking.fit(marked)
-        bare = unmarked_body(fitted, form)
-        assert canonical(bare) == canonical(unmarked_body(plain.fit(unmarked_body(marked, form)), form))
+        bare = unmarked(fitted)
+        assert canonical(bare) == canonical(unmarked(plain.fit(unmarked(marked))))
         assert fitted == bare or fitted[-1] == marked[-1]
     assert marking.built is not None
     assert marking.built.epoch > 2
     assert fitted != bare
+
+
+@pytest.mark.parametrize("form", [form for form in FORMS if form not in ("langchain", "pydantic-ai")])
+def test_a_fitter_reads_only_what_is_new_and_what_it_gives_may_be_changed(
+    form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body, field, messages = given(form)
+    body, reading, read = body if isinstance(body, dict) else {field: body}, providers.import_, list[int]()
+
+    def counting(form: str, value: Any, *more: Any) -> Any:
+        read.append(len(value[field]))
+        return reading(form, value, *more)
+
+    monkeypatch.setattr(providers, "import_", counting)
+    target = "cohere:command-a-03-2025" if form == "cohere" else ""
+    fitter = quire.Fitter(BUDGET, target)
+    for end in (n + 1 for n, one in enumerate(messages) if asks(one)):
+        fitted = fitter.fit({**body, field: messages[:end]})
+        if fitter.left_out:
+            again = quire.fit({**body, field: messages[:end]}, BUDGET, target)
+            assert fitted == again
+            read.pop()
+            if fitted[field][-1] is not messages[end - 1]:
+                fitted[field][-1].clear()
+    # The first call reads what there is; where the reply's end and the next question come apart, that much is read anew.
+    assert sum(read) < 3 * len(messages)
 
 
 def test_what_a_provider_counts_corrects_the_next_fit() -> None:

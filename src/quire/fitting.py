@@ -9,7 +9,7 @@ until the budget forces a cut. A `Fitter` does the same for one conversation and
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import dropwhile, groupby
 from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
@@ -22,10 +22,11 @@ from quire.errors import CallError, FormatError, NotFound
 from quire.providers.incoming import plain
 from quire.providers.models import named_target
 from quire.providers.prefix import unmarked, written
+from quire.providers.rendering import Rendering
 from quire.providers.wires import FORMATS, Wire, as_body, detect, format_of, wire_of
 from quire.thread_state import policy_for
 from quire.tokens import Calibrations
-from quire.values import Call, Entry, Json, JsonObject, LeftOut, Message, Part, Result, Text
+from quire.values import SPOKEN, Call, Entry, Json, JsonObject, LeftOut, Message, Part, Result, Text
 
 # A list of messages, or a request's whole body.
 Given = TypeVar("Given", bound="Sequence[Any] | Mapping[str, Any]")
@@ -62,7 +63,10 @@ class Fitter:
         self._entries: list[Entry] = []
         # As they were read: a message that the caller changes in place is another one.
         self._read: list[bytes] = []
+        self._given, self._recognised = GivenMessages(), ""
         self._assembly: Assembly | None = None
+        # Writes what stands, from where it leaves the newest result; None where another conversation has begun.
+        self._rendering: Rendering | None = None
         self._calibrations = Calibrations()
         self.built: Built | None = None
         self.marks: tuple[int, ...] = ()
@@ -76,16 +80,19 @@ class Fitter:
 
     def fit(self, given: Given) -> Given:
         """The messages inside the budget; a list that does not extend the one before begins anew."""
-        value = _as_json(given)
-        form = self._form or recognise(value, self._target)
+        before, self._given = self._given, GivenMessages.of(given, self._given)
+        value, new = self._given.value, self._given.behind(before)
+        form = self._form or self._form_with(new)
         named = value.get("model") if isinstance(value, dict) else ""
         target = self._target or f"{_wire(form).name}:{named or ''}"
-        assembly = self._follow(_imported(form, unmarked_body(value, form)), target)
+        entries = self._new_entries(new, form) if new is not None and form == self._recognised else None
+        assembly = self._follow(_imported(form, value), target) if entries is None else self._feed(entries)
+        self._recognised = form
         self.built = assembly.request()
         if self.built.epoch == 1:
             out, messages = given, _listed(given, form)  # nothing is cut: as it came, to the byte
         else:
-            messages = _in_form(self.built, self._entries, form, target, given)
+            messages = self._in_form(self.built, form, target, given)
             out = cast(Given, {**given, _field(form): messages} if isinstance(given, Mapping) else messages)
         self._mark(assembly, len(messages))
         return out
@@ -119,18 +126,59 @@ class Fitter:
 
     def _follow(self, entries: list[Entry], target: str) -> Assembly:
         """The conversation with what is new fed to it; where it is another than before, all of it."""
-        count, before = len(self._entries), self._read
-        self._read = [written(entry.body) for entry in entries]
-        if self._assembly is None or self._read[:count] != before:
+        count = len(self._entries)
+        if self._assembly is None or [written(entry.body) for entry in entries[:count]] != self._read:
             policy = Policy(**self._choices) if "budget" in self._choices else None
             self._assembly = Assembly(policy_for(target, policy, **({} if policy else self._choices)))
             self._assembly.asked = msgspec.structs.replace(self._assembly.asked, calibrations=self._calibrations)
-            self._entries, count = [], 0
+            self._entries, self._read, self._rendering, count = [], [], None, 0
+        return self._feed(entries[count:])
+
+    def _feed(self, new: Sequence[Entry]) -> Assembly:
+        assert self._assembly is not None
         last = self._entries[-1] if self._entries else Entry("note", {})
-        for entry in chain(entries[count:], last.id, last.seq):
+        for entry in chain(new, last.id, last.seq):
             self._assembly.feed(entry)
             self._entries.append(entry)
+        self._read += [written(entry.body) for entry in new]
         return self._assembly
+
+    def _form_with(self, new: Json) -> str:
+        """The form of what was given: new messages that tell no other leave it as it was."""
+        known = self._recognised
+        if new is not None and isinstance(format_of(known), Wire) and (not new or recognise(new, known) == known):
+            return known
+        return recognise(self._given.value, self._target)
+
+    def _new_entries(self, new: Json, form: str) -> list[Entry] | None:
+        """The entries of the messages behind those of the call before; None where all of it is to be read anew.
+
+        A reply begins them: what the user and the tools say may belong together with what stands before it.
+        """
+        if self._assembly is None or not isinstance(format_of(form), Wire):
+            return None
+        entries = _imported(form, new) if new else []
+        spoken = list(dropwhile(lambda entry: entry.kind in ("system", "tools"), entries))
+        goes_on = spoken and spoken[0].kind in SPOKEN and self._entries[-1].kind in ("user", "result")
+        return spoken if goes_on or not new else None
+
+    def _in_form(self, built: Built, form: str, target: str, given: Any) -> Sequence[Any]:
+        """The messages that are left of a conversation, as they came: JSON or a framework's objects."""
+        wire = format_of(form)
+        if not isinstance(wire, Wire):
+            messages = providers.export(form, _standing(built, self._entries))
+            objects = _objects(_listed(given, form))
+            return cast(Sequence[Any], objects.load(messages) if objects else messages)
+        if self._rendering is None:
+            same_wire = wire_of(target).name == wire.name
+            self._rendering = providers.rendering(target if same_wire else f"{wire.name}:")
+        rendered = self._rendering.request(built.prompt).body[wire.layout.field]
+        # Messages that came as an SDK's objects, or with cache marks, are those again.
+        messages, altered = _listed(given, form), self._given.altered
+        originals = {_message_key(self._given.messages[place]): messages[place] for place in altered}
+        if not originals:
+            return [_copied(message) for message in rendered]
+        return [originals.get(_message_key(_unmarked(message))) or _copied(message) for message in rendered]
 
 
 # Which form a conversation is in, and how it goes back into it.
@@ -203,28 +251,92 @@ def _objects(messages: Any) -> Objects | None:
     return None
 
 
-def _as_json(given: Any) -> Json:
-    """Messages, or a body around them, as JSON; a framework's objects as it writes them down itself."""
-    if isinstance(given, Mapping):
-        objects = _objects(given.get("messages"))
-        return {**given, "messages": objects.dump(list(given["messages"]))} if objects else plain(dict(given))
-    if not isinstance(given, Sequence):
-        raise _no_messages()
-    objects, listed = _objects(given), list(given)
-    return objects.dump(listed) if objects else plain(listed)
+class GivenMessages(NamedTuple):
+    """What a caller gave, as JSON without cache marks: they move from request to request, and it says the same."""
+
+    # The list of messages, or the body around it, and the messages in it.
+    value: Json = None
+    field: str = ""
+    messages: Sequence[Json] = ()
+    # The bytes of each message, and of what stands around them; empty where they cannot be told.
+    lines: Sequence[bytes] = ()
+    around: bytes = b""
+    # The places of messages that came in another form: an SDK's objects, with marks.
+    altered: Sequence[int] = ()
+
+    @classmethod
+    def of(cls, given: Any, before: GivenMessages) -> GivenMessages:
+        """The JSON of messages, or of a body; what stands as in the call before is not made again."""
+        body = {**given} if isinstance(given, Mapping) else {}
+        field = next(
+            (name for name in ("messages", "contents", "input") if isinstance(body.get(name), list | tuple)), ""
+        )
+        listed = body.pop(field) if field else given
+        if body and not field:
+            return cls(plain(body))
+        if isinstance(listed, str) or not isinstance(listed, Sequence):
+            raise _no_messages()
+        objects = _objects(listed)
+        messages, lines, altered = (objects.dump(list(listed)), [], []) if objects else _as_json(listed, before)
+        around = plain({**body, **{name: _unmarked_list(body[name]) for name in body if isinstance(body[name], list)}})
+        value = {**around, field: messages} if field else messages
+        return cls(value, field, messages, lines, _bytes_of(around)[0], altered)
+
+    def behind(self, before: GivenMessages) -> Json:
+        """What is new since another call, in the form of `value`; None where this does not begin with that."""
+        known = len(before.lines)
+        same = known and self.around == before.around and self.lines[:known] == before.lines
+        if not same or b"" in self.lines:
+            return None
+        new = list(self.messages[known:])
+        return {**self.value, self.field: new} if new and self.field else new
 
 
-def unmarked_body(value: Json, form: str) -> Json:
-    """A conversation without its cache marks: they move from request to request, and it says the same."""
-    if not isinstance(format_of(form), Wire):
-        return value
-    if isinstance(value, list):
-        return _unmarked_list(value)
-    lists = {name: value[name] for name in ("system", "tools", _field(form)) if isinstance(value.get(name), list)}
-    return {**value, **{name: _unmarked_list(listed) for name, listed in lists.items()}}
+def _as_json(listed: Sequence[Any], before: GivenMessages) -> tuple[list[Json], list[bytes], list[int]]:
+    """Messages as JSON without marks, the bytes of each, and the places of those that came otherwise."""
+    messages, lines, altered = list[Json](), list[bytes](), list[int]()
+    for place, message in enumerate(listed):
+        line, is_json = _bytes_of(message)
+        content = message.get("content") if isinstance(message, dict) else None
+        bare: Json = message
+        if not is_json or not line or _may_be_marked(line) or (isinstance(content, list) and len(content) == 1):
+            bare = _unmarked(plain(message))
+            line, given_line = _bytes_of(bare)[0], line
+            if not is_json or line != given_line:
+                altered.append(place)
+        known = line and place < len(before.lines) and before.lines[place] == line
+        messages.append(before.messages[place] if known else plain(bare))
+        lines.append(line)
+    return messages, lines, altered
 
 
-def _unmarked_list(values: list[Json]) -> list[Json]:
+def _may_be_marked(line: bytes) -> bool:
+    return b'"cache_control"' in line or b'"cachePoint"' in line or b'"prompt_cache_breakpoint"' in line
+
+
+def _bytes_of(value: Any) -> tuple[bytes, bool]:
+    """The JSON bytes of a value, and whether it is JSON as it is; empty where there are none."""
+    objects = list[Any]()
+
+    def as_json(value: Any) -> Json:
+        if not hasattr(value, "model_dump"):
+            raise TypeError
+        objects.append(value)
+        return plain(value)
+
+    try:
+        return msgspec.json.encode(value, enc_hook=as_json), not objects
+    except (TypeError, ValueError, RecursionError):
+        return b"", not objects
+
+
+def unmarked_body(body: JsonObject, field: str) -> JsonObject:
+    """A request's body without its cache marks."""
+    lists = {name: body[name] for name in ("system", "tools", field) if isinstance(body.get(name), list)}
+    return {**body, **{name: _unmarked_list(listed) for name, listed in lists.items()}}
+
+
+def _unmarked_list(values: Sequence[Json]) -> list[Json]:
     return [_unmarked(value) for value in values if not (isinstance(value, dict) and value.keys() == {"cachePoint"})]
 
 
@@ -242,6 +354,13 @@ def _unmarked(value: Json) -> Json:
     return {**bare, "content": content}
 
 
+def _copied(value: Json) -> Json:
+    """A copy that the caller may change."""
+    if isinstance(value, dict):
+        return {key: _copied(inner) for key, inner in value.items()}
+    return [_copied(inner) for inner in value] if isinstance(value, list) else value
+
+
 def _imported(form: str, value: Json) -> list[Entry]:
     """The entries of a conversation; a framework's body says apart what it will put in front."""
     entries = providers.import_(form, value)
@@ -249,24 +368,6 @@ def _imported(form: str, value: Json) -> list[Entry]:
         return entries
     instructions = [values.system(str(value["system"]))] if value.get("system") else []
     return [*instructions, *providers.tool_entries(value.get("tools") or ()), *entries]
-
-
-def _in_form(built: Built, entries: Sequence[Entry], form: str, target: str, given: Any) -> Sequence[Any]:
-    """The messages that are left of a conversation, as they came: JSON or a framework's objects."""
-    wire = format_of(form)
-    if isinstance(wire, Wire):
-        same_wire = wire_of(target).name == wire.name
-        body = providers.rendering(target if same_wire else f"{wire.name}:").request(built.prompt).body
-        return _objects_that_stand(body[wire.layout.field], _listed(given, form))
-    messages = providers.export(form, _standing(built, entries))
-    objects = _objects(_listed(given, form))
-    return cast(Sequence[Any], objects.load(messages) if objects else messages)
-
-
-def _objects_that_stand(messages: Sequence[Any], given: Sequence[Any]) -> Sequence[Any]:
-    """The messages, with those that came with cache marks, or as an SDK's objects, as they came."""
-    came = {_message_key(bare): message for message in given if (bare := _unmarked(plain(message))) != message}
-    return [came.get(_message_key(_unmarked(message)), message) for message in messages] if came else messages
 
 
 def _message_key(message: Any) -> bytes:

@@ -429,7 +429,7 @@ class Budget:
         fitted = fitter.fit(body)
         if fitted is body:
             return None
-        draft = BodyDraft(unmarked_body(fitted, wire.name), HeadState(body, body), wire, info)
+        draft = BodyDraft(unmarked_body(fitted, wire.layout.field), HeadState(body, body), wire, info)
         return draft.body if RULES["marks"][0](draft) else fitted
 
     def follow_up(
