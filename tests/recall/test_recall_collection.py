@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hashed_words import HashedWords
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from hashed_words import HashedWords
 from quire.recall import Collection, Document, Query, meaning
 from quire.recall.document import Found, pieces
 from quire.recall.meaning import Meaning
