@@ -19,7 +19,7 @@ from quire.cli.main import quire
 from quire.entry import INTERRUPTED, result_text
 from quire.errors import ProviderError
 from quire.providers.convert import project
-from quire.send.cycle import GO_ON
+from quire.send.cycle import BEGIN, GO_ON
 from quire.send.transport import unreachable
 from quire.testing import Refuse, emulator
 from toolbox import QUIRE, QuietHandler, in_background, until
@@ -77,19 +77,20 @@ def test_a_file_whose_name_is_not_utf_8_is_attached_under_a_name_that_can_be_rea
     assert b"is not UTF-8" in done.stderr
 
 
-def test_an_answer_that_was_stopped_is_gone_on_with() -> None:
+@pytest.mark.parametrize("words", ["Once upon", ""], ids=["in its middle", "before its first word"])
+def test_an_answer_that_was_stopped_is_gone_on_with(words: str) -> None:
     sent = {"kind": "sent", "provider": "vllm", "model": "m", "request_sha256": "0" * 64, "segments": []}
     end = {**sent, "usage": {"input_total": 0}, "stop": "stopped", "meta": {"stopped": True}}
     with open_store("quire.db") as store:
-        said = values.respond("Once upon", meta={"stopped": True})
-        store.append("t", [values.user("A story"), Entry("sent", sent), said, Entry("sent", end)])
+        said = [values.respond(words, meta={"stopped": True})] if words else []
+        store.append("t", [values.user("A story"), Entry("sent", sent), *said, Entry("sent", end)])
     with emulator("vllm", [" a time."]) as server:
         where = ["--base-url", f"{server.url}/v1"]
         assert run("resume", "t", "--list")[0] == "the model is to be asked to go on (vllm:m)\n"
         assert run("resume", "t", *where)[0] == " a time.\n"
         asked = [(one["role"], one["content"]) for one in server.requests[0].body["messages"]]
-        assert asked[:2] == [("user", "A story"), ("assistant", "Once upon")]
-        assert GO_ON in asked[2][1]
+        assert [said for role, said in asked if role == "assistant"] == [words or "(no reply)"]
+        assert (GO_ON if words else BEGIN) in asked[-1][1]
         assert run("resume", "t", *where)[0] == "the newest turn of t is answered\n"
 
 

@@ -348,8 +348,16 @@ def interrupted_result(call: Entry) -> Entry:
     return values.result(call.call_id, INTERRUPTED, error=True, meta={"interrupted": True})
 
 
-# What the model is told when an answer that the user stopped is to be gone on with.
+# What the model is told when an answer that the user stopped is to be gone on with, or was stopped before its first word.
 GO_ON = "Your answer above was interrupted. Go on where it ends, without repeating it."
+BEGIN = "You were interrupted before you answered. Answer now."
+
+
+def going_on(turn: TurnState) -> Entry:
+    """The note that has the model go on with an answer that the user stopped."""
+    spoke = any(entry.kind == "respond" and entry.text.strip() for entry in turn.answer)
+    return values.note(GO_ON if spoke else BEGIN, meta={"resumed": True})
+
 
 # Going on where a cycle was interrupted: finished results are used, calls in doubt are named first.
 
@@ -400,8 +408,9 @@ async def resume(
     if not asked:
         raise CallError(f"thread {thread.name!r} was never sent anywhere", hint="Name a target: provider:model.")
     with thread.store.turn_lock(thread.name):
-        if look(thread.store, thread.name).stopped:
-            thread.append(Entry("note", {"kind": "note", "text": GO_ON, "meta": {"resumed": True}}))
+        turn = standing(thread.store, thread.name)
+        if turn.next == "done" and turn.stopped:
+            thread.append(going_on(turn))
     if transport is not None:
         return await run(thread, asked, transport, runner, **how)
     from quire.send.local import TARGET, local_target

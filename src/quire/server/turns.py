@@ -17,7 +17,7 @@ from quire.log import off_loop
 from quire.providers.models import is_embedded, named_target, split_target
 from quire.providers.wires import wire_of
 from quire.send.connect import Via, transport_for
-from quire.send.cycle import GO_ON, Cycle, Decision, interrupted_result, last_target
+from quire.send.cycle import Cycle, Decision, going_on, interrupted_result, last_target
 from quire.send.events import event_id
 from quire.send.transport import Transport, address_for, close, endpoint_for, key_for
 from quire.send.turn import RECALL_SHARE, Limits, Runner, standing, usage_of, usd_of
@@ -335,7 +335,7 @@ async def resume_turn(call: RouteCall) -> Any:
         for result in body.results
     ]
     if turn.next == "done" and turn.stopped:
-        entries.append(values.note(GO_ON, meta={"resumed": True}))
+        entries.append(going_on(turn))
     return await _answer(call, await _begin_or_join(call, entries, body), body.stream)
 
 
