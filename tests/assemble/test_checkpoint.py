@@ -351,10 +351,10 @@ def test_a_summary_that_no_log_holds_is_not_taken_for_another_summarisers() -> N
 @fewer(10)
 def test_a_store_that_cannot_keep_it_does_without(attached: list[dict[str, object]]) -> None:
     """What cannot be written down (a number beyond 64 bits) leaves the thread to its log."""
-    store = MemoryStore()
-    thread = opened(store)
+    store, roomy = MemoryStore(), Policy(budget=20_000)  # three images of a note are more than the others' budget
+    thread = Thread(store, "t", roomy, clock=lambda: 0)
     thread.append(values.user("hello", attached), values.call("c", "add", {"n": 1 << 70}), values.result("c", "ok"))
     thread.request("openai-chat:gpt-5")
     thread._fold.keep_checkpoint(1)
     assert store.checkpoint("t") is None
-    assert opened(store).request(TARGET).body == thread.request(TARGET).body
+    assert Thread(store, "t", roomy, clock=lambda: 0).request(TARGET).body == thread.request(TARGET).body
