@@ -7,10 +7,10 @@ from typing import Any
 
 import jsonschema
 import pytest
-from entry_strategies import FIELDS, ON_ALL, bodies, json_values
 from hypothesis import given
 from hypothesis import strategies as st
 
+from entry_strategies import FIELDS, ON_ALL, bodies, json_values
 from quire.entry import canonical, chain, entry_id, sha256_hex
 from quire.errors import FormatError
 from quire.log.entries import SCHEMA, check, decode_lines, decode_row, encode, encode_lines, encode_row

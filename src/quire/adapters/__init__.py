@@ -65,7 +65,7 @@ class Fitters:
 
     def __init__(self, budget: int, target: str, form: str, policy: dict[str, Any]) -> None:
         self._budget, self._target, self._choices = budget, target, {"form": form, **policy}
-        self._going_on: OrderedDict[tuple[str, str], Fitter] = OrderedDict()
+        self._by_conversation: OrderedDict[tuple[str, str], Fitter] = OrderedDict()
         self._lock = threading.Lock()
         # The fitter of the newest request: its epoch, its tokens, what it left out.
         self.newest = Fitter(budget, target, **self._choices)
@@ -74,12 +74,12 @@ class Fitters:
         """The messages, or a body, fitted; `conversation` tells one from another, `model` is "provider:model"."""
         key = conversation, model
         with self._lock:
-            fitter = self._going_on.pop(key, None)
+            fitter = self._by_conversation.pop(key, None)
             fitter = fitter or Fitter(self._budget, self._target or model, **self._choices)
             fitted = FittedMessages(fitter.fit(body), fitter.marks)
-            self._going_on[key] = self.newest = fitter
-            while len(self._going_on) > most:
-                self._going_on.popitem(last=False)
+            self._by_conversation[key] = self.newest = fitter
+            while len(self._by_conversation) > most:
+                self._by_conversation.popitem(last=False)
         return fitted
 
 
@@ -117,7 +117,7 @@ class ThreadMessages:
         self.thread = thread
         names = {info.name for info in thread.store.threads()}
         while f"{thread.name}~{self._forks + 1}" in names:
-            self._go_on()
+            self._open_next_fork()
 
     def read(self) -> list[JsonObject]:
         """The messages, oldest first; those that came in this format as they came."""
@@ -150,9 +150,9 @@ class ThreadMessages:
 
     def _fork(self, at_seq: int) -> None:
         self.thread.store.fork(self.thread.name, at_seq, f"{self._base.name}~{self._forks + 1}")
-        self._go_on()
+        self._open_next_fork()
 
-    def _go_on(self) -> None:
+    def _open_next_fork(self) -> None:
         self._forks += 1
         of, name = self._base, f"{self._base.name}~{self._forks}"
         self.thread = Thread(of.store, name, of.policy, of.summarise, of.clock, of.observers)

@@ -47,14 +47,14 @@ class QuireMiddleware(HasFitter, AgentMiddleware[AgentState[Any], Any]):
     def wrap_model_call(
         self, request: Request[Any], handler: Callable[[Request[Any]], Response[Any]]
     ) -> ModelCallResult[Any]:
-        return handler(self._fitted(request))
+        return handler(self._fit(request))
 
     async def awrap_model_call(
         self, request: Request[Any], handler: Callable[[Request[Any]], Awaitable[Response[Any]]]
     ) -> ModelCallResult[Any]:
-        return await handler(self._fitted(request))
+        return await handler(self._fit(request))
 
-    def _fitted(self, request: Request[Any]) -> Request[Any]:
+    def _fit(self, request: Request[Any]) -> Request[Any]:
         target = self._target or _target(request.model)
         tools = [convert_to_openai_tool(tool) for tool in request.tools]
         body = {"messages": request.messages, "system": request.system_prompt or "", "tools": tools}

@@ -49,16 +49,16 @@ class QuireLogger(HasFitter, CustomLogger):
         self._fitters = Fitters(budget, target, "openai-chat", policy)
         # The messages of calls under way before they were fitted, by the id of the call: these are recorded.
         self._originals: dict[str, list[JsonObject]] = {}
-        # One call is written behind the other, in the order they are told of.
+        # Calls are recorded one after the other, in the order in which LiteLLM reports them.
         self._writer = ThreadPoolExecutor(1, "quire-litellm")
-        # LiteLLM tells of its last calls when the program ends, by then to a closed store: it is asked before that.
+        # LiteLLM reports its last calls at exit, when the store may be closed already: flush them before that.
         atexit.register(getattr(GLOBAL_LOGGING_WORKER, "_flush_on_exit", lambda: None))
 
     async def async_pre_call_deployment_hook(self, kwargs: JsonObject, call_type: Any) -> JsonObject:
         """In a program and in the proxy, once the deployment is chosen: before, a model may be an alias."""
-        return self._fitted(kwargs, call_type)
+        return self._fit(kwargs, call_type)
 
-    def _fitted(self, data: JsonObject, call_type: Any) -> JsonObject:
+    def _fit(self, data: JsonObject, call_type: Any) -> JsonObject:
         call, named = str(data.get("litellm_call_id")), getattr(call_type, "value", call_type)
         if named not in _CHAT or not data.get("messages") or call in self._originals:
             return data
@@ -78,13 +78,13 @@ class QuireLogger(HasFitter, CustomLogger):
     ) -> None:
         try:
             written = asyncio.get_running_loop().run_in_executor(self._writer, self._record, kwargs, response_obj)
-        except RuntimeError:  # the program ends, no thread can be started: LiteLLM tells of its last calls then
+        except RuntimeError:  # at exit, when no thread can be started, LiteLLM reports its last calls
             self._record(kwargs, response_obj)
         else:
             await written
 
     def log_success_event(self, kwargs: JsonObject, response_obj: Any, start_time: Any, end_time: Any) -> None:
-        # Asynchronous calls are told to both.
+        # Asynchronous calls are reported to both hooks: the other one records them.
         if not kwargs.get("litellm_params", {}).get("acompletion"):
             self._writer.submit(self._record, kwargs, response_obj).result()
 

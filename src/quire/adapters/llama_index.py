@@ -46,7 +46,7 @@ class QuireMemory(HasFitter, BaseMemory):
 
     chat_history: list[ChatMessage] = Field(default_factory=list)
     _fitters: Fitters = PrivateAttr()
-    _aside: JsonObject = PrivateAttr()
+    _head: JsonObject = PrivateAttr()
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class QuireMemory(HasFitter, BaseMemory):
         super().__init__()
         self.chat_history = list(chat_history or ())
         self._fitters = Fitters(budget, target, "langchain", policy)
-        self._aside = {"system": system, "tools": list(tools or ())}
+        self._head = {"system": system, "tools": list(tools or ())}
 
     @classmethod
     def class_name(cls) -> str:
@@ -76,7 +76,7 @@ class QuireMemory(HasFitter, BaseMemory):
         if not any(message.role == MessageRole.USER for message in self.chat_history):
             return list(self.chat_history)
         written = [_message_json(message, place) for place, message in enumerate(self.chat_history)]
-        fitted = self._fitters.fit({"messages": written, **self._aside}, "", "").body["messages"]
+        fitted = self._fitters.fit({"messages": written, **self._head}, "", "").body["messages"]
         return [self._message(message["data"]) for message in fitted]
 
     def get_all(self) -> list[ChatMessage]:

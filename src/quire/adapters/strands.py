@@ -39,7 +39,7 @@ class QuireConversationManager(HasFitter, ConversationManager):
         registry.add_callback(AgentInitializedEvent, self._join)
 
     def _join(self, event: AgentInitializedEvent) -> None:
-        event.agent.add_middleware(InvokeModelStage.Input, self._fitted)
+        event.agent.add_middleware(InvokeModelStage.Input, self._fit)
 
     def apply_management(self, agent: Any, **kwargs: Any) -> None:
         """Nothing: what is sent is fitted when it is sent."""
@@ -49,7 +49,7 @@ class QuireConversationManager(HasFitter, ConversationManager):
         if e is not None:
             raise e
 
-    async def _fitted(self, context: InvokeModelContext) -> InvokeModelContext:
+    async def _fit(self, context: InvokeModelContext) -> InvokeModelContext:
         model, prompt = context.model, context.system_prompt
         named = str((model.get_config() or {}).get("model_id") or "")
         target = self._target or target_of(type(model).__module__.rpartition(".")[2], named)

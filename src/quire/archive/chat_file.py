@@ -265,7 +265,7 @@ def parse_context(text: str) -> AttachedNames:
         name, colon, names = part.partition(": ")
         if colon:
             plain = (
-                _ESCAPED.sub(lambda sign: "\n" if sign[1] == "n" else sign[1], each) for each in _split(names, ",")
+                _ESCAPED.sub(lambda sign: "\n" if sign[1] == "n" else sign[1], text) for text in _split(names, ",")
             )
             groups[name.strip()] = tuple(plain)
     return AttachedNames(**{field: groups.get(name, ()) for field, name in _HEADINGS.items()})

@@ -31,12 +31,12 @@ def project(entries: Sequence[Entry], topic: str = "", tags: Sequence[str] = (TA
     messages = tuple(project_messages(entries))
     times = [message.at for message in messages if message.at is not None]
     models = [f"{entry.body['provider']}:{entry.body['model']}" for entry in entries if entry.kind == "sent"]
-    asked = next((message.text for message in messages if message.role == "user"), "")
+    question = next((message.text for message in messages if message.role == "user"), "")
     return Chat(
         created=iso(times[0]) if times else "",
         model=models[-1] if models else "",
         # The first words of the first question.
-        topic=topic or truncate(" ".join(asked.split()), 80),
+        topic=topic or truncate(" ".join(question.split()), 80),
         tags=tuple(tags),
         messages=messages,
     )
@@ -113,7 +113,7 @@ def _context(entry: Entry, items: Iterable[JsonObject]) -> AttachedNames:
     # Tags or folders that the user attached as such; the notes they brought are items of their own.
     named = entry.meta.get("context")
     listed = [named.get(kind) if isinstance(named, dict) else None for kind in ("tags", "folders")]
-    tags, folders = (tuple(map(str, found)) if isinstance(found, list) else () for found in listed)
+    tags, folders = (tuple(map(str, names)) if isinstance(names, list) else () for names in listed)
     return AttachedNames(tuple(notes), tuple(urls), tags, folders)
 
 
@@ -149,7 +149,7 @@ class References:
         sha256, content = item.get("sha256"), item["content"]
         if not sha256 or sha256_hex(content) != sha256:
             return item
-        now = self._contents.get(sha256) or self._now(item)
+        now = self._contents.get(sha256) or self._current_content(item)
         self._contents[sha256] = content
         return {**item, "content": None} if now == content else item
 
@@ -164,7 +164,7 @@ class References:
             return [item]
         meta = item.get("metadata") or {}
         name = meta.get("filename") or meta.get("path") or item.get("id")
-        now = self._contents.get(sha256) or self._now(item)
+        now = self._contents.get(sha256) or self._current_content(item)
         if now is not None and sha256_hex(now) == sha256:
             self._contents[sha256] = now
             return [{**item, "content": now}]
@@ -175,7 +175,7 @@ class References:
         warnings.append(f"{name} has changed since it was attached; it is read as it is now")
         return [{**item, "content": now, "sha256": sha256_hex(now)}]
 
-    def _now(self, item: JsonObject) -> str | None:
+    def _current_content(self, item: JsonObject) -> str | None:
         """An item's content as it can be read now: a note of the vault, else a file by its name."""
         meta = item.get("metadata") or {}
         name = meta.get("filename") or meta.get("path")
@@ -238,9 +238,9 @@ def load(text: str, notes: Notes | None = None, contents: Mapping[str, str] | No
     chat = parse(text)
     warnings: list[str] = []
     references = References(notes, contents)
-    old = _old(chat, references, warnings)
+    old = _old_entries(chat, references, warnings)
     # As in the comment, with the names of attachments that can no longer be read.
-    before = project_messages(_unread(chat)) if old else []
+    before = project_messages(_comment_entries(chat)) if old else []
     _compare(before, chat.messages, warnings)
     fresh = NewTurns(notes, warnings, chat.messages, older_contexts(text))
     fork = _fork(old, before, chat.messages, fresh)
@@ -280,8 +280,8 @@ def _fork(
         cut -= 1
     entries: list[Entry] = []
     for n, message in enumerate(edited[same:], same):
-        asked = n < len(before) and before[n].role == message.role == "user"
-        if asked and before[n].context == message.context:
+        is_question = n < len(before) and before[n].role == message.role == "user"
+        if is_question and before[n].context == message.context:
             # The question with the words of the text and the attachments that it had.
             body = {name: value for name, value in spoken[n].body.items() if name != "wire"}
             entries.append(Entry("user", {**body, "text": message.text}))
@@ -316,7 +316,7 @@ def read_back(store: Store, thread: str, loaded: Loaded) -> str:
     return name
 
 
-def _old(chat: Chat, references: References, warnings: list[str]) -> list[Entry]:
+def _old_entries(chat: Chat, references: References, warnings: list[str]) -> list[Entry]:
     """The entries of the comment; one that cannot be read leaves the text to speak for itself."""
     comment = chat.comment
     if comment is None:
@@ -339,7 +339,7 @@ def _old(chat: Chat, references: References, warnings: list[str]) -> list[Entry]
     return entries
 
 
-def _unread(chat: Chat) -> list[Entry]:
+def _comment_entries(chat: Chat) -> list[Entry]:
     """The entries of the comment as they stand there, without the contents that it only names."""
     return [Entry(body["kind"], body) for body in _bodies(chat.comment or {})]
 
@@ -358,8 +358,8 @@ def _compare(old: Sequence[ChatMessage], new: Sequence[ChatMessage], warnings: l
         listed = ", ".join(map(str, changed[:5])) + (", …" if len(changed) > 5 else "")
         warnings.append(f"message {listed} was edited in the file; the original in the comment is used")
     if (removed := len(old) - len(new)) > 0:
-        what = f"{removed} messages were" if removed > 1 else "1 message was"
-        warnings.append(f"{what} removed from the file; the comment still has {'them' if removed > 1 else 'it'}")
+        subject = f"{removed} messages were" if removed > 1 else "1 message was"
+        warnings.append(f"{subject} removed from the file; the comment still has {'them' if removed > 1 else 'it'}")
 
 
 class NewTurns:
@@ -509,8 +509,8 @@ def _is_edited(text: str) -> bool:
     """Whether a file says something else than the entries in its comment."""
     try:
         chat = parse(text)
-        as_written = msgspec.structs.replace(project(_unread(chat), chat.topic, chat.tags), comment=chat.comment)
-        return render(as_written) != text
+        saved = msgspec.structs.replace(project(_comment_entries(chat), chat.topic, chat.tags), comment=chat.comment)
+        return render(saved) != text
     except (QuireError, KeyError, TypeError):
         return True
 

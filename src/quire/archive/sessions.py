@@ -228,9 +228,9 @@ def _langchain_usage(counts: JsonObject) -> Usage:
     details = {**(counts.get("output_token_details") or {}), **(counts.get("input_token_details") or {}), **counts}
     names = {"cache_read": "cache_read", "cache_write_5m": "cache_creation", "output": "output_tokens"}
     names |= {"input_total": "input_tokens", "cache_write_1h": "ephemeral_1h_input_tokens", "reasoning": "reasoning"}
-    found = usage_named(details, **names)
-    short = found.cache_write_5m + int(details.get("ephemeral_5m_input_tokens") or 0)
-    return msgspec.structs.replace(found, cache_write_5m=short)
+    reported = usage_named(details, **names)
+    short = reported.cache_write_5m + int(details.get("ephemeral_5m_input_tokens") or 0)
+    return msgspec.structs.replace(reported, cache_write_5m=short)
 
 
 # pydantic-ai: requests and responses in parts.
@@ -260,10 +260,10 @@ def _pydantic_usage(counts: JsonObject) -> Usage:
     """Cached tokens are among the input tokens, those that were written for an hour among all that were written."""
     names = {"input_total": "input_tokens", "cache_read": "cache_read_tokens", "cache_write_5m": "cache_write_tokens"}
     names |= {"cache_write_1h": "cache_write_1h_tokens", "output": "output_tokens"}
-    found = usage_named(counts, **names)
+    reported = usage_named(counts, **names)
     reasoning = counts.get("output_reasoning_tokens") or (counts.get("details") or {}).get("reasoning_tokens") or 0
-    short = found.cache_write_5m - found.cache_write_1h
-    return msgspec.structs.replace(found, cache_write_5m=short, reasoning=int(reasoning))
+    short = reported.cache_write_5m - reported.cache_write_1h
+    return msgspec.structs.replace(reported, cache_write_5m=short, reasoning=int(reasoning))
 
 
 def _pydantic_part(part: JsonObject) -> StoredBlock:

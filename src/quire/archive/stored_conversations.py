@@ -70,7 +70,7 @@ def call_of(source: str, about: JsonObject, body: JsonObject, reply: Json) -> Se
         provider=provider,
         model=named,
         body=body,
-        usage=_used(provider, named, about.get("usage") or reply),
+        usage=_reported_usage(provider, named, about.get("usage") or reply),
         at_ms=milliseconds(about.get("at") or about.get("ts") or about.get("timestamp") or about.get("at_ms")),
         session=_session(about, body),
         given=original if isinstance(original := about.get("given"), dict) and is_body(original) else {},
@@ -102,10 +102,10 @@ def is_body(value: Json) -> bool:
     return is_text or any(isinstance(value.get(field), list) for field in ("messages", "input", "contents"))
 
 
-def _used(provider: str, model: str, raw: Json) -> Usage | None:
+def _reported_usage(provider: str, model: str, raw: Json) -> Usage | None:
     """What was used: as Quire writes it down, as the provider does, or as the events of a stream tell."""
     if isinstance(raw, str | list):
-        return _streamed(f"{provider}:{model}", raw)
+        return _stream_usage(f"{provider}:{model}", raw)
     if not isinstance(raw, dict):
         return None
     counts = {name: raw[name] for name in COUNTS if isinstance(raw.get(name), int)}
@@ -113,7 +113,7 @@ def _used(provider: str, model: str, raw: Json) -> Usage | None:
     return used if used.input_total else None
 
 
-def _streamed(target: str, stream: str | list[Json]) -> Usage | None:
+def _stream_usage(target: str, stream: str | list[Json]) -> Usage | None:
     """The usage of a stream, one that broke off too: its beginning tells what went in."""
     with contextlib.suppress(QuireError, ValueError):
         reader = providers.stream(target)
@@ -145,9 +145,9 @@ def _session(about: JsonObject, body: JsonObject) -> str:
     return next((str(value) for value in names if value), "")
 
 
-def usage_named(told: JsonObject, **names: str) -> Usage:
-    """What a program counted under names of its own: usage_named(told, input_total="input", cache_read="cached")."""
-    counts: JsonObject = {count: int(told.get(name) or 0) for count, name in names.items()}
+def usage_named(reported: JsonObject, **names: str) -> Usage:
+    """What a program counted under names of its own: usage_named(reported, input_total="input", cache_read="cached")."""
+    counts: JsonObject = {count: int(reported.get(name) or 0) for count, name in names.items()}
     return Usage(**counts)
 
 
@@ -296,9 +296,9 @@ def turns_in_format(
         format = "openai-chat"
     write, field = _WRITERS[format], wire_of(format).layout.field
     # A system prompt and tools ({name, description, parameters}), as far as a store has them.
-    given = head or {}
-    known = [make(given[name]) for name, make in (("system", system), ("tools", tools)) if given.get(name)]
-    request = providers.export(format, known)
+    fields = head or {}
+    entries = [make(fields[name]) for name, make in (("system", system), ("tools", tools)) if fields.get(name)]
+    request = providers.export(format, entries)
     around = request if isinstance(request, dict) else {field: request}
     messages: list[tuple[int | None, JsonObject]] = [(None, message) for message in around[field]]
     messages += [(turn.at, message) for turn in turns for message in write(turn)]
@@ -386,7 +386,7 @@ def _chat(turn: StoredTurn) -> Iterator[JsonObject]:
     if text or calls or images or thought:
         content: Json = [{"type": "text", "text": text}, *images] if images else text
         besides = {"reasoning_content": thought, "tool_calls": calls}
-        yield {"role": turn.role, "content": content, **{name: held for name, held in besides.items() if held}}
+        yield {"role": turn.role, "content": content, **{name: field for name, field in besides.items() if field}}
 
 
 _WRITERS = {"anthropic": _anthropic, "gemini": _gemini, "openai-responses": _responses, "openai-chat": _chat}

@@ -162,7 +162,7 @@ def _cause(
     if place is not None:
         if blamed := _unread_mark(before, now, units, size, info):
             return blamed
-        # What stands in front of the moved byte can still be read: less than that has another reason besides.
+        # What stands in front of the moved byte can still be read; if less was read, there is another cause besides.
         standing = sum(map(size, old[: list(old).index(place[0])]))
         explained = bool(now.usage and now.usage.cache_read >= standing * 0.6 - _TOKENS)
         cause, note = moved_cause(old, new, place)
@@ -173,7 +173,7 @@ def _cause(
 def _unread_mark(
     before: SentCall, now: SentCall, units: tuple[Sequence[Unit], Sequence[Unit]], size: Sizes, info: ModelInfo
 ) -> tuple[str, Confidence, Moved | None, str] | None:
-    """What moved behind a mark is not to blame where even what that mark holds was not read."""
+    """A move behind a cache mark is not the cause where even the part up to that mark was not read."""
     old, new = units
     same = next(
         (at for at, (was, is_now) in enumerate(zip(old, new, strict=False)) if bytes_of(was) != bytes_of(is_now)), 0
@@ -211,7 +211,7 @@ def _same_bytes(
     changed = [name for name in _SETTINGS if _setting(before.body, name) != _setting(now.body, name)]
     if changed:
         return "settings", "likely", None, ", ".join(changed)
-    if _below(before, now, info):
+    if _below_minimum(before, now, info):
         return "minimum", "certain", None, f"cached from {info.min_cache_tokens:,} tokens on"
     if expiry := _expired(before, now, info):
         return "ttl", "certain", None, expiry
@@ -223,25 +223,25 @@ def _same_bytes(
         if not _marks(before.body):
             return "marks-absent", "certain", None, "in the request before"
         read = now.usage.cache_read if now.usage is not None else 0
-        reached = _reached(*units)
+        reached = _last_reached(*units)
         if reached + 1 < len(units[0]) and read >= 0.6 * sum(map(size, units[0][: reached + 1])) - _TOKENS:
             last = where(units[0][reached]) if reached >= 0 else "nowhere"
             return "marks-moved", "certain", None, f"they reach {last}; the request before went on"
     return "provider", "likely", None, ""
 
 
-def _below(before: SentCall, now: SentCall, info: ModelInfo) -> bool:
+def _below_minimum(before: SentCall, now: SentCall, info: ModelInfo) -> bool:
     """Whether one of two requests was too small: the earlier to leave anything, or the later to read it."""
     if before.usage is not None and _caches_less(before.usage, info):
         return False
     return any(call.usage is not None and call.usage.input_total < info.min_cache_tokens for call in (before, now))
 
 
-# So many blocks in front of a mark are looked at for what was cached.
+# From a mark the provider looks back this many blocks for a cached prefix.
 _LOOKBACK = 20
 
 
-def _reached(old: Sequence[Unit], new: Sequence[Unit]) -> int:
+def _last_reached(old: Sequence[Unit], new: Sequence[Unit]) -> int:
     """The last unit that was marked and that a mark of the later request finds again; -1 where none is."""
     ends: list[int] = []
     for unit in new:
@@ -266,7 +266,7 @@ def _from_usage(before: SentCall, now: SentCall, info: ModelInfo) -> tuple[str, 
         return "ttl", "likely", None, expiry
     if now.usage.input_total < 0.6 * before.usage.input_total:
         return ("compaction", "likely", None, f"{before.usage.input_total:,} tokens became {now.usage.input_total:,}")
-    if _below(before, now, info):
+    if _below_minimum(before, now, info):
         return "minimum", "certain", None, f"cached from {info.min_cache_tokens:,} tokens on"
     return "unknown", "unknown", None, ""
 
@@ -285,8 +285,8 @@ def _expired(before: SentCall, now: SentCall, info: ModelInfo) -> str:
     gap = (now.at_ms - before.at_ms) // 1000
     if not life_s or gap < 0.95 * life_s:
         return ""
-    asked = " (an hour was asked for)" if life_s < max(info.ttl_s) and asks_longer else ""
-    return f"{gap:,} s after the request before; kept for {life_s:,} s{asked}"
+    wish = " (an hour was asked for)" if life_s < max(info.ttl_s) and asks_longer else ""
+    return f"{gap:,} s after the request before; kept for {life_s:,} s{wish}"
 
 
 def _marks(body: JsonObject) -> int:

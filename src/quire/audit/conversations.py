@@ -67,17 +67,17 @@ class WatchedConversation:
         # What its requests said, by hash.
         self.messages: set[str] = set()
         self.has_tools = False
-        # The first request, by which what was read apart is put together.
+        # The first request: conversations of parts that are read separately are joined by it.
         self.first: SentCall | None = None
-        # The first whose usage is known: what stands before it in the conversation tells whether it lost anything.
-        self.opened: SentCall | None = None
+        # The first request whose usage is known: joining judges it against the request before it.
+        self.first_counted: SentCall | None = None
         self._before: tuple[SentCall, tuple[Unit, ...]] | None = None
         self._sizes: dict[str, int] = {}
 
     def add(self, call: SentCall, units: tuple[Unit, ...]) -> Verdict | None:
         """One more request; what it lost against the one before it, if anything."""
         self.first = self.first or call
-        self.opened = self.opened or (call if call.usage is not None else None)
+        self.first_counted = self.first_counted or (call if call.usage is not None else None)
         self.spent += _spent(call)
         self.bodies = self.bodies or bool(call.body)
         self.has_tools = self.has_tools or any(unit.section == "tools" for unit in units)
@@ -98,19 +98,19 @@ class WatchedConversation:
         return loss
 
     def join(self, later: WatchedConversation) -> None:
-        """Go on with what was read apart: the same as if its requests had come one by one."""
-        opened = later.opened
-        if opened is not None:
-            self._judge(opened, units_of(opened))
+        """Append a conversation that was read separately, as if its requests had come one by one."""
+        first_counted = later.first_counted
+        if first_counted is not None:
+            self._judge(first_counted, units_of(first_counted))
         self.spent += later.spent
         self.verdicts += later.verdicts
         self.messages |= later.messages
         self.bodies, self.has_tools = self.bodies or later.bodies, self.has_tools or later.has_tools
         self._before = later._before or self._before
-        self.opened = self.opened or opened
+        self.first_counted = self.first_counted or first_counted
 
     def __getstate__(self) -> dict[str, Any]:
-        """Between processes the newest request goes without what can be made of it again."""
+        """What is sent to another process: what can be computed again is left out."""
         before = self._before and self._before[0]
         return {**self.__dict__, "_before": before, "_sizes": {}}
 
@@ -167,11 +167,11 @@ class Grouping:
             )
         if call.id and not call.body:
             self._replies[reply] = at
-        self._hold(at, messages)
+        self._index_messages(at, messages)
         return self.conversations[at], self.conversations[at].add(call, units)
 
     def join(self, part: Grouping, calls: Iterable[SentCall] = ()) -> None:
-        """Go on with what was read apart, and with calls of which only usage is known."""
+        """Add the conversations of a part that was read separately, and calls of which only usage is known."""
         for later in part.conversations:
             first = later.first
             assert first is not None
@@ -180,9 +180,9 @@ class Grouping:
             if at is None:
                 later.kind = self._kind(first, units)
                 at = self._begin(later, first)
-                self._hold(at, later.messages, indexed=False)
+                self._index_messages(at, later.messages, indexed=False)
             else:
-                self._hold(at, later.messages)
+                self._index_messages(at, later.messages)
                 self.conversations[at].join(later)
         for call in calls:
             self.add(call)
@@ -195,7 +195,7 @@ class Grouping:
             self._by_session[call.session, call.agent] = at
         return at
 
-    def _hold(self, at: int, messages: Iterable[str], indexed: bool = True) -> None:
+    def _index_messages(self, at: int, messages: Iterable[str], indexed: bool = True) -> None:
         """Remember which conversation said what."""
         hashes = self.conversations[at].messages
         for hash in set(messages) - hashes if indexed else messages:

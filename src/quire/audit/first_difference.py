@@ -111,7 +111,7 @@ def _tools(old: Sequence[Unit], new: Sequence[Unit], place: Moved) -> tuple[str,
         return "tools-reordered", ""
     changed = sorted({*map(_name, before)} ^ {*map(_name, after)})
     if not changed and now is not None and (cause := _volatile(_text(was), _text(now), offset)):
-        return cause, f"{where(was)}: {_around(_text(was), offset)!r} became {_around(_text(now), offset)!r}"
+        return cause, f"{where(was)}: {_excerpt(_text(was), offset)!r} became {_excerpt(_text(now), offset)!r}"
     return "tools-changed", ", ".join(changed[:5]) or "a definition"
 
 
@@ -144,17 +144,17 @@ _CAPITAL_WITHIN = re.compile(r"[a-z][A-Z]")
 
 def _volatile(old: str, new: str, offset: int) -> str:
     """Whether a time or an id stands where two texts part, in both of them; of an id, some have no digit."""
-    if all(_stands(TIME, text, offset) for text in (old, new)):
+    if all(_match_at(TIME, text, offset) for text in (old, new)):
         return "clock"
-    was, now = _stands(ID, old, offset), _stands(ID, new, offset)
+    was, now = _match_at(ID, old, offset), _match_at(ID, new, offset)
     if was and now:
         return "random-id"
-    word_before, word_now = (_stands(_WORD, text, offset) for text in (old, new))
+    word_before, word_now = (_match_at(_WORD, text, offset) for text in (old, new))
     drawn = was or now or (_CAPITAL_WITHIN.search(word_before) and _CAPITAL_WITHIN.search(word_now))
     return "random-id" if drawn and len(was or word_before) == len(now or word_now) else ""
 
 
-def _stands(pattern: re.Pattern[str], text: str, offset: int) -> str:
+def _match_at(pattern: re.Pattern[str], text: str, offset: int) -> str:
     """What a pattern finds at a place of a text."""
     near = pattern.finditer(text, max(0, offset - 60), offset + 60)
     return next((match[0] for match in near if match.start() <= offset <= match.end()), "")
@@ -168,11 +168,11 @@ _FETCHED = re.compile(
 
 def _system(was: Unit, now: Unit, offset: int) -> tuple[str, str]:
     old, new = _text(was), _text(now)
-    became = f"{_around(old, offset)!r} became {_around(new, offset)!r}"
+    became = f"{_excerpt(old, offset)!r} became {_excerpt(new, offset)!r}"
     if cause := _volatile(old, new, offset):
         return cause, became
     tail, ending = min(len(old), len(new)) - offset, same_start(old[::-1], new[::-1])
-    # All that was there is there: something was put in, or behind.
+    # All of the old text is still there: something was inserted or appended.
     if offset + ending >= len(old) < len(new):
         return "growing-system", f"{len(new) - len(old):,} characters were added"
     if _FETCHED.search(old, max(0, offset - 200), offset) and tail - ending > 100:
@@ -187,14 +187,14 @@ def _history(old: Sequence[Unit], new: Sequence[Unit], place: Moved) -> tuple[st
     if call := _mended_call(old, new, was):
         return "unpaired", f"call {call} at {where(was)}"
     shifted = _shifted(_blocks(before[at:]), _blocks(after[at:]))
-    # A window begins anywhere: within the message that it begins with, too.
+    # A sliding window may begin in the middle of a message.
     if at < 3 and shifted and shifted[0] == "trimmed":
         return shifted
     if now is not None and [unit.lines for unit in after[at + 1 : len(before)]] == [
         unit.lines for unit in before[at + 1 :]
     ]:
         if cause := _volatile(_text(was), _text(now), offset):
-            return (cause, f"{where(was)}: {_around(_text(was), offset)!r} became {_around(_text(now), offset)!r}")
+            return (cause, f"{where(was)}: {_excerpt(_text(was), offset)!r} became {_excerpt(_text(now), offset)!r}")
         return ("retrieval" if at < 2 and _fetched(was, now, offset) else "edited"), where(was)
     if shifted:
         return shifted
@@ -204,12 +204,12 @@ def _history(old: Sequence[Unit], new: Sequence[Unit], place: Moved) -> tuple[st
 
 
 def _blocks(units: Sequence[Unit]) -> list[bytes]:
-    """What is said, block by block: messages of one side may stand in one."""
+    """The content block by block: several messages of one role may be sent as one."""
     parts = ((unit.role, part.value) for unit in units for part in unit.parts if "cachePoint" not in part.value)
     return [canonical([role, bare(block)]) for role, block in parts]
 
 
-# What stands in the place of messages that went is so few blocks at most.
+# Dropped messages are replaced by at most this many blocks.
 _FEW = 4
 
 
@@ -286,5 +286,5 @@ def where(unit: Unit) -> str:
     return ".".join(map(str, unit.path)) or "system"
 
 
-def _around(text: str, offset: int) -> str:
+def _excerpt(text: str, offset: int) -> str:
     return " ".join(text[max(0, offset - 12) : offset + 24].split())

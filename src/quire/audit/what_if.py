@@ -66,9 +66,9 @@ def _sum(name: str, rows: Sequence[PolicyOutcome]) -> PolicyOutcome:
     sums: dict[str, Any] = {name: sum(getattr(row, name) for row in rows) for name in names}
     priced = [row.usd for row in rows if row.usd is not None]
     usd = sum(priced) if len(priced) == len(rows) else None
-    kept = sum(row.kept * row.requests for row in rows) / max(1, sums["requests"])
+    share = sum(row.kept * row.requests for row in rows) / max(1, sums["requests"])
     cuts = tuple(range(sum(len(row.cuts) for row in rows)))
-    return PolicyOutcome(policy=name, usd=usd, kept=kept, cuts=cuts, **sums)
+    return PolicyOutcome(policy=name, usd=usd, kept=share, cuts=cuts, **sums)
 
 
 class RecordedThread(msgspec.Struct, frozen=True):
@@ -151,9 +151,9 @@ class _Texts:
 
     def holds(self, built: Built, word: str) -> bool:
         messages, system = built.prompt.messages, built.prompt.system
-        return any(word in self._of(message) for message in reversed(messages)) or word in system
+        return any(word in self._text(message) for message in reversed(messages)) or word in system
 
-    def _of(self, message: Message) -> str:
+    def _text(self, message: Message) -> str:
         cached = self._cache.get(id(message))
         if cached is None:
             cached = self._cache[id(message)] = (message, "\n".join(_message_texts(message)))
@@ -187,8 +187,8 @@ def _outcome(
                 cuts.append(number)
             tokens, read, before, last = tokens + built.tokens, read + reused, built, at
             units += policy.prices[0] * reused + policy.prices[1] * (built.tokens - reused)
-            asked = _usd(built.tokens, reused, request.output, policy, info, at)
-            usd = usd + asked if usd is not None and asked is not None else None
+            cost_usd = _usd(built.tokens, reused, request.output, policy, info, at)
+            usd = usd + cost_usd if usd is not None and cost_usd is not None else None
         if request.aside:
             continue
         over += built is None or built.tokens > policy.limit
@@ -243,7 +243,7 @@ def masking(newest: int = 10) -> Sending:
             for place in results[:-newest]:
                 short = masked.setdefault(id(messages[place]), _masked(messages[place]))
                 messages[place], sizes[place] = short, message_tokens(short)
-            yield SimulatedRequest(_with(built, messages, sizes))
+            yield SimulatedRequest(_with_messages(built, messages, sizes))
 
     return sends
 
@@ -270,11 +270,11 @@ def summary(trigger: float = 0.9, most: int = 10**12, newest: float = 0.2, size:
             if built.head_tokens + sum(size for _, size in pairs) > limit and len(pairs) > len(head) + 1:
                 keep = _tail(pairs[len(head) :], newest * policy.limit)
                 summarized = pairs[: len(pairs) - keep]
-                summary = _summed_up(summarized, recorded, min(size, policy.limit // 8))
-                yield SimulatedRequest(_with(built, *zip(*pairs, strict=True)), aside=True, output=summary[1])
+                summary = _summary_message(summarized, recorded, min(size, policy.limit // 8))
+                yield SimulatedRequest(_with_messages(built, *zip(*pairs, strict=True)), aside=True, output=summary[1])
                 head, start = [summary], len(built.sizes) - keep
                 pairs = [summary, *pairs[len(pairs) - keep :]]
-            yield SimulatedRequest(_with(built, *zip(*pairs, strict=True)))
+            yield SimulatedRequest(_with_messages(built, *zip(*pairs, strict=True)))
 
     return sends
 
@@ -290,15 +290,15 @@ def _tail(pairs: Sequence[tuple[Message, int]], room: float) -> int:
     return keep or len(pairs)
 
 
-def _summed_up(summarized: Sequence[tuple[Message, int]], recorded: RecordedThread, size: int) -> tuple[Message, int]:
-    seqs = dict.fromkeys(seq for message, _ in summarized for seq in message.seqs)
-    before = "".join(part.text for message, _ in summarized[:1] if not message.seqs for part in message.parts if isinstance(part, Text))  # fmt: skip
+def _summary_message(pairs: Sequence[tuple[Message, int]], recorded: RecordedThread, size: int) -> tuple[Message, int]:
+    seqs = dict.fromkeys(seq for message, _ in pairs for seq in message.seqs)
+    before = "".join(part.text for message, _ in pairs[:1] if not message.seqs for part in message.parts if isinstance(part, Text))  # fmt: skip
     entries = tuple(recorded.entries[seq] for seq in seqs if seq in recorded.entries)
     message = Message("user", (Text(extract(Leaving(entries, before, size))),))
     return message, message_tokens(message)
 
 
-def _with(built: Built, messages: Iterable[Message], sizes: Iterable[int]) -> Built:
+def _with_messages(built: Built, messages: Iterable[Message], sizes: Iterable[int]) -> Built:
     return change(built, prompt=change(built.prompt, messages=tuple(messages)), sizes=tuple(sizes))
 
 

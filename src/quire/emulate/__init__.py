@@ -63,7 +63,7 @@ class EndsAtOnce(_UvicornServer):
                     for connection in state.connections - notified:
                         connection.shutdown()
                     notified |= state.connections
-                    await asyncio.sleep(0.002)  # one that was accepted just now comes yet
+                    await asyncio.sleep(0.002)  # a connection accepted just now may still appear
                     if not state.connections and not state.tasks:
                         break
         for task in state.tasks:

@@ -10,15 +10,15 @@ from datetime import UTC, datetime
 import msgspec
 
 from quire.emulate.script import (
-    Answering,
     Diagnosis,
+    EmulatedExchange,
     EmulatedPath,
     EmulatedRequest,
     Refusal,
     ReplyForm,
     arguments,
+    first_changed_section,
     limits_left,
-    parted,
     pieces,
 )
 from quire.providers.models import ModelInfo
@@ -40,7 +40,7 @@ _ERROR_TYPES = {
 }
 
 
-def reply(exchange: Answering) -> JsonObject:
+def reply(exchange: EmulatedExchange) -> JsonObject:
     """A whole message."""
     message: JsonObject = {
         "id": f"msg_{exchange.number:06d}",
@@ -58,14 +58,14 @@ def reply(exchange: Answering) -> JsonObject:
     return message
 
 
-def stop_reason(exchange: Answering) -> str:
+def stop_reason(exchange: EmulatedExchange) -> str:
     if not exchange.parts:
         # Only a request for no tokens at all (pre-warming the cache) gets an empty reply.
         return "max_tokens"
     return "tool_use" if exchange.calls else "end_turn"
 
 
-def _block(exchange: Answering, index: int) -> JsonObject:
+def _block(exchange: EmulatedExchange, index: int) -> JsonObject:
     match exchange.parts[index]:
         case Think() as part:
             return {"type": "thinking", "thinking": part.text, "signature": exchange.signature(part, index)}
@@ -76,7 +76,7 @@ def _block(exchange: Answering, index: int) -> JsonObject:
             return {"type": "text", "text": part.text, "citations": None}
 
 
-def usage(exchange: Answering) -> JsonObject:
+def usage(exchange: EmulatedExchange) -> JsonObject:
     """Input tokens here leave out what was read from the cache or written to it."""
     predicted = exchange.predicted
     return {
@@ -93,7 +93,7 @@ def usage(exchange: Answering) -> JsonObject:
     }
 
 
-def stream(exchange: Answering, message: JsonObject, size: int) -> Iterator[bytes]:
+def stream(exchange: EmulatedExchange, message: JsonObject, size: int) -> Iterator[bytes]:
     """The events of a message; usage and diagnostics come with the first."""
     opening = {**message, "content": [], "stop_reason": None, "usage": {**message["usage"], "output_tokens": 1}}
     yield _event({"type": "message_start", "message": opening})
@@ -112,7 +112,7 @@ _EMPTY: dict[str, JsonObject] = {
 }
 
 
-def _block_events(index: int, block: JsonObject, exchange: Answering, size: int) -> Iterator[bytes]:
+def _block_events(index: int, block: JsonObject, exchange: EmulatedExchange, size: int) -> Iterator[bytes]:
     start = {**block, **_EMPTY[block["type"]]}
     yield _event({"type": "content_block_start", "index": index, "content_block": start})
     for delta in _deltas(index, block, exchange, size):
@@ -120,7 +120,7 @@ def _block_events(index: int, block: JsonObject, exchange: Answering, size: int)
     yield _event({"type": "content_block_stop", "index": index})
 
 
-def _deltas(index: int, block: JsonObject, exchange: Answering, size: int) -> Iterator[JsonObject]:
+def _deltas(index: int, block: JsonObject, exchange: EmulatedExchange, size: int) -> Iterator[JsonObject]:
     if block["type"] == "text":
         yield from ({"type": "text_delta", "text": piece} for piece in pieces(block["text"], size))
     elif block["type"] == "thinking":
@@ -203,7 +203,7 @@ def diagnose(inquiry: Diagnosis) -> JsonObject | None:
     missed = max(0, inquiry.tokens[previous_id] - inquiry.predicted.read)
     if before.get("model") != inquiry.model:
         return {"type": "model_changed", "cache_missed_input_tokens": missed}
-    section = parted(blocks(before, "anthropic"), blocks(inquiry.body, "anthropic"))
+    section = first_changed_section(blocks(before, "anthropic"), blocks(inquiry.body, "anthropic"))
     if section is not None:
         return {"type": _CHANGED[section], "cache_missed_input_tokens": missed}
     settings = ("thinking", "tool_choice", "output_config", "speed")
@@ -300,7 +300,7 @@ _EXCEPTIONS = {
 }
 
 
-def converse_reply(exchange: Answering) -> JsonObject:
+def converse_reply(exchange: EmulatedExchange) -> JsonObject:
     """A whole reply."""
     content = [_converse_block(exchange, index) for index in range(len(exchange.parts))]
     return {
@@ -311,7 +311,7 @@ def converse_reply(exchange: Answering) -> JsonObject:
     }
 
 
-def _converse_block(exchange: Answering, index: int) -> JsonObject:
+def _converse_block(exchange: EmulatedExchange, index: int) -> JsonObject:
     match exchange.parts[index]:
         case Think() as part:
             sealed = {"text": part.text, "signature": exchange.signature(part, index)}
@@ -323,7 +323,7 @@ def _converse_block(exchange: Answering, index: int) -> JsonObject:
             return {"text": part.text}
 
 
-def _converse_usage(exchange: Answering) -> JsonObject:
+def _converse_usage(exchange: EmulatedExchange) -> JsonObject:
     """Input tokens here leave out what was read from the cache or written to it."""
     predicted, output = exchange.predicted, exchange.output_tokens
     lives = (("1h", predicted.write_1h), ("5m", predicted.write_5m))
@@ -337,7 +337,7 @@ def _converse_usage(exchange: Answering) -> JsonObject:
     }
 
 
-def converse_stream(exchange: Answering, whole: JsonObject, size: int) -> Iterator[bytes]:
+def converse_stream(exchange: EmulatedExchange, whole: JsonObject, size: int) -> Iterator[bytes]:
     """The events of a reply; usage comes last."""
     yield _converse_event("messageStart", {"role": "assistant"})
     for index, block in enumerate(whole["output"]["message"]["content"]):
@@ -347,7 +347,9 @@ def converse_stream(exchange: Answering, whole: JsonObject, size: int) -> Iterat
     yield _converse_event("metadata", {"usage": whole["usage"], "metrics": whole["metrics"]})
 
 
-def _converse_events(block: JsonObject, exchange: Answering, index: int, size: int) -> Iterator[tuple[str, JsonObject]]:
+def _converse_events(
+    block: JsonObject, exchange: EmulatedExchange, index: int, size: int
+) -> Iterator[tuple[str, JsonObject]]:
     if "toolUse" in block:
         call = block["toolUse"]
         yield ("contentBlockStart", {"start": {"toolUse": {"toolUseId": call["toolUseId"], "name": call["name"]}}})
@@ -356,7 +358,7 @@ def _converse_events(block: JsonObject, exchange: Answering, index: int, size: i
     yield "contentBlockStop", {}
 
 
-def _converse_deltas(block: JsonObject, exchange: Answering, index: int, size: int) -> Iterator[JsonObject]:
+def _converse_deltas(block: JsonObject, exchange: EmulatedExchange, index: int, size: int) -> Iterator[JsonObject]:
     if "text" in block:
         yield from ({"text": piece} for piece in pieces(block["text"], size))
     elif "toolUse" in block:

@@ -223,9 +223,9 @@ class Endpoints:
 
     def _refusal(self, received: EmulatedRequest, wire: str, problem: str) -> EmulatedReply | None:
         """Why a request is not looked at: no key, or no JSON object."""
-        unwelcome = self._emulated.unwelcome(received, wire)
-        if unwelcome or not problem:
-            return unwelcome
+        key_refusal = self._emulated.key_refusal(received, wire)
+        if key_refusal or not problem:
+            return key_refusal
         return self._emulated.refused(received, wire, Refusal(400, problem))
 
     async def _receive(self, request: Request) -> tuple[EmulatedRequest, str]:
@@ -239,7 +239,7 @@ class Endpoints:
         greeting = EmulatedRequest(
             "GET", _path(socket), dict(socket.headers), None, 0, len(self._emulated.requests) + 1
         )
-        refusal = self._emulated.unwelcome(greeting, wire)
+        refusal = self._emulated.key_refusal(greeting, wire)
         if refusal:
             self._emulated.requests.append(greeting)
             await socket.send_denial_response(self._deliver(refusal))
@@ -270,7 +270,7 @@ class Endpoints:
         if outcome.pieces is None:
             await socket.send_json({"type": "error", "status": outcome.status, **outcome.value})
             return
-        async for piece in _severed(outcome.pieces, outcome.cut_after):
+        async for piece in _cut_stream(outcome.pieces, outcome.cut_after):
             await socket.send_text(piece.partition(b"data: ")[2].decode().strip())
 
     async def _delivered(self, outcome: EmulatedReply) -> Response:
@@ -281,7 +281,7 @@ class Endpoints:
         if outcome.pieces is None and outcome.cut_after is None:
             return JSONResponse(outcome.value, outcome.status, outcome.headers)
         pieces = iter([json.dumps(outcome.value).encode()]) if outcome.pieces is None else outcome.pieces
-        body = _severed(_chunks(pieces, self._chunk_bytes), outcome.cut_after)
+        body = _cut_stream(_chunks(pieces, self._chunk_bytes), outcome.cut_after)
         return StreamingResponse(body, outcome.status, outcome.headers, outcome.media_type)
 
 
@@ -305,7 +305,7 @@ def _chunks(pieces: Iterator[bytes], size: int | None) -> Iterator[bytes]:
             yield piece[start : start + (size or len(piece))]
 
 
-async def _severed(chunks: Iterator[bytes], after: int | None) -> AsyncIterator[bytes]:
+async def _cut_stream(chunks: Iterator[bytes], after: int | None) -> AsyncIterator[bytes]:
     """The stream, broken off after so many bytes."""
     remaining = after
     for chunk in chunks:

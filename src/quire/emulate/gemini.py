@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from quire.emulate.script import Answering, EmulatedPath, EmulatedRequest, Refusal, ReplyForm, pieces
+from quire.emulate.script import EmulatedExchange, EmulatedPath, EmulatedRequest, Refusal, ReplyForm, pieces
 from quire.providers.models import ModelInfo
 from quire.providers.rules.grammar import obj
 from quire.values import Call, JsonObject, Text, Think
@@ -22,12 +22,12 @@ _STATUS = {
 }
 
 
-def reply(exchange: Answering) -> JsonObject:
+def reply(exchange: EmulatedExchange) -> JsonObject:
     """A whole reply."""
     return _answer(exchange, list(_parts(exchange)), "STOP")
 
 
-def _answer(exchange: Answering, parts: list[JsonObject], finish: str | None) -> JsonObject:
+def _answer(exchange: EmulatedExchange, parts: list[JsonObject], finish: str | None) -> JsonObject:
     candidate: JsonObject = {"content": {"role": "model", "parts": parts}, "index": 0}
     if finish:
         candidate["finishReason"] = finish
@@ -39,7 +39,7 @@ def _answer(exchange: Answering, parts: list[JsonObject], finish: str | None) ->
     }
 
 
-def _parts(exchange: Answering) -> Iterator[JsonObject]:
+def _parts(exchange: EmulatedExchange) -> Iterator[JsonObject]:
     """The first call of a step carries the signature of the thought behind it; the thought is shown when asked for."""
     config = obj(exchange.body.get("generationConfig") or exchange.body.get("generation_config"))
     thinking = obj(config.get("thinkingConfig") or config.get("thinking_config"))
@@ -58,7 +58,7 @@ def _parts(exchange: Answering) -> Iterator[JsonObject]:
                 signed = True
 
 
-def _usage(exchange: Answering) -> JsonObject:
+def _usage(exchange: EmulatedExchange) -> JsonObject:
     predicted = exchange.predicted
     thoughts, output = exchange.reasoning_tokens, exchange.output_tokens
     used: JsonObject = {
@@ -75,7 +75,7 @@ def _usage(exchange: Answering) -> JsonObject:
     return used
 
 
-def stream(exchange: Answering, whole: JsonObject, size: int) -> Iterator[bytes]:
+def stream(exchange: EmulatedExchange, whole: JsonObject, size: int) -> Iterator[bytes]:
     """The reply in chunks; a thought is one, and the last one says that it is the last."""
     chunks = [chunk for part in whole["candidates"][0]["content"]["parts"] for chunk in _split(part, size)]
     for number, chunk in enumerate(chunks or [{"text": ""}]):

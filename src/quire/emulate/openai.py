@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from quire.emulate.script import (
-    Answering,
     Diagnosis,
+    EmulatedExchange,
     EmulatedPath,
     EmulatedRequest,
     Refusal,
     ReplyForm,
     arguments,
+    first_changed_section,
     limits_left,
-    parted,
     pieces,
 )
 from quire.providers.models import ModelInfo, model_info
@@ -26,7 +26,7 @@ from quire.values import Call, JsonObject, Text, Think
 # OpenAI Chat Completions: replies, chunk streams, errors; also what compatible servers add to them.
 
 
-def chat_reply(exchange: Answering) -> JsonObject:
+def chat_reply(exchange: EmulatedExchange) -> JsonObject:
     """A whole completion."""
     return {
         "id": f"chatcmpl-{exchange.number:06d}",
@@ -45,7 +45,7 @@ def chat_reply(exchange: Answering) -> JsonObject:
     }
 
 
-def _message(exchange: Answering) -> JsonObject:
+def _message(exchange: EmulatedExchange) -> JsonObject:
     message: JsonObject = {"role": "assistant", "content": exchange.text or None, "refusal": None}
     if exchange.thinking and not model_info(exchange.target).features.strict:
         message["reasoning_content"] = exchange.thinking
@@ -62,7 +62,7 @@ def _message(exchange: Answering) -> JsonObject:
     return message
 
 
-def usage(exchange: Answering) -> JsonObject:
+def usage(exchange: EmulatedExchange) -> JsonObject:
     """Prompt tokens here include what was cached."""
     predicted, output = exchange.predicted, exchange.output_tokens
     written = predicted.write_5m + predicted.write_1h
@@ -81,7 +81,7 @@ def usage(exchange: Answering) -> JsonObject:
     return used
 
 
-def chat_stream(exchange: Answering, completion: JsonObject, size: int) -> Iterator[bytes]:
+def chat_stream(exchange: EmulatedExchange, completion: JsonObject, size: int) -> Iterator[bytes]:
     """The chunks of a completion; usage comes last, when it was asked for."""
     message = completion["choices"][0]["message"]
     yield _chunk(completion, {"role": "assistant", "content": ""})
@@ -104,8 +104,7 @@ def _call_chunks(completion: JsonObject, index: int, call: JsonObject, size: int
 
 
 def _frame(completion: JsonObject) -> JsonObject:
-    fields = {name: completion[name] for name in ("id", "created", "model")}
-    return {**fields, "object": "chat.completion.chunk"}
+    return {**{name: completion[name] for name in ("id", "created", "model")}, "object": "chat.completion.chunk"}
 
 
 def _chunk(completion: JsonObject, delta: JsonObject, finish: str | None = None) -> bytes:
@@ -174,7 +173,7 @@ CHAT = ReplyForm(
 # OpenAI Responses: replies, event streams with sequence numbers, errors as in Chat.
 
 
-def responses_reply(exchange: Answering) -> JsonObject:
+def responses_reply(exchange: EmulatedExchange) -> JsonObject:
     """A whole response."""
     body = exchange.body
     response: JsonObject = {
@@ -212,7 +211,7 @@ def compacts(body: JsonObject) -> bool:
     return bool(items) and items[-1].get("type") == "compaction_trigger"
 
 
-def compacted(exchange: Answering) -> JsonObject:
+def compacted(exchange: EmulatedExchange) -> JsonObject:
     """The answer of /responses/compact: the user's messages as they were, and one item for all the rest."""
     items = [item for _, item in objects_at(exchange.body.get("input"), "")]
     messages = [{**item, "type": "message"} for item in items if item.get("role") == "user"]
@@ -225,12 +224,12 @@ def compacted(exchange: Answering) -> JsonObject:
     }
 
 
-def _compaction(exchange: Answering) -> JsonObject:
+def _compaction(exchange: EmulatedExchange) -> JsonObject:
     sealed = exchange.signature(Think(str(exchange.body.get("input"))), 0)
     return {"type": "compaction", "id": f"cmp_{exchange.number:06d}", "encrypted_content": sealed}
 
 
-def _item(exchange: Answering, index: int) -> JsonObject:
+def _item(exchange: EmulatedExchange, index: int) -> JsonObject:
     name = f"{exchange.number:06d}{index:02d}"
     match exchange.parts[index]:
         case Think() as part:
@@ -243,7 +242,7 @@ def _item(exchange: Answering, index: int) -> JsonObject:
             return {**head, "content": content}
 
 
-def _reasoning(exchange: Answering, part: Think, index: int) -> JsonObject:
+def _reasoning(exchange: EmulatedExchange, part: Think, index: int) -> JsonObject:
     """A summary and the sealed thought, each only when it was asked for."""
     settings = obj(exchange.body.get("reasoning"))
     summarised = part.text and (settings.get("summary") or settings.get("generate_summary"))
@@ -277,7 +276,7 @@ def _offered(body: JsonObject) -> dict[str, JsonObject]:
     return offered
 
 
-def _usage(exchange: Answering) -> JsonObject:
+def _usage(exchange: EmulatedExchange) -> JsonObject:
     """Input tokens here include what was cached."""
     predicted, output = exchange.predicted, exchange.output_tokens
     return {
@@ -293,7 +292,7 @@ def _usage(exchange: Answering) -> JsonObject:
     }
 
 
-def responses_stream(exchange: Answering, response: JsonObject, size: int) -> Iterator[bytes]:
+def responses_stream(exchange: EmulatedExchange, response: JsonObject, size: int) -> Iterator[bytes]:
     """The events of a response, numbered from 0."""
     for number, event in enumerate(_events(response, size)):
         data = msgspec.json.encode({**event, "sequence_number": number})
@@ -383,19 +382,19 @@ def _reason(before: JsonObject, body: JsonObject, model: str) -> str | None:
         return "model_changed"
     settings = [
         {
-            "prompt_cache_key_changed": each.get("prompt_cache_key") or None,
-            "tools_changed": each.get("tools") or None,
-            "text_format_changed": obj(each.get("text")).get("format") or None,
-            "reasoning_effort_changed": obj(each.get("reasoning")).get("effort") or None,
-            "verbosity_changed": obj(each.get("text")).get("verbosity") or None,
-            "service_tier_changed": each.get("service_tier") or None,
+            "prompt_cache_key_changed": fields.get("prompt_cache_key") or None,
+            "tools_changed": fields.get("tools") or None,
+            "text_format_changed": obj(fields.get("text")).get("format") or None,
+            "reasoning_effort_changed": obj(fields.get("reasoning")).get("effort") or None,
+            "verbosity_changed": obj(fields.get("text")).get("verbosity") or None,
+            "service_tier_changed": fields.get("service_tier") or None,
         }
-        for each in (before, body)
+        for fields in (before, body)
     ]
     changed = [reason for reason, was in settings[0].items() if settings[1][reason] != was]
     if changed:
         return changed[0]
-    moved = parted(blocks(before, "openai-responses"), blocks(body, "openai-responses"))
+    moved = first_changed_section(blocks(before, "openai-responses"), blocks(body, "openai-responses"))
     return "input_changed" if moved is not None else None
 
 

@@ -9,8 +9,8 @@ import msgspec
 
 from quire.emulate import anthropic, gemini, openai
 from quire.emulate.script import (
-    Answering,
     Diagnosis,
+    EmulatedExchange,
     EmulatedRequest,
     Refusal,
     Refuse,
@@ -49,7 +49,7 @@ class EmulatedReply(msgspec.Struct, frozen=True):
     delay_s: float = 0.0
 
 
-class KeptReply(msgspec.Struct, frozen=True):
+class IssuedReply(msgspec.Struct, frozen=True):
     """One answered request, as the state file keeps it: what a restarted server has to remember."""
 
     number: int
@@ -113,12 +113,12 @@ class Emulated:
         self._now_ms = max(self._clock(), self._now_ms + 1)
         self._number += 1
         received = EmulatedRequest(method, path, dict(headers), body, self._now_ms, self._number)
-        # What only looks (a list of models, the server's window) asks for no answer of the model.
+        # A GET (the list of models, the server's window) asks the model for nothing.
         if method != "GET":
             self.requests.append(received)
         return received
 
-    def unwelcome(self, received: EmulatedRequest, wire: str) -> EmulatedReply | None:
+    def key_refusal(self, received: EmulatedRequest, wire: str) -> EmulatedReply | None:
         """The refusal of a request without key or version; a local engine asks for none."""
         if self._lenient or provider_facts(self.provider)["features"].get("template"):
             return None
@@ -138,7 +138,7 @@ class Emulated:
 
         `connection` holds what this connection alone remembers; with `warm`, the model is not asked.
         """
-        body, refusal = self._understood(received, wire, model, {**self.stored, **(connection or {})})
+        body, refusal = self._with_history(received, wire, model, {**self.stored, **(connection or {})})
         if refusal:
             return self.refused(received, wire, refusal)
         model = model or _model(body)
@@ -149,12 +149,12 @@ class Emulated:
         scripted = self.script.next(body) if asks else ScriptedAnswer()
         if scripted.refusal is not None:
             return self._refusal(received, wire, scripted.refusal)
-        return self._answered(received, wire, model, body, scripted, streamed, connection)
+        return self._scripted_reply(received, wire, model, body, scripted, streamed, connection)
 
     def compact(self, received: EmulatedRequest) -> EmulatedReply:
         """/v1/responses/compact: a conversation in one item."""
         wire = "openai-responses"
-        body, refusal = self._understood(received, wire, "", self.stored)
+        body, refusal = self._with_history(received, wire, "", self.stored)
         if refusal:
             return self.refused(received, wire, refusal)
         model = _model(body)
@@ -162,9 +162,9 @@ class Emulated:
             return self.refused(received, wire, _refused(wrong))
         exchange = self._exchange(received, wire, model, body, ScriptedAnswer())
         received.predicted, received.reply = exchange.predicted, openai.compacted(exchange)
-        return self._sent(received, wire, received.reply)
+        return self._reply(received, wire, received.reply)
 
-    def _understood(
+    def _with_history(
         self, received: EmulatedRequest, wire: str, model: str, stored: dict[str, StoredResponse]
     ) -> tuple[Json, Refusal | None]:
         """A request with what came before it, if its model and the response that it carries on are known."""
@@ -189,7 +189,7 @@ class Emulated:
         if wrong := self.malformed(body, wire, model):
             return self.refused(received, wire, _refused(wrong))
         model = model or _model(body)
-        return self._sent(received, wire, {field: Simulator(self._target(wire, model)).count(body)})
+        return self._reply(received, wire, {field: Simulator(self._target(wire, model)).count(body)})
 
     def malformed(self, body: Json, wire: str, model: str) -> Finding | None:
         """What keeps a body from being counted."""
@@ -197,14 +197,14 @@ class Emulated:
 
     def models(self, received: EmulatedRequest) -> EmulatedReply:
         """The provider's models."""
-        return self._sent(received, self.wire, self.voice.listed(self._models()))
+        return self._reply(received, self.wire, self.voice.listed(self._models()))
 
     def model(self, received: EmulatedRequest, name: str) -> EmulatedReply:
         """One of the provider's models."""
         model = next((info for info in self._models() if info.model == name), None)
         if model is None:
             return self.refused(received, self.wire, Refusal(404, self.voice.unknown_model(name).message))
-        return self._sent(received, self.wire, self.voice.model(model))
+        return self._reply(received, self.wire, self.voice.model(model))
 
     def _models(self) -> list[ModelInfo]:
         return [info for info in known_models() if info.provider == self.provider]
@@ -217,8 +217,8 @@ class Emulated:
             return self.refused(received, "openai-responses", missing)
         if received.method == "DELETE":
             del self.stored[id]
-            return self._sent(received, "openai-responses", {"id": id, "object": "response", "deleted": True})
-        return self._sent(received, "openai-responses", stored.reply)
+            return self._reply(received, "openai-responses", {"id": id, "object": "response", "deleted": True})
+        return self._reply(received, "openai-responses", stored.reply)
 
     def simulator(self, wire: str, model: str) -> Simulator:
         """The cache of a model."""
@@ -230,9 +230,9 @@ class Emulated:
     def refused(self, received: EmulatedRequest, wire: str, refused: Refusal) -> EmulatedReply:
         """An error in the provider's own shape."""
         received.status, received.error = refused.status, refused.message
-        return self._sent(received, wire, VOICES[wire].error(refused, received.request_id))
+        return self._reply(received, wire, VOICES[wire].error(refused, received.request_id))
 
-    def _sent(self, received: EmulatedRequest, wire: str, value: Json) -> EmulatedReply:
+    def _reply(self, received: EmulatedRequest, wire: str, value: Json) -> EmulatedReply:
         return EmulatedReply(received.status, value, headers=VOICES[wire].headers(received))
 
     def _refusal(self, received: EmulatedRequest, wire: str, refusal: Refuse) -> EmulatedReply:
@@ -243,7 +243,7 @@ class Emulated:
         headers = {**outcome.headers, "retry-after": f"{refusal.retry_after_s:g}"}
         return msgspec.structs.replace(outcome, headers=headers)
 
-    def _answered(
+    def _scripted_reply(
         self,
         received: EmulatedRequest,
         wire: str,
@@ -257,8 +257,8 @@ class Emulated:
         voice = VOICES[wire]
         reply = voice.reply(exchange)
         received.predicted, received.reply = exchange.predicted, reply
-        issued = KeptReply(exchange.number, wire, model, body, reply, exchange.predicted.total)
-        # What is not to be stored is known to its connection at most.
+        issued = IssuedReply(exchange.number, wire, model, body, reply, exchange.predicted.total)
+        # A reply that is not to be stored is remembered by its connection alone.
         passing = {} if connection is None else connection
         self._remember(issued, passing if body.get("store") is False else self.stored)
         if self._state:
@@ -277,7 +277,7 @@ class Emulated:
 
     def _exchange(
         self, received: EmulatedRequest, wire: str, model: str, body: JsonObject, scripted: ScriptedAnswer
-    ) -> Answering:
+    ) -> EmulatedExchange:
         """Step the simulated cache with a request, and pair it with its scripted answer."""
         prompt = anthropic.drop_mismatched(body, self._memory)
         began_ms = received.at_ms + int(scripted.delay_s * 1000)
@@ -285,7 +285,7 @@ class Emulated:
         target, voice = self._target(wire, model), VOICES[wire]
         thinks = voice.thinks(body, model_info(target))
         betas = received.headers.get("anthropic-beta", "")
-        return Answering(
+        return EmulatedExchange(
             number=received.number,
             at_ms=received.at_ms,
             target=target,
@@ -298,7 +298,7 @@ class Emulated:
             dropped=prompt.transformations if anthropic.CONTROLS_BETA in betas else None,
         )
 
-    def _remember(self, issued: KeptReply, stored: dict[str, StoredResponse]) -> None:
+    def _remember(self, issued: IssuedReply, stored: dict[str, StoredResponse]) -> None:
         """What was signed, what diagnostics may be asked about later, and what may be carried on."""
         body, reply = issued.body, issued.reply
         issue(self._memory, body, self._name(issued.wire), reply)
@@ -324,15 +324,15 @@ class Emulated:
         return f"{self._name(wire)}:{model}"
 
 
-def _read_state(file: Path) -> Iterator[KeptReply]:
-    """What an earlier server gave out; a last line that was never finished was never given out."""
+def _read_state(file: Path) -> Iterator[IssuedReply]:
+    """The replies of an earlier server; an unfinished last line is dropped, as its reply was never sent."""
     data = file.read_bytes() if file.exists() else b""
     whole = data[: data.rfind(b"\n") + 1]
     if whole != data:
         file.write_bytes(whole)
     for number, line in enumerate(whole.splitlines(), start=1):
         try:
-            yield msgspec.json.decode(line, type=KeptReply)
+            yield msgspec.json.decode(line, type=IssuedReply)
         except msgspec.DecodeError as error:
             hint = "Give a file that `quire emulate --state` wrote, or a new one."
             problem = f"{file.name} is no state of an emulator: {error}"

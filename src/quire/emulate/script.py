@@ -154,7 +154,7 @@ def _part(part: Json) -> Spoken:
 # One request and what is answered to it, in no provider's form.
 
 
-class Answering(msgspec.Struct, frozen=True):
+class EmulatedExchange(msgspec.Struct, frozen=True):
     """Everything a provider's reply is made of; `body` is the request with what the server remembers of it."""
 
     number: int
@@ -268,8 +268,8 @@ class ReplyForm(msgspec.Struct, frozen=True, kw_only=True):
     endpoints: tuple[EmulatedPath, ...]
     # Where models are listed; each one has its entry below.
     models: str = ""
-    reply: Callable[[Answering], JsonObject]
-    stream: Callable[[Answering, JsonObject, int], Iterator[bytes]]
+    reply: Callable[[EmulatedExchange], JsonObject]
+    stream: Callable[[EmulatedExchange, JsonObject, int], Iterator[bytes]]
     media_type: str = "text/event-stream"
     error: Callable[[Refusal, str], JsonObject]
     # The headers of any answer: ids, and what is left of the limits.
@@ -294,7 +294,7 @@ def limits_left(received: EmulatedRequest) -> dict[str, tuple[int, int]]:
     return {"requests": (10_000, 9_999), "tokens": (2_000_000, max(0, 2_000_000 - tokens))}
 
 
-def parted(before: list[Block], after: list[Block]) -> str | None:
+def first_changed_section(before: list[Block], after: list[Block]) -> str | None:
     """The first section that is not the same, or (for messages) not repeated and extended."""
     for section in ("tools", "system", "messages"):
         old, new = ([cell.data for cell in row if cell.section == section] for row in (before, after))

@@ -89,8 +89,8 @@ def render_sections(value: Clean) -> tuple[str, ...]:
     """The sections before the request, in order, without the empty ones."""
     tools = f"{TOOLS}\n{tool_list(value.tools, value.detail)}" if value.tools else ""
     lines = [f"{message.role.capitalize()}: {_indent(message.content, 2)}" for message in value.conversation]
-    said = "\n".join([CONVERSATION, *lines]) if lines else ""
-    return tuple(part for part in (tools, said, results_section(value.tool_results)) if part)
+    conversation = "\n".join([CONVERSATION, *lines]) if lines else ""
+    return tuple(part for part in (tools, conversation, results_section(value.tool_results)) if part)
 
 
 def tool_list(tools: Sequence[CleanTool], detail: Detail = "full") -> str:

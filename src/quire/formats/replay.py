@@ -100,8 +100,8 @@ def render(value: Replay) -> str:
     """The text; empty when there is nothing to show."""
     heading = HISTORY
     if value.left_out:
-        shown = count(value.history)
-        heading += f"\n(showing last {shown} of {shown + value.left_out} messages)"
+        number = count(value.history)
+        heading += f"\n(showing last {number} of {number + value.left_out} messages)"
     lines: list[str] = []
     for head, events in ((heading, value.history), (CURRENT, value.current)):
         lines += [head, *(render_event(event, value.delimiter) for event in events)] if events else []

@@ -45,7 +45,7 @@ def item(
     )
 
 
-def remade(original: Item) -> Item:
+def checked_item(original: Item) -> Item:
     """A given item, checked like a new one; a sha256 that is not its content's is an error."""
     checked = item(original.content, original.type, original.metadata, id=original.id, timestamp=original.timestamp)
     if original.sha256 and original.sha256 != checked.sha256:
@@ -216,7 +216,7 @@ def limited(text: str, type: str, metadata: JsonObject | None, name: str, trunca
             hint="Pass truncate=True to cut it at a line, or take a region or a symbol of it.",
         )
     shorter = cut(text, lambda part: len(part.encode()) <= MAX_BYTES)
-    # The text itself tells the model; whoever gave the file is told here.
+    # The text itself tells the model that it is cut; this warning tells the user.
     if not quiet:
         _logger.warning("%s has %s bytes; %s of them are left out", name, f"{size:,}", f"{shorter.bytes:,}")
     return item(shorter.content, type, shorter.noted(metadata))

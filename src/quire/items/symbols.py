@@ -58,7 +58,7 @@ def read_again(earlier: Item, path: str | Path) -> Item | None:
         return from_symbol(path, meta["symbol"], name=name, truncate=cut)
     if earlier.type == "code":
         return from_region(path, meta["start_line"], meta["end_line"], name=name, truncate=cut)
-    # That it is cut was said when it was kept.
+    # No warning that it is cut: the first reading gave it.
     return limited(read_source(path), earlier.type, {"filename": name}, name, cut, quiet=True)
 
 
@@ -67,15 +67,15 @@ def definitions(text: str, suffix: str, name: str) -> list[Definition]:
     return python_definitions(text, name) if suffix in PYTHON else grammar_definitions(text, suffix, name)
 
 
-def resolve(symbol: str, found: Iterable[Definition], name: str) -> Definition:
+def resolve(symbol: str, candidates: Iterable[Definition], name: str) -> Definition:
     """The one definition a name means: the full path if there is one, else the only path that ends so."""
-    merged = _merged(found)
+    merged = _merged(candidates)
     path = tuple(part for part in _SEPARATOR.split(symbol) if part and part != "<locals>")
     exact = [definition for definition in merged if definition.path == path]
     ending = exact or [definition for definition in merged if path and definition.path[-len(path) :] == path]
     paths = list(dict.fromkeys(definition.name for definition in ending))
     if not paths:
-        names = list(dict.fromkeys(each.name for each in merged))
+        names = list(dict.fromkeys(definition.name for definition in merged))
         near = difflib.get_close_matches(symbol, names, 3) or names[:5]
         hint = f"There is {', '.join(near)}." if near else "The file defines nothing."
         raise NotFound(f"no symbol {symbol!r} in {name}", hint=hint)
@@ -85,11 +85,11 @@ def resolve(symbol: str, found: Iterable[Definition], name: str) -> Definition:
     return max(ending, key=lambda definition: (definition.whole, definition.start))
 
 
-def _merged(found: Iterable[Definition]) -> list[Definition]:
+def _merged(candidates: Iterable[Definition]) -> list[Definition]:
     """Definitions in a row with one name are one: overloads, a property and its setter."""
     out: list[Definition] = []
     latest: dict[tuple[str, ...], int] = {}
-    for definition in found:
+    for definition in candidates:
         scope = definition.path[:-1]
         before = latest.get(scope)
         if before is not None and out[before].path == definition.path:
@@ -214,12 +214,12 @@ def grammar_definitions(text: str, suffix: str, name: str) -> list[Definition]:
         data = _ELISP_CHARACTER.sub(lambda match: b"?" + b"x" * (len(match[0]) - 1), data)
     tree = _parser(suffix, name).parse(data)
     breaks = [match.start() for match in re.finditer(b"\n", data)]
-    found = []
+    out = []
     for path, (start, end), whole in _walk(tree.root_node):
         # Bytes to lines by our own count: reading a node's points frees memory still in use in tree-sitter 0.26.0.
         first, last = (bisect.bisect_left(breaks, byte) + 1 for byte in (start, max(start, end - 1)))
-        found.append(Definition(path, first, last, whole))
-    return found
+        out.append(Definition(path, first, last, whole))
+    return out
 
 
 # tree-sitter's own types are only there with the extra, so nodes are Any here.

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 
 from quire.errors import BudgetError, CallError, FormatError, NotFound, QuireError
-from quire.items.sources import cut, item, remade, source_id
+from quire.items.sources import checked_item, cut, item, source_id
 from quire.log import now_ms
 from quire.log.shapes import (
     COUNTED,
@@ -137,40 +137,40 @@ class Sizes:
     """Each item's tokens, their sum, and the sum of those that are pinned."""
 
     def __init__(self, with_: Counter) -> None:
-        self._with = with_
-        self._of: dict[str, int] | None = None
+        self._counter = with_
+        self._by_id: dict[str, int] | None = None
         self.total = 0
         self.pinned = 0
 
     @property
     def counting(self) -> bool:
-        return self._of is not None
+        return self._by_id is not None
 
     def start(self, items: Iterable[Item], pinned: Iterable[str]) -> None:
         """Count what is there, and from now on what comes; a second start does nothing."""
-        if self._of is None:
-            self._of = {item.id: self._with.count(item.content) for item in items}
-            self.total = sum(self._of.values())
-            self.pinned = sum(self._of[id] for id in pinned)
+        if self._by_id is None:
+            self._by_id = {item.id: self._counter.count(item.content) for item in items}
+            self.total = sum(self._by_id.values())
+            self.pinned = sum(self._by_id[id] for id in pinned)
 
     def count(self, content: str) -> int:
         """The tokens of a content, 0 while nobody asks."""
-        return self._with.count(content) if self.counting else 0
+        return self._counter.count(content) if self.counting else 0
 
     def put(self, id: str, size: int) -> None:
-        if self._of is not None:
-            self._of[id] = size
+        if self._by_id is not None:
+            self._by_id[id] = size
             self.total += size
 
     def drop(self, id: str, pinned: bool) -> None:
-        if self._of is not None:
-            size = self._of.pop(id)
+        if self._by_id is not None:
+            size = self._by_id.pop(id)
             self.total -= size
             self.pinned -= size if pinned else 0
 
     def pin(self, id: str, pinned: bool) -> None:
-        if self._of is not None:
-            self.pinned += self._of[id] if pinned else -self._of[id]
+        if self._by_id is not None:
+            self.pinned += self._by_id[id] if pinned else -self._by_id[id]
 
 
 class Window:
@@ -194,7 +194,7 @@ class Window:
         self._items: OrderedDict[str, Item] = OrderedDict()
         # The unpinned ids in order of age: the first is the next to go. (Not a dict: finding the first key of
         # one whose first keys keep being deleted is not O(1).)
-        self._loose: OrderedDict[str, None] = OrderedDict()
+        self._unpinned: OrderedDict[str, None] = OrderedDict()
         self._pinned: set[str] = set()
         self._sizes = Sizes(with_ or counter())
         self._numbers = Numbers()
@@ -216,7 +216,7 @@ class Window:
         new = self._as_item(given, type, metadata, timestamp)
         if new.id:
             self._numbers.check(new.id)
-        new, size = self._sized(new, truncate)
+        new, size = self._cut_to_fit(new, truncate)
         if len(self._pinned) >= self._max_items:
             raise BudgetError(
                 f"the window holds {self._max_items} items and all of them are pinned",
@@ -245,7 +245,7 @@ class Window:
         if old is None:
             return self.add(new, truncate=truncate)
         pinned = old.id in self._pinned
-        new, size = self._sized(new, truncate, self._sizes.count(old.content) if pinned else 0)
+        new, size = self._cut_to_fit(new, truncate, self._sizes.count(old.content) if pinned else 0)
         if (old.content, old.type, old.metadata) == (new.content, new.type, new.metadata):
             return old
         self._drop(old.id)
@@ -257,7 +257,7 @@ class Window:
 
     def _as_item(self, given: Item | str, type: str, metadata: JsonObject | None, timestamp: int | None) -> Item:
         if isinstance(given, Item):
-            return remade(given)
+            return checked_item(given)
         return item(given, type, metadata, timestamp=self._clock() if timestamp is None else timestamp)
 
     def _place(self, new: Item, id: str, size: int) -> Item:
@@ -266,11 +266,11 @@ class Window:
         placed = msgspec.structs.replace(new, id=id, timestamp=max(new.timestamp, newest))
         self._evict(self._max_items - 1, size)
         self._items[id] = placed
-        self._loose[id] = None
+        self._unpinned[id] = None
         self._sizes.put(id, size)
         return placed
 
-    def _sized(self, new: Item, truncate: bool, freed: int = 0) -> tuple[Item, int]:
+    def _cut_to_fit(self, new: Item, truncate: bool, freed: int = 0) -> tuple[Item, int]:
         """The item, cut where it is too large and may be, and its tokens; `freed` are those of a pin that it replaces."""
         beside_pins = None if self._max_tokens is None else self._max_tokens - self._sizes.pinned + freed
         limits = [limit for limit in (beside_pins, self._max_item_tokens) if limit is not None]
@@ -292,14 +292,14 @@ class Window:
         while len(self._items) > items or (
             self._max_tokens is not None and self._sizes.total + tokens > self._max_tokens
         ):
-            self._drop(next(iter(self._loose)))
+            self._drop(next(iter(self._unpinned)))
 
     def _drop(self, id: str) -> Item:
         self._sizes.drop(id, id in self._pinned)
         if id in self._pinned:
             self._pinned.remove(id)
         else:
-            del self._loose[id]
+            del self._unpinned[id]
         return self._items.pop(id)
 
     # Reading
@@ -323,7 +323,7 @@ class Window:
 
     def __getitem__(self, id: str) -> Item:
         if id not in self._items:
-            raise NotFound(f"no item {short(id)} in this window", hint=_holding(list(self._items)))
+            raise NotFound(f"no item {short(id)} in this window", hint=_ids_hint(list(self._items)))
         return self._items[id]
 
     # Removing and pinning
@@ -347,7 +347,7 @@ class Window:
             self.on_change()
 
     def _keep(self, id: str) -> None:
-        del self._loose[id]
+        del self._unpinned[id]
         self._pinned.add(id)
         self._sizes.pin(id, True)
 
@@ -356,7 +356,7 @@ class Window:
         if self[id].id in self._pinned:
             self._pinned.remove(id)
             self._sizes.pin(id, False)
-            self._loose = OrderedDict.fromkeys(id for id in self._items if id not in self._pinned)
+            self._unpinned = OrderedDict.fromkeys(id for id in self._items if id not in self._pinned)
             self.on_change()
 
     @property
@@ -444,7 +444,7 @@ class Window:
         window = cls(max_items, with_=with_, clock=clock)
         window.max_tokens = fields.get("max_tokens")
         window._load(fields["items"], fields.get("pinned", []))
-        # Not before: items may be older than the limit.
+        # Set last: items may be larger than a limit that was set after they were added.
         window.max_item_tokens = fields.get("max_item_tokens")
         counted, next_id = window._numbers.next, fields.get("next_id")
         if next_id is not None and next_id < counted:
@@ -463,10 +463,10 @@ class Window:
                 self.pin(added.id)
         for id in pinned:
             if id not in self:
-                raise FormatError(f"pinned: no item {id!r}", hint=_holding(list(self._items)))
+                raise FormatError(f"pinned: no item {id!r}", hint=_ids_hint(list(self._items)))
 
 
-def _holding(ids: list[str]) -> str:
+def _ids_hint(ids: list[str]) -> str:
     listed = ", ".join(ids if len(ids) <= 6 else [*ids[:3], "…", *ids[-2:]])
     return f"It holds {listed}." if ids else "It is empty."
 

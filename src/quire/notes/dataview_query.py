@@ -143,13 +143,13 @@ class DataviewReader:
         columns: list[tuple[str, Expression]] = []
         kind, text = self._peek()
         while kind != "end" and not (kind == "name" and text.lower() in _CLAUSES):
-            columns.append(self._named())
+            columns.append(self._named_expression())
             if not self._takes(","):
                 break
             kind, text = self._peek()
         return tuple(columns)
 
-    def _named(self) -> tuple[str, Expression]:
+    def _named_expression(self) -> tuple[str, Expression]:
         """An expression and its name: the one given with AS, else its own words."""
         begin = self.at
         expression = self.expression()
@@ -187,7 +187,7 @@ class DataviewReader:
 
     def _group(self) -> Step:
         self._expect("by")
-        name, by = self._named()
+        name, by = self._named_expression()
 
         def group(rows: list[DataviewRow]) -> list[DataviewRow]:
             keyed = sorted(((by(row.data), row.data) for row in rows), key=lambda pair: order(pair[0]))
@@ -201,7 +201,7 @@ class DataviewReader:
         return group
 
     def _flatten(self) -> Step:
-        name, of = self._named()
+        name, of = self._named_expression()
 
         def flatten(rows: list[DataviewRow]) -> list[DataviewRow]:
             flattened = []

@@ -247,13 +247,13 @@ def show(value: Value) -> str:
     if isinstance(value, Duration):
         return _span(value)
     if isinstance(value, LinkValue):
-        return _linked(value)
+        return _link_text(value)
     if isinstance(value, Mapping):
         return ", ".join(f"{name}: {show(item)}" for name, item in value.items())
     return str(_whole(value)) if isinstance(value, float) else str(value)
 
 
-def _linked(link: LinkValue) -> str:
+def _link_text(link: LinkValue) -> str:
     """[[name]], with the heading and what is shown instead where there is any."""
     name = link.path.rpartition("/")[2]
     name = name.removesuffix(".md").removesuffix(".markdown")
@@ -370,7 +370,7 @@ def _list(values: tuple[Value, ...]) -> list[Value]:
     return values[0] if len(values) == 1 and isinstance(values[0], list) else list(values)
 
 
-def _tested(values: tuple[Value, ...]) -> Iterable[bool]:
+def _truths(values: tuple[Value, ...]) -> Iterable[bool]:
     """Whether each value holds, by a function where one was given."""
     if len(values) == 2 and isinstance(values[0], list) and callable(values[1]):
         return [truthy(values[1](value)) for value in values[0]]
@@ -434,9 +434,9 @@ def _link_facts(link: LinkValue) -> dict[str, Value]:
 
 
 FUNCTIONS: dict[str, Callable[..., Value]] = {
-    "all": lambda *values: all(_tested(values)),
-    "any": lambda *values: any(_tested(values)),
-    "none": lambda *values: not any(_tested(values)),
+    "all": lambda *values: all(_truths(values)),
+    "any": lambda *values: any(_truths(values)),
+    "none": lambda *values: not any(_truths(values)),
     "average": lambda values: _whole(_reduced(values, "+") / len(values)) if values else None,
     "ceil": _elementwise(math.ceil),
     "choice": lambda test, yes, no: yes if truthy(test) else no,

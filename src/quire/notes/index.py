@@ -135,8 +135,8 @@ class NoteIndex:
     def __init__(self, vault: Vault, place: str | Path | None = None, embedder: Any = None) -> None:
         self.vault, self.embedder = vault, embedder
         # Unless said otherwise, beside other caches, never in the vault.
-        own = f"{sha256_hex(str(vault.root.path))[:16]}.db"
-        self.place = Path(place or Path(platformdirs.user_cache_dir("quire")) / "vaults" / own)
+        file_name = f"{sha256_hex(str(vault.root.path))[:16]}.db"
+        self.place = Path(place or Path(platformdirs.user_cache_dir("quire")) / "vaults" / file_name)
         self._lock = threading.RLock()
         self._collection: Any = None
         self._conn = _open(self.place)
@@ -177,7 +177,7 @@ class NoteIndex:
             return Updated(len(self.vault.notes), **counts)
 
     def _changes(self, progress: Progress | None, only: set[str] | None) -> Iterator[NoteChange]:
-        """What the vault finds changed now, then what it had found before and the passages do not know."""
+        """What changes in the vault now, then earlier changes that are not in the index yet."""
         reported = set()
         for change in self.vault.refresh(progress, only):
             reported.add(change.path)
@@ -242,7 +242,7 @@ class NoteIndex:
             return len(waiting)
 
     def _mark(self) -> bytes:
-        """In front of a stored vector: whose it is."""
+        """The prefix of a stored vector, which names its embedder."""
         return f"{self.embedder.name}\n".encode() if self.embedder is not None else b""
 
     # Searching

@@ -191,15 +191,15 @@ def links(text: str) -> list[Link]:
     """Wiki-links and markdown links of prose, embeds among them, in order; links to the web are none."""
     from urllib.parse import unquote
 
-    found: list[tuple[int, Link]] = []
+    placed: list[tuple[int, Link]] = []
     for match in _WIKI.finditer(text):
         place, _, alias = match[2].partition("|")
         target, _, heading = place.partition("#")
-        found.append((match.start(), Link(target.strip(), heading.strip(), alias.strip(), bool(match[1]))))
+        placed.append((match.start(), Link(target.strip(), heading.strip(), alias.strip(), bool(match[1]))))
     for match in _LINK.finditer(text):
         if not re.match(r"[a-z][a-z0-9+.-]*:|#", match[2], re.I):
-            found.append((match.start(), Link(unquote(match[2].split("#")[0]), embed=bool(match[1]))))
-    return [link for _, link in sorted(found, key=lambda each: each[0]) if link.target]
+            placed.append((match.start(), Link(unquote(match[2].split("#")[0]), embed=bool(match[1]))))
+    return [link for _, link in sorted(placed, key=lambda pair: pair[0]) if link.target]
 
 
 def tags(text: str, fields: JsonObject) -> tuple[str, ...]:
@@ -271,8 +271,8 @@ def read_note(path: str, text: str, mtime_ns: int, size: int, ctime_ns: int = 0,
         # Fields in a task belong to the task, not to the note.
         stated = [line for line in words.split("\n") if not ((item := _ITEM.match(line)) and item[1])]
         fields = {**inline_fields("\n".join(stated)), **fields}
-    found = tags(words, fields), tuple(links(words))
-    return Note(path, mtime_ns, size, sha256_hex(text), ctime_ns, *found, fields, problem)
+    tags_and_links = tags(words, fields), tuple(links(words))
+    return Note(path, mtime_ns, size, sha256_hex(text), ctime_ns, *tags_and_links, fields, problem)
 
 
 def has_tag(note: Note, tag: str) -> bool:

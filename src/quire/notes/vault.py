@@ -85,7 +85,7 @@ class Vault:
         self.revision = 0
         self.watched = False
         self._fresh = False
-        self._named: tuple[tuple[int, int], dict[str, list[str]]] = ((-1, 0), {})
+        self._by_name: tuple[tuple[int, int], dict[str, list[str]]] = ((-1, 0), {})
         self._answers: dict[tuple[str, str], tuple[tuple[object, ...], str]] = {}
         self.lock = threading.RLock()
         # The last warning about each note that could not be read, or not wholly: it is given once.
@@ -98,7 +98,7 @@ class Vault:
         stats = dict(self._stats(only))
         removed = [path for path in (self.notes if only is None else only) if path not in stats]
         for number, (path, stat) in enumerate(stats.items(), 1):
-            if change := self._look(path, stat):
+            if change := self._read_if_changed(path, stat):
                 yield change
             if (note := self.notes.get(path)) is not None and note.problem:
                 self._warn(path, note.problem)
@@ -155,8 +155,8 @@ class Vault:
             for name in sorted(files):
                 yield f"{place}/{name}" if place else name
 
-    def _look(self, path: str, stat: os.stat_result) -> NoteChange | None:
-        """What became of one note: nothing while time and size are the same, or its content is."""
+    def _read_if_changed(self, path: str, stat: os.stat_result) -> NoteChange | None:
+        """Read a note again if its time or size changed; None where neither did."""
         before = self.notes.get(path)
         if before is not None and (before.mtime_ns, before.size) == (stat.st_mtime_ns, stat.st_size):
             return None
@@ -220,14 +220,14 @@ class Vault:
 
     def _names(self) -> dict[str, list[str]]:
         """Notes by what they are called: file names without ending, and aliases; made again when notes changed."""
-        if self._named[0] != (self.revision, len(self.notes)):
+        if self._by_name[0] != (self.revision, len(self.notes)):
             names: dict[str, list[str]] = {}
             for path, note in sorted(self.notes.items()):
                 others = [f"alias {_folded(alias)}" for alias in aliases(note.fields)]
                 for name in dict.fromkeys([self._stem(_folded(path.rpartition("/")[2])), *others]):
                     names.setdefault(name, []).append(path)
-            self._named = ((self.revision, len(self.notes)), names)
-        return self._named[1]
+            self._by_name = ((self.revision, len(self.notes)), names)
+        return self._by_name[1]
 
     def _stem(self, name: str) -> str:
         """A file's name without the ending of a note."""

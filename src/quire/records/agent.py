@@ -109,7 +109,7 @@ class AgentReply(msgspec.Struct, frozen=True, kw_only=True):
     def entries(self) -> list[Entry]:
         """The reply as entries for a log: what it says, then its calls."""
         answer = [respond(self.message)] if self.message or not self.tool_requests else []
-        return [*answer, *(call(asked.request_id, asked.tool, asked.input) for asked in self.tool_requests)]
+        return [*answer, *(call(request.request_id, request.tool, request.input) for request in self.tool_requests)]
 
     def fields(self) -> JsonObject:
         """The arguments of `Records.create` that keep this reply as a record."""

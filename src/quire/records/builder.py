@@ -88,7 +88,7 @@ class Builder:
 
     def triggered_by(self, record: Record) -> bool:
         """Whether a record's creation or change calls for a new context."""
-        return any(each.matches(record) for each in self.config.update_triggers) and not self.refusal(record)
+        return any(trigger.matches(record) for trigger in self.config.update_triggers) and not self.refusal(record)
 
     def refusal(self, record: Record) -> str:
         """Why a record may not trigger this builder whatever its triggers say; '' where it may."""
@@ -179,8 +179,8 @@ class Builder:
         elif request is None:
             # The newest thing a user said, in the trigger's session where it names one.
             tags = (session(trigger),) if trigger and session(trigger) else ()
-            said = records.select(Selector(schemas=(USER,), all_tags=tags), newest=1, now=now)
-            message = said[0] if said else None
+            messages = records.select(Selector(schemas=(USER,), all_tags=tags), newest=1, now=now)
+            message = messages[0] if messages else None
         else:
             message = self._stored_request(records, request, now)
         words = context_text(message.context) if request is None and message else request or ""
@@ -220,7 +220,7 @@ class Builder:
 
 
 def _repeated_questions(parts: Sequence[Part], request: str, threshold: float, embed: Embed | None) -> dict[str, str]:
-    """What the user said before in the words of the request itself, which is never dropped."""
+    """Earlier messages of the user that say the same as the request, which itself is never dropped."""
     user = [part for part in parts if part.shape.message and part.shape.message.role == "user"]
     texts = [part.shape.text for part in user]
     if not request or not texts:

@@ -45,7 +45,7 @@ OPERATORS: Final[dict[str, Callable[[Json, Json], bool]]] = {
     "gte": _ordered(lambda a, b: a >= b),
     "lt": _ordered(lambda a, b: a < b),
     "lte": _ordered(lambda a, b: a <= b),
-    "in": lambda found, wanted: isinstance(wanted, list) and any(same(found, each) for each in wanted),
+    "in": lambda value, listed: isinstance(listed, list) and any(same(value, item) for item in listed),
     "contains": _contains,
     "contains_any": lambda value, listed: isinstance(listed, list) and any(_contains(value, item) for item in listed),
     "exists": lambda value, operand: bool(operand),

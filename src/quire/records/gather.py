@@ -70,13 +70,13 @@ def gather(
     """What all sources give, in the order of creation; a record that several give keeps its greatest weight."""
     picked: dict[str, PickedRecord] = {}
     for source in sources:
-        for pick in _from(records, source, ask, now):
+        for pick in _picked_from(records, source, ask, now):
             if pick.record.id not in picked or picked[pick.record.id].weight < pick.weight:
                 picked[pick.record.id] = pick
     return sorted(picked.values(), key=lambda pick: pick.place)
 
 
-def _from(records: Records, source: RecordSource, ask: ContextRequest, now: int | None) -> list[PickedRecord]:
+def _picked_from(records: Records, source: RecordSource, ask: ContextRequest, now: int | None) -> list[PickedRecord]:
     selector = source.selector
     if source.current_session and ask.session:
         selector = msgspec.structs.replace(selector, all_tags=(*selector.all_tags, ask.session))
@@ -179,7 +179,7 @@ def repeated(
 def by_words(texts: Sequence[str]) -> Alike:
     """The cosine of two sets of single words and word pairs."""
     words = [_WORD.findall(text.casefold()) for text in texts]
-    sets = [frozenset([*((word,) for word in each), *pairwise(each)]) for each in words]
+    sets = [frozenset([*((word,) for word in row), *pairwise(row)]) for row in words]
 
     def alike(first: int, second: int) -> float:
         a, b = sets[first], sets[second]

@@ -198,17 +198,17 @@ class Records:
 
         Beyond a few thousand records only those that share a word with q are looked at.
         """
-        asked, wanted = find.words_of(q), RecordFilter(selector.schemas, selector.all_tags, now)
-        total = self._table.count(wanted)
+        query_words, filter = find.words_of(q), RecordFilter(selector.schemas, selector.all_tags, now)
+        total = self._table.count(filter)
         if total <= find.FEW:
-            corpus, found = None, self.select(selector, keep=keep, now=now)
+            corpus, records = None, self.select(selector, keep=keep, now=now)
         else:
-            corpus = find.Corpus(total, self._table.frequencies(asked))
-            likely = map(decode, self._table.matching(asked, wanted, find.MOST))
-            found = [record for record in likely if selector.matches(record) and keep(record)]
-        texts = self._table.texts([number(record.id) for record in found])
-        vectors = self.meaning.vectors(self._table, found, texts) if self.meaning else None
-        return find.ranked(q, found, texts, meaning=self.meaning, vectors=vectors, corpus=corpus)
+            corpus = find.Corpus(total, self._table.frequencies(query_words))
+            likely = map(decode, self._table.matching(query_words, filter, find.MOST))
+            records = [record for record in likely if selector.matches(record) and keep(record)]
+        texts = self._table.texts([number(record.id) for record in records])
+        vectors = self.meaning.vectors(self._table, records, texts) if self.meaning else None
+        return find.ranked(q, records, texts, meaning=self.meaning, vectors=vectors, corpus=corpus)
 
     def index(self, *, rebuild: bool = False, now: int | None = None) -> int:
         """Make the vectors that are missing (or all anew), so that no search has to; returns how many."""
@@ -257,8 +257,8 @@ class Records:
     ) -> Record | None:
         """The next (step 1) or previous (-1) record of the same session; without a session, of those that name none."""
         tags = (*selector.all_tags, session) if session else selector.all_tags
-        wanted = RecordFilter(selector.schemas, tags, now, no_tag="" if session else find.UNNAMED)
-        body = self._table.beside(number(record.id), step, wanted)
+        filter = RecordFilter(selector.schemas, tags, now, no_tag="" if session else find.UNNAMED)
+        body = self._table.beside(number(record.id), step, filter)
         return decode(body) if body is not None else None
 
 
