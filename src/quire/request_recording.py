@@ -172,9 +172,11 @@ def record_requests() -> Iterator[RecordedRequests]:
                 _patch(undo, module.Client, "send", _httpx(recorded, module))
                 _patch(undo, module.AsyncClient, "send", _async_httpx(recorded, module))
         if (module := _imported("requests.sessions")) is not None:
-            _patch(undo, module.Session, "send", _requests(recorded))
+            patched = _whole(recorded, lambda request, options: bool(options.get("stream")))
+            _patch(undo, module.Session, "send", patched)
         if (module := _imported("botocore.httpsession")) is not None:
-            _patch(undo, module.URLLib3Session, "send", _botocore(recorded))
+            patched = _whole(recorded, lambda request, options: bool(request.stream_output))
+            _patch(undo, module.URLLib3Session, "send", patched)
         yield recorded
     finally:
         for restore in reversed(undo):
@@ -268,29 +270,16 @@ def _end_httpx(exchange: HttpExchange | None, reply: Any, options: dict[str, Any
         exchange.reply = reply.content
 
 
-def _requests(recorded: RecordedRequests) -> Wrapper:
+def _whole(recorded: RecordedRequests, streams: Callable[[Any, dict[str, Any]], bool]) -> Wrapper:
+    """Of requests and botocore, replies that come whole; of one that streams only its status."""
+
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def send(self: Any, request: Any, **options: Any) -> Any:
             exchange = recorded.begin(request.url, request.headers, request.body)
             reply = original(self, request, **options)
             if exchange is not None:
                 exchange.status = reply.status_code
-                exchange.reply = b"" if options.get("stream") else reply.content
-            return reply
-
-        return send
-
-    return wrap
-
-
-def _botocore(recorded: RecordedRequests) -> Wrapper:
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def send(self: Any, request: Any) -> Any:
-            exchange = recorded.begin(request.url, request.headers, request.body)
-            reply = original(self, request)
-            if exchange is not None:
-                exchange.status = reply.status_code
-                exchange.reply = b"" if request.stream_output else reply.content
+                exchange.reply = b"" if streams(request, options) else reply.content
             return reply
 
         return send

@@ -105,9 +105,9 @@ def project(entries: Iterable[Entry]) -> list[Message]:
 
 def _continues(entry: Entry, last: Message) -> bool:
     """Whether an entry is part of the message before it: spoken in one go, or a result of the same group."""
-    if entry.kind in SPOKEN and "format" in entry.wire and not entry.wire.get("more"):
-        return False  # a message of the model began here, as its wire format shows
-    return _ROLES[entry.kind] == last.role and last.role in ("assistant", "tool")
+    # A message of the model begins where its wire format shows it.
+    begins = entry.kind in SPOKEN and "format" in entry.wire and not entry.wire.get("more")
+    return not begins and _ROLES[entry.kind] == last.role and last.role in ("assistant", "tool")
 
 
 def parts_of(entry: Entry, names: dict[str, str]) -> tuple[Part, ...]:
@@ -239,16 +239,13 @@ def leave_out_thinking(part: Think, message: Message, sheet: Draft) -> None:
     format = part.wire.get("format")
     origin = part.wire.get("model") or format
     named = bool(part.wire.get("model")) and is_from(part.wire, (str(format),), sheet)
+    reason = "thinking without a provider's signature is not sent"
     if sheet.stale and origin and is_from(part.wire, (str(format),), sheet):
         reason = "thinking is bound to the prefix before the rebase"
     elif named and format != sheet.info.wire:
         reason = f"thinking of {origin} is bound to the request it came from, in {format}'s form"
-    elif named:
-        reason = "thinking without a provider's signature is not sent"
-    elif origin:
+    elif origin and not named:
         reason = f"thinking of {origin} means nothing to {sheet.info.provider}:{sheet.info.model}"
-    else:
-        reason = "thinking without a provider's signature is not sent"
     sheet.leave_out(message, reason, part)
 
 
@@ -390,12 +387,10 @@ def normal(text: str) -> str:
 
 def _is_void(block: JsonObject) -> bool:
     text = block.get("text", ...)
-    blank = (text is None or (isinstance(text, str) and not text.strip())) and block.keys() <= _PLAIN_TEXT
-    return blank or block.get("type") == "tool_result" or bool(block.keys() & _OTHERS)
-
-
-_PLAIN_TEXT = {"type", "text", "cache_control", "citations"}
-_OTHERS = {"toolResult", "cachePoint", "functionResponse"}
+    plain = block.keys() <= {"type", "text", "cache_control", "citations"}
+    blank = plain and (text is None or (isinstance(text, str) and not text.strip()))
+    other = block.keys() & {"toolResult", "cachePoint", "functionResponse"}
+    return blank or block.get("type") == "tool_result" or bool(other)
 
 
 def _bare(block: JsonObject) -> JsonObject:

@@ -53,22 +53,27 @@ def object_in(value: Any, what: str) -> JsonObject:
 
 def sub(holder: JsonObject, field: str) -> JsonObject:
     """An object inside another; absent and null are an empty one."""
-    value = holder.get(field)
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise FormatError(f"{field} is {type(value).__name__}, not an object", hint="Hand over the decoded JSON.")
-    return value
+    found: JsonObject = _inside(holder, field, dict, "an object")
+    return found
 
 
 def listed(holder: JsonObject, field: str) -> list[Json]:
     """A list inside an object; absent and null are an empty one."""
+    found: list[Json] = _inside(holder, field, list, "a list")
+    return found
+
+
+def text_in(holder: JsonObject, field: str) -> str:
+    """A text inside an object, mostly an event of a stream; absent and null are an empty one."""
+    found: str = _inside(holder, field, str, "text", "stream.partial() holds what came before.")
+    return found
+
+
+def _inside(holder: JsonObject, field: str, kind: type, what: str, hint: str = "Hand over the decoded JSON.") -> Any:
     value = holder.get(field)
-    if value is None:
-        return []
-    if not isinstance(value, list):
-        raise FormatError(f"{field} is {type(value).__name__}, not a list", hint="Hand over the decoded JSON.")
-    return value
+    if value is not None and not isinstance(value, kind):
+        raise FormatError(f"{field} is {type(value).__name__}, not {what}", hint=hint)
+    return kind() if value is None else value
 
 
 def objects(holder: JsonObject, field: str) -> list[JsonObject]:
@@ -98,16 +103,6 @@ def number_in(event: JsonObject, field: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < LIMIT_BLOCKS:
         raise FormatError(f"stream event with {field} {value!r}", hint="stream.partial() holds what came before.")
     return value
-
-
-def text_in(holder: JsonObject, field: str) -> str:
-    """A text that may be absent."""
-    value = holder.get(field)
-    if value is not None and not isinstance(value, str):
-        raise FormatError(
-            f"{field} is {type(value).__name__}, not text", hint="stream.partial() holds what came before."
-        )
-    return value or ""
 
 
 class Partial(msgspec.Struct, frozen=True):

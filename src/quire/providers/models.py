@@ -64,15 +64,11 @@ def resolve(name: str) -> tuple[str, str]:
     """A provider or wire format by name: "openai-chat" -> ("openai", "openai-chat")."""
     found = _names().get(name.strip().lower())
     if found is None:
-        raise CallError(f"unknown provider {name!r}", hint=_meant(name))
+        near = nearest(name.strip().lower(), _names())
+        known = ", ".join(providers())
+        hint = f"Known: {known}; any other server that speaks OpenAI's Chat format is compatible:MODEL."
+        raise CallError(f"unknown provider {name!r}", hint=f"Did you mean {near}?" if near else hint)
     return found
-
-
-def _meant(name: str) -> str:
-    """The nearest name, where one is near; else the providers, without their other names."""
-    near = nearest(name.strip().lower(), _names())
-    known = f"Known: {', '.join(providers())}; any other server that speaks OpenAI's Chat format is compatible:MODEL."
-    return f"Did you mean {near}?" if near else known
 
 
 def is_embedded(target: str) -> bool:
@@ -86,7 +82,9 @@ def split_target(target: str) -> tuple[str, str]:
     """Split at the first colon: "bedrock:amazon.nova-lite-v1:0" -> ("bedrock", "amazon.nova-lite-v1:0")."""
     provider, colon, model = target.partition(":")
     if not colon and provider.strip().lower() not in _names():
-        raise CallError(f"{target!r} does not say which provider", hint=_suggestion(target))
+        owners = [owner for owner, rows in data("models")["models"].items() if target in rows]
+        hint = f"Write {owners[0] if owners else 'provider'}:{target}."
+        raise CallError(f"{target!r} does not say which provider", hint=hint)
     resolve(provider)
     return provider.strip().lower(), model.strip()
 
@@ -101,19 +99,9 @@ def named_target(target: str) -> str:
     return target
 
 
-def _suggestion(model: str) -> str:
-    owners = [owner for owner, rows in data("models")["models"].items() if model in rows]
-    return f"Write {owners[0] if owners else 'provider'}:{model}."
-
-
 # What names a snapshot or a serving variant of a model: -20251101, -2026-04-23, @20251001, -v1:0, :free.
 _SNAPSHOT = re.compile(r"(-v\d+(:\d+)?|[-@]\d{8}|-\d{4}-\d{2}-\d{2}|:[a-z]+|-latest)$")
 _REGION = re.compile(r"^(us|eu|apac|jp|au|ca|us-gov|global)\.")
-
-
-def is_regional(model: str) -> bool:
-    """Whether a Bedrock id names a regional endpoint, which costs more than the global one."""
-    return bool(_REGION.match(model)) and not model.startswith("global.")
 
 
 def find_row(provider: str, model: str) -> ModelRow:
@@ -415,7 +403,9 @@ def _prices(provider: str, model: str, row: ModelRow) -> Prices:
     prices = msgspec.convert({**found, "as_of": table["as_of"]}, Prices)
     served = provider_facts(provider).get("upstream", {}).get("regional", 1.0)
     factor = prices.regional if row.owner == provider else served
-    if factor == 1.0 or not row.known or not is_regional(model):
+    # On Bedrock a regional endpoint costs more than the global one.
+    regional = _REGION.match(model) and not model.startswith("global.")
+    if factor == 1.0 or not row.known or not regional:
         return prices
     return msgspec.structs.replace(prices, tiers=tuple(_times(tier, factor) for tier in prices.tiers))
 

@@ -15,7 +15,7 @@ import msgspec
 from quire.providers.models import ModelInfo, Tier, model_info
 from quire.providers.rules.grammar import snake
 from quire.providers.wires import wire_of
-from quire.values import Json, JsonObject, Usage
+from quire.values import COUNTS, Json, JsonObject, Usage
 
 Reader: TypeAlias = Callable[[JsonObject], Usage]
 
@@ -23,7 +23,13 @@ Reader: TypeAlias = Callable[[JsonObject], Usage]
 def usage(provider: str, raw: Json) -> Usage:
     """What a reply used; `raw` is its usage object, or the whole reply, which tells more."""
     reported = _reported(raw)
-    counts = _with_reasoning(_reader(reported, provider)(reported), reported)
+    # By the fields that only one form has, else by the wire format.
+    readers = (reader for field, reader in _BY_FIELD.items() if reported.get(field) is not None)
+    counts = (next(readers, None) or wire_of(provider).usage)(reported)
+    every = counts.input_total + counts.output + counts.reasoning
+    if counts.reasoning and token_count(reported, "total_tokens") == every and "prompt_tokens" in reported:
+        # Some Chat servers count reasoning beside the completion; their own total tells.
+        counts = msgspec.structs.replace(counts, output=counts.output + counts.reasoning)
     besides = tuple(dict.fromkeys(_besides(_object(raw), reported)))
     return msgspec.structs.replace(counts, besides=besides, charged=_charged(reported))
 
@@ -123,24 +129,12 @@ def _reported(raw: Json) -> JsonObject:
     return {**_object(inner), **timings}
 
 
-def _reader(reported: JsonObject, provider: str) -> Reader:
-    """How to read it: by the fields that only one form has, else by the wire format."""
-    named = (reader for field, reader in _BY_FIELD.items() if reported.get(field) is not None)
-    return next(named, None) or wire_of(provider).usage
-
-
 def anthropic_usage(reported: JsonObject) -> Usage:
     # With compaction the top level leaves the summarising call out; the iterations hold everything.
     iterations = [each for each in _list(reported, "iterations") if isinstance(each, Mapping)]
     parts = [_anthropic_part(_object(iteration)) for iteration in iterations] or [_anthropic_part(reported)]
-    return Usage(
-        input_total=sum(part.input_total for part in parts),
-        cache_read=sum(part.cache_read for part in parts),
-        cache_write_5m=sum(part.cache_write_5m for part in parts),
-        cache_write_1h=sum(part.cache_write_1h for part in parts),
-        output=sum(part.output for part in parts),
-        reasoning=token_count(_sub(reported, "output_tokens_details"), "thinking_tokens"),
-    )
+    sums = (sum(getattr(part, name) for part in parts) for name in COUNTS if name != "reasoning")
+    return Usage(*sums, reasoning=token_count(_sub(reported, "output_tokens_details"), "thinking_tokens"))
 
 
 def _anthropic_part(reported: JsonObject) -> Usage:
@@ -186,13 +180,6 @@ def chat_usage(reported: JsonObject) -> Usage:
         output=token_count(reported, "completion_tokens"),
         reasoning=token_count(_sub(reported, "completion_tokens_details"), "reasoning_tokens"),
     )
-
-
-def _with_reasoning(read: Usage, reported: JsonObject) -> Usage:
-    """Some Chat servers count reasoning beside the completion; their own total tells."""
-    both = read.input_total + read.output + read.reasoning
-    beside = read.reasoning and token_count(reported, "total_tokens") == both and "prompt_tokens" in reported
-    return msgspec.structs.replace(read, output=read.output + read.reasoning) if beside else read
 
 
 def gemini_usage(reported: JsonObject) -> Usage:
@@ -244,18 +231,11 @@ def _llamacpp(reported: JsonObject) -> Usage:
 # Looked at in this order: a field here says which form it is, whoever sent it.
 _BY_FIELD: dict[str, Reader] = {
     "timings": _llamacpp,
-    "promptTokenCount": gemini_usage,
-    "prompt_token_count": gemini_usage,
-    "totalTokenCount": gemini_usage,
-    "total_token_count": gemini_usage,
-    "total_input_tokens": _interactions,
-    "total_cached_tokens": _interactions,
+    **dict.fromkeys(("promptTokenCount", "prompt_token_count", "totalTokenCount", "total_token_count"), gemini_usage),
+    **dict.fromkeys(("total_input_tokens", "total_cached_tokens"), _interactions),
     "inputTokens": bedrock_usage,
-    "prompt_tokens": chat_usage,
-    "prompt_cache_hit_tokens": chat_usage,
-    "completion_tokens": chat_usage,
-    "cache_read_input_tokens": anthropic_usage,
-    "cache_creation_input_tokens": anthropic_usage,
+    **dict.fromkeys(("prompt_tokens", "prompt_cache_hit_tokens", "completion_tokens"), chat_usage),
+    **dict.fromkeys(("cache_read_input_tokens", "cache_creation_input_tokens"), anthropic_usage),
     "input_tokens_details": responses_usage,
 }
 

@@ -58,10 +58,6 @@ class StreamReader(Protocol):
         """The whole reply, once the stream has ended."""
 
 
-def _as_named(body: JsonObject) -> str:
-    return ""
-
-
 class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
     """How requests of a format are sent: by a method of the official SDK, or to a path of plain HTTP."""
 
@@ -88,10 +84,8 @@ class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
 
     def url(self, base_url: str, path: str) -> str:
         """The address of a path: the version stands between, where the base URL does not hold it already."""
-        if self.version_in_url:
-            given = base_url.count("/") >= 3
-        else:
-            given = base_url.rsplit("/", 1)[-1].startswith("v1")
+        named = base_url.rsplit("/", 1)[-1].startswith("v1")
+        given = base_url.count("/") >= 3 if self.version_in_url else named
         return f"{base_url}{path}" if given else f"{base_url}/{self.version}{path}"
 
     def sent_headers(self, api_key: str) -> dict[str, str]:
@@ -112,7 +106,7 @@ class Wire(Format, frozen=True, kw_only=True):
     rules: WireRules
     call: ModelCall
     # The name of the format that a body is in after all, where one provider speaks two; "" for this one.
-    other: Callable[[JsonObject], str] = _as_named
+    other: Callable[[JsonObject], str] = lambda body: ""
     # Marks the block at a path, for the shorter or the longer life; none can be marked without.
     mark: Callable[[JsonObject, Path, bool], JsonObject] = lambda body, path, long: body
     # Asks why less was read from the cache than the reply of this id had left there.
@@ -192,33 +186,17 @@ def reader_of(target: str, names: Iterable[str] = ()) -> StreamReader:
 
 # Whose request is this? By the fields that only one wire format has, then by the model's name.
 
-# Fields, block types and block fields that only one format has.
+# Fields, and types of blocks, that only one format has.
 _BODY = {
-    "contents": "gemini",
-    "cachedContent": "gemini",
-    "systemInstruction": "gemini",
-    "modelId": "bedrock",
-    "inferenceConfig": "bedrock",
-    "toolConfig": "bedrock",
-    "input": "openai-responses",
-    "instructions": "openai-responses",
-    "anthropic_version": "anthropic",
-    "betas": "anthropic",
-    "system": "anthropic",
-    "thinking": "anthropic",
-    "stop_sequences": "anthropic",
+    **dict.fromkeys(("contents", "cachedContent", "systemInstruction"), "gemini"),
+    **dict.fromkeys(("modelId", "inferenceConfig", "toolConfig"), "bedrock"),
+    **dict.fromkeys(("input", "instructions"), "openai-responses"),
+    **dict.fromkeys(("anthropic_version", "betas", "system", "thinking", "stop_sequences"), "anthropic"),
 }
+_CLAUDES = ("tool_use", "tool_result", "thinking", "redacted_thinking", "image", "document")
 _TYPES = {
-    "tool_use": "anthropic",
-    "tool_result": "anthropic",
-    "thinking": "anthropic",
-    "redacted_thinking": "anthropic",
-    "image": "anthropic",
-    "document": "anthropic",
-    "image_url": "openai-chat",
-    "input_audio": "openai-chat",
-    "file": "openai-chat",
-    "refusal": "openai-chat",
+    **dict.fromkeys(_CLAUDES, "anthropic"),
+    **dict.fromkeys(("image_url", "input_audio", "file", "refusal"), "openai-chat"),
 }
 # Blocks that only items of the Responses API hold.
 _ITEM_BLOCKS = frozenset({"input_text", "output_text", "input_image", "input_file"})
@@ -251,8 +229,9 @@ def as_body(messages: list[JsonObject]) -> JsonObject:
 def _by_messages(body: JsonObject, otherwise: str) -> str:
     """Chat, Anthropic and Converse all say `messages`; their blocks, fields and models differ."""
     messages = _objects(body["messages"])
+    # The others say their system prompt beside the messages.
     if messages and messages[0].get("role") == "system":
-        return _chat(body)  # the others say it beside the messages
+        return _chat(body)
     if any(message.get("role") in ("tool", "developer") or "tool_calls" in message for message in messages):
         return _chat(body)
     blocks = [block for message in messages for block in _objects(message.get("content"))]

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from quire.errors import FormatError
-from quire.providers.convert import UserContent, from_url, leave_out_block, leave_out_thinking, own_block
+from quire.providers.convert import UserContent, leave_out_block, leave_out_thinking, own_block
 from quire.providers.incoming import (
     ReplyReader,
     not_a_reply,
@@ -31,11 +31,10 @@ from quire.providers.spelling import Spelling, compact, object_text, parsed_argu
 from quire.providers.usage import token_count
 from quire.providers.wires import ModelCall, Wire
 from quire.providers.wires.openai_chat import chat_head, tool_entry
-from quire.providers.wires.openai_chat.write import show_image, tool_definition
+from quire.providers.wires.openai_chat.write import image_in, show_image, tool_definition
 from quire.values import (
     Call,
     Entry,
-    Image,
     Json,
     JsonObject,
     Message,
@@ -68,12 +67,7 @@ def _kind(part: JsonObject) -> str:
     return "" if kind in ("text", "image_url", "thinking") else kind
 
 
-def _image(part: JsonObject) -> Image | None:
-    url = sub(part, "image_url").get("url") if part.get("type") == "image_url" else None
-    return from_url(str(url)) if url else None
-
-
-CONTENT = UserContent(kind=_kind, image=_image, show=show_image, say=text_block, told=_document)
+CONTENT = UserContent(kind=_kind, image=image_in, show=show_image, say=text_block, told=_document)
 
 # A message's own messages by its role; a late instruction is text of the user's.
 
@@ -290,14 +284,6 @@ def _message(message: Json, index: int) -> Unit:
     return Unit(("messages", index), section, role, message, tuple(parts), (message,))
 
 
-def _body(check: Check) -> Iterator[Finding]:
-    yield from misfits(check.body, "@body", "$", grammar_of(FORMAT))
-
-
-def _typed(check: Check, turn: TurnMessage) -> Iterator[Finding]:
-    yield from misfits(turn.value, "@message", turn.path, grammar_of(FORMAT))
-
-
 class _Answers(Sequel):
     """Calls are answered by the tool messages right behind them, and by nothing else."""
 
@@ -328,7 +314,11 @@ WIRE = Wire(
     layout=Layout(chat_head, "messages", _message),
     reader=CohereReader,
     usage=usage_of,
-    rules=WireRules(body=_body, message=_typed, along=(_Answers,)),
+    rules=WireRules(
+        body=lambda check: misfits(check.body, "@body", "$", grammar_of(FORMAT)),
+        message=lambda check, turn: misfits(turn.value, "@message", turn.path, grammar_of(FORMAT)),
+        along=(_Answers,),
+    ),
     call=ModelCall(
         sdk="cohere",
         method="chat",

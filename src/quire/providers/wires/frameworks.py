@@ -65,21 +65,12 @@ def _format(name: str, read: _Read, write: _Write, instruct: Callable[[str], Jso
 
 # LangChain: `messages_to_dict`, plain `model_dump`, or serialised constructors.
 
-_TYPES = {
-    "user": "human",
-    "assistant": "ai",
-    "developer": "system",
-    "HumanMessage": "human",
-    "AIMessage": "ai",
-    "SystemMessage": "system",
-    "ToolMessage": "tool",
-    "FunctionMessage": "function",
-    "ChatMessage": "chat",
-    "HumanMessageChunk": "human",
-    "AIMessageChunk": "ai",
-    "SystemMessageChunk": "system",
-    "ToolMessageChunk": "tool",
-}
+_TYPES = {"user": "human", "assistant": "ai", "developer": "system"}
+
+
+def _type(name: str) -> str:
+    """user, HumanMessage, HumanMessageChunk -> human"""
+    return _TYPES.get(name) or name.removesuffix("Chunk").removesuffix("Message").lower()
 
 
 def _entries(message: Json, where: str) -> list[Entry]:
@@ -104,18 +95,17 @@ def _opened(message: Json) -> tuple[str, JsonObject]:
         return type(message).__name__, {}
     if message.get("lc") and isinstance(message.get("kwargs"), dict):
         named = str((listed(message, "id") or [""])[-1])
-        return _TYPES.get(named, named), message["kwargs"]
+        return _type(named), message["kwargs"]
     data = message["data"] if isinstance(message.get("data"), dict) else message
     kind = str(message.get("type") or message.get("role") or "")
     if kind in ("chat", "ChatMessage"):
         kind = str(data.get("role") or "user")
-    return _TYPES.get(kind, kind), data
+    return _type(kind), data
 
 
 def _human(content: Json) -> Entry:
-    blocks = [block for block in (content if isinstance(content, list) else ()) if isinstance(block, dict)]
-    images = [image_json(_image(block)) for block in blocks if block.get("type") in ("image", "image_url")]
-    return user(text_of(content), images=images or None)
+    shown = [block for block in _blocks(content) if block.get("type") in ("image", "image_url")]
+    return user(text_of(content), images=[image_json(_image(block)) for block in shown] or None)
 
 
 def _image(block: JsonObject) -> Image:
@@ -194,11 +184,8 @@ def _item(block: JsonObject) -> JsonObject:
         summary = [{"type": "summary_text", "text": str(each.get("text") or "")} for each in objects(block, "summary")]
         return {**{key: value for key, value in item.items() if key != "status"}, "summary": summary}
     if block.get("type") == "text":
-        output = {
-            "type": "output_text",
-            "text": str(block.get("text") or ""),
-            "annotations": block.get("annotations") or [],
-        }
+        text, notes = str(block.get("text") or ""), block.get("annotations") or []
+        output = {"type": "output_text", "text": text, "annotations": notes}
         named = {"id": block["id"]} if block.get("id") else {}
         return {"type": "message", **named, "role": "assistant", "status": "completed", "content": [output]}
     return item

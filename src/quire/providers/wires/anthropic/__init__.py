@@ -136,7 +136,9 @@ class MessageReader(ReplyReader):
             case "message_start":
                 return self._start(object_in(event.get("message"), "message_start's message"))
             case "content_block_start":
-                self._open(event)
+                block = object_in(event.get("content_block"), "a content block")
+                self.open[index := number_in(event, "index")] = without_nulls(block)
+                self.pieces[index] = {}
             case "content_block_delta":
                 self._delta(number_in(event, "index"), object_in(event.get("delta"), "a delta"))
             case "content_block_stop":
@@ -162,11 +164,6 @@ class MessageReader(ReplyReader):
         self.stop = text_in(message, "stop_reason") or self.stop
         begun = [assistant_entry(without_nulls(block)) for block in objects(message, "content")]
         return self._add(begun) if begun else []
-
-    def _open(self, event: JsonObject) -> None:
-        index = number_in(event, "index")
-        self.open[index] = without_nulls(object_in(event.get("content_block"), "a content block"))
-        self.pieces[index] = {}
 
     def _delta(self, index: int, delta: JsonObject) -> None:
         if index not in self.open:

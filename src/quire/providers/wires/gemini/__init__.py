@@ -45,7 +45,7 @@ from quire.providers.wires.gemini.write import (
     sdk_kwargs,
     tool_entry,
 )
-from quire.values import Entry, Json, JsonObject, Reply, Request, respond, system
+from quire.values import Entry, Json, JsonObject, Reply, respond, system
 
 
 def import_messages(value: Any, model: str = "") -> list[Entry]:
@@ -325,22 +325,16 @@ def _head(body: JsonObject) -> Iterator[Unit]:
     if cached := setting(body, "cachedContent")[1]:
         yield Unit(("cachedContent",), "tools", "tool", cached, (), ({"cachedContent": cached},))
     for index, tool in enumerate(as_list(setting(body, "tools")[1])):
-        yield replace(definition(("tools", index), as_block(tool)), compared=tuple(_declared(as_block(tool))))
+        functions, rest = as_list(as_block(tool).get("functionDeclarations")), dict(as_block(tool))
+        rest.pop("functionDeclarations", None)
+        # Each function by itself, and what else a tool holds.
+        compared = (*functions, *([rest] if rest else []))
+        yield replace(definition(("tools", index), as_block(tool)), compared=compared)
     prompt = setting(body, "systemInstruction")[1]
-    given = (
-        prompt.get("parts") if isinstance(prompt, dict) else [{"text": prompt}] if isinstance(prompt, str) else prompt
-    )
-    parts = tuple(
-        UnitPart(("systemInstruction", "parts", at), as_block(each)) for at, each in enumerate(as_list(given))
-    )
+    given = prompt.get("parts") if isinstance(prompt, dict) else prompt
+    listed = enumerate([{"text": given}] if isinstance(given, str) else as_list(given))
+    parts = tuple(UnitPart(("systemInstruction", "parts", at), as_block(each)) for at, each in listed)
     yield Unit((), "system", "system", prompt, parts, tuple(part.value for part in parts))
-
-
-def _declared(tool: JsonObject) -> Iterator[Json]:
-    """Each function by itself, and what else a tool holds."""
-    yield from as_list(tool.get("functionDeclarations"))
-    if rest := {key: value for key, value in tool.items() if key != "functionDeclarations"}:
-        yield rest
 
 
 def _contents(body: JsonObject) -> Sequence[Json]:
@@ -360,10 +354,7 @@ def _content(content: Json, index: int) -> Unit:
     return Unit(("contents", index), "messages", who, content, parts, (content,))
 
 
-def _path(request: Request, streamed: bool) -> str:
-    method = "streamGenerateContent?alt=sse" if streamed else "generateContent"
-    return f"/models/{request.model.removeprefix('models/')}:{method}"
-
+_METHODS = ("generateContent", "streamGenerateContent?alt=sse")
 
 WIRE = Wire(
     name=FORMAT,
@@ -380,7 +371,7 @@ WIRE = Wire(
         method="aio.models.generate_content",
         stream_method="aio.models.generate_content_stream",
         sdk_kwargs=sdk_kwargs,
-        path=_path,
+        path=lambda request, streamed: f"/models/{request.model.removeprefix('models/')}:{_METHODS[streamed]}",
         version="v1beta",
         key_header="x-goog-api-key",
         makes_caches=True,

@@ -116,29 +116,15 @@ FORMAT = "gemini"
 # What Google tells clients to send for calls that its model did not make.
 FOREIGN = "skip_thought_signature_validator"
 
-# The SDK's spelling of the fields that a part may have.
-_CAMEL = {
-    "function_call": "functionCall",
-    "function_response": "functionResponse",
-    "inline_data": "inlineData",
-    "file_data": "fileData",
-    "thought_signature": "thoughtSignature",
-    "executable_code": "executableCode",
-    "code_execution_result": "codeExecutionResult",
-    "mime_type": "mimeType",
-    "file_uri": "fileUri",
-    "display_name": "displayName",
-}
-
 
 def part_in(part: Json) -> JsonObject:
     """A part as the REST API spells it; arguments and responses inside are not touched."""
     if not isinstance(part, dict):
         raise FormatError(f"a part that is {type(part).__name__}", hint="Parts are objects: text, functionCall, …")
-    out: JsonObject = {_CAMEL.get(str(key), str(key)): value for key, value in part.items() if value is not None}
+    out: JsonObject = {camel(str(key)): value for key, value in part.items() if value is not None}
     for field in ("inlineData", "fileData"):
         if field in out:
-            out[field] = {_CAMEL.get(key, key): value for key, value in sub(out, field).items()}
+            out[field] = camel_in(sub(out, field))
     for field in ("functionCall", "functionResponse"):
         sub(out, field)
     if (given := out.get("thoughtSignature")) is not None and given != FOREIGN:

@@ -41,7 +41,8 @@ def _kind(part: JsonObject) -> str:
     return "" if part.get("text") is not None or kind in ("text", "image_url", "thinking", "refusal") else kind
 
 
-def _image(part: JsonObject) -> Image | None:
+def image_in(part: JsonObject) -> Image | None:
+    """The image of a part, by its address or its data."""
     given = part.get("image_url")
     url = given.get("url") if isinstance(given, dict) else given
     return from_url(str(url or "")) if part.get("type") == "image_url" else None
@@ -54,7 +55,7 @@ def show_image(image: Image) -> JsonObject | None:
     return {"type": "image_url", "image_url": {"url": to_url(image)}}
 
 
-CONTENT = UserContent(kind=_kind, image=_image, show=show_image, say=text_block, texts=("text", "refusal"))
+CONTENT = UserContent(kind=_kind, image=image_in, show=show_image, say=text_block, texts=("text", "refusal"))
 
 _NAMES = Spelling()
 # Who takes audio and files in a message.
