@@ -7,6 +7,7 @@ from functools import lru_cache
 
 import msgspec
 
+from quire import values
 from quire.entry import result_text
 from quire.errors import FormatError
 from quire.providers.incoming import without_nulls
@@ -17,22 +18,7 @@ from quire.providers.rendering import NO_TEXT, Draft, texts
 from quire.providers.rules.grammar import fits, grammar_of, obj
 from quire.providers.wires import FORMATS, Wire, format_of, wire_of
 from quire.tokens import is_image, is_text
-from quire.values import (
-    SPOKEN,
-    Call,
-    Entry,
-    Image,
-    Json,
-    JsonObject,
-    Message,
-    Part,
-    Result,
-    Role,
-    Text,
-    Think,
-    ToolSet,
-    user,
-)
+from quire.values import SPOKEN, Call, Entry, Image, Json, JsonObject, Message, Part, Result, Role, Text, Think, ToolSet
 
 # Images as entries keep them: {"media_type", "data"} or {"url"}; data URLs are taken apart.
 
@@ -292,7 +278,7 @@ class UserContent(msgspec.Struct, frozen=True, kw_only=True):
         """The user entry of a content; `first`: nothing of its message came before."""
         blocks = [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
         images = [image_json(image) for block in blocks if (image := self.image(block))]
-        return user(self.text_of(content), images=images or None, wire=self.origin(blocks, first=first))
+        return values.user(self.text_of(content), images=images or None, wire=self.origin(blocks, first=first))
 
     def entries(self, results: list[Entry], rest: list[JsonObject]) -> list[Entry]:
         """The results of a message, and then what the user says besides."""

@@ -167,7 +167,8 @@ class ReplyReader:
     """A reply that comes whole or in pieces: what every wire's reader keeps of it, and how it tells what came."""
 
     format = ""
-    # What a whole stream ends with.
+    # What a whole reply is called in errors, and what a whole stream ends with.
+    named = "a response"
     ending = ""
 
     # How tools are named here.
@@ -190,6 +191,16 @@ class ReplyReader:
         added = from_reply(said, self.format, self.model, names, begun=bool(self.entries), asked=self.asked)
         self.entries += added
         return added
+
+    def whole(self, value: Any) -> Reply:
+        """Entries and usage of a reply that came whole: JSON, or the SDK's object."""
+        reply = object_in(value, self.named)
+        if reply.get("error"):
+            raise refused(reply["error"])
+        return self._read(reply)
+
+    def _read(self, reply: JsonObject) -> Reply:
+        raise NotImplementedError
 
     def _reply(self, reply: JsonObject, entries: Iterable[Entry], stop: Json, id: Json) -> Reply:
         """A reply that came whole; one that says nothing is an empty respond."""

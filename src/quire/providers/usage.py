@@ -133,8 +133,9 @@ def anthropic_usage(reported: JsonObject) -> Usage:
     # With compaction the top level leaves the summarising call out; the iterations hold everything.
     iterations = [each for each in _list(reported, "iterations") if isinstance(each, Mapping)]
     parts = [_anthropic_part(_object(iteration)) for iteration in iterations] or [_anthropic_part(reported)]
-    sums = (sum(getattr(part, name) for part in parts) for name in COUNTS if name != "reasoning")
-    return Usage(*sums, reasoning=token_count(_sub(reported, "output_tokens_details"), "thinking_tokens"))
+    thoughts = token_count(_sub(reported, "output_tokens_details"), "thinking_tokens")
+    total, read, short, long, output = (sum(getattr(part, name) for part in parts) for name in COUNTS[:5])
+    return Usage(total, read, short, long, output, thoughts)
 
 
 def _anthropic_part(reported: JsonObject) -> Usage:

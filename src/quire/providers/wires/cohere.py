@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
+from quire import values
 from quire.errors import FormatError
 from quire.providers.convert import UserContent, leave_out_block, leave_out_thinking, own_block
 from quire.providers.incoming import (
@@ -32,24 +33,7 @@ from quire.providers.usage import token_count
 from quire.providers.wires import ModelCall, Wire
 from quire.providers.wires.openai_chat import chat_head, tool_entry
 from quire.providers.wires.openai_chat.write import image_in, show_image, tool_definition
-from quire.values import (
-    Call,
-    Entry,
-    Json,
-    JsonObject,
-    Message,
-    Prompt,
-    Reply,
-    Result,
-    Text,
-    Think,
-    Usage,
-    call,
-    respond,
-    result,
-    system,
-    think,
-)
+from quire.values import Call, Entry, Json, JsonObject, Message, Prompt, Reply, Result, Text, Think, Usage
 
 FORMAT = "cohere"
 
@@ -160,13 +144,15 @@ def _entries(message: Json, where: str = "message") -> list[Entry]:
     role = message.get("role") if isinstance(message, dict) else None
     match role:
         case "system":
-            return [system(CONTENT.text_of(message.get("content")))]
+            return [values.system(CONTENT.text_of(message.get("content")))]
         case "user":
             return [CONTENT.entry(message.get("content"))]
         case "assistant":
             return _assistant(message)
         case "tool":
-            return [result(str(message.get("tool_call_id") or ""), content=CONTENT.text_of(message.get("content")))]
+            return [
+                values.result(str(message.get("tool_call_id") or ""), content=CONTENT.text_of(message.get("content")))
+            ]
     raise FormatError(f"{where}: unknown role {role!r}", hint="Roles are system, user, assistant and tool.")
 
 
@@ -176,18 +162,18 @@ def _assistant(message: JsonObject) -> list[Entry]:
     content = message.get("content")
     for part in objects(message, "content") if isinstance(content, list) else ():
         if part.get("type") == "thinking":
-            out.append(think(str(part.get("thinking") or ""), wire={"block": part}))
+            out.append(values.think(str(part.get("thinking") or ""), wire={"block": part}))
         elif text := CONTENT.text_of([part]):
-            out.append(respond(text))
+            out.append(values.respond(text))
     if isinstance(content, str) and content:
-        out.append(respond(content))
+        out.append(values.respond(content))
     if plan := text_in(message, "tool_plan"):
-        out.append(think(plan, wire={"block": {"tool_plan": plan}}))
+        out.append(values.think(plan, wire={"block": {"tool_plan": plan}}))
     for given in objects(message, "tool_calls"):
         function = sub(given, "function")
         args, kept = parsed_arguments(str(function.get("arguments") or ""))
-        out.append(call(str(given.get("id") or ""), str(function.get("name") or ""), args, wire=kept or None))
-    return out or [respond("")]
+        out.append(values.call(str(given.get("id") or ""), str(function.get("name") or ""), args, wire=kept or None))
+    return out or [values.respond("")]
 
 
 class CohereReader(ReplyReader):
@@ -202,8 +188,7 @@ class CohereReader(ReplyReader):
         self.plan = ""
         self.calls: dict[int, JsonObject] = {}
 
-    def whole(self, value: Any) -> Reply:
-        reply = object_in(value, "a response")
+    def _read(self, reply: JsonObject) -> Reply:
         message = reply.get("message")
         if isinstance(message, str):
             raise refused(reply)

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from quire import values
 from quire.errors import FormatError
 from quire.providers.convert import from_url, image_json, joined_text, to_url
 from quire.providers.incoming import listed, objects, sub, tagged, whole_message
@@ -18,24 +19,7 @@ from quire.providers.spelling import object_of, parsed_arguments
 from quire.providers.wires import Format
 from quire.providers.wires.openai_responses import entries_of
 from quire.providers.wires.openai_responses.write import FORMAT as RESPONSES
-from quire.values import (
-    Call,
-    Entry,
-    Image,
-    Json,
-    JsonObject,
-    Message,
-    Part,
-    Result,
-    Text,
-    Think,
-    call,
-    respond,
-    result,
-    system,
-    think,
-    user,
-)
+from quire.values import Call, Entry, Image, Json, JsonObject, Message, Part, Result, Text, Think
 
 # Reads one message; `where` names it in an error.
 _Read: TypeAlias = Callable[[Json, str], list[Entry]]
@@ -83,9 +67,9 @@ def _entries(message: Json, where: str) -> list[Entry]:
         case "tool" | "function":
             call_id = str(data.get("tool_call_id") or data.get("name") or "")
             failed = True if data.get("status") == "error" else None
-            return [result(call_id, content=text_of(data.get("content")), error=failed)]
+            return [values.result(call_id, content=text_of(data.get("content")), error=failed)]
         case "system":
-            return [system(text_of(data.get("content")))]
+            return [values.system(text_of(data.get("content")))]
     raise FormatError(f"{where}: unknown type {kind!r}", hint="Types are human, ai, tool, function, system, chat.")
 
 
@@ -105,7 +89,7 @@ def _opened(message: Json) -> tuple[str, JsonObject]:
 
 def _human(content: Json) -> Entry:
     shown = [block for block in _blocks(content) if block.get("type") in ("image", "image_url")]
-    return user(text_of(content), images=[image_json(_image(block)) for block in shown] or None)
+    return values.user(text_of(content), images=[image_json(_image(block)) for block in shown] or None)
 
 
 def _image(block: JsonObject) -> Image:
@@ -125,17 +109,17 @@ def _ai(data: JsonObject) -> list[Entry]:
     if not out:
         out = _thoughts(data)
         if not out and extra.get("reasoning_content"):
-            out = [think(str(extra["reasoning_content"]))]
+            out = [values.think(str(extra["reasoning_content"]))]
         if text := text_of(content):
-            out.append(respond(text))
+            out.append(values.respond(text))
     called = {entry.call_id for entry in out if entry.kind == "call"}
     for given in objects(data, "tool_calls"):
         if str(given.get("id") or "") not in called or not called:
-            out.append(call(str(given.get("id") or ""), str(given.get("name") or ""), given.get("args")))
+            out.append(values.call(str(given.get("id") or ""), str(given.get("name") or ""), given.get("args")))
     for given in objects(data, "invalid_tool_calls"):
         raw = str(given.get("args") or "")
-        out.append(call(str(given.get("id") or ""), str(given.get("name") or ""), raw, wire={"arguments": raw}))
-    return out or [respond("")]
+        out.append(values.call(str(given.get("id") or ""), str(given.get("name") or ""), raw, wire={"arguments": raw}))
+    return out or [values.respond("")]
 
 
 def _blocks(content: Json) -> list[JsonObject]:
@@ -155,9 +139,9 @@ def _thoughts(data: JsonObject) -> list[Entry]:
         signed = {key: block[key] for key in ("type", "thinking", "signature", "data") if block.get(key)}
         own = {"format": "anthropic", "model": _model(data), "block": signed}
         if block.get("signature") or block.get("type") == "redacted_thinking":
-            out.append(think(text if isinstance(text, str) else "", wire={"from": own}))
+            out.append(values.think(text if isinstance(text, str) else "", wire={"from": own}))
         elif isinstance(text, str) and text:
-            out.append(think(text))
+            out.append(values.think(text))
     return out
 
 
@@ -272,36 +256,36 @@ def _pydantic_ai_entries(message: Json, where: str) -> list[Entry]:
         raise FormatError(f"{where}: unknown kind {kind!r}", hint="Messages are of kind request or response.")
     read = _asked if kind == "request" else _spoken
     found = [entry for part in objects(message, "parts") for entry in read(part)]
-    return found or [respond("") if kind == "response" else user("")]
+    return found or [values.respond("") if kind == "response" else values.user("")]
 
 
 def _asked(part: JsonObject) -> Iterator[Entry]:
     kind, content = part.get("part_kind"), part.get("content")
     if kind == "system-prompt":
-        yield system(_pydantic_ai_text(content))
+        yield values.system(_pydantic_ai_text(content))
     elif kind == "tool-return" or (kind == "retry-prompt" and part.get("tool_name")):
         failed = True if kind == "retry-prompt" or part.get("outcome") in _FAILED else None
-        yield result(str(part.get("tool_call_id") or ""), content=_pydantic_ai_text(content), error=failed)
+        yield values.result(str(part.get("tool_call_id") or ""), content=_pydantic_ai_text(content), error=failed)
     elif kind not in _SILENT:
         given = content if isinstance(content, list) else [content]
         images = [image_json(found) for each in given if (found := _pydantic_ai_image(each)) is not None]
-        yield user(_pydantic_ai_text(content), images=images or None)
+        yield values.user(_pydantic_ai_text(content), images=images or None)
 
 
 def _spoken(part: JsonObject) -> Iterator[Entry]:
     kind, content = part.get("part_kind"), part.get("content")
     if kind == "thinking":
-        yield think(str(content or ""))
+        yield values.think(str(content or ""))
     elif kind == "tool-call":
         given = part.get("args") or {}
         args, wire = parsed_arguments(given) if isinstance(given, str) else (given, {})
         named = str(part.get("tool_call_id") or ""), str(part.get("tool_name") or "")
-        yield call(*named, args, wire=wire)
+        yield values.call(*named, args, wire=wire)
     elif kind == "text" and content:
-        yield respond(str(content))
+        yield values.respond(str(content))
     elif kind not in ("text", None):
         # What only its provider can read goes back whole with its message, or not at all.
-        yield respond(f"[{part.get('tool_name') or kind}]")
+        yield values.respond(f"[{part.get('tool_name') or kind}]")
 
 
 def _pydantic_ai_image(block: Json) -> Image | None:

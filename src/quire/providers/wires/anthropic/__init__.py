@@ -111,6 +111,7 @@ class MessageReader(ReplyReader):
     """Gathers events. A thinking block without its signature, or half a tool_use, is never an entry."""
 
     format = FORMAT
+    named = "a message"
     ending = "message_stop"
 
     def __init__(self, provider: str, model: str, names: Iterable[str]) -> None:
@@ -119,10 +120,7 @@ class MessageReader(ReplyReader):
         self.pieces: dict[int, dict[str, list[str]]] = {}
         self.stopped = False
 
-    def whole(self, value: Any) -> Reply:
-        reply = object_in(value, "a message")
-        if reply.get("type") == "error":
-            raise refused(reply.get("error"))
+    def _read(self, reply: JsonObject) -> Reply:
         if not isinstance(content := reply.get("content"), list):
             raise not_a_reply("a message without content")
         self.model = str(reply.get("model") or self.model)

@@ -6,6 +6,7 @@ user message before them, and tools the list in front.
 
 from __future__ import annotations
 
+from quire import values
 from quire.entry import result_text
 from quire.errors import FormatError
 from quire.providers.convert import (
@@ -38,22 +39,7 @@ from quire.providers.rules.check import turn_at
 from quire.providers.rules.claude import betas_around, betas_in
 from quire.providers.rules.grammar import obj
 from quire.providers.spelling import Spelling, object_of
-from quire.values import (
-    Call,
-    Entry,
-    Image,
-    Json,
-    JsonObject,
-    Message,
-    Prompt,
-    Result,
-    Text,
-    Think,
-    call,
-    respond,
-    result,
-    think,
-)
+from quire.values import Call, Entry, Image, Json, JsonObject, Message, Prompt, Result, Text, Think
 
 # What Anthropic's content blocks mean: one block, one entry; one part, one block.
 
@@ -74,15 +60,15 @@ def assistant_entry(block: Json) -> Entry:
         raise FormatError(f"a content block without a type: {str(block)[:80]}", hint="Blocks are objects with a type.")
     match block["type"]:
         case "text":
-            return respond(str(block.get("text") or ""), wire=kept_block(block))
+            return values.respond(str(block.get("text") or ""), wire=kept_block(block))
         case "thinking":
-            return think(str(block.get("thinking") or ""), wire={"block": block})
+            return values.think(str(block.get("thinking") or ""), wire={"block": block})
         case "redacted_thinking":
-            return think("", wire={"block": block})
+            return values.think("", wire={"block": block})
         case "tool_use":
             name, args = str(block.get("name") or ""), block.get("input")
-            return call(str(block.get("id") or ""), name, {} if args is None else args, wire=kept_block(block))
-    return respond("", wire={"block": block})
+            return values.call(str(block.get("id") or ""), name, {} if args is None else args, wire=kept_block(block))
+    return values.respond("", wire={"block": block})
 
 
 def result_entry(block: JsonObject) -> Entry:
@@ -91,7 +77,7 @@ def result_entry(block: JsonObject) -> Entry:
     plain_text = isinstance(content, str) and bool(content.strip())
     wire = kept_block(block) if plain_text else {"block": block}
     failed = True if block.get("is_error") else None
-    return result(str(block.get("tool_use_id") or ""), content=CONTENT.text_of(content), error=failed, wire=wire)
+    return values.result(str(block.get("tool_use_id") or ""), content=CONTENT.text_of(content), error=failed, wire=wire)
 
 
 def kept_block(block: JsonObject) -> JsonObject | None:

@@ -134,14 +134,14 @@ class ConverseReader(ReplyReader):
     """Gathers events; the usage comes last, and not at all when the stream is cut."""
 
     format = FORMAT
+    named = "a Converse response"
     ending = "messageStop"
 
     def __init__(self, provider: str, model: str, names: Iterable[str]) -> None:
         super().__init__(provider, model, names)
         self.open: dict[int, _Block] = {}
 
-    def whole(self, value: Any) -> Reply:
-        reply = object_in(value, "a Converse response")
+    def _read(self, reply: JsonObject) -> Reply:
         message = sub(reply, "output").get("message")
         if not isinstance(message, dict) or not isinstance(message.get("content"), list):
             raise not_a_reply("a Converse response without a message")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from quire import values
 from quire.errors import FormatError
 from quire.providers.convert import (
     COMMON,
@@ -25,24 +26,7 @@ from quire.providers.provider_tools import Native
 from quire.providers.rendering import GO_ON, NO_OUTPUT, Draft, Writer, note_text, texts, wanted_effort
 from quire.providers.rules.grammar import obj
 from quire.providers.spelling import Spelling, compact, object_of
-from quire.values import (
-    Call,
-    Entry,
-    Image,
-    Json,
-    JsonObject,
-    Message,
-    Part,
-    Prompt,
-    Request,
-    Result,
-    Text,
-    Think,
-    call,
-    respond,
-    result,
-    think,
-)
+from quire.values import Call, Entry, Image, Json, JsonObject, Message, Part, Prompt, Request, Result, Text, Think
 
 # What Converse's content blocks mean: one block, one entry; one part, one block.
 #
@@ -61,13 +45,13 @@ def assistant_entry(block: Json) -> Entry:
     if not isinstance(block, dict) or not block:
         raise FormatError(f"a content block that is {str(block)[:80]!r}", hint="Blocks are objects with one key.")
     if isinstance(block.get("text"), str):
-        return respond(block["text"])
+        return values.respond(block["text"])
     if "toolUse" in block and sub(block, "toolUse").get("type") != "server_tool_use":
         # Such a one is carried out by the provider, and its result stands behind it.
         use = sub(block, "toolUse")
         plain = set(use) <= {"toolUseId", "name", "input"}
         args = use.get("input")
-        return call(
+        return values.call(
             str(use.get("toolUseId") or ""),
             str(use.get("name") or ""),
             {} if args is None else args,
@@ -75,10 +59,10 @@ def assistant_entry(block: Json) -> Entry:
         )
     if "reasoningContent" in block:
         text = sub(sub(block, "reasoningContent"), "reasoningText").get("text")
-        return think(str(text or ""), wire={"block": block})
+        return values.think(str(text or ""), wire={"block": block})
     if sub(block, "citationsContent"):
-        return respond(cited_text(block), wire={"block": block})
-    return respond("", wire={"block": block})
+        return values.respond(cited_text(block), wire={"block": block})
+    return values.respond("", wire={"block": block})
 
 
 def cited_text(block: JsonObject) -> str:
@@ -93,7 +77,7 @@ def result_entry(block: JsonObject) -> Entry:
     plain = [set(block) for block in content] == [{"text"}]
     failed = True if given.get("status") == "error" else None
     wire = None if plain else {"block": block}
-    return result(str(given.get("toolUseId") or ""), content=CONTENT.text_of(content), error=failed, wire=wire)
+    return values.result(str(given.get("toolUseId") or ""), content=CONTENT.text_of(content), error=failed, wire=wire)
 
 
 def _kind(block: JsonObject) -> str:

@@ -190,10 +190,7 @@ class GeminiReader(ReplyReader):
         self.call: JsonObject = {}
         self.paths: set[str] = set()
 
-    def whole(self, value: Any) -> Reply:
-        reply = object_in(value, "a response")
-        if reply.get("error"):
-            raise refused(reply["error"])
+    def _read(self, reply: JsonObject) -> Reply:
         candidate = candidate_in(reply)
         self.model = model_of(reply) or self.model
         said = [assistant_entry(part, place) for place, part in enumerate(parts_in(candidate))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from mimetypes import guess_type
 from typing import Any
 
+from quire import values
 from quire.errors import FormatError
 from quire.providers.convert import UserContent, is_from, leave_out_block, leave_out_thinking, own_block
 from quire.providers.incoming import bytes_of, sub
@@ -14,23 +15,7 @@ from quire.providers.provider_tools import Native, tool_json, with_more
 from quire.providers.rendering import GO_ON, NO_TEXT, Draft, Writer, note_text, texts, user_text, wanted_effort
 from quire.providers.rules.grammar import obj
 from quire.providers.spelling import Spelling, compact, object_of
-from quire.values import (
-    Call,
-    Entry,
-    Image,
-    Json,
-    JsonObject,
-    Message,
-    Prompt,
-    Request,
-    Result,
-    Text,
-    Think,
-    call,
-    respond,
-    result,
-    think,
-)
+from quire.values import Call, Entry, Image, Json, JsonObject, Message, Prompt, Request, Result, Text, Think
 
 # Tools as Gemini declares them: its own schema where that says it all, else the JSON schema itself.
 
@@ -55,8 +40,8 @@ def _schema(schema: Json) -> JsonObject | None:
         return None
     if not schema.keys() <= set(data("rules")["gemini"]["schema_fields"]):
         return None  # any other field is refused as an unknown name
-    values = schema.get("enum") or []
-    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+    choices = schema.get("enum") or []
+    if not isinstance(choices, list) or not all(isinstance(value, str) for value in choices):
         return None
     out = dict(schema)
     if "type" in schema:
@@ -142,11 +127,11 @@ def assistant_entry(part: JsonObject, place: int) -> Entry:
         plain = set(part) == {"functionCall"} and set(given) == {"id", "name", "args"} and given.get("id")
         call_id = str(given.get("id") or f"call-{place + 1}")
         args = {} if given.get("args") is None else given["args"]
-        return call(call_id, str(given.get("name") or ""), args, wire=None if plain else {"block": part})
+        return values.call(call_id, str(given.get("name") or ""), args, wire=None if plain else {"block": part})
     text = str(part.get("text") or "")
     if part.get("thought"):
-        return think(text, wire={"block": part})
-    return respond(text, wire=None if set(part) == {"text"} else {"block": part})
+        return values.think(text, wire={"block": part})
+    return values.respond(text, wire=None if set(part) == {"text"} else {"block": part})
 
 
 def result_entry(part: JsonObject, call_id: str) -> Entry:
@@ -155,7 +140,7 @@ def result_entry(part: JsonObject, call_id: str) -> Entry:
     failed = isinstance(response, dict) and "error" in response
     plain = set(part["functionResponse"]) <= {"id", "name", "response"} and _is_plain(response)
     wire = None if plain and set(part) == {"functionResponse"} else {"block": part}
-    return result(call_id, content=response_text(response), error=failed or None, wire=wire)
+    return values.result(call_id, content=response_text(response), error=failed or None, wire=wire)
 
 
 def _is_plain(response: Json) -> bool:

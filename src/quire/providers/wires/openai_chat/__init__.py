@@ -158,6 +158,7 @@ class ChatReader(ReplyReader):
     """Gathers chunks; nothing of a chat message is whole before its finish_reason has come."""
 
     format = FORMAT
+    named = "a chat completion"
     ending = "its finish_reason"
 
     def __init__(self, provider: str, model: str, names: Iterable[str]) -> None:
@@ -169,10 +170,7 @@ class ChatReader(ReplyReader):
         self.calls: dict[int, _Call] = {}
         self.tier: JsonObject = {}
 
-    def whole(self, value: Any) -> Reply:
-        reply = object_in(value, "a chat completion")
-        if reply.get("error"):
-            raise refused(reply["error"])
+    def _read(self, reply: JsonObject) -> Reply:
         choices = reply.get("choices")
         if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
             raise FormatError("a chat completion without choices", hint="An error body is no reply; check the status.")

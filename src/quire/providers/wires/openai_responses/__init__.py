@@ -252,10 +252,7 @@ class ResponseReader(ReplyReader):
         # To resume a background response: GET /responses/{id}?stream=true&starting_after=N.
         self.sequence_number = -1
 
-    def whole(self, value: Any) -> Reply:
-        reply = object_in(value, "a response")
-        if reply.get("error"):
-            raise refused(reply["error"])
+    def _read(self, reply: JsonObject) -> Reply:
         if not isinstance(reply.get("output"), list):
             raise not_a_reply("a response without output")
         self.model = str(reply.get("model") or self.model)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import groupby
 
+from quire import values
 from quire.errors import FormatError
 from quire.providers.convert import (
     UserContent,
@@ -21,22 +22,7 @@ from quire.providers.provider_tools import Native
 from quire.providers.rendering import GO_ON, Draft, Writer, texts, tools_of, user_text, wanted_effort
 from quire.providers.rules.openai_responses import kind_of
 from quire.providers.spelling import Spelling, compact, dialect_of, in_parts, parsed_arguments
-from quire.values import (
-    Call,
-    Entry,
-    Image,
-    Json,
-    JsonObject,
-    Message,
-    Prompt,
-    Result,
-    Text,
-    Think,
-    call,
-    respond,
-    result,
-    think,
-)
+from quire.values import Call, Entry, Image, Json, JsonObject, Message, Prompt, Result, Text, Think
 
 # What the Responses API's items mean: one item, one entry; one part, one item.
 
@@ -56,18 +42,18 @@ def assistant_entry(item: Json, after: str = "", served: bool = False) -> Entry:
     wire: JsonObject = {"block": item, "after": after} if after else {"block": item}
     kind = kind_of(item) or "message"
     if kind == "message":
-        return respond(CONTENT.text_of(item.get("content")), wire=wire)
+        return values.respond(CONTENT.text_of(item.get("content")), wire=wire)
     if kind == "reasoning":
         # What of it can be read: its text where there is one, else its summary.
         parts = objects(item, "content") or objects(item, "summary")
-        return think("\n\n".join(str(part.get("text") or "") for part in parts), wire={"block": item})
+        return values.think("\n\n".join(str(part.get("text") or "") for part in parts), wire={"block": item})
     if kind in ("function_call", "custom_tool_call") and not served:
         return _called(item, wire)
     if kind.endswith("_call") and item.get("call_id") and not (served or is_served(item)):
         # A hosted tool that the client carries out (computer, shell, apply_patch): a call like any other.
         args = {key: value for key, value in item.items() if key not in ("type", "id", "call_id", "status")}
-        return call(str(item["call_id"]), kind, args, wire=wire)
-    return respond("", wire=wire)
+        return values.call(str(item["call_id"]), kind, args, wire=wire)
+    return values.respond("", wire=wire)
 
 
 def is_served(item: JsonObject) -> bool:
@@ -78,9 +64,9 @@ def is_served(item: JsonObject) -> bool:
 def _called(item: JsonObject, wire: JsonObject) -> Entry:
     call_id, name = str(item.get("call_id") or ""), str(item.get("name") or "")
     if item["type"] == "custom_tool_call":
-        return call(call_id, name, str(item.get("input") or ""), wire=wire)
+        return values.call(call_id, name, str(item.get("input") or ""), wire=wire)
     args, raw = parsed_arguments(str(item.get("arguments") or ""))
-    return call(call_id, name, args, wire={**wire, **raw})
+    return values.call(call_id, name, args, wire={**wire, **raw})
 
 
 def result_entry(item: JsonObject) -> Entry:
@@ -88,7 +74,7 @@ def result_entry(item: JsonObject) -> Entry:
     plain = isinstance(item.get("output"), str) and item.get("type") == "function_call_output"
     wire = None if plain else {"block": item}
     # What a local shell gave names its call by the id alone.
-    return result(str(item.get("call_id") or item.get("id") or ""), content=output_text(item), wire=wire)
+    return values.result(str(item.get("call_id") or item.get("id") or ""), content=output_text(item), wire=wire)
 
 
 def output_text(item: JsonObject) -> str:
