@@ -245,7 +245,7 @@ class EpochWatch:
         if short.budget > built.limit:
             self._warn(short)
             self._lengths = []
-            self._warn = lambda what: None
+            self._warn = lambda event: None
 
 
 _logger = logging.getLogger("quire")
@@ -319,8 +319,8 @@ def in_system(old: str, new: str, entries: Sequence[Entry]) -> Culprit:
     texts = [(entry.seq, normal(entry.text)) for entry in entries if entry.kind in ("system", "note")]
     # Each text is a part of L1, with a blank line between: go along until one ends behind the difference.
     start = 0
-    while found := [text for text in texts if text[1] and new.startswith(text[1], start)]:
-        seq, text = max(found, key=lambda each: len(each[1]))
+    while matches := [text for text in texts if text[1] and new.startswith(text[1], start)]:
+        seq, text = max(matches, key=lambda match: len(match[1]))
         if start + len(text) > same:
             return Culprit("system", (seq,))
         start += len(text) + 2
@@ -333,7 +333,7 @@ def in_library(old: Sequence[ItemBlock], new: Sequence[ItemBlock], entries: Sequ
     was, now = next((pair for pair in pairs if _version(pair[0]) != _version(pair[1])), (None, None))
     if was is not None and now is not None and was.id == now.id:
         return _item(now, "changed in the library", entries)
-    if was is not None and was.id not in {each.id for each in new}:
+    if was is not None and was.id not in {block.id for block in new}:
         return _item(was, "left the library", entries)
     return _item(now, "joined the library", entries) if now is not None else Culprit("library")
 
@@ -375,24 +375,24 @@ def _parts(built: Built) -> list[bytes]:
     return providers.prefix_parts(providers.render(prompt, "openai-chat:").body, "openai-chat")
 
 
-def moved(asked: Sequence[tuple[Built, str]], entries: Sequence[Entry]) -> JsonObject:
+def moved(requests: Sequence[tuple[Built, str]], entries: Sequence[Entry]) -> JsonObject:
     """Where the last of these requests parts from the first, and why; each comes with the model it was for."""
-    found = compare(asked[0][0], asked[-1][0], entries)
-    if not found["extends"]:
-        return found | _cause(asked, found["byte"], entries)
-    changed = asked[0][1] != asked[-1][1]
-    return found | ({"cause": _switch(asked[0][1], asked[-1][1])} if changed else {})
+    difference = compare(requests[0][0], requests[-1][0], entries)
+    if not difference["extends"]:
+        return difference | _cause(requests, difference["byte"], entries)
+    changed = requests[0][1] != requests[-1][1]
+    return difference | ({"cause": _switch(requests[0][1], requests[-1][1])} if changed else {})
 
 
-def compare(one: Built, other: Built, entries: Sequence[Entry]) -> JsonObject:
+def compare(old: Built, new: Built, entries: Sequence[Entry]) -> JsonObject:
     """Where two requests' prefix bytes part: byte, layer, segment, and the entries that stand there."""
-    lines = [_parts(built) for built in (one, other)]
+    lines = [_parts(built) for built in (old, new)]
     joined = [b"".join(parts) for parts in lines]
     byte = same_start(*joined)
     if byte == len(joined[0]):
         return {"byte": None, "added": len(joined[1]) - byte, "extends": True, "cause": None}
-    layer, found = _place(one, other, *_line_at(lines[1], byte), entries)
-    return {"byte": byte, "extends": False, "layer": layer, "segment": found.segment, "entries": list(found.entries)}
+    layer, place = _place(old, new, *_line_at(lines[1], byte), entries)
+    return {"byte": byte, "extends": False, "layer": layer, "segment": place.segment, "entries": list(place.entries)}
 
 
 def _line_at(lines: list[bytes], byte: int) -> tuple[int, int]:
@@ -404,9 +404,9 @@ def _line_at(lines: list[bytes], byte: int) -> tuple[int, int]:
     return index, byte - start
 
 
-def _place(one: Built, other: Built, index: int, offset: int, entries: Sequence[Entry]) -> tuple[str, Culprit]:
+def _place(old: Built, new: Built, index: int, offset: int, entries: Sequence[Entry]) -> tuple[str, Culprit]:
     """The layer and the segment at an offset of a line of the later request."""
-    prompt = other.prompt
+    prompt = new.prompt
     if index < len(prompt.tools):
         tool = prompt.tools[index]
         defined = (entry.seq for entry in entries if entry.kind == "tools" and tool in entry.tools)
@@ -416,27 +416,27 @@ def _place(one: Built, other: Built, index: int, offset: int, entries: Sequence[
         if index == 0:
             written = json.dumps(prompt.l1, ensure_ascii=False).encode()
             if offset < len('{"content":') + len(written) - 1:
-                return "L1", in_system(one.prompt.l1, prompt.l1, entries)
-            return "L2", in_library(one.blocks, other.blocks, entries)
+                return "L1", in_system(old.prompt.l1, prompt.l1, entries)
+            return "L2", in_library(old.blocks, new.blocks, entries)
         index -= 1
-    return ("L5" if index == other.user else "L4"), in_messages(other, index)
+    return ("L5" if index == new.user else "L4"), in_messages(new, index)
 
 
-def _cause(asked: Sequence[tuple[Built, str]], byte: int, entries: Sequence[Entry]) -> JsonObject:
+def _cause(requests: Sequence[tuple[Built, str]], byte: int, entries: Sequence[Entry]) -> JsonObject:
     """What changed a byte: the first request in which it is another, its model, rebase or the entry that stands there."""
-    before = asked[0][0]
+    before = requests[0][0]
     old = b"".join(_parts(before))
     # What only adds to the request before it changes nothing that stood there.
-    moved = (n for n in range(1, len(asked)) if not _extends(asked[n - 1][0], asked[n][0]))
-    changed = (n for n in moved if same_start(old, b"".join(_parts(asked[n][0]))) <= byte)
-    place = next(changed, len(asked) - 1)
-    at = asked[place][0]
+    moved = (n for n in range(1, len(requests)) if not _extends(requests[n - 1][0], requests[n][0]))
+    changed = (n for n in moved if same_start(old, b"".join(_parts(requests[n][0]))) <= byte)
+    place = next(changed, len(requests) - 1)
+    at = requests[place][0]
     where: JsonObject = {"turn": at.turn, "step": at.step}
-    if asked[place - 1][1] != asked[place][1]:
-        switch = _switch(asked[place - 1][1], asked[place][1])
+    if requests[place - 1][1] != requests[place][1]:
+        switch = _switch(requests[place - 1][1], requests[place][1])
         return {"cause": f"{switch} at turn {at.turn}.{at.step}", "entry": None, **where}
-    there = compare(before, at, entries)
-    brought = next(iter(there["entries"]), None)
+    difference = compare(before, at, entries)
+    brought = next(iter(difference["entries"]), None)
     if at.rebase is None:
         return {"cause": f"entry {brought}" if brought else None, "entry": brought, **where}
     # A rebase that was computed just now is not in the log yet.
@@ -444,11 +444,11 @@ def _cause(asked: Sequence[tuple[Built, str]], byte: int, entries: Sequence[Entr
     seq = next((entry.seq for entry in logged), None)
     named = f", entry {seq}" if seq else ""
     item = ""
-    if there["layer"] == "L2":
+    if difference["layer"] == "L2":
         # What became of an item: a.md (entry 2) joined the library.
-        found = in_library(before.blocks, at.blocks, entries)
-        entry = f" (entry {found.entries[0]})" if found.entries else ""
-        item = f": {found.segment}{entry} {found.became}"
+        culprit = in_library(before.blocks, at.blocks, entries)
+        entry = f" (entry {culprit.entries[0]})" if culprit.entries else ""
+        item = f": {culprit.segment}{entry} {culprit.became}"
     return {
         "cause": f"rebase ({at.rebase['reason']}) at turn {at.turn}.{at.step}{named}{item}",
         "entry": seq or (brought if item else None),
@@ -458,7 +458,7 @@ def _cause(asked: Sequence[tuple[Built, str]], byte: int, entries: Sequence[Entr
 
 def _extends(old: Built, new: Built) -> bool:
     """Whether a request says all that another did, and what is new behind it."""
-    was, now = (msgspec.structs.replace(each.prompt, stable=0, opening=0, ends=()) for each in (old, new))
+    was, now = (msgspec.structs.replace(built.prompt, stable=0, opening=0, ends=()) for built in (old, new))
     return now.messages[: len(was.messages)] == was.messages and was == msgspec.structs.replace(
         now, messages=was.messages
     )

@@ -188,7 +188,7 @@ def first_holder(conn: sqlite3.Connection, id: str) -> tuple[str, int]:
 
 
 def free_name(conn: sqlite3.Connection, base: str) -> str:
-    """The wanted name, or with the first number behind it that no thread has."""
+    """This name, or with the first number behind it that no thread has."""
     name, count = base, 1
     while conn.execute("SELECT 1 FROM threads WHERE name = ?", (name,)).fetchone():
         count += 1

@@ -392,7 +392,7 @@ def _only(fits: Callable[[Json], bool]) -> Reader:
 
 def _members(fits: Callable[[Json], bool]) -> Reader:
     """Those members of a list that fit; one alone is a list of one."""
-    return lambda value: [each for each in (value if isinstance(value, list) else [value]) if fits(each)] or None
+    return lambda value: [member for member in (value if isinstance(value, list) else [value]) if fits(member)] or None
 
 
 def _is_image(value: Json) -> bool:
@@ -453,5 +453,5 @@ def known_entries(before: Sequence[Entry], entries: Sequence[Entry]) -> int:
 
 def _content(entry: Entry) -> JsonObject:
     """What an entry says; how a provider wrote it, and when, may differ between two versions of a session."""
-    said = {key: value for key, value in entry.body.items() if key not in ("wire", "at", "meta")}
-    return {"kind": entry.kind, **said}
+    fields = {key: value for key, value in entry.body.items() if key not in ("wire", "at", "meta")}
+    return {"kind": entry.kind, **fields}

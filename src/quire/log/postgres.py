@@ -54,8 +54,8 @@ from quire.log.store import (
     check_name,
     check_page,
     id_range,
+    name_taken,
     no_thread,
-    taken,
 )
 from quire.log.turn_lock import busy, hold_turn, new_fence, own_fence, taken_over
 from quire.values import Entry, Json
@@ -116,16 +116,16 @@ class _Append:
     """
 
     def __init__(
-        self, thread: str, given: Sequence[Entry], bodies: Sequence[bytes], tip: _Tip, fence: int, fixed: bool
+        self, thread: str, entries: Sequence[Entry], bodies: Sequence[bytes], tip: _Tip, fence: int, fixed: bool
     ) -> None:
         self.thread, self.bodies, self.fence, self.fixed = thread, bodies, fence, fixed
         self.token = _dice.getrandbits(62)
-        self._given = given
+        self._unchained = entries
         self.stand_behind(tip)
 
     def stand_behind(self, tip: _Tip) -> None:
         self.tip = tip
-        self.entries = list(chain(self._given, parent=written_id(tip.id), seq=tip.seq))
+        self.entries = list(chain(self._unchained, parent=written_id(tip.id), seq=tip.seq))
         last = self.entries[-1] if self.entries else None
         self.end = _Tip(tip.branch, last.seq, digest(last.id)) if last is not None else tip
 
@@ -133,7 +133,7 @@ class _Append:
 # Whether an append was stored (None: its turn is another's), and where its thread ends now, if that is known.
 _Answer: TypeAlias = tuple[bool | None, _Tip | None]
 # A row of what quire.append answers with: the place of an append, and that with its parts.
-_Told: TypeAlias = tuple[int, bool | None, int, int, bytes]
+_AppendRow: TypeAlias = tuple[int, bool | None, int, int, bytes]
 # A commit that is under way, to be gone on with when its answers are wanted.
 _Commit: TypeAlias = Generator[None, None, list[_Answer]]
 
@@ -143,7 +143,7 @@ class PostgresStore(ClosingStore):
 
     def __init__(self, url: str, tenant: str = "default") -> None:
         super().__init__()
-        self.tenant, self._whose = tenant, tenant.encode()
+        self.tenant, self._tenant_bytes = tenant, tenant.encode()
         self._session = TenantSession(url, tenant)
         # Where it is, as turns are held by.
         self.path, self.place = self._session.database.name, self._session.place
@@ -167,41 +167,41 @@ class PostgresStore(ClosingStore):
         checked = [check_entry(entry) for entry in entries]
         bodies = [encode_row(entry.body).encode() for entry in checked]
         until = time.monotonic() + RECONNECT_S
-        tip, unheard = self._tips.get(thread), list[_Append]()
+        tip, unanswered = self._tips.get(thread), list[_Append]()
         for _ in range(_TRIES):
             if tip is None or expected_seq not in (None, tip.seq):
-                tip = self._look(thread)
+                tip = self._read_tip(thread)
                 check_expected(thread, expected_seq, tip.seq, written_id(tip.id))
-            # One that was not heard may yet be written, as long as the thread ends where it was to stand: so does this one.
-            fixed = expected_seq is not None or bool(unheard)
-            asked = _Append(thread, checked, bodies, tip, own_fence(self.place, thread), fixed)
+            # One without an answer may yet be written, as long as the thread ends where it was to stand: so does this one.
+            fixed = expected_seq is not None or bool(unanswered)
+            attempt = _Append(thread, checked, bodies, tip, own_fence(self.place, thread), fixed)
             try:
-                stored, tip = self._commits.ask(asked)
+                stored, tip = self._commits.ask(attempt)
             except LostConnection:
-                unheard.append(asked)
+                unanswered.append(attempt)
                 if time.monotonic() > until:
                     raise
                 stored = False
-            if unheard and not stored:
-                tip = self._look(thread)
-                if heard := self._heard(unheard):
-                    asked, stored = heard, True
+            if unanswered and not stored:
+                tip = self._read_tip(thread)
+                if written := self._find_written(unanswered):
+                    attempt, stored = written, True
                     self._note(thread, None)
-                unheard = [one for one in unheard if one.tip == tip]
+                unanswered = [lost for lost in unanswered if lost.tip == tip]
             if stored is None:
                 raise taken_over(thread)
             if stored:
-                return asked.entries
+                return attempt.entries
         raise ConflictError(f"thread {thread!r} is being appended to by others without a pause")
 
-    def _heard(self, unheard: Sequence[_Append]) -> _Append | None:
+    def _find_written(self, unanswered: Sequence[_Append]) -> _Append | None:
         """The one of these that was written although its connection was lost."""
         query = f"{PIECES} select 1 from piece p join quire.entries e on e.branch = p.branch and e.seq = %(seq)s "
         query += "where p.low < %(seq)s and %(seq)s <= p.high and e.token = %(token)s"
-        for asked in unheard:
-            at = {"thread": asked.thread, "seq": asked.tip.seq + 1, "token": asked.token}
-            if asked.entries and self._session.rows(query, at):
-                return asked
+        for attempt in unanswered:
+            at = {"thread": attempt.thread, "seq": attempt.tip.seq + 1, "token": attempt.token}
+            if attempt.entries and self._session.rows(query, at):
+                return attempt
         return None
 
     def _note(self, thread: str, tip: _Tip | None) -> None:
@@ -212,79 +212,80 @@ class PostgresStore(ClosingStore):
             self._tips.clear()
         self._tips[thread] = tip
 
-    def _look(self, thread: str) -> _Tip:
-        found = self._session.rows(_TIP, (thread,))
-        return _Tip(*found[0]) if found else _Tip()
+    def _read_tip(self, thread: str) -> _Tip:
+        rows = self._session.rows(_TIP, (thread,))
+        return _Tip(*rows[0]) if rows else _Tip()
 
-    def _commit(self, asked: Sequence[_Append]) -> _Commit:
+    def _commit(self, appends: Sequence[_Append]) -> _Commit:
         """Send several appends, and when gone on with, tell of each whether it was stored, and whoever listens."""
-        for one in asked:
-            if not one.fixed and (tip := self._tips.get(one.thread, one.tip)) != one.tip:
-                one.stand_behind(tip)
-        answers: list[_Answer] = [(True, one.end) for one in asked]
+        for append in appends:
+            if not append.fixed and (tip := self._tips.get(append.thread, append.tip)) != append.tip:
+                append.stand_behind(tip)
+        answers: list[_Answer] = [(True, append.end) for append in appends]
         with self._session.database.appending() as conn:
-            if all(one.tip.branch and one.entries for one in asked):
-                one_only = len(asked) == 1 and len(asked[0].entries) == 1
-                write = self._append_one if one_only else self._append_several
-                newest, *refused = yield from write(conn, asked)
+            if all(append.tip.branch and append.entries for append in appends):
+                single = len(appends) == 1 and len(appends[0].entries) == 1
+                write = self._append_one if single else self._append_several
+                newest, *refused = yield from write(conn, appends)
                 for owner in refused:
                     answers[abs(owner) - 1] = False if owner > 0 else None, None
             else:
-                told = yield from self._append_any(conn, asked)
-                newest = told.pop()[3]
-                for owner, stored, branch, seq, id in told:
+                rows = yield from self._append_any(conn, appends)
+                newest = rows.pop()[3]
+                for owner, stored, branch, seq, id in rows:
                     answers[owner - 1] = stored, _Tip(branch, seq, id)
-        for one, (_, end) in zip(asked, answers, strict=True):
-            self._note(one.thread, end)
+        for append, (_, end) in zip(appends, answers, strict=True):
+            self._note(append.thread, end)
         if newest:
             self._session.database.news.announce(self.tenant, newest)
         return answers
 
-    def _append_one(self, conn: Connection, asked: Sequence[_Append]) -> Generator[None, None, list[int]]:
+    def _append_one(self, conn: Connection, appends: Sequence[_Append]) -> Generator[None, None, list[int]]:
         """Append one entry to a thread that is there; answers as _append_several."""
-        one, body = asked[0], asked[0].bodies[0]
-        tip, id = b"\\x" + one.tip.id.hex().encode(), b"\\x" + one.entries[0].id[7:].encode()
-        numbers = one.tip.branch, one.tip.seq, one.fence, one.token, zlib.crc32(body)
+        append, body = appends[0], appends[0].bodies[0]
+        tip, id = b"\\x" + append.tip.id.hex().encode(), b"\\x" + append.entries[0].id[7:].encode()
+        numbers = append.tip.branch, append.tip.seq, append.fence, append.token, zlib.crc32(body)
         branch, seq, fence, token, crc = [b"%d" % number for number in numbers]
-        given = self._whose, one.thread.encode(), branch, seq, tip, fence, token, id, body, crc
-        [[answer]] = yield from call(conn, _APPEND_ONE, given)
+        values = self._tenant_bytes, append.thread.encode(), branch, seq, tip, fence, token, id, body, crc
+        [[answer]] = yield from call(conn, _APPEND_ONE, values)
         newest = int(answer or 0)
         return [newest] if newest > 0 else [0, newest or 1]
 
-    def _append_several(self, conn: Connection, asked: Sequence[_Append]) -> Generator[None, None, list[int]]:
+    def _append_several(self, conn: Connection, appends: Sequence[_Append]) -> Generator[None, None, list[int]]:
         """Append to threads that are there: the newest change, and which were refused, from 1 (from -1: for their turn)."""
-        entries = [(owner, entry) for owner, one in enumerate(asked, 1) for entry in one.entries]
-        bodies = [body for one in asked for body in one.bodies]
-        given = (
-            self._whose,
-            bytes_array([one.thread.encode() for one in asked], TEXT),
-            number_array([one.tip.branch for one in asked]),
-            number_array([one.tip.seq for one in asked]),
-            bytes_array([one.tip.id for one in asked], BYTEA),
-            number_array([one.fence for one in asked]),
-            number_array([one.token for one in asked]),
-            number_array([one.end.seq for one in asked]),
-            bytes_array([one.end.id for one in asked], BYTEA),
+        entries = [(owner, entry) for owner, append in enumerate(appends, 1) for entry in append.entries]
+        bodies = [body for append in appends for body in append.bodies]
+        values = (
+            self._tenant_bytes,
+            bytes_array([append.thread.encode() for append in appends], TEXT),
+            number_array([append.tip.branch for append in appends]),
+            number_array([append.tip.seq for append in appends]),
+            bytes_array([append.tip.id for append in appends], BYTEA),
+            number_array([append.fence for append in appends]),
+            number_array([append.token for append in appends]),
+            number_array([append.end.seq for append in appends]),
+            bytes_array([append.end.id for append in appends], BYTEA),
             number_array([owner for owner, _ in entries]),
             number_array([entry.seq for _, entry in entries]),
             bytes_array([digest(entry.id) for _, entry in entries], BYTEA),
             bytes_array(bodies, TEXT),
             number_array(list(map(zlib.crc32, bodies))),
         )
-        [[answer]] = yield from call(conn, _APPEND_SEVERAL, given, binary=True)
+        [[answer]] = yield from call(conn, _APPEND_SEVERAL, values, binary=True)
         return [int(number) for number in (answer or b"{0}")[1:-1].split(b",")]
 
-    def _append_any(self, conn: Connection, asked: Sequence[_Append]) -> Generator[None, None, list[_Told]]:
+    def _append_any(self, conn: Connection, appends: Sequence[_Append]) -> Generator[None, None, list[_AppendRow]]:
         """Append to threads some of which are not there: which were made or refused, and last the newest change."""
-        appends, entries = list[Json](), list[Json]()
-        for owner, one in enumerate(asked, 1):
-            place = {"thread": one.thread, "branch": one.tip.branch, "seq": one.tip.seq, "tip": one.tip.id.hex()}
-            appends.append({**place, "end": one.end.seq, "end_tip": one.end.id.hex(), "fence": one.fence})
-            for entry, body in zip(one.entries, one.bodies, strict=True):
-                row = {"owner": owner, "seq": entry.seq, "id": entry.id[7:], "token": one.token}
-                entries.append({**row, "body": body.decode(), "crc": zlib.crc32(body)})
-        given = [self._whose, msgspec.json.encode(appends), msgspec.json.encode(entries)]
-        rows = yield from call(conn, _APPEND_ANY, given)
+        append_rows, entry_rows = list[Json](), list[Json]()
+        for owner, append in enumerate(appends, 1):
+            tip, end = append.tip, append.end
+            place = {"thread": append.thread, "branch": tip.branch, "seq": tip.seq, "tip": tip.id.hex()}
+            append_rows.append({**place, "end": end.seq, "end_tip": end.id.hex(), "fence": append.fence})
+            for entry, body in zip(append.entries, append.bodies, strict=True):
+                row = {"owner": owner, "seq": entry.seq, "id": entry.id[7:], "token": append.token}
+                entry_rows.append({**row, "body": body.decode(), "crc": zlib.crc32(body)})
+        values = [self._tenant_bytes, msgspec.json.encode(append_rows), msgspec.json.encode(entry_rows)]
+        rows = yield from call(conn, _APPEND_ANY, values)
         return [
             (
                 int(owner or 0),
@@ -302,21 +303,21 @@ class PostgresStore(ClosingStore):
         """The entries with seq > after, in order; a damaged one is an error that names it."""
         check_page(after, limit)
         check_name(thread)
-        found = self._session.rows(_READ, {"thread": thread, "after": after, "limit": limit})
-        if found[0][0] is None:
+        page = self._session.rows(_READ, {"thread": thread, "after": after, "limit": limit})
+        if page[0][0] is None:
             raise no_thread(thread)
-        end = found[0][0]
-        wanted = max(end - after, 0) if limit is None else max(min(limit, end - after), 0)
-        rows = [_row(*row[1:]) for row in found if row[1] is not None]
-        return entries_of(thread, rows, after, wanted)
+        end = page[0][0]
+        count = max(end - after, 0) if limit is None else max(min(limit, end - after), 0)
+        rows = [_row(*row[1:]) for row in page if row[1] is not None]
+        return entries_of(thread, rows, after, count)
 
     def info(self, thread: str) -> ThreadInfo:
         """Where a thread stands now."""
         check_name(thread)
-        found = self._session.rows(_INFO + "where t.name = %s", (thread,))
-        if not found:
+        rows = self._session.rows(_INFO + "where t.name = %s", (thread,))
+        if not rows:
             raise no_thread(thread)
-        return _info(found[0])
+        return _info(rows[0])
 
     def threads(self) -> list[ThreadInfo]:
         """All threads, oldest first."""
@@ -356,8 +357,8 @@ class PostgresStore(ClosingStore):
         """Wait until there is a change behind number `after`; whether there is one."""
         until = time.monotonic() + timeout_s
         news = self._session.database.news
-        while (left := until - time.monotonic()) > 0:
-            if news.wait(self.tenant, after, min(left, LOOK_S)):
+        while (remaining_s := until - time.monotonic()) > 0:
+            if news.wait(self.tenant, after, min(remaining_s, LOOK_S)):
                 return True
             if (newest := self.last_change()) > after:
                 news.tell(self.tenant, newest)
@@ -391,11 +392,11 @@ class PostgresStore(ClosingStore):
             conn.execute("delete from quire.threads where name = %s", (thread,))
             for table in ("windows", "state", "checkpoints"):
                 conn.execute(f"delete from quire.{table} where branch = %s", (branch,))
-            gone = _prune(conn, branch)
-            still = {row[0] for row in conn.execute("select id from quire.entries where id = any(%s)", (gone,))}
-            gone = [id for id in gone if id not in still]
+            ids = _prune(conn, branch)
+            shared = {row[0] for row in conn.execute("select id from quire.entries where id = any(%s)", (ids,))}
+            ids = [id for id in ids if id not in shared]
             for table in ("words", "vectors"):
-                conn.execute(f"delete from quire.{table} where entry = any(%s)", (gone,))
+                conn.execute(f"delete from quire.{table} where entry = any(%s)", (ids,))
             conn.execute("delete from quire.scopes")
         self._tips.pop(thread, None)
 
@@ -427,14 +428,14 @@ class PostgresStore(ClosingStore):
     def _name(self, conn: Connection, thread: str, branch: int) -> None:
         check_name(thread)
         if conn.execute("select 1 from quire.threads where name = %s", (thread,)).fetchone():
-            raise taken(thread)
+            raise name_taken(thread)
         conn.execute("insert into quire.threads values (%s, %s, %s)", (self.tenant, thread, branch))
 
     # What is kept with a thread
 
     def window(self, thread: str) -> Json:
         """The item window saved with a thread, None when there is none."""
-        return self._kept(thread, "select body from quire.windows where branch = b.branch", "the window")
+        return self._saved_json(thread, "select body from quire.windows where branch = b.branch", "the window")
 
     def save_window(self, thread: str, window: Json) -> None:
         """Keep a thread's item window with it; the thread is made when there is none."""
@@ -451,18 +452,18 @@ class PostgresStore(ClosingStore):
     def get_state(self, thread: str, key: str) -> Json:
         """Derived state that may be thrown away at any time; None when absent."""
         query = "select value from quire.state where branch = b.branch and key = %s"
-        return self._kept(thread, query, f"the state {key!r}", key)
+        return self._saved_json(thread, query, f"the state {key!r}", key)
 
-    def _kept(self, thread: str, query: str, what: str, *more: str) -> Json:
+    def _saved_json(self, thread: str, query: str, label: str, *more: str) -> Json:
         """JSON that is kept with a thread; a DamageError that says what cannot be read."""
         check_name(thread)
-        found = self._session.rows(f"select ({query}) from quire.threads b where name = %s", (*more, thread))
-        if not found:
+        rows = self._session.rows(f"select ({query}) from quire.threads b where name = %s", (*more, thread))
+        if not rows:
             raise no_thread(thread)
         try:
-            return json.loads(found[0][0]) if found[0][0] is not None else None
+            return json.loads(rows[0][0]) if rows[0][0] is not None else None
         except (ValueError, RecursionError) as error:
-            raise DamageError(f"{what} saved with thread {thread!r} is damaged: {error}", thread=thread) from error
+            raise DamageError(f"{label} saved with thread {thread!r} is damaged: {error}", thread=thread) from error
 
     def set_state(self, thread: str, key: str, value: Json) -> None:
         """Keep derived state with a thread."""
@@ -475,13 +476,13 @@ class PostgresStore(ClosingStore):
     def checkpoint(self, thread: str) -> bytes | None:
         """A thread's state as it was last saved: derived, so None where there is none or it does not hold."""
         check_name(thread)
-        found = self._session.rows(
+        rows = self._session.rows(
             "select sha256, body from quire.threads left join quire.checkpoints using (tenant, branch) where name = %s",
             (thread,),
         )
-        if not found:
+        if not rows:
             raise no_thread(thread)
-        sha256, body = found[0]
+        sha256, body = rows[0]
         return body if body is not None and sha256_hex(body) == sha256 else None
 
     def save_checkpoint(self, thread: str, state: bytes) -> None:
@@ -537,8 +538,8 @@ class PostgresStore(ClosingStore):
                 # The connection may be from before a restart. Nobody is made to wait: an event loop may be asking.
                 if not again:
                     raise translate(error, database.name) from error
-        found = self._session.rows("select holder from quire.turns where thread = %s", (thread,))
-        raise busy(thread, f"by {found[0][0]}" if found else "elsewhere")
+        rows = self._session.rows("select holder from quire.turns where thread = %s", (thread,))
+        raise busy(thread, f"by {rows[0][0]}" if rows else "elsewhere")
 
     def _fence(self, conn: Connection, thread: str, fence: int) -> None:
         query = """
@@ -588,8 +589,8 @@ class PostgresStore(ClosingStore):
 class _Asker:
     """An append that waits for its commit."""
 
-    def __init__(self, asked: _Append) -> None:
-        self.asked = asked
+    def __init__(self, append: _Append) -> None:
+        self.append = append
         # Held until there is an answer, or this one is to lead.
         self.ready = threading.Lock()
         self.ready.acquire()
@@ -597,7 +598,7 @@ class _Asker:
         self.error: Exception | None = None
         # What was sent for this one and others, for it to wait for; whether it was interrupted meanwhile.
         self.sent: _Sent | None = None
-        self.left = False
+        self.interrupted = False
         # Whom it wakes when it is woken itself, and whether it was.
         self.next: _Asker | None = None
         self.woken = False
@@ -626,9 +627,9 @@ class _SharedCommits:
         self._shared, self._took_s = 1, 0.0
         self._as_many: threading.Event | None = None
 
-    def ask(self, asked: _Append) -> _Answer:
+    def ask(self, append: _Append) -> _Answer:
         """Whether it was stored (None: its turn is another's), and where the thread ends now."""
-        asker = _Asker(asked)
+        asker = _Asker(append)
         with self._lock:
             self._waiting.append(asker)
             leads, self._busy = not self._busy, True
@@ -679,26 +680,26 @@ class _SharedCommits:
 
     def _wake_next(self, asker: _Asker) -> None:
         with self._lock:
-            found, asker.next = asker.next, None
-            while found is not None and found.left:
-                found = found.next
-            if found is not None:
-                found.woken = True
-                found.ready.release()
+            waiter, asker.next = asker.next, None
+            while waiter is not None and waiter.interrupted:
+                waiter = waiter.next
+            if waiter is not None:
+                waiter.woken = True
+                waiter.ready.release()
 
     def _next(self) -> _Sent:
         """The commit of those that wait, one a thread: whoever is second stands behind the first. Not begun yet."""
         first: dict[str, _Asker] = {}
         for asker in self._waiting[:_TOGETHER]:
-            first.setdefault(asker.asked.thread, asker)
+            first.setdefault(asker.append.thread, asker)
         together = list(first.values())
-        self._waiting = [asker for asker in self._waiting if first.get(asker.asked.thread) is not asker]
+        self._waiting = [asker for asker in self._waiting if first.get(asker.append.thread) is not asker]
         self._shared, self._as_many = len(together), None
         return _Sent(together, self._answer(together))
 
     def _answer(self, together: Sequence[_Asker]) -> Generator[None, None, None]:
         try:
-            answers = yield from self._commit([asker.asked for asker in together])
+            answers = yield from self._commit([asker.append for asker in together])
             for asker, answer in zip(together, answers, strict=True):
                 asker.answer = answer
         except Exception as error:
@@ -726,7 +727,7 @@ class _SharedCommits:
             next(sent.commit, None)
         finally:
             with self._lock:
-                heir = next((asker for asker in sent.together if not asker.left), None)
+                heir = next((asker for asker in sent.together if not asker.interrupted), None)
                 if heir is not None:
                     heir.sent = sent
             if heir is not None:
@@ -737,7 +738,7 @@ class _SharedCommits:
     def _leave(self, asker: _Asker, leads: bool) -> None:
         """Whoever was interrupted while waiting waits no more; if it was to lead, the next does."""
         with self._lock:
-            asker.left = True
+            asker.interrupted = True
             waited = asker in self._waiting
             if waited:
                 self._waiting.remove(asker)
@@ -777,35 +778,35 @@ def _new_branch(conn: Connection, parent: int | None = None, at_seq: int = 0, ti
     return int(row[0])
 
 
-def _free_name(conn: Connection, wanted: str) -> str:
-    """The wanted name, or with the first number behind it that no thread has."""
-    name, count = wanted, 1
+def _free_name(conn: Connection, base: str) -> str:
+    """This name, or with the first number behind it that no thread has."""
+    name, count = base, 1
     while conn.execute("select 1 from quire.threads where name = %s", (name,)).fetchone():
         count += 1
-        name = f"{wanted}.{count}"
+        name = f"{base}.{count}"
     return name
 
 
 def _prune(conn: Connection, branch: int | None) -> list[bytes]:
     """Remove what no thread reaches any more, from a branch that lost its name upwards; the ids that went."""
-    gone: list[bytes] = []
+    ids: list[bytes] = []
     while branch is not None:
         if conn.execute("select 1 from quire.threads where branch = %s", (branch,)).fetchone():
             break
         used = conn.execute("select max(at_seq) from quire.branches where parent = %s", (branch,)).fetchone()
-        own = conn.execute("select parent, at_seq from quire.branches where branch = %s", (branch,)).fetchone()
+        row = conn.execute("select parent, at_seq from quire.branches where branch = %s", (branch,)).fetchone()
         assert used is not None
-        assert own is not None
-        keep = own[1] if used[0] is None else used[0]
+        assert row is not None
+        keep = row[1] if used[0] is None else used[0]
         query = "delete from quire.entries where branch = %s and seq > %s returning id"
-        gone += [id for (id,) in conn.execute(query, (branch, keep)).fetchall()]
+        ids += [id for (id,) in conn.execute(query, (branch, keep)).fetchall()]
         if used[0] is not None:
             tip = "coalesce((select id from quire.entries e where e.branch = b.branch and e.seq = %s), b.tip)"
             conn.execute(f"update quire.branches b set seq = %s, tip = {tip} where branch = %s", (keep, keep, branch))
             break
         conn.execute("delete from quire.branches where branch = %s", (branch,))
-        branch = own[0]
-    return gone
+        branch = row[0]
+    return ids
 
 
 def _verified(conn: Connection, piece: Stretch, parent: str, thread: str) -> Iterator[Entry]:

@@ -234,20 +234,20 @@ def _configure(conn: Connection) -> None:
 
 
 def call(
-    conn: Connection, query: bytes, given: Sequence[bytes], binary: bool = False
+    conn: Connection, query: bytes, values: Sequence[bytes], binary: bool = False
 ) -> Generator[None, None, list[list[bytes | None]]]:
-    """Send a prepared statement, and when gone on with, wait for its rows' cells; `given` and they are as sent.
+    """Send a prepared statement, and when gone on with, wait for its rows' cells; `values` and they are as sent.
 
     A cursor would take three times as long for it, more than the server needs to write an entry.
     """
-    name, formats = query[:60], [pq.Format.BINARY] * len(given) if binary else None
-    conn.pgconn.send_query_prepared(name, given, formats)
+    name, formats = query[:60], [pq.Format.BINARY] * len(values) if binary else None
+    conn.pgconn.send_query_prepared(name, values, formats)
     yield
     result = _result(conn)
     if result.error_field(pq.DiagnosticField.SQLSTATE) == _NOT_PREPARED:
         # Not prepared yet, or let go of with all others behind a rollback.
         conn.pgconn.prepare(name, query)
-        conn.pgconn.send_query_prepared(name, given, formats)
+        conn.pgconn.send_query_prepared(name, values, formats)
         result = _result(conn)
     if result.status != pq.ExecStatus.TUPLES_OK:
         if conn.pgconn.status == pq.ConnStatus.BAD:

@@ -306,8 +306,8 @@ class Positions:
                 raise self._error(f"nested deeper than {MAX_DEPTH} levels", at)
             if start == "[":
                 return self._inside(at + 1, "]", lambda place, index: self._value(place, (*path, index)))
-            seen: set[str] = set()
-            return self._inside(at + 1, "}", lambda place, _: self._member(place, path, seen))
+            keys: set[str] = set()
+            return self._inside(at + 1, "}", lambda place, _: self._member(place, path, keys))
         if start == '"':
             return self._string(at)[1]
         return self._scalar(at)
@@ -356,13 +356,13 @@ class Positions:
             at, number = at + 1, number + 1
         return at + 1
 
-    def _member(self, at: int, path: Path, seen: set[str]) -> int:
+    def _member(self, at: int, path: Path, keys: set[str]) -> int:
         if self.text[at : at + 1] != '"':
             raise self._error("expected a key in double quotes", at)
         key, end = self._string(at)
-        if key in seen:
+        if key in keys:
             raise self._error(f"key {key!r} stands twice in one object", at, "Keep one of the two.")
-        seen.add(key)
+        keys.add(key)
         self.keys[*path, key] = at + 1
         end = self._space(end)
         if self.text[end : end + 1] != ":":

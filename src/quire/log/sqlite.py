@@ -38,8 +38,8 @@ from quire.log.store import (
     check_name,
     check_page,
     id_range,
+    name_taken,
     no_thread,
-    taken,
 )
 from quire.log.turn_lock import LOCKS_FILES, check_turn, file_lock, hold_turn
 from quire.values import Entry, Json
@@ -264,7 +264,7 @@ class SqliteStore(ClosingStore):
     def _name(self, conn: sqlite3.Connection, thread: str, branch: int) -> None:
         check_name(thread)
         if conn.execute("SELECT 1 FROM threads WHERE name = ?", (thread,)).fetchone():
-            raise taken(thread)
+            raise name_taken(thread)
         conn.execute("INSERT INTO threads VALUES (?, ?)", (thread, branch))
 
 

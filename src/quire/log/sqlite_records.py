@@ -260,11 +260,11 @@ def verify_records(conn: sqlite3.Connection) -> int:
     for (n,) in conn.execute(lost):
         raise damaged(n, "its newest version is missing")
     count = 0
-    for n, version, schema, expires_at, *kept in conn.execute(
+    for n, version, schema, expires_at, *row in conn.execute(
         f"SELECT n, version, schema_name, expires_at, {_BODY} FROM records ORDER BY n"
     ):
         newest = _verify_versions(conn, n, version)
-        if newest != _sound((kept[0], kept[1], kept[2])):
+        if newest != _sound((row[0], row[1], row[2])):
             raise damaged(n, f"it is not its version {version}")
         fields = json.loads(newest)
         tags = {tag for (tag,) in conn.execute("SELECT tag FROM record_tags WHERE n = ?", (n,))}

@@ -378,7 +378,7 @@ def no_thread(thread: str) -> NotFound:
     )
 
 
-def taken(thread: str) -> CallError:
+def name_taken(thread: str) -> CallError:
     return CallError(f"thread {thread!r} exists already", hint="Choose another name, or append to it.")
 
 

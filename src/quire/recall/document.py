@@ -58,13 +58,13 @@ _PIECES = 20
 
 def pieces(text: str) -> list[str]:
     """A text in parts that a model reads whole, ended at white space where there is some."""
-    found: list[str] = []
-    while len(text) > _PIECE * 1.3 and len(found) < _PIECES - 1:
+    parts: list[str] = []
+    while len(text) > _PIECE * 1.3 and len(parts) < _PIECES - 1:
         ends = max(text.rfind("\n", _PIECE // 2, _PIECE), text.rfind(" ", _PIECE // 2, _PIECE))
         end = ends if ends > 0 else _PIECE
-        found.append(text[:end])
+        parts.append(text[:end])
         text = text[end:]
-    return [*found, text[: 2 * _PIECE]]
+    return [*parts, text[: 2 * _PIECE]]
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -95,7 +95,7 @@ class HasRelevance(Protocol):
 
 def relevant(found: Iterable[HasRelevance]) -> bool:
     """Whether anything that was found has to do with the query at all."""
-    return any(each.relevance >= FLOOR for each in found)
+    return any(hit.relevance >= FLOOR for hit in found)
 
 
 # How something is said, from its words alone: whether it asks, who it is about, whether it speaks of time or names.
@@ -148,13 +148,13 @@ def speech(text: str) -> SpeechSigns:
 
 def _names(text: str) -> Iterator[str]:
     """Words that name something: of "Hey Ann! I saw Rome in May.", Rome."""
-    for found in (_ASCII_NAME if text.isascii() else _INSIDE).finditer(text):
-        if found[1][0].isupper() and found[1].lower() not in _NAMELESS:
+    for match in (_ASCII_NAME if text.isascii() else _INSIDE).finditer(text):
+        if match[1][0].isupper() and match[1].lower() not in _NAMELESS:
             # Whether it is the one spoken to is told from the mark in front of it, or the beginning.
-            mark = max(text.rfind(each, 0, found.start()) for each in ",.!?…")
+            mark = max(text.rfind(sign, 0, match.start()) for sign in ",.!?…")
             addressed = _SPOKEN_TO.match(text, max(0, mark))
-            if addressed is None or addressed.end() <= found.start():
-                yield found[1]
+            if addressed is None or addressed.end() <= match.start():
+                yield match[1]
 
 
 class DocumentTerms(msgspec.Struct, frozen=True):
@@ -230,30 +230,30 @@ def meant_dates(text: str, at: int | None) -> list[str]:
     """The days, months and years that a text names relative to its own: "last month" on 8 May 2023 -> "April 2023"."""
     if not date_words(at):
         return []
-    said = datetime.fromtimestamp((at or 0) / 1000, UTC)
-    return list(dict.fromkeys(_relative_date(said, *match.groups()) for match in _RELATIVE.finditer(text)))
+    day = datetime.fromtimestamp((at or 0) / 1000, UTC)
+    return list(dict.fromkeys(_relative_date(day, *match.groups()) for match in _RELATIVE.finditer(text)))
 
 
 def _relative_date(
-    said: datetime, day: str | None, way: str | None, span: str | None, count: str | None, unit: str | None
+    since: datetime, day: str | None, way: str | None, span: str | None, count: str | None, unit: str | None
 ) -> str:
     """One relative date; what is told in weeks or months is known to the month, in years to the year."""
     steps = int(count) if count and count.isdigit() else _COUNTS.get((count or "one").lower(), 1)
     back = (day or way or "ago").lower() not in ("tomorrow", "next")
     of = (span or unit or "day").lower()
     if of == "year":
-        return str(said.year + (-steps if back else steps))
+        return str(since.year + (-steps if back else steps))
     if of == "month":
-        months = 12 * said.year + said.month - 1 + (-steps if back else steps)
+        months = 12 * since.year + since.month - 1 + (-steps if back else steps)
         return f"{_MONTHS[months % 12]} {months // 12}"
-    moved = said + timedelta(days=_UNITS[of] * (-steps if back else steps))
+    moved = since + timedelta(days=_UNITS[of] * (-steps if back else steps))
     return f"{moved.day} {moved:%B %Y}" if of == "day" else f"{moved:%B %Y}"
 
 
 def _text(entry: Entry) -> str:
     if entry.kind == "result":
-        said = (entry.body.get("outcome"), entry.body.get("content"))
-        return "\n\n".join(str(part) for part in said if part)
+        parts = (entry.body.get("outcome"), entry.body.get("content"))
+        return "\n\n".join(str(part) for part in parts if part)
     if entry.kind == "call":
         return f"{entry.name} {' '.join(_values(entry.args))}"
     if entry.kind == "attach":
@@ -298,12 +298,12 @@ def words_of(entries: Iterable[Entry]) -> list[EntryWords]:
 
 def entry_words(entry: Entry) -> EntryWords:
     """What of an entry is searched."""
-    kept, session = indexed(document(entry)), str(entry.meta.get("session") or "")
-    said = kept.speech
+    words, session = indexed(document(entry)), str(entry.meta.get("session") or "")
+    signs = words.speech
     # A time beyond what a column holds is none that a search could use.
     at = entry.at if entry.at is not None and abs(entry.at) < 2**63 else None
-    about = (entry.id, entry.kind, VERSION, kept.speaker, session, entry.call_id, at)
-    return EntryWords(*about, said.asks, said.person, said.times, said.length, kept.words, said.names)
+    about = (entry.id, entry.kind, VERSION, words.speaker, session, entry.call_id, at)
+    return EntryWords(*about, signs.asks, signs.person, signs.times, signs.length, words.words, signs.names)
 
 
 def can_stem() -> bool:
@@ -363,10 +363,10 @@ class QueryTerms(msgspec.Struct, frozen=True):
 
 def ask(query: Query, names: Mapping[str, int]) -> QueryTerms:
     """Take a query apart; `names` gives the speaker that a lower-case word names."""
-    found = [(match, names[_bare(match[0])]) for match in _NAME.finditer(query.text) if _bare(match[0]) in names]
+    named = [(match, names[_bare(match[0])]) for match in _NAME.finditer(query.text) if _bare(match[0]) in names]
     return QueryTerms(
         _weighed(query),
-        _subject(query.text, found),
+        _subject(query.text, named),
         _ASKS_WHEN.match(query.text) is not None,
         _WHICH.match(query.text) is not None,
         *(in_first_person(text, names) if readable(text) else "" for text in (query.text, query.earlier)),
@@ -376,12 +376,12 @@ def ask(query: Query, names: Mapping[str, int]) -> QueryTerms:
 def in_first_person(text: str, names: Mapping[str, int]) -> str:
     """The query as the person named would say it: "What did Ann's son eat?" -> "What did my son eat?"."""
 
-    def said(match: re.Match[str]) -> str:
+    def spoken(match: re.Match[str]) -> str:
         if _bare(match[0]) not in names:
             return match[0]
         return "I" if match[0].lower() == _bare(match[0]) else "my"
 
-    return " ".join(_NAME.sub(said, text).split())
+    return " ".join(_NAME.sub(spoken, text).split())
 
 
 def _bare(word: str) -> str:
@@ -389,15 +389,15 @@ def _bare(word: str) -> str:
     return re.sub(r"['’]s$", "", word.lower())
 
 
-def _subject(text: str, found: list[tuple[re.Match[str], int]]) -> int:
+def _subject(text: str, named: list[tuple[re.Match[str], int]]) -> int:
     """Whom the query is about: the only one named, else the first who is not merely an owner; -1 for nobody."""
-    people = list(dict.fromkeys(speaker for _, speaker in found))
+    people = list(dict.fromkeys(speaker for _, speaker in named))
     if len(people) < 2:
         return people[0] if people else -1
-    (first, one), (second, other) = next((a, b) for a, b in pairwise(found) if a[1] != b[1])
-    if one != other and text[first.end() : second.start()].strip().lower() in ("and", "&", "or", ","):
+    (first, former), (second, latter) = next((a, b) for a, b in pairwise(named) if a[1] != b[1])
+    if former != latter and text[first.end() : second.start()].strip().lower() in ("and", "&", "or", ","):
         return -1
-    acting = [speaker for match, speaker in found if match[0].lower() == _bare(match[0])]
+    acting = [speaker for match, speaker in named if match[0].lower() == _bare(match[0])]
     return (acting or people)[0]
 
 
@@ -409,8 +409,8 @@ def _weighed(query: Query) -> tuple[tuple[str, float], ...]:
         row = [word for word in words if word[0] != WHOLE]
         for word in words:
             out.setdefault(word, weight)
-        for each, other in pairwise(row):
-            out.setdefault(f"{each} {other}", weight * SIDE_BY_SIDE)
+        for first, second in pairwise(row):
+            out.setdefault(f"{first} {second}", weight * SIDE_BY_SIDE)
     return tuple(sorted(out.items()))
 
 
@@ -419,5 +419,5 @@ def _weighed(query: Query) -> tuple[tuple[str, float], ...]:
 
 def query_for(entries: Iterable[Entry]) -> Query:
     """The last user turn, with the one before it for what it leaves unsaid."""
-    said = [entry.text for entry in entries if entry.kind == "user" and entry.text.strip()]
-    return Query(said[-1] if said else "", said[-2] if len(said) > 1 else "")
+    texts = [entry.text for entry in entries if entry.kind == "user" and entry.text.strip()]
+    return Query(texts[-1] if texts else "", texts[-2] if len(texts) > 1 else "")

@@ -165,26 +165,26 @@ class Scope:
         index.save_state(key, {**state, "about": msgspec.msgpack.encode(about)})
         self._saved = now
 
-    def refresh(self, index: Index, wanted: Sequence[Stretch]) -> None:
+    def refresh(self, index: Index, pieces: Sequence[Stretch]) -> None:
         """Bring the rows in line with these pieces, oldest first; what shrank is loaded anew."""
-        now = {piece.branch: piece for piece in wanted}
+        now = {piece.branch: piece for piece in pieces}
         for had in self._have.values():
             piece = now.get(had.branch)
             if piece is None or piece.low != had.low or piece.high < had.high:
                 self._begin()
                 break
         newest, begun = index.newest_vector() if self.embedder is not None else 0, bool(self._have)
-        self.asks_near = self._may_ask(index, sum(piece.high - piece.low for piece in wanted))
+        self.asks_near = self._may_ask(index, sum(piece.high - piece.low for piece in pieces))
         loaded = {branch: had.high for branch, had in self._have.items()}
-        fresh = [msgspec.structs.replace(piece, low=loaded.get(piece.branch, piece.low)) for piece in wanted]
+        fresh = [msgspec.structs.replace(piece, low=loaded.get(piece.branch, piece.low)) for piece in pieces]
         if longer := [piece for piece in fresh if piece.high > piece.low]:
             self._load(index, longer)
         self._have = now
         if self.embedder is not None and newest > self._vectors_seen and not self.asks_near:
             # What was just loaded came with its vectors.
             if begun:
-                kept = index.vectors(self.embedder.name, after=self._vectors_seen)
-                self.collection.put_vectors(*unpacked(kept, self.embedder.dimensions))
+                vectors = index.vectors(self.embedder.name, after=self._vectors_seen)
+                self.collection.put_vectors(*unpacked(vectors, self.embedder.dimensions))
             self._vectors_seen = newest
 
     def _may_ask(self, index: Index, entries: int) -> bool:

@@ -249,22 +249,22 @@ class Passing:
             await send(message)
             exchange.piece(message.get("body", b""))
 
-    def _follow_up(self, body: JsonObject | None, part: _OpenExchange, taken: _OpenExchange) -> JsonObject | None:
+    def _follow_up(self, body: JsonObject | None, part: _OpenExchange, exchange: _OpenExchange) -> JsonObject | None:
         if self._budget is None or body is None or part.status != 200:
             return None
         data = plain(bytes(part.reply), part.reply_headers.get("content-encoding", ""))
         streamed = "event-stream" in part.reply_headers.get("content-type", "")
-        provider, _, model = taken.target.partition(":")
+        provider, _, model = exchange.target.partition(":")
 
         def read(wire: Wire) -> Reply:
             reader = wire.reader(provider, model, ())
             if not streamed:
                 return reader.whole(json.loads(data))
-            for event in events_in(data, taken.target):
+            for event in events_in(data, exchange.target):
                 reader.feed(event)
             return reader.reply()
 
-        return self._budget.follow_up(body, read, taken.mended.conversation, taken.target)
+        return self._budget.follow_up(body, read, exchange.mended.conversation, exchange.target)
 
     def _with_question(self, exchange: _OpenExchange, body: JsonObject, about: JsonObject) -> JsonObject | None:
         """The request with a question for the provider: what could it not reuse of the reply before?"""

@@ -259,8 +259,8 @@ def _media(block: JsonObject) -> Media | None:
     if kind in ("input_file", "file"):
         file = _inner(block.get("file")) or block
         url = str(file.get("file_data") or file.get("data") or "")
-        found = _DATA_URL.match(url)
-        return Media(found[1], url[found.end() :]) if found else Media("", url)
+        data_url = _DATA_URL.match(url)
+        return Media(data_url[1], url[data_url.end() :]) if data_url else Media("", url)
     if kind == "input_audio":
         audio = block.get("input_audio")
         sound = {"data": audio} if isinstance(audio, str) else _inner(audio)
