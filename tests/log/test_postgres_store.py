@@ -12,6 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from hashed_words import HashedWords
 from quire import Policy, values
 from quire.errors import CallError, ConflictError, NotFound, VersionError
 from quire.log import postgres_tables
@@ -40,7 +41,6 @@ def store(pg_url: str):
 
 def filled(url: str, tenant: str) -> Store:
     """A store with something in every table."""
-    from test_store_contract import Hashed
 
     store = open_store(url, tenant)
     store.append("t", users("My dog is called Rex", "I like tea"))
@@ -48,10 +48,10 @@ def filled(url: str, tenant: str) -> Store:
     store.save_window("t", {"items": []})
     store.set_state("t", "k", 1)
     store.save_checkpoint("t", b"x")
-    Indexer(store, Hashed()).run()
+    Indexer(store, HashedWords()).run()
     store.index.save_state("t", {"about": b"x"})
-    Records(store, Hashed()).create("note.v1", {"text": "a walrus"}, tags=["zoo"])
-    Records(store, Hashed()).index()
+    Records(store, HashedWords()).create("note.v1", {"text": "a walrus"}, tags=["zoo"])
+    Records(store, HashedWords()).index()
     return store
 
 
@@ -141,14 +141,13 @@ def test_a_small_tenant_finds_by_meaning_among_a_large_one(pg_url: str) -> None:
 def test_among_very_many_entries_the_store_is_asked_for_the_nearest(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from test_store_contract import Hashed
 
     store.append("a", users("My dog is called Rex", "I like green tea", "It rains"))
     store.append("b", users("The train leaves at nine", "Dogs do growl", "Zebras"))
-    Indexer(store, Hashed()).run()
+    Indexer(store, HashedWords()).run()
 
     def found() -> list[tuple[str, float, str]]:
-        return [(hit.id, hit.score, hit.by) for hit in Recall(store, Hashed()).search("dog called", 6)]
+        return [(hit.id, hit.score, hit.by) for hit in Recall(store, HashedWords()).search("dog called", 6)]
 
     held = found()
     asked, nearest = [], store.index.nearest
@@ -157,7 +156,7 @@ def test_among_very_many_entries_the_store_is_asked_for_the_nearest(
     monkeypatch.setattr(search, "_MANY", 1)
     assert found() == held
     assert asked
-    assert Recall(store, Hashed()).without_meaning() == 0
+    assert Recall(store, HashedWords()).without_meaning() == 0
 
 
 def test_a_turn_that_was_taken_over_writes_nothing_more(pg_url: str) -> None:
