@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
@@ -24,7 +24,7 @@ ItemType = Literal["code", "text", "file", "repl-history", "error", "custom"]
 ITEM_TYPES: tuple[str, ...] = get_args(ItemType)
 
 
-class Entry(msgspec.Struct, frozen=True):
+class Entry(msgspec.Struct, frozen=True, gc=False):
     """One line of a thread's log.
 
     `body` is the entry as it was given (kind, its fields, and at / meta / wire), in the order given;
@@ -210,20 +210,19 @@ def whole_characters(text: str) -> str:
 NOT_UTF8_HINT = "Decode the bytes with errors='replace' before handing them over."
 _writer = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 _fast_writer = msgspec.json.Encoder(order="sorted")
-_PLAIN = frozenset({str, int, bool, type(None)})
+_STRINGS, _PLAIN = frozenset({str}), frozenset({str, int, bool, type(None)})
 
 
 def is_plain(value: Json) -> bool:
     """Whether a value holds only what both writers write alike: no fraction, and no kind that JSON has not."""
     kind = type(value)
     if kind is dict:
-        return all(type(key) is str for key in value) and _are_plain(value.values())
+        return _STRINGS.issuperset(map(type, value)) and _are_plain(value.values())
     return _are_plain(value) if kind is list else kind in _PLAIN
 
 
-def _are_plain(values: Iterable[Json]) -> bool:
-    others = [value for value in values if type(value) not in _PLAIN]
-    return all(map(is_plain, others))
+def _are_plain(values: Collection[Json]) -> bool:
+    return _PLAIN.issuperset(map(type, values)) or all(is_plain(each) for each in values if type(each) not in _PLAIN)
 
 
 def canonical(value: Json) -> bytes:

@@ -243,8 +243,10 @@ class ThreadState:
     def new_segments(self, segments: Sequence[str]) -> tuple[list[str], JsonObject | None]:
         """Of a request's segments those that the request before had not, and what says where the others stand."""
         old = self._segments
-        parted = bytes(map(ne, old, segments)).find(1)
-        count = parted if parted >= 0 else min(len(old), len(segments))
+        count = min(len(old), len(segments))
+        # Nearly always all of them stand, and are the very same strings.
+        if old[:count] != list(segments[:count]):
+            count = bytes(map(ne, old, segments)).find(1)
         same: JsonObject | None = {"seq": self.sent_seq, "count": count} if count else None
         return list(segments[count:]), same
 

@@ -84,12 +84,13 @@ class Envelope(msgspec.Struct, frozen=True):
 # the entry it came from ({"format", "model"?, "message"?, "more"?, "block"?}), to go back verbatim.
 
 
-class Text(msgspec.Struct, frozen=True, tag="text"):
+# gc=False: trees of JSON, which never hold themselves, so that the collector need not visit a long thread again and again.
+class Text(msgspec.Struct, frozen=True, gc=False, tag="text"):
     text: str
     wire: JsonObject = {}
 
 
-class Image(msgspec.Struct, frozen=True, tag="image"):
+class Image(msgspec.Struct, frozen=True, gc=False, tag="image"):
     """An image by base64 data or by URL."""
 
     media_type: str = ""
@@ -97,12 +98,12 @@ class Image(msgspec.Struct, frozen=True, tag="image"):
     url: str = ""
 
 
-class Think(msgspec.Struct, frozen=True, tag="think"):
+class Think(msgspec.Struct, frozen=True, gc=False, tag="think"):
     text: str
     wire: JsonObject = {}
 
 
-class Call(msgspec.Struct, frozen=True, tag="call"):
+class Call(msgspec.Struct, frozen=True, gc=False, tag="call"):
     call_id: str
     name: str
     args: Json
@@ -111,7 +112,7 @@ class Call(msgspec.Struct, frozen=True, tag="call"):
     arguments: str = ""
 
 
-class Result(msgspec.Struct, frozen=True, tag="result"):
+class Result(msgspec.Struct, frozen=True, gc=False, tag="result"):
     call_id: str
     name: str
     text: str
@@ -119,7 +120,7 @@ class Result(msgspec.Struct, frozen=True, tag="result"):
     wire: JsonObject = {}
 
 
-class ToolSet(msgspec.Struct, frozen=True, tag="tools"):
+class ToolSet(msgspec.Struct, frozen=True, gc=False, tag="tools"):
     """Tools that joined after the epoch began."""
 
     tools: tuple[JsonObject, ...]
@@ -131,7 +132,7 @@ Part: TypeAlias = Text | Image | Think | Call | Result | ToolSet
 Role = Literal["user", "assistant", "tool", "note", "tools"]
 
 
-class Message(msgspec.Struct, frozen=True):
+class Message(msgspec.Struct, frozen=True, gc=False):
     """One message in no provider's format, and the entries (by seq) it was made from."""
 
     role: Role

@@ -316,7 +316,7 @@ class History:
         self.ids.append(self.ids[-1] + leaf.id_tokens)
 
     def copy(self) -> History:
-        twin = History()
+        twin = History.__new__(History)
         twin.__dict__ = {name: places[:] for name, places in self.__dict__.items()}
         return twin
 
@@ -431,7 +431,7 @@ class Epoch:
         self._head: tuple[object, int] = ((), 0)
 
     def copy(self) -> Epoch:
-        twin = Epoch()
+        twin = Epoch.__new__(Epoch)
         twin.__dict__.update(self.__dict__)
         twin.l1, twin.known, twin.strip = self.l1[:], self.known.copy(), self.strip.copy()
         twin.ends, twin.front = self.ends[:], self.front[:]

@@ -301,8 +301,7 @@ class Assembly:
         self._close(final=True)
         rebase = parse_rebase(entry)
         self._read_versions(rebase)
-        known = self._memo[1] if self._memo is not None and self._memo[0] == self.fed - 1 else None
-        self._apply(rebase, known)
+        self._apply(rebase, self._just_decided())
         self.round, self.recorded = self.round.recorded(), entry.body
 
     def _read_versions(self, rebase: Rebase) -> None:
@@ -345,10 +344,17 @@ class Assembly:
             return Decision(None, self.rent)
         if self.round.decided:
             # It was sent without a cut: it paid its rent all the same.
+            known = self._just_decided()
+            if known is not None and known.rebase is None and known.rent is not self.rent:
+                return known
             return Decision(None, rent_owed(self))
         if self._memo is not None and self._memo[0] == self.fed:
             return self._memo[1]
         return decide(self)
+
+    def _just_decided(self) -> Decision | None:
+        """What was decided for the request that the newest entry tells of, if it was made here."""
+        return self._memo[1] if self._memo is not None and self._memo[0] == self.fed - 1 else None
 
     def _fits(self) -> bool:
         return effective(self).fits(self.epoch.head_tokens(), self.epoch.strip.total)

@@ -53,7 +53,7 @@ def may_write(path: str | Path) -> bool:
 
 def _connect_to_write(path: str | Path) -> sqlite3.Connection:
     # autocommit: every transaction here is begun and ended by name.
-    conn = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+    conn = sqlite3.connect(path, timeout=SILENT_S, isolation_level=None, check_same_thread=False)
     try:
         _use_write_ahead_log(conn)
         conn.execute("PRAGMA synchronous = FULL")
@@ -100,7 +100,6 @@ def _reading(path: str | Path, mode: str, kind: type[_Kind]) -> _Kind:
 def _use_write_ahead_log(conn: sqlite3.Connection) -> None:
     """Switch a new file over; when several processes do so at once, SQLite refuses all but one without waiting."""
     begin, warned = time.monotonic(), False
-    _wait_at_most(conn, SILENT_S)
     while True:
         try:
             conn.execute("PRAGMA journal_mode = WAL")
@@ -112,7 +111,16 @@ def _use_write_ahead_log(conn: sqlite3.Connection) -> None:
             if waited > SILENT_S and not warned:
                 warned = _tell_of_wait(conn)
         time.sleep(RETRY_S)
+
+
+@contextmanager
+def waiting(conn: sqlite3.Connection) -> Iterator[None]:
+    """Within it, locks of other processes are waited for as long as may be, not only for as long as nobody is told."""
     _wait_at_most(conn, BUSY_TIMEOUT_S)
+    try:
+        yield
+    finally:
+        _wait_at_most(conn, SILENT_S)
 
 
 def _wait_at_most(conn: sqlite3.Connection, seconds: float) -> None:
@@ -164,20 +172,14 @@ def transaction(conn: sqlite3.Connection, how: str = "IMMEDIATE") -> Iterator[No
 
 def _begin(conn: sqlite3.Connection, how: str) -> None:
     """Begin a transaction; whoever waits for another process is told so."""
-    if how == "DEFERRED":
-        conn.execute("BEGIN DEFERRED")  # takes no lock, so that there is nothing to wait for
-        return
-    _wait_at_most(conn, SILENT_S)
     try:
         conn.execute(f"BEGIN {how}")
     except sqlite3.OperationalError as error:
         if _code(error) not in _BUSY:
             raise
         _tell_of_wait(conn)
-        _wait_at_most(conn, BUSY_TIMEOUT_S)
-        conn.execute(f"BEGIN {how}")
-    finally:
-        _wait_at_most(conn, BUSY_TIMEOUT_S)
+        with waiting(conn):
+            conn.execute(f"BEGIN {how}")
 
 
 def is_damage(error: sqlite3.Error) -> bool:

@@ -21,7 +21,7 @@ from quire.entry import canonical, chain, sha256_hex
 from quire.errors import DamageError
 from quire.log import branches, verify
 from quire.log.branches import TIP, Tip
-from quire.log.connection import connect, is_damage, migrate, transaction, translate
+from quire.log.connection import connect, is_damage, migrate, transaction, translate, waiting
 from quire.log.entries import check_entry, encode_body, encode_row
 from quire.log.sqlite_index import SqliteIndex, forget_deleted
 from quire.log.sqlite_records import SqliteRecords
@@ -350,7 +350,7 @@ class SqliteFile:
 
     def wipe(self) -> None:
         """Take what was deleted out of the write-ahead log too; a busy reader may put this off."""
-        with self.guard() as conn:
+        with self.guard() as conn, waiting(conn):
             conn.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def close(self) -> None:

@@ -229,13 +229,12 @@ class _Values:
             before, self._copies = self._copies, list(map(written, values))
             return compress(range(known), map(ne, before, self._copies))
         others = list(compress(range(known), map(is_not, self._values, values)))
-        gone = (*others, *range(known, len(self._units))) if others and self._moving else ()
+        if not self._moving:
+            return [place for place in others if written(self._values[place]) != written(values[place])]
+        # A message that is another object has changed, or has moved.
+        gone = (*others, *range(known, len(self._units))) if others else ()
         self._moved = {id(self._values[place]): self._units[place] for place in gone}
-        return [
-            place
-            for place in others
-            if id(values[place]) in self._moved or written(self._values[place]) != written(values[place])
-        ]
+        return others
 
 
 def written(value: Json) -> bytes:

@@ -64,7 +64,8 @@ class CallPairer:
                 wire_id = issued[0] if issued and again else next(free)
                 self.used.add(wire_id)
                 self.open.append((part, wire_id))
-                part = msgspec.structs.replace(part, call_id=wire_id)
+                if part.call_id != wire_id:
+                    part = msgspec.structs.replace(part, call_id=wire_id)
             parts.append(part)
         return msgspec.structs.replace(message, parts=tuple(parts)) if self.open else message
 
@@ -86,7 +87,9 @@ class CallPairer:
                 self.dropped.append((message.seqs, f"result of {part.call_id!r} has no call before it"))
             else:
                 call, wire_id = self.open.pop(place)
-                parts.append(msgspec.structs.replace(part, call_id=wire_id, name=call.name))
+                if (part.call_id, part.name) != (wire_id, call.name):
+                    part = msgspec.structs.replace(part, call_id=wire_id, name=call.name)
+                parts.append(part)
         parts += self._interrupted()
         self.open = []
         return msgspec.structs.replace(message, parts=tuple(parts))

@@ -25,6 +25,7 @@ class Spelling(msgspec.Struct, frozen=True):
     # Exactly `longest` characters (Mistral's ids): anything else is replaced by a digest.
     exact: bool = False
 
+    @functools.lru_cache(maxsize=4096)  # noqa: B019 - a wire format's spellings live as long as the process
     def spell(self, text: str) -> str:
         """The text itself where it fits, else a readable replacement that depends on nothing else."""
         if len(text) <= self.longest and re.fullmatch(self._pattern(), text):
@@ -109,9 +110,12 @@ def _rows() -> dict[str, Dialect]:
     return msgspec.convert(data("dialects")["dialects"], dict[str, Dialect])
 
 
+_USUAL = Dialect()
+
+
 def dialect_of(info: ModelInfo) -> Dialect:
     """How the provider of this model speaks Chat Completions."""
-    row = _rows().get(info.provider, Dialect())
+    row = _rows().get(info.provider, _USUAL)
     if info.features.template and _MISTRALS.search(info.model.lower()):
         # The template that comes with the model refuses other ids, whoever serves it.
         return msgspec.structs.replace(row, ids=_rows()["mistral"].ids)

@@ -14,7 +14,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable
 from functools import lru_cache
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
 from typing import Any
 
 from quire.errors import MissingPart
@@ -145,21 +145,21 @@ def terms(text: str, asked: bool = False) -> list[str]:
     Those of a question (`asked`) hold its words whole as well, for texts in other languages than its own.
     """
     compounds = text.translate(_COMPOUNDS_APART).split() if text.isascii() else _COMPOUND.findall(_composed(text))
-    apart = {
-        each: (_known_parts if len(each) <= _LONGEST else _taken_apart)(each.strip(_JOINED), asked)
-        for each in dict.fromkeys(compounds)
-    }
-    whole = [name for _, names in apart.values() for name in names]
-    beginning = list(islice((part for each in compounds for part in apart[each][0]), _TELLING))
+    parts, whole = dict[str, tuple[str, ...]](), list[str]()
+    for each in dict.fromkeys(compounds):
+        taken_apart = _known_parts if len(each) <= _LONGEST else _taken_apart
+        parts[each], names = taken_apart(each.strip(_JOINED), asked)
+        whole += names
+    beginning = set(islice(chain.from_iterable(map(parts.__getitem__, compounds)), _TELLING))
     language, foreign = _language(beginning, text.isascii())
     # What is said again is stemmed once.
-    kept = {
-        each: (_known_stems if len(each) <= _LONGEST else _stemmed)(parts, language)
-        for each, (parts, _) in apart.items()
-    }
-    if asked or foreign:
-        whole += (word for words, _ in kept.values() for word in words if not word.isdigit())
-    return [stem for each in compounds for stem in kept[each][1]] + [WHOLE + word for word in dict.fromkeys(whole)]
+    stemmed = dict[str, list[str]]()
+    for each, words in parts.items():
+        kept, stemmed[each] = (_known_stems if len(each) <= _LONGEST else _stemmed)(words, language)
+        if asked or foreign:
+            whole += (word for word in kept if not word.isdigit())
+    told = chain.from_iterable(map(stemmed.__getitem__, compounds))
+    return [*told, *(WHOLE + word for word in dict.fromkeys(whole))]
 
 
 def _composed(text: str) -> str:
@@ -212,13 +212,12 @@ def _take_signs(word: str, parts: list[str], whole: list[str], asked: bool) -> N
         parts.append(_fold(word[at:]))
 
 
-def _language(parts: list[str], is_ascii: bool) -> tuple[str, bool]:
+def _language(words: set[str], is_ascii: bool) -> tuple[str, bool]:
     """The language whose grammar the words hold most of, English where two hold as much; and whether it is another.
 
     Code and lists hold a word of some language by chance, so others need a fifth of the words and, without accents, two.
     """
-    words = set(parts)
-    counts = Counter(language for word in words for language in _LANGUAGES.get(word, ()))
+    counts = Counter(language for word in _LANGUAGES.keys() & words for language in _LANGUAGES[word])
     most = max(counts.values(), default=0)
     if most <= counts["english"] or 5 * most < len(words) or most < (2 if is_ascii else 1):
         return "english", False

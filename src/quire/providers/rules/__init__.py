@@ -199,7 +199,9 @@ class GrowingCheck:
         turn = turn.at(place)
         # Rules make a difference between the first place and any other, and none between these.
         name = (name or hashlib.sha256(written(value)).digest()) if place else b""
-        size, wrong, marks = self._clean_before.get(name, 0), list[Finding](), list[Mark]()
+        wrong: list[Finding] = []
+        marks: list[Mark] = []
+        size = self._clean_before.get(name, 0)
         if not size:
             size, wrong = _encoded(value, turn.path)
             wrong += wire.rules.message(check, turn)

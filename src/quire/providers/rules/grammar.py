@@ -67,6 +67,18 @@ def kinds_of(wanted: str) -> tuple[Kind, ...]:
     return tuple(_kind(each) for each in _OR.findall(wanted.removesuffix("!")))
 
 
+@functools.cache
+def _plain_types(wanted: str) -> frozenset[type]:
+    """The types of values that fit "string|[@part]!" whatever they hold."""
+    kinds = kinds_of(wanted)
+    return frozenset(
+        kind
+        for kind in (str, int, float, bool, dict, list)
+        if (taken := [each for each in kinds if each.takes(kind()) or (each.value and kind is str)])
+        and all(each == Kind(each.type) for each in taken)
+    )
+
+
 def _kind(text: str) -> Kind:
     match = _KIND.fullmatch(text)
     assert match is not None, text
@@ -126,6 +138,8 @@ def _object(value: JsonObject, spec: JsonObject, path: str, grammar: Grammar) ->
             continue
         spelled = _spelled(value, name, grammar) if grammar.snake else name
         if (member := value.get(spelled)) is not None:
+            if type(member) in _plain_types(wanted):
+                continue  # most members: nothing more need be looked at
             yield from misfits(member, wanted, f"{path}.{spelled}", grammar)
         elif wanted[-1] == "!":
             yield shape(f"{path}.{name}", "Field required", f"Add {name} ({_or(kinds_of(wanted))}).")
