@@ -40,9 +40,10 @@ def client(request: pytest.FixtureRequest, clients: dict[str, httpx.Client]) -> 
 
 
 def test_requests_are_assembled_rendered_and_listed_with_their_cost(client: httpx.Client) -> None:
-    made = client.post("/api/threads/t/requests", json={"model": MODEL, "options": {"max_tokens": 100}}).json()
-    assert made["body"]["max_tokens"] == 100
-    assert len(made["layers"]) == 5
+    asked = {"model": MODEL, "options": {"max_tokens": 100}}
+    made = client.post("/api/threads/t/requests", json=asked).json()
+    assert (made["body"]["max_tokens"], made["layers"]) == (100, {})
+    assert len(client.post("/api/threads/t/requests", json={**asked, "layers": True}).json()["layers"]) == 5
     other = client.get("/api/threads/t/render", params={"model": "openai:gpt-6-sol"}).json()
     assert other["body"]["model"] == "gpt-6-sol"
     sent = client.get("/api/threads/t/requests").json()["requests"]

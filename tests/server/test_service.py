@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -173,3 +175,33 @@ def test_the_local_model_comes_along(tmp_path: Path) -> None:
         assert passed.json()["choices"][0]["message"]["content"]
         process.terminate()
         assert process.wait(600) == 0
+
+
+# msgspec reads a type when it first meets it: two OS threads that meet one at the same moment end the process.
+MEETING = """
+import sys, threading
+import httpx
+from quire.server.app import Running
+from quire.server.service import Service
+
+running, met = Running(Service(sys.argv[1])), []
+
+def look(frame, event, _):
+    if event == "call" and frame.f_code.co_name == "get_class_annotations":
+        met.append(frame.f_locals["obj"])
+
+threading.setprofile(look)
+with running, httpx.Client(base_url=running.url + "/api/threads/t", timeout=60) as client:
+    entries = [{"kind": "user", "text": "Hello"}, {"kind": "respond", "text": "Hello to you"}]
+    client.post("/entries", json={"entries": entries}).raise_for_status()
+    client.post("/requests", json={"model": "groq:llama-3.3-70b-versatile"}).raise_for_status()
+    client.get("/recall", params={"q": "Hello"}).raise_for_status()
+print(met)
+"""
+
+
+def test_no_call_is_the_first_to_meet_a_type(tmp_path: Path) -> None:
+    told = subprocess.run(
+        [sys.executable, "-c", MEETING, tmp_path / "q.db"], capture_output=True, text=True, check=True
+    )
+    assert told.stdout == "[]\n"

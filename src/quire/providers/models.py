@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
+import threading
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -15,7 +16,10 @@ import msgspec
 
 from quire.errors import CallError, nearest
 from quire.tokens.vocabularies import vocabulary
-from quire.values import JsonObject
+from quire.values import Json, JsonObject
+
+_Kind = TypeVar("_Kind")
+_reading = threading.Lock()
 
 # Names to rows: which provider a name means, and which row of the dated data files a model's id means.
 #
@@ -36,6 +40,15 @@ def data(name: str) -> JsonObject:
     """One of the data files that ship with the package: providers, models, prices, caching, rules."""
     loaded: JsonObject = msgspec.json.decode((Path(__file__).parent / "data" / f"{name}.json").read_bytes())
     return loaded
+
+
+def read_as(value: Json, kind: type[_Kind]) -> _Kind:
+    """A part of a data file as what it tells of, by one OS thread at a time.
+
+    msgspec reads a type when it first meets it: two OS threads that meet one at the same moment end the process.
+    """
+    with _reading:
+        return msgspec.convert(value, kind)
 
 
 def providers() -> tuple[str, ...]:
@@ -382,7 +395,7 @@ def _info(provider: str, wire: str, model: str) -> ModelInfo:
         token_factor=words.factor,
         prices=_prices(provider, model, row),
         cache=_cache(facts),
-        features=msgspec.convert(features, Features),
+        features=read_as(features, Features),
         as_of=data("models")["as_of"],
         source=data("models" if row.known else "providers")["source"],
         note=facts.get("note", ""),
@@ -390,7 +403,7 @@ def _info(provider: str, wire: str, model: str) -> ModelInfo:
 
 
 def _cache(facts: dict[str, Any]) -> Cache:
-    cache = msgspec.convert(data("caching")["caches"][facts["cache"]], Cache)
+    cache = read_as(data("caching")["caches"][facts["cache"]], Cache)
     least = facts.get("min_cache_tokens", cache.min_tokens)
     return msgspec.structs.replace(cache, min_tokens=least, unsure=(*cache.unsure, *facts.get("unsure", ())))
 
@@ -400,7 +413,7 @@ def _prices(provider: str, model: str, row: ModelRow) -> Prices:
     of_owner = table["prices"].get(row.owner, {})
     # Models that are gone have prices, for what they cost in their time, and no other facts.
     found: JsonObject = next((of_owner[id] for id in _spellings(row.id) if id in of_owner), {})
-    prices = msgspec.convert({**found, "as_of": table["as_of"]}, Prices)
+    prices = read_as({**found, "as_of": table["as_of"]}, Prices)
     served = provider_facts(provider).get("upstream", {}).get("regional", 1.0)
     factor = prices.regional if row.owner == provider else served
     # On Bedrock a regional endpoint costs more than the global one.

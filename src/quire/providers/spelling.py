@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from quire.entry import sha256_hex, whole_characters
-from quire.providers.models import ModelInfo, data
+from quire.providers.models import ModelInfo, data, read_as
 from quire.values import Json, JsonObject
 
 
@@ -107,7 +107,7 @@ class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @functools.cache
 def _rows() -> dict[str, Dialect]:
-    return msgspec.convert(data("dialects")["dialects"], dict[str, Dialect])
+    return read_as(data("dialects")["dialects"], dict[str, Dialect])
 
 
 _USUAL = Dialect()

@@ -168,11 +168,15 @@ def state_of(info: ThreadInfo) -> JsonObject:
 
 
 class NewRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """For which model, with which fields of its body; `check` false leaves the provider's rules to the provider."""
+    """For which model, with which fields of its body; `check` false leaves the provider's rules to the provider.
+
+    `layers` true tells the hash of each layer, too.
+    """
 
     model: Model
     options: RequestOptions = {}
     check: bool = True
+    layers: bool = False
 
 
 class ForModel(msgspec.Struct, forbid_unknown_fields=True):
@@ -206,7 +210,7 @@ def assemble_request(call: RouteCall) -> MadeRequest:
     with thread.lock:
         request = thread.request(known_model(new.model), check=new.check, **new.options)
         assert isinstance(request.layers, LayerHashes)
-        return _request_json(request, request.layers.built, dict(request.layers))
+        return _request_json(request, request.layers.built, dict(request.layers) if new.layers else {})
 
 
 def render_request(call: RouteCall) -> MadeRequest:

@@ -19,7 +19,7 @@ import msgspec
 from quire.emulate import EndsAtOnce, http_protocol
 from quire.errors import CallError, MissingPart
 from quire.log import off_loop
-from quire.server.routes import HttpRefusal, Route, check_routes, endpoints, openapi, problem_response
+from quire.server.routes import HttpRefusal, Route, check_routes, endpoints, openapi, problem_response, read_types
 from quire.server.service import Service
 
 if TYPE_CHECKING:
@@ -55,6 +55,8 @@ def make_app(service: Service, proxies: Proxies | None = None, routes: Sequence[
     except ImportError as error:
         raise MissingPart("the service is not installed", hint="pip install 'quire[serve]'") from error
     table = all_routes() if routes is None else routes
+    importlib.import_module("quire.thread_recall")  # which the first search would load
+    read_types()
     service.passes_on = proxies is not None
     page, connections = msgspec.json.encode(openapi(table)), contextlib.AsyncExitStack()
 

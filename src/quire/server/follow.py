@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -43,6 +45,8 @@ class ThreadTail:
         self.name = name
         self.readers = 0
         self.entries: list[Entry] = []
+        # Whether a reply may be streaming in: the newest request has no usage yet.
+        self.is_written = False
         self.deleted = False
         self._partial: Json = None
         self._changed = asyncio.Event()
@@ -61,6 +65,8 @@ class ThreadTail:
                     return
                 self.entries = [*self.entries, *entries][-_TAIL:]
                 self._partial = partial
+                newest = next((entry for entry in reversed(entries) if entry.kind == "sent"), None)
+                self.is_written = is_opening(newest) if newest is not None else self.is_written
             self._changed.set()
             self._changed = asyncio.Event()
 
@@ -69,11 +75,6 @@ class ThreadTail:
         partial = store.get_state(self.name, STATE)
         start = max(0, store.info(self.name).seq - _TAIL) if after is None else after
         return store.read(self.name, start), partial
-
-    def is_written(self) -> bool:
-        """Whether a reply may be streaming in: the newest request has no usage yet."""
-        newest = next((entry for entry in reversed(self.entries) if entry.kind == "sent"), None)
-        return newest is not None and is_opening(newest)
 
     def news(self) -> asyncio.Event:
         """Set when anything comes behind what is known now."""
@@ -135,7 +136,7 @@ class Follower:
 
     async def _look(self) -> None:
         """Look for news while anybody reads: at once for what this process wrote, else as often as the store tells."""
-        last_change, due = await off_loop(self._store.last_change), 0
+        last_change, due, checked = await off_loop(self._store.last_change), 0, 0.0
         while self._tails:
             await self._news(last_change)
             self._woken.clear()
@@ -150,9 +151,11 @@ class Follower:
                     last_change = changes[-1][0]
                     names |= {thread for _, thread in changes}
                 # Of a thread that was deleted, no change tells: each is looked at now and then.
-                due = (due + 1) % max(1, len(self._tails))
-                for place, (name, tail) in enumerate(list(self._tails.items())):
-                    if place == due or name in names or tail.is_written():
+                if time.monotonic() > checked + _LOOK_S:
+                    due, checked = (due + 1) % max(1, len(self._tails)), time.monotonic()
+                    names |= set(islice(self._tails, due, due + 1))
+                for name, tail in list(self._tails.items()):
+                    if name in names or tail.is_written:
                         await tail.look(self._store)
             except QuireError:
                 await asyncio.sleep(1)  # the database is away; readers keep their places
@@ -167,7 +170,7 @@ class Follower:
                 self._notice = asyncio.ensure_future(asyncio.to_thread(_wait, wait_for_change, last_change, 1.0))
             waits.add(self._notice)
         # Of what is being written behind the newest entry, no store tells.
-        often = wait_for_change is None or any(tail.is_written() for tail in self._tails.values())
+        often = wait_for_change is None or any(tail.is_written for tail in self._tails.values())
         await asyncio.wait(waits, timeout=_LOOK_S if often else 1.0, return_when=asyncio.FIRST_COMPLETED)
         woken.cancel()
 

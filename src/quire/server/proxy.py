@@ -566,6 +566,9 @@ def make_app(to: str | ProxyOptions, watcher: CacheWatcher) -> Starlette:
         from starlette.applications import Starlette
     except ImportError as error:
         raise MissingPart("the proxy is not installed", hint="pip install 'quire[proxy]'") from error
+    from quire.server.routes import read_types
+
+    read_types()
     passing = Passing(ProxyOptions(to=to) if isinstance(to, str) else to, watcher)
     app = Starlette(routes=passing.routes(), lifespan=passing.connected)
     app.state.watcher = watcher

@@ -9,6 +9,7 @@ import inspect
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
@@ -399,6 +400,19 @@ def _problems(route: Route) -> JsonObject:
     possible |= {400, 413, 415} if route.body is not None else set()
     content = {PROBLEM: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     return {str(status): {"description": "problem", "content": content} for status in sorted(possible)}
+
+
+def read_types() -> None:
+    """Have msgspec read every type that is loaded, here and now, before other OS threads work.
+
+    It does so when it first meets one, and two OS threads that meet a type at the same moment end the process.
+    """
+    kinds: list[type[msgspec.Struct]] = msgspec.Struct.__subclasses__()
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+        if kind.__module__.startswith("quire."):
+            with suppress(TypeError, NameError):  # one that nothing is ever read as
+                msgspec.json.Decoder(kind)
 
 
 def check_routes(routes: Sequence[Route]) -> None:
