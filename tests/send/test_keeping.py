@@ -3,7 +3,6 @@
 import asyncio
 import copy
 import re
-import socket
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -26,7 +25,7 @@ from quire.send.cycle import run
 from quire.send.transport import close
 from quire.testing import Refuse, emulator
 from quire.values import JsonObject
-from toolbox import Clock
+from toolbox import Clock, free_port
 
 TARGET = "gemini:gemini-2.5-pro"
 MINUTE = 60_000
@@ -38,9 +37,14 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def server(clock: Clock) -> Iterator[Emulator]:
+def plain(clock: Clock) -> Iterator[Emulator]:
     with emulator("gemini", clock=clock) as one:
         yield one
+
+
+@pytest.fixture
+def server(plain: Emulator, misses: None) -> Emulator:
+    return plain
 
 
 @pytest.fixture
@@ -131,7 +135,6 @@ WAYS = [(via, how) for via in ("sdk", "http") for how in ("send", "stream")]
 
 
 @pytest.mark.proves("gemini", "cache marks")
-@pytest.mark.usefixtures("misses")
 @pytest.mark.parametrize(("via", "how"), WAYS)
 async def test_a_conversation_for_which_it_pays_gets_a_cache_and_later_requests_read_it(
     server: Emulator, clock: Clock, via: str, how: str
@@ -149,7 +152,6 @@ async def test_a_conversation_for_which_it_pays_gets_a_cache_and_later_requests_
     assert behind["contents"] == talk.body["contents"][4:-1]
 
 
-@pytest.mark.usefixtures("misses")
 async def test_a_model_may_be_named_with_its_path(server: Emulator, clock: Clock) -> None:
     talk = Talk(clock)
     talk.model = "models/gemini-2.5-pro"
@@ -159,7 +161,6 @@ async def test_a_model_may_be_named_with_its_path(server: Emulator, clock: Clock
     assert made == "models/gemini-2.5-pro"
 
 
-@pytest.mark.usefixtures("misses")
 async def test_nothing_is_kept_unless_it_is_asked_for(server: Emulator, clock: Clock) -> None:
     talk = Talk(clock)
     transport: Any = transport_for(TARGET, server.url, "key")
@@ -168,14 +169,12 @@ async def test_nothing_is_kept_unless_it_is_asked_for(server: Emulator, clock: C
     assert calls(server) == []
 
 
-async def test_where_the_implicit_cache_reads_everything_nothing_is_paid_for(server: Emulator, clock: Clock) -> None:
-    talk = Talk(clock)
-    async with opened(server.url, clock) as transport:
-        assert (await talk.several(transport, 6))[-1].cache_read > 3000
-    assert calls(server) == []
+async def test_where_the_implicit_cache_reads_everything_nothing_is_paid_for(plain: Emulator, clock: Clock) -> None:
+    async with opened(plain.url, clock) as transport:
+        assert (await Talk(clock).several(transport, 6))[-1].cache_read > 3000
+    assert calls(plain) == []
 
 
-@pytest.mark.usefixtures("misses")
 async def test_a_short_lived_cache_is_prolonged_and_one_that_ended_is_not_asked_for(
     server: Emulator, clock: Clock
 ) -> None:
@@ -189,7 +188,6 @@ async def test_a_short_lived_cache_is_prolonged_and_one_that_ended_is_not_asked_
     assert {one.status for one in server.requests} == {200}
 
 
-@pytest.mark.usefixtures("misses")
 @pytest.mark.parametrize(("via", "how"), WAYS)
 async def test_a_request_whose_cache_is_gone_is_sent_whole_once(
     server: Emulator, clock: Clock, via: str, how: str
@@ -207,7 +205,6 @@ async def test_a_request_whose_cache_is_gone_is_sent_whole_once(
     assert prefix_bytes(whole.body, "gemini") == prefix_bytes(sent, "gemini")
 
 
-@pytest.mark.usefixtures("misses")
 @pytest.mark.parametrize("how", ["send", "stream"])
 async def test_a_refusal_that_is_not_the_caches_comes_through(server: Emulator, clock: Clock, how: str) -> None:
     talk = Talk(clock, how=how)
@@ -226,7 +223,6 @@ async def test_a_refusal_that_is_not_the_caches_comes_through(server: Emulator, 
             talk.body["contents"].pop()
 
 
-@pytest.mark.usefixtures("misses")
 async def test_a_server_without_caches_is_asked_once_and_every_turn_is_answered(server: Emulator, clock: Clock) -> None:
     talk = Talk(clock)
     with emulator("anthropic") as without:
@@ -237,16 +233,12 @@ async def test_a_server_without_caches_is_asked_once_and_every_turn_is_answered(
     assert asked(server)[-1]["contents"] == talk.body["contents"][:-1]
 
 
-@pytest.mark.usefixtures("misses")
 @pytest.mark.parametrize("via", ["sdk", "http"])
 async def test_caches_that_cannot_be_reached_cost_no_turn_and_are_tried_again(
     server: Emulator, clock: Clock, via: str
 ) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        nowhere = f"http://127.0.0.1:{probe.getsockname()[1]}"
     talk = Talk(clock)
-    async with opened(server.url, clock, via, nowhere) as transport:
+    async with opened(server.url, clock, via, f"http://127.0.0.1:{free_port()}") as transport:
         await talk.several(transport, 4)
         assert calls(server) == []
         transport._caches = transport.inner.inner  # type: ignore[attr-defined]
@@ -254,7 +246,6 @@ async def test_caches_that_cannot_be_reached_cost_no_turn_and_are_tried_again(
         assert calls(server) == [("POST", 200)]
 
 
-@pytest.mark.usefixtures("misses")
 async def test_closing_deletes_what_is_held_and_the_transport_can_go_on(server: Emulator, clock: Clock) -> None:
     talk, other = Talk(clock), Talk(clock, "law")
     transport = keeping(server.url, clock)
@@ -269,8 +260,7 @@ async def test_closing_deletes_what_is_held_and_the_transport_can_go_on(server: 
     await close(transport)
 
 
-@pytest.mark.usefixtures("misses")
-async def test_closing_does_not_fail_where_the_server_has_gone(clock: Clock) -> None:
+async def test_closing_does_not_fail_where_the_server_has_gone(clock: Clock, misses: None) -> None:
     talk = Talk(clock)
     with emulator("gemini", clock=clock) as server:
         transport = keeping(server.url, clock)
@@ -279,7 +269,6 @@ async def test_closing_does_not_fail_where_the_server_has_gone(clock: Clock) -> 
     await close(transport)
 
 
-@pytest.mark.usefixtures("misses")
 async def test_conversations_side_by_side_each_read_their_own_cache(server: Emulator, clock: Clock) -> None:
     talks = [Talk(clock, name) for name in ("rule", "law")]
     async with opened(server.url, clock) as transport:
@@ -303,7 +292,6 @@ async def test_a_conversation_that_is_silent_longer_than_any_cache_lives_is_forg
         assert len(transport.conversations) == 1
 
 
-@pytest.mark.usefixtures("misses")
 async def test_requests_at_one_moment_make_one_cache(server: Emulator, clock: Clock) -> None:
     talk = Talk(clock)
     async with opened(server.url, clock) as transport:
@@ -315,7 +303,6 @@ async def test_requests_at_one_moment_make_one_cache(server: Emulator, clock: Cl
         assert calls(server) == [("POST", 200)]
 
 
-@pytest.mark.usefixtures("misses")
 async def test_another_tool_configuration_is_not_sent_behind_a_cache_that_holds_the_first(
     server: Emulator, clock: Clock
 ) -> None:
@@ -328,10 +315,9 @@ async def test_another_tool_configuration_is_not_sent_behind_a_cache_that_holds_
         assert asked(server)[-1]["toolConfig"] == talk.body["toolConfig"]
 
 
-@pytest.mark.usefixtures("misses")
 @pytest.mark.moves_prefix(reason="the budget is small, so that there is a rebase")
 async def test_a_rebase_drops_the_cache_and_makes_a_new_one_and_the_log_is_the_same_as_without(
-    tmp_path: Path, clock: Clock
+    tmp_path: Path, clock: Clock, misses: None
 ) -> None:
     async def talk(name: str, server: Emulator, explicit: bool) -> list[JsonObject]:
         transport = keeping(server.url, clock) if explicit else transport_for(TARGET, server.url, "key")
@@ -383,11 +369,11 @@ async def warnings_of(
 
 
 @pytest.fixture
-def forgetful(server: Emulator) -> Emulator:
+def forgetful(plain: Emulator) -> Emulator:
     """A provider whose implicit cache never reads, although it might."""
-    engine: Any = server._emulated.simulator("gemini", "gemini-2.5-pro").engine
+    engine: Any = plain._emulated.simulator("gemini", "gemini-2.5-pro").engine
     engine._implicit.look = lambda *_: Shares()
-    return server
+    return plain
 
 
 async def test_what_an_explicit_cache_serves_is_not_a_lost_cache(
@@ -400,7 +386,6 @@ async def test_what_an_explicit_cache_serves_is_not_a_lost_cache(
     assert {event.cause for turn in heard for event in turn} == {"routing"}
 
 
-@pytest.mark.usefixtures("misses")
 async def test_nor_is_it_somebody_elses(tmp_path: Path, clock: Clock, server: Emulator) -> None:
     assert await warnings_of(tmp_path, clock, server, (1,) * 6) == [[]] * 6
     assert "cachedContent" in asked(server)[-1]

@@ -1,7 +1,6 @@
 """Transports: retries on a fixed schedule, the provider's own word on waiting, timeouts, errors that help."""
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import pairwise
@@ -19,6 +18,7 @@ from quire.send.connect import Retry, RetryingTransport, transport_for
 from quire.send.transport import SseReader, Transport, close, endpoint_for, events, message_of, refusal, retry_after
 from quire.testing import Cut, Refuse, Slow, emulator
 from quire.values import JsonObject, Message, Prompt, Text
+from toolbox import free_port
 
 
 def request_for(target: str) -> Request:
@@ -147,9 +147,7 @@ async def test_an_error_in_the_middle_of_a_stream_says_whether_to_try_again(
 
 
 async def test_a_server_that_is_not_there_is_named() -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{probe.getsockname()[1]}"
+    url = f"http://127.0.0.1:{free_port()}"
     async with opened("llamacpp:m", url) as transport:
         with pytest.raises(ProviderError, match="connection to llamacpp failed") as failed:
             await collected(transport, "llamacpp:m")
