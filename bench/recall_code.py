@@ -1,8 +1,8 @@
 """In a coding session, is the one entry found that holds a name, or that a few of its words are remembered of?
 
 Names (`camelCase`, `snake_case`, paths, dotted names) that stand in exactly one entry, asked for bare and in a
-question; and four words of a short entry that no other holds all of, in any order, among long results. Right is that
-entry. Beside recall in the same run: plain BM25 over single entries with the same words.
+question; and four words of a short entry in any order, among long results: any, and such that no other entry holds all
+of. Right is that entry. Beside recall in the same run: plain BM25 over single entries with the same words.
 
     bench/recall_code.py [--data FILE …] [--no-embedder] [--json]
 """
@@ -63,18 +63,21 @@ def names(some: Sequence[Document]) -> list[Asked]:
 
 
 def few_words(some: Sequence[Document]) -> list[Asked]:
-    """Four words of what a user or the model said in one to a few sentences, drawn again and again; no other holds all."""
-    bags = [set(tokens(f"{one.text} {one.extra}")) for one in some]
+    """Four words of what a user or the model said in one to a few sentences, drawn again and again."""
     found = []
     for seed in _DRAWS:
         dice = random.Random(seed)
         for at, one in enumerate(some):
             words = sorted(set(tokens(one.text)) - FUNCTION_WORDS["english"])
             if one.speaker in ("user", "assistant") and 12 <= len(one.text.split()) <= 60 and len(words) >= 6:
-                drawn = dice.sample(words, 4)
-                if sum(bag.issuperset(drawn) for bag in bags) == 1:
-                    found.append((" ".join(drawn), at))
+                found.append((" ".join(dice.sample(words, 4)), at))
     return found
+
+
+def held_once(some: Sequence[Document], asked: Sequence[Asked]) -> list[Asked]:
+    """Those of which no other entry holds all words."""
+    bags = [set(tokens(f"{one.text} {one.extra}")) for one in some]
+    return [one for one in asked if sum(bag.issuperset(one[0].split()) for bag in bags) == 1]
 
 
 def measure(asked: Sequence[Asked], rank: Callable[[str], Sequence[int]]) -> list[float]:
@@ -101,11 +104,12 @@ def main() -> None:
     if not all(file.exists() for file in files):
         raise SystemExit("the traces are not here; pass --data FILE")
     some = [one for file in files for talk in conversations(file) for one in documents(entries(talk))]
-    named = names(some)
+    named, drawn = names(some), few_words(some)
     sets = {
         "a name": named,
         "a name in a question": [(f"where did we see {name}?", right) for name, right in named],
-        "four words": few_words(some),
+        "four words": drawn,
+        "four words held once": held_once(some, drawn),
     }
     found = {
         way: {name: measure(asked, rank) for name, asked in sets.items() if asked}

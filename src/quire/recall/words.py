@@ -302,8 +302,9 @@ _LONG = 2.0
 # In a collection of more rows than this, words that more than an eighth of them hold tell nothing.
 _LARGE = 20_000
 _SOME = 200
-# A text that holds all that is asked itself, and not with its neighbours, counts twice; a long one less.
-_COMPLETE = 1.0
+# A text of usual length that holds all that is asked itself, and not with its neighbours, counts twice; a shorter one
+# more, a longer one less, as plain BM25 has it.
+_COMPLETE, _COMPLETE_B = 1.0, 0.75
 
 
 def scores(postings: Postings, query: QueryTerms, neighbours: Neighbours, allowed: Bools) -> tuple[Floats, Floats]:
@@ -332,7 +333,7 @@ def scores(postings: Postings, query: QueryTerms, neighbours: Neighbours, allowe
         share[touched] += np.float32(telling) * np.minimum(amount, np.float32(1))
         wide[touched] = 0
     holding = np.flatnonzero(direct >= np.float32(0.999 * complete or 1))
-    out[holding] *= 1 + np.float32(_COMPLETE) / np.maximum(long[holding], 1)
+    out[holding] *= 1 + np.float32(_COMPLETE) / (np.float32(1 - _COMPLETE_B) + np.float32(_COMPLETE_B) * long[holding])
     return out[:-1], share[:-1] / np.float32(whole or 1)
 
 
