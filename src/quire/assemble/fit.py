@@ -65,8 +65,8 @@ RUNGS = (
     Rung("least", handles=False, summary="demands", opening="none"),
     Rung("least", handles=False, summary="none", opening="none"),
 )
-# A summary longer than this is only read more slowly; what the user demanded takes at most this share of the messages.
-SUMMARY_MOST, DEMANDS = 4_000, 0.5
+# Beyond this a summary names what is hardly named again; what the user demanded takes at most this share of the messages.
+SUMMARY_MOST, DEMANDS = 6_000, 0.5
 # Five times the definition of the tool that reads behind handles: it is read with each request, as they are.
 _OFFER = 900
 

@@ -291,6 +291,8 @@ _TO_DO, _DONE = {"pending", "in_progress", "todo", "blocked"}, {"completed", "do
 _BOX = re.compile(r"(?m)^\s*(?:[-*+]|\d+[.)]) \[([ xX])\] (.+)")
 # What was settled is told in so many characters at least, in this share of the summary where there is much: the newest.
 _READABLE, _DECIDED = 60, 0.2
+# What was changed and named takes this share at most.
+_WORDS = 0.6
 # Requests and decisions take this share of the summary before anything is named; more of it where that leaves each
 # of them fewer than 30 characters, and more again for 16 and for 12. Where that is still too little, the oldest go.
 _SHARES = ((0.4, 400), (0.5, 30), (0.6, 16), (0.9, 12))
@@ -318,7 +320,7 @@ def extract(gone: Leaving) -> str:
         if length < longest:
             length = max(length, min(longest, _length(size, limit * share)))
     known = {*gone.known, *telling("\n".join([prose, *_cut(lines, length, whole)]))}
-    words = _words(gone.entries, told.words, known, min(limit - size(length), limit / 2))
+    words = _words(gone.entries, told.words, known, min(limit - size(length), limit * _WORDS))
     # What the words leave goes back to the lines.
     length = max(length, _length(size, limit - _count(words)))
     return _within(_Draft(prose, missing, tuple(lines), length, whole, words), most)

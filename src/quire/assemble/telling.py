@@ -35,17 +35,17 @@ _KINDS = tuple(
         (r"^[\d.,]*\d[a-zA-Z]{1,3}$|^\d{1,5}[+-]\d{1,5}$", 0.02, 0.02),
         (r"^#?[\da-f]{16,}$", 0.05, 0.1),
         (r"^#?\d{6,}$", 0.1, 0.1),
-        (r"^[#$€£+-]?[\d.,]+$", 0.02, 0.04),
-        (r"\d", 0.3, 0.3),
+        (r"^[#$€£+-]?[\d.,]+$", 0.03, 0.2),
+        (r"\d", 0.2, 0.3),
         (r"\.(?:py|tsx?|jsx?|md|json|toml|ya?ml|go|rs|c|h|java|txt|sh|sql|css|html)$", 0.2, 0.4),
         (r"\w\.\w", 0.15, 0.4),
     )
 )
-_OTHER = (0.06, 0.25)
+_OTHER = (0.1, 0.25)
 # A word that is less likely than this is not worth its place.
 LEAST = 0.03
 # Counting every number of a long listing would take longer than all the rest.
-_MOST = 400
+_MOST = 1_500
 
 
 # What stays at one cut often goes at the next: its words are looked for once.
