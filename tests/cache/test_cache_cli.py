@@ -76,6 +76,9 @@ def test_bare_requests_an_array_and_standard_input_are_read(requests: Path, tmp_
     piped = json.loads(run("simulate", "-", "-p", "anthropic", "--json", stdin=lines))
     assert json.loads(run("simulate", array, "-p", "anthropic", "--json"))["total"] == piped["total"]
     assert [row["at"] for row in piped["requests"]] == [1000, 2000, 3000]
+    one = tmp_path / "one.json"
+    one.write_text(json.dumps(bodies[0], indent=2))
+    assert "1 request," in run("simulate", one, "-p", "anthropic")
 
 
 def test_a_long_list_is_drawn_in_at_most_forty_bars(tmp_path: Path) -> None:

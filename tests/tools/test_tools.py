@@ -362,3 +362,14 @@ def test_a_fault_says_where_and_what() -> None:
         "$.a[2]: must be at least 2, not 1",
         "$: 'c' is not known; there is a",
     ]
+
+
+def test_one_decorator_makes_many_tools_with_the_same_settings() -> None:
+    def first(path: str) -> str:
+        return path
+
+    def second(path: str) -> str:
+        return path
+
+    decorate = tool(description="Reads.", shown=["path"])
+    assert [(made.description, made.shown) for made in map(decorate, (first, second))] == [("Reads.", ("path",))] * 2

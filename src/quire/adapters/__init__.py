@@ -21,15 +21,8 @@ from quire.thread import Thread
 from quire.values import Entry, JsonObject, Request
 
 # What frameworks call providers, where Quire has another name.
-_PROVIDERS = {
-    "google": "gemini",
-    "google-gla": "gemini",
-    "google_genai": "gemini",
-    "google_vertexai": "gemini",
-    "vertex_ai": "gemini",
-    "amazon_bedrock": "bedrock",
-    "bedrock_converse": "bedrock",
-}
+_PROVIDERS = dict.fromkeys(("google", "google-gla", "google_genai", "google_vertexai", "vertex_ai"), "gemini")
+_PROVIDERS |= dict.fromkeys(("amazon_bedrock", "bedrock_converse"), "bedrock")
 _FIELDS = ("input", "messages", "contents")
 # Wires whose requests say themselves where the provider shall store.
 _MARKED = ("anthropic", "bedrock")

@@ -243,14 +243,10 @@ def _spent(call: SentCall) -> Spent:
         money = cost(used, f"{call.provider}:{call.model}", call.at_ms).amount_usd
     except QuireError:
         money = None
-    return Spent(
-        requests=1,
-        input=used.input_total,
-        read=used.cache_read,
-        written=used.cache_write_5m + used.cache_write_1h,
-        usd=money or 0.0,
-        unpriced=int(money is None),
-    )
+    written = used.cache_write_5m + used.cache_write_1h
+    spent = Spent(1, used.input_total, used.cache_read, written)
+    spent.usd, spent.unpriced = money or 0.0, int(money is None)
+    return spent
 
 
 # What all of it comes to: by conversation, by cause, in tokens and in money; read by as many cores as there are.

@@ -26,6 +26,7 @@ from quire.cli.output import (
     provider_and_model,
     read_text,
     read_verbatim,
+    shortened,
 )
 from quire.cli.store import is_file, load_usable
 from quire.errors import BudgetError, CallError, NotFound
@@ -200,8 +201,7 @@ def _named(piece: JsonObject, width: int = 64) -> tuple[str, str]:
         kind = "tool"
     elif piece.keys() & {"text", "instructions"} and piece.keys() <= {"type", "text", "instructions"}:
         kind = "system"
-    text = " ".join(" ".join(_texts(piece)).split())
-    return str(kind), text if len(text) <= width else text[: width - 1] + "…"
+    return str(kind), shortened(" ".join(_texts(piece)), width)
 
 
 def _texts(value: Json) -> Iterator[str]:

@@ -59,16 +59,9 @@ class EmulatedCaches:
         ttl_s = seconds(body.get("ttl"), _DEFAULT_TTL_S)
         content = {**body, "name": name, "ttl": f"{ttl_s:g}s"}
         received.predicted = self._emulated.simulator("gemini", model).step(received.at_ms, content)
-        at_ms = received.at_ms
-        self._stored[name] = CachedContent(
-            name,
-            model,
-            str(body.get("displayName", "")),
-            received.predicted.total,
-            at_ms,
-            at_ms,
-            at_ms + int(ttl_s * 1000),
-        )
+        at_ms, title, tokens = received.at_ms, str(body.get("displayName", "")), received.predicted.total
+        expires_ms = at_ms + int(ttl_s * 1000)
+        self._stored[name] = CachedContent(name, model, title, tokens, at_ms, at_ms, expires_ms)
         return EmulatedReply(200, _cache_json(self._stored[name]))
 
     def get(self, received: EmulatedRequest, name: str) -> EmulatedReply:

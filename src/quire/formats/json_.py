@@ -34,16 +34,8 @@ class Context(msgspec.Struct, frozen=True):
 
 def project(window: Window, request: str | None = None) -> Context:
     """All of a window; nothing is left out."""
-    fields = window.to_json()
-    return Context(
-        tuple(window),
-        window.max_items,
-        window.max_tokens,
-        window.max_item_tokens,
-        tuple(window.pinned),
-        fields.get("next_id"),
-        request,
-    )
+    limits = (window.max_items, window.max_tokens, window.max_item_tokens)
+    return Context(tuple(window), *limits, tuple(window.pinned), window.to_json().get("next_id"), request)
 
 
 def read(data: Json) -> Context:
@@ -82,24 +74,21 @@ def _refused(name: str) -> Json:
     raise _NoNumber(f"{name} is not a JSON number")
 
 
-def load(
-    text: str,
-    name: str = "the text",
-    hint: str = 'A window is one object: {"items": […], "max_items": 50}.',
-    line: int = 1,
-) -> Json:
+_HINT = 'A window is one object: {"items": […], "max_items": 50}.'
+
+
+def load(text: str, name: str = "the text", hint: str = _HINT, line: int = 1) -> Json:
     """The JSON value of a text that is called `name` and begins at `line`; a fault says where it is."""
+    column, cause = 1, Exception()
     try:
         return json.loads(text, parse_constant=_refused)
     except json.JSONDecodeError as error:
-        message, place = f"{name} is not JSON: {error.msg}", (line + error.lineno - 1, error.colno)
-        raise FormatError(message, line=place[0], column=place[1], hint=hint) from error
-    except (RecursionError, ValueError) as error:
-        raise FormatError(f"{name} {_unreadable(error)}", line=line, column=1, hint=hint) from error
-
-
-def _unreadable(error: Exception) -> str:
-    if isinstance(error, RecursionError):
-        return "is nested too deeply"
-    # Besides, Python refuses integers of thousands of digits.
-    return f"is not JSON: {error}" if isinstance(error, _NoNumber) else "holds a number that is too long"
+        problem, cause = f"is not JSON: {error.msg}", error
+        line, column = line + error.lineno - 1, error.colno
+    except RecursionError as error:
+        problem, cause = "is nested too deeply", error
+    except _NoNumber as error:
+        problem, cause = f"is not JSON: {error}", error
+    except ValueError as error:  # Python refuses integers of thousands of digits
+        problem, cause = "holds a number that is too long", error
+    raise FormatError(f"{name} {problem}", line=line, column=column, hint=hint) from cause

@@ -35,14 +35,8 @@ def item(
         raise CallError(f"unknown item type {short(type)}", hint=f"Use one of {', '.join(ITEM_TYPES)}.")
     if not isinstance(timestamp, int) or isinstance(timestamp, bool):
         raise CallError(f"timestamp must be an integer, not {short(timestamp)}", hint="Unix milliseconds.")
-    return Item(
-        id=id,
-        type=cast(ItemType, type),
-        content=content,
-        metadata=_checked(metadata),
-        timestamp=timestamp,
-        sha256=content_sha256(content),
-    )
+    about, sha256 = _checked(metadata), content_sha256(content)
+    return Item(id=id, type=cast(ItemType, type), content=content, metadata=about, timestamp=timestamp, sha256=sha256)
 
 
 def checked_item(original: Item) -> Item:

@@ -415,12 +415,9 @@ def _named_day(word: str, now: datetime) -> datetime | None:
     today = midnight(now)
     monday = today - timedelta(today.weekday())
     month, year = today.replace(day=1), today.replace(month=1, day=1)
-    after = {
-        "w": monday + timedelta(7),
-        "m": (month + timedelta(32)).replace(day=1),
-        "y": year.replace(year=year.year + 1),
-    }
     begin = {"w": monday, "m": month, "y": year}
+    after = {"w": monday + timedelta(7), "m": (month + timedelta(32)).replace(day=1)}
+    after["y"] = year.replace(year=year.year + 1)
     if match := re.fullmatch(r"(?:(s)o|(e)o|(start)-of-|(end)-of-)([wmy])(?:eek|onth|ear)?", word):
         return begin[match[5]] if match[1] or match[3] else after[match[5]] - timedelta(milliseconds=1)
     days = {"now": now, "today": today, "yesterday": today - timedelta(1), "tomorrow": today + timedelta(1)}

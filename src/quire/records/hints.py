@@ -12,8 +12,8 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from quire.errors import DataError, FormatError, QuireError
-from quire.formats import clean
+from quire.errors import DataError, QuireError
+from quire.formats import clean, fault
 from quire.records import paths as expressions
 from quire.records.paths import (
     MISSING,
@@ -86,14 +86,14 @@ def parse(template: str, depth: int = 16) -> tuple[Node, ...]:
             _tag(template, expression.strip(), tag.start(), blocks, depth)
     _literal(template, end, len(template), blocks[-1])
     if len(blocks) > 1:
-        raise _error(template, blocks[-1].at, f"{{{{#{blocks[-1].word}}}}} is never closed")
+        raise fault(template, blocks[-1].at, f"{{{{#{blocks[-1].word}}}}} is never closed")
     return tuple(blocks[0].body)
 
 
 def _literal(template: str, start: int, stop: int, block: TemplateBlock) -> None:
     unclosed = template.find("{{", start, stop)
     if unclosed >= 0:
-        raise _error(template, unclosed, "'{{' is never closed")
+        raise fault(template, unclosed, "'{{' is never closed")
     if stop > start:
         block.add(Literal(template[start:stop]))
 
@@ -102,7 +102,7 @@ def _tag(template: str, expression: str, at: int, blocks: list[TemplateBlock], d
     word, _, rest = expression.partition(" ")
     if word in ("#each", "#if", "#unless"):
         if len(blocks) > depth:
-            raise _error(template, at, f"blocks nested deeper than {depth}")
+            raise fault(template, at, f"blocks nested deeper than {depth}")
         blocks.append(TemplateBlock(word[1:], _path(template, rest.strip(), at), at))
     elif expression == "else" and len(blocks) > 1 and not blocks[-1].turned:
         blocks[-1].turned = True
@@ -110,7 +110,7 @@ def _tag(template: str, expression: str, at: int, blocks: list[TemplateBlock], d
         block = blocks.pop()
         blocks[-1].add(block)
     elif expression == "else" or expression[:1] in ("#", "/", "^", ">", "&", "~", "*"):
-        raise _error(template, at, f"{{{{{expression}}}}} does not belong here")
+        raise fault(template, at, f"{{{{{expression}}}}} does not belong here")
     else:
         blocks[-1].add(Value(_path(template, expression, at)))
 
@@ -125,7 +125,7 @@ def _path(template: str, text: str, at: int) -> Path:
     start = next((word for word in (*_LOOP_NAMES, "@root", "this") if rest == word or rest.startswith(word + ".")), "")
     names = _names(rest[len(start) :].removeprefix(".") if start else rest.removeprefix("./"))
     if names is None or not (names or start):
-        raise _error(template, at, f"{text!r} is not a path", hint="Write a.b, this.a, ../a or @index.")
+        raise fault(template, at, f"{text!r} is not a path", hint="Write a.b, this.a, ../a or @index.")
     return Path(names, start, up)
 
 
@@ -207,11 +207,6 @@ def _loop(node: TemplateBlock, scope: TemplateScope, meter: Meter) -> Iterator[s
         meter.step()
         loop = {"@index": index, "@key": key, "@first": index == 0, "@last": index == len(pairs) - 1}
         yield from _pieces(node.body, TemplateScope(item, scope.root, loop, scope), meter)
-
-
-def _error(template: str, at: int, message: str, hint: str = "") -> FormatError:
-    line = template.count("\n", 0, at) + 1
-    return FormatError(message, line=line, column=at - template.rfind("\n", 0, at), hint=hint)
 
 
 # The types of transform rule: template, extract, format, literal, jq; and tools, the text of a list of tools.

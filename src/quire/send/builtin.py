@@ -160,14 +160,8 @@ def recall_tool(store: Store, thread: str, searching: Recall | None = None, limi
         answer = asking(query, handle, k, start)
         return Output(answer.text, answer.about)
 
-    made = tool(
-        name=RECALL_TOOL["name"],
-        description=RECALL_TOOL["description"],
-        idempotent=True,
-        category=RECALL_TOOL["category"],
-        output=RECALL_TOOL["output"],
-        limit=limit * 2,
-    )(recall)
+    about = {name: RECALL_TOOL[name] for name in ("name", "description", "category", "output")}
+    made = tool(idempotent=True, limit=limit * 2, **about)(recall)
     return msgspec.structs.replace(made, parameters=RECALL_TOOL["parameters"])
 
 

@@ -109,7 +109,7 @@ def tool(function: Callable[..., Any] | None = None, /, *, name: str = "", **set
 def _make_tool(function: Callable[..., Any], name: str, settings: dict[str, Any]) -> Tool:
     found = signature(function)
     name = name or getattr(function, "__name__", "")
-    description = settings.pop("description", "") or found.description
+    description = settings.get("description") or found.description
     if not description:
         raise CallError(f"tool {name!r} has no description", hint="Give the function a docstring.")
     unknown = set(settings.get("shown", ())) - set(found.names)
@@ -118,16 +118,9 @@ def _make_tool(function: Callable[..., Any], name: str, settings: dict[str, Any]
             f"tool {name!r} shows {', '.join(sorted(unknown))}, which it does not take",
             hint=f"It takes {', '.join(found.names) or 'nothing'}.",
         )
-    for listed in ("shown", "output"):
-        settings[listed] = tuple(settings.get(listed, ()))
-    return Tool(
-        name=name,
-        description=description,
-        parameters=found.parameters,
-        invoke=_invoke(function, found),
-        function=function,
-        **settings,
-    )
+    lists = {listed: tuple(settings.get(listed, ())) for listed in ("shown", "output")}
+    known = {**settings, **lists, "name": name, "description": description, "parameters": found.parameters}
+    return Tool(invoke=_invoke(function, found), function=function, **known)
 
 
 def _invoke(function: Callable[..., Any], found: Signature) -> Invoke:
