@@ -56,16 +56,15 @@ def show_command(db: Path | None, thread: str) -> None:
 def record(log: Path, db: Path | None = None) -> list[tuple[str, int, int]]:
     """Record what is new: each thread with the entries it gained, and those that it had."""
     from quire.archive.sessions import conversations, recognised, source_file
-    from quire.cli.store import open_db
+    from quire.cli.store import entries_so_far, open_db
     from quire.log.entries import known_entries
 
     file, out = source_file(log), []
     stored = conversations(file, recognised(file))
     with open_db(db) as store:
-        threads = {info.name for info in store.threads()}
         for conversation in stored:
             name, entries = f"{PREFIX}{conversation.name}", conversation.entries()
-            before = store.read(name) if name in threads else []
+            before = entries_so_far(store, name)
             fresh = entries[known_entries(before, entries) :]
             store.append(name, fresh)
             out.append((name, len(fresh), len(before)))

@@ -363,15 +363,20 @@ def on_cores(count: int) -> Callable[[Callable[[Argument], Output], Iterable[Arg
         from multiprocessing import get_context
 
         with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as workers:
-            ahead: deque[Future[Output]] = deque()
-            for argument in arguments:
-                ahead.append(workers.submit(function, argument))
-                if len(ahead) > 2 * count:
-                    yield ahead.popleft().result()
-            while ahead:
-                yield ahead.popleft().result()
+            begun = (workers.submit(function, argument) for argument in arguments)
+            yield from _in_order(begun, 2 * count, Future.result)
 
     return run
+
+
+def _in_order(begun: Iterable[Any], most: int, result: Callable[[Any], Any]) -> Iterator[Any]:
+    """The results of work in the order it was begun, with at most so many pieces of it under way."""
+    ahead: deque[Any] = deque()
+    for work in begun:
+        ahead.append(work)
+        if len(ahead) > most:
+            yield result(ahead.popleft())
+    yield from map(result, ahead)
 
 
 def on_ray(address: str) -> Callable[[Callable[[Argument], Output], Iterable[Argument]], Iterator[Output]]:
@@ -384,15 +389,8 @@ def on_ray(address: str) -> Callable[[Callable[[Argument], Output], Iterable[Arg
             raise MissingPart("Ray is not installed", hint="pip install 'quire[ray]'") from error
         ray.init(address=address, log_to_driver=False, logging_level="ERROR", ignore_reinit_error=True)
         try:
-            remote = ray.remote(num_cpus=1)(function)
             most = 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
-            ahead: deque[object] = deque()
-            for argument in arguments:
-                ahead.append(remote.remote(argument))
-                if len(ahead) > most:
-                    yield ray.get(ahead.popleft())
-            while ahead:
-                yield ray.get(ahead.popleft())
+            yield from _in_order(map(ray.remote(num_cpus=1)(function).remote, arguments), most, ray.get)
         finally:
             ray.shutdown()
 
