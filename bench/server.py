@@ -1,7 +1,8 @@
 """The store on PostgreSQL and in a file, and services on both: appends a second, and how long callers wait.
 
 Durable appends (`store.append`, one entry each, found by the next search) by one process beside plain inserts of rows as
-large by one of pgbench, in turns on one server that syncs every commit to the disk. Then 1 and 3 processes of the service at
+large by one of pgbench, in turns on one server that syncs every commit to the disk; beside them the same plain
+inserts by a bare Python process. Then 1 and 3 processes of the service at
 1,000 threads with 100 readers of events: how long an append, a request and a search take. Last the request of a
 thread of 50,000 entries by a process that has never seen it. With --data, texts are those of the traces.
 """
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psycopg
 
 from quire import values
 from quire.assemble import Policy
@@ -79,9 +81,7 @@ def inserts_per_s(server: PostgresServer, texts: Sequence[str], clients: int, se
         f"{table}; create index if not exists plain_thread on plain (thread)",
     ]
     subprocess.run(tool, check=True, capture_output=True)
-    usual = min(texts[:50], key=lambda text: abs(len(text) - statistics.mean(map(len, texts[:50]))))
-    # An entry's row has its body, its id and numbers.
-    body = (sha256_hex(usual) + encode_row(values.user(usual).body)).replace("'", "''")
+    body = plain_body(texts).replace("'", "''")
     with tempfile.NamedTemporaryFile("w", suffix=".sql") as script:
         script.write(f"\\set n random(1, 1000)\ninsert into plain (thread, body) values ('t' || :n, '{body}');\n")
         script.flush()
@@ -92,6 +92,32 @@ def inserts_per_s(server: PostgresServer, texts: Sequence[str], clients: int, se
     found = re.search(r"tps = ([\d.]+)", done.stdout)
     assert found is not None, done.stdout
     return float(found[1])
+
+
+def plain_body(texts: Sequence[str]) -> str:
+    """As much as an entry's row has: its body, its id and numbers."""
+    usual = min(texts[:50], key=lambda text: abs(len(text) - statistics.mean(map(len, texts[:50]))))
+    return sha256_hex(usual) + encode_row(values.user(usual).body)
+
+
+def bare_inserts_per_s(server: PostgresServer, texts: Sequence[str], clients: int, seconds: float) -> float:
+    """The same inserts by so many OS threads of one Python process, with nothing around them: what a client may reach."""
+    body, done = plain_body(texts).encode(), [0] * clients
+    with ExitStack() as stack:
+        conns = [stack.enter_context(psycopg.connect(server.url, autocommit=True)).pgconn for _ in range(clients)]
+        for each in conns:
+            each.prepare(b"plain", b"insert into plain (thread, body) values ($1, $2)")
+        until = time.monotonic() + seconds
+
+        def write(client: int) -> None:
+            for n in count():
+                if time.monotonic() > until:
+                    return
+                conns[client].exec_prepared(b"plain", [b"t%d" % (n % 1000), body])
+                done[client] += 1
+
+        together(write, range(clients))
+    return sum(done) / seconds
 
 
 def appends_per_s(store: Store, texts: Sequence[str], clients: int, seconds: float, entries: int = 1) -> float:
@@ -134,6 +160,7 @@ def appending(server: PostgresServer, folder: Path, texts: Sequence[str], second
             rows.append({
                 "clients": clients,
                 "pgbench inserts/s": round(plain),
+                "bare Python inserts/s": round(bare_inserts_per_s(server, texts, clients, seconds)),
                 "appends/s": round(ours),
                 "ratio": f"{statistics.median(b / a for a, b in found):.2f}",
                 "entries/s, four an append": round(4 * appends_per_s(store, texts, clients, seconds, 4)),
