@@ -259,7 +259,7 @@ class UserContent(msgspec.Struct, frozen=True, kw_only=True):
     # The fields of a block's text, the one that names what a block encloses, and what else is text.
     texts: tuple[str, ...] = ("text",)
     title: str = ""
-    told: Callable[[JsonObject], str | None] = lambda block: None
+    other_text: Callable[[JsonObject], str | None] = lambda block: None
 
     def text_of(self, content: Json) -> str:
         """A content's text; what is neither text nor image is named in brackets."""
@@ -268,7 +268,7 @@ class UserContent(msgspec.Struct, frozen=True, kw_only=True):
     def _block_text(self, block: Json) -> str:
         if not isinstance(block, dict):
             return str(block)
-        text = next((block[field] for field in self.texts if block.get(field) is not None), self.told(block))
+        text = next((block[field] for field in self.texts if block.get(field) is not None), self.other_text(block))
         if text is not None:
             return str(text)
         kind, title = self.kind(block), block.get(self.title)
@@ -483,21 +483,20 @@ def pairs(blocks: Sequence[JsonObject | None]) -> list[tuple[int, ...]]:
 
 def _asks(block: JsonObject) -> str:
     kind = kind_of(block)
-    if kind in ("server_tool_use", "mcp_tool_use"):
-        return str(block.get("id") or "")
-    if kind in ("toolUse", "toolCall"):
-        inner = obj(block.get(kind))
-        return str(inner.get("toolUseId") or inner.get("id") or "")
-    if kind == "program":
-        return str(block.get("call_id") or "")
+    if kind in ("server_tool_use", "mcp_tool_use", "toolUse", "toolCall", "program"):
+        return _call_id(block, kind)
     return {"executableCode": "code", "tool_search_call": "tools"}.get(kind, "")
 
 
 def _answers(block: JsonObject) -> str:
     kind = kind_of(block)
-    if kind in ("toolResult", "toolResponse"):
-        inner = obj(block.get(kind))
-        return str(inner.get("toolUseId") or inner.get("id") or "")
-    if kind.endswith("_tool_result") or kind == "program_output":
-        return str(block.get("tool_use_id") or block.get("call_id") or "")
+    if kind in ("toolResult", "toolResponse", "program_output") or kind.endswith("_tool_result"):
+        return _call_id(block, kind)
     return {"codeExecutionResult": "code", "tool_search_output": "tools"}.get(kind, "")
+
+
+def _call_id(block: JsonObject, kind: str) -> str:
+    """The id of a call, by which its result names it."""
+    inner = obj(block.get(kind)) or block
+    ids = (inner.get(name) for name in ("toolUseId", "tool_use_id", "call_id", "id"))
+    return str(next(filter(None, ids), ""))

@@ -202,7 +202,7 @@ class ReplyReader:
     def _read(self, reply: JsonObject) -> Reply:
         raise NotImplementedError
 
-    def _reply(self, reply: JsonObject, entries: Iterable[Entry], stop: Json, id: Json) -> Reply:
+    def _whole_reply(self, reply: JsonObject, entries: Iterable[Entry], stop: Json, id: Json) -> Reply:
         """A reply that came whole; one that says nothing is an empty respond."""
         said = self._add(entries) or self._add([respond("")])
         return Reply(tuple(said), usage(self.provider, reply), str(stop or ""), str(id or ""), self.model)

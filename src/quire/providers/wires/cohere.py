@@ -51,7 +51,7 @@ def _kind(part: JsonObject) -> str:
     return "" if kind in ("text", "image_url", "thinking") else kind
 
 
-CONTENT = UserContent(kind=_kind, image=image_in, show=show_image, say=text_block, told=_document)
+CONTENT = UserContent(kind=_kind, image=image_in, show=show_image, say=text_block, other_text=_document)
 
 # A message's own messages by its role; a late instruction is text of the user's.
 
@@ -194,7 +194,7 @@ class CohereReader(ReplyReader):
             raise refused(reply)
         if not isinstance(message, dict):
             raise not_a_reply("a response without a message")
-        return self._reply(reply, _assistant(without_nulls(message)), reply.get("finish_reason"), reply.get("id"))
+        return self._whole_reply(reply, _assistant(without_nulls(message)), reply.get("finish_reason"), reply.get("id"))
 
     def feed(self, event: Any) -> list[Entry]:
         """Take one event; the entries that it finished."""

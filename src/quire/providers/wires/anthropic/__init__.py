@@ -125,7 +125,7 @@ class MessageReader(ReplyReader):
             raise not_a_reply("a message without content")
         self.model = str(reply.get("model") or self.model)
         said = [assistant_entry(without_nulls(object_in(block, "a content block"))) for block in content]
-        return self._reply(reply, said, reply.get("stop_reason"), reply.get("id"))
+        return self._whole_reply(reply, said, reply.get("stop_reason"), reply.get("id"))
 
     def feed(self, event: Any) -> list[Entry]:
         """Take one event; the entries that it finished."""

@@ -146,7 +146,7 @@ class ConverseReader(ReplyReader):
         if not isinstance(message, dict) or not isinstance(message.get("content"), list):
             raise not_a_reply("a Converse response without a message")
         said = map(assistant_entry, message["content"])
-        return self._reply(reply, said, reply.get("stopReason"), sub(reply, "ResponseMetadata").get("RequestId"))
+        return self._whole_reply(reply, said, reply.get("stopReason"), sub(reply, "ResponseMetadata").get("RequestId"))
 
     def feed(self, event: Any) -> list[Entry]:
         """Take one event; the entries that it finished."""

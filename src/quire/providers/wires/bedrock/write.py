@@ -162,7 +162,7 @@ CONTENT = UserContent(
     image=_image,
     show=_show,
     say=text_block,
-    told=lambda block: compact(block["json"]) if "json" in block else None,
+    other_text=lambda block: compact(block["json"]) if "json" in block else None,
 )
 
 # A message's own messages by its role; a note without a role of its own joins the user message before it.

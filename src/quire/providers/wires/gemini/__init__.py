@@ -195,7 +195,7 @@ class GeminiReader(ReplyReader):
         self.model = model_of(reply) or self.model
         said = [assistant_entry(part, place) for place, part in enumerate(parts_in(candidate))]
         stop = candidate.get("finishReason") or candidate.get("finish_reason")
-        return self._reply(reply, said, stop, reply.get("responseId") or reply.get("response_id"))
+        return self._whole_reply(reply, said, stop, reply.get("responseId") or reply.get("response_id"))
 
     def feed(self, event: Any) -> list[Entry]:
         """Take one chunk; the entries that it finished."""

@@ -74,9 +74,9 @@ def camel_in(given: JsonObject) -> JsonObject:
 
 
 def camel(name: str) -> str:
-    """parameters_json_schema -> parametersJsonSchema."""
+    """parameters_json_schema -> parametersJsonSchema; what a recorder noted (_ts) stays as it is."""
     first, *rest = name.split("_")
-    return first + "".join(word.capitalize() for word in rest)
+    return first + "".join(word.capitalize() for word in rest) if first else name
 
 
 def tool_entry(declared: JsonObject) -> JsonObject:
@@ -242,7 +242,7 @@ def _show(part: Image) -> JsonObject | None:
 
 
 CONTENT = UserContent(
-    kind=_kind, image=_image, show=_show, say=text_part, texts=(), told=lambda part: part_in(part).get("text")
+    kind=_kind, image=_image, show=_show, say=text_part, texts=(), other_text=lambda part: part_in(part).get("text")
 )
 
 # A message's own content by its role; a note joins the user's text before it.

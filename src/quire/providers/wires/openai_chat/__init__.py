@@ -178,9 +178,11 @@ class ChatReader(ReplyReader):
         if not isinstance(message, dict):
             raise not_a_reply("a chat completion without a message")
         self.model = str(reply.get("model") or self.model)
-        return self._reply(reply, self._said(message), choices[0].get("finish_reason"), reply.get("id"))
+        return self._whole_reply(
+            reply, self._message_entries(message), choices[0].get("finish_reason"), reply.get("id")
+        )
 
-    def _said(self, message: JsonObject) -> list[Entry]:
+    def _message_entries(self, message: JsonObject) -> list[Entry]:
         self.spelling = dialect_of(model_info(f"{self.provider}:{self.model}")).names
         return _assistant(without_nulls(message))
 
@@ -251,7 +253,7 @@ class ChatReader(ReplyReader):
     def _finish(self, stop: str) -> list[Entry]:
         if self.stop:
             return []
-        added = self._add(self._said(self._message()))
+        added = self._add(self._message_entries(self._message()))
         self.stop = stop
         return added
 

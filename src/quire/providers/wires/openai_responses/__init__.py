@@ -217,9 +217,7 @@ _PASSED = (
     "response.refusal.",
     "response.function_call_arguments.",
     "response.custom_tool_call_input.",
-    "response.reasoning_text.",
-    "response.reasoning_summary_part.",
-    "response.reasoning_summary_text.",
+    "response.reasoning_",
     "response.compaction.",
     "steer.",
 )
@@ -256,7 +254,7 @@ class ResponseReader(ReplyReader):
         if not isinstance(reply.get("output"), list):
             raise not_a_reply("a response without output")
         self.model = str(reply.get("model") or self.model)
-        return self._reply(reply, entries_of(reply["output"], self.provider), stop_of(reply), reply.get("id"))
+        return self._whole_reply(reply, entries_of(reply["output"], self.provider), stop_of(reply), reply.get("id"))
 
     def feed(self, event: Any) -> list[Entry]:
         """Take one event; the entries that it finished."""
