@@ -145,9 +145,9 @@ class Fitter:
 
     def _form_with(self, new: Json) -> str:
         """The form of what was given: new messages that tell no other leave it as it was."""
-        known = self._recognised
-        if new is not None and isinstance(format_of(known), Wire) and (not new or recognise(new, known) == known):
-            return known
+        form = self._recognised
+        if new is not None and isinstance(format_of(form), Wire) and (not new or recognise(new, form) == form):
+            return form
         return recognise(self._given.value, self._target)
 
     def _new_entries(self, new: Json, form: str) -> list[Entry] | None:
@@ -284,11 +284,11 @@ class GivenMessages(NamedTuple):
 
     def behind(self, before: GivenMessages) -> Json:
         """What is new since another call, in the form of `value`; None where this does not begin with that."""
-        known = len(before.lines)
-        same = known and self.around == before.around and self.lines[:known] == before.lines
+        count = len(before.lines)
+        same = count and self.around == before.around and self.lines[:count] == before.lines
         if not same or b"" in self.lines:
             return None
-        new = list(self.messages[known:])
+        new = list(self.messages[count:])
         return {**self.value, self.field: new} if new and self.field else new
 
 
@@ -304,8 +304,8 @@ def _as_json(listed: Sequence[Any], before: GivenMessages) -> tuple[list[Json], 
             line, given_line = _bytes_of(bare)[0], line
             if not is_json or line != given_line:
                 altered.append(place)
-        known = line and place < len(before.lines) and before.lines[place] == line
-        messages.append(before.messages[place] if known else plain(bare))
+        stands = line and place < len(before.lines) and before.lines[place] == line
+        messages.append(before.messages[place] if stands else plain(bare))
         lines.append(line)
     return messages, lines, altered
 

@@ -117,7 +117,7 @@ class ThreadRecall:
         query = Query(user.text, before)
         hits = self._recall.search(query, MOST, thread=self._thread, kinds=PLACED, exclude=known)
         # Nobody asked: what is not relevant for sure, or shares no word with the question, stays where it is.
-        asked = set(terms(user.text, asked=True))
+        asked = set(terms(user.text, is_query=True))
         near = [hit for hit in hits if hit.relevance >= FLOOR]
         hits = [hit for hit in near if asked.intersection(terms(entry_text(hit.entry)))]
         placed = place(hits, room, query=query)

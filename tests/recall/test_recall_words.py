@@ -48,12 +48,12 @@ def test_searched_words_of(text: str, words: str) -> None:
     ],
 )
 def test_a_question_shares_words_with_what_it_asks_for(said: str, asked: str) -> None:
-    assert set(terms(said)) & set(terms(asked, asked=True))
+    assert set(terms(said)) & set(terms(asked, is_query=True))
 
 
 @given(st.text())
 def test_words_are_folded_and_hold_no_space(text: str) -> None:
-    for token in [*tokens(text), *terms(text), *terms(text, asked=True)]:
+    for token in [*tokens(text), *terms(text), *terms(text, is_query=True)]:
         assert token
         assert token.split() == [token]
 

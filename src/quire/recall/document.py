@@ -131,15 +131,15 @@ class SpeechSigns(msgspec.Struct, frozen=True):
 
 def speech(text: str) -> SpeechSigns:
     """The manner of one utterance: "When did you go?" -> Speech(True, 1/3, 0, 0, 4)."""
-    said = tokens(text)
-    words = set(said)
-    first, second, times = (sum(map(said.count, wanted & words)) for wanted in (_FIRST, _SECOND, _TIMES))
+    row = tokens(text)
+    words = set(row)
+    first, second, times = (sum(map(row.count, cue_words & words)) for cue_words in (_FIRST, _SECOND, _TIMES))
     return SpeechSigns(
         asks=text.rstrip().endswith(("?", "？", "؟")),
         person=(first + 1) / (first + second + 2),
         times=min(2, times),
         names=len(list(islice(_names(text), 2))),
-        length=len(said),
+        length=len(row),
     )
 
 
@@ -402,7 +402,7 @@ def _weighed(query: Query) -> tuple[tuple[str, float], ...]:
     """The words of the query and its pairs of neighbouring words, each once; of the turn before at less weight."""
     out: dict[str, float] = {}
     for text, weight in ((query.text, 1.0), (query.earlier, EARLIER)):
-        words = terms(text, asked=True)
+        words = terms(text, is_query=True)
         row = [word for word in words if word[0] != WHOLE]
         for word in words:
             out.setdefault(word, weight)

@@ -36,7 +36,7 @@ _COMPOUND = re.compile(rf"[\w{_MARKS}]+(?:[-./\\@:#+]+[\w{_MARKS}]+)*")
 # The same where text is ASCII, which is quicker: all signs but these become white space.
 _JOINED = "-./\\@:#+"
 _WORDS_APART, _COMPOUNDS_APART = (
-    {code: " " for code in range(128) if not (chr(code).isalnum() or chr(code) in kept)} for kept in ("", "_" + _JOINED)
+    {code: " " for code in range(128) if not (chr(code).isalnum() or chr(code) in more)} for more in ("", "_" + _JOINED)
 )
 _JOINTS = re.compile(r"[/\\@:#+]+")
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|_+")
@@ -139,47 +139,47 @@ def tokens(text: str) -> list[str]:
     return [_fold(part) for word in _WORD.findall(_composed(text)) for part in word.split("_") if part]
 
 
-def terms(text: str, asked: bool = False) -> list[str]:
+def terms(text: str, is_query: bool = False) -> list[str]:
     """The searched words of a text: "She reads app.pyFiles" -> ["read", "app", "py", "file", "=app.pyfiles", …].
 
-    Those of a question (`asked`) hold its words whole as well, for texts in other languages than its own.
+    Those of a question (`is_query`) hold its words whole as well, for texts in other languages than its own.
     """
     compounds = text.translate(_COMPOUNDS_APART).split() if text.isascii() else _COMPOUND.findall(_composed(text))
     parts, whole = dict[str, tuple[str, ...]](), list[str]()
-    for each in dict.fromkeys(compounds):
-        taken_apart = _known_parts if len(each) <= _LONGEST else _taken_apart
-        parts[each], names = taken_apart(each.strip(_JOINED), asked)
+    for compound in dict.fromkeys(compounds):
+        split = _cached_parts if len(compound) <= _LONGEST else _split_compound
+        parts[compound], names = split(compound.strip(_JOINED), is_query)
         whole += names
     beginning = set(islice(chain.from_iterable(map(parts.__getitem__, compounds)), _TELLING))
     language, foreign = _language(beginning, text.isascii())
     # What is said again is stemmed once.
     stemmed = dict[str, list[str]]()
-    for each, words in parts.items():
-        kept, stemmed[each] = (_known_stems if len(each) <= _LONGEST else _stemmed)(words, language)
-        if asked or foreign:
-            whole += (word for word in kept if not word.isdigit())
-    told = chain.from_iterable(map(stemmed.__getitem__, compounds))
-    return [*told, *(WHOLE + word for word in dict.fromkeys(whole))]
+    for compound, words in parts.items():
+        plain_words, stemmed[compound] = (_cached_stems if len(compound) <= _LONGEST else _stemmed)(words, language)
+        if is_query or foreign:
+            whole += (word for word in plain_words if not word.isdigit())
+    stems_in_order = chain.from_iterable(map(stemmed.__getitem__, compounds))
+    return [*stems_in_order, *(WHOLE + word for word in dict.fromkeys(whole))]
 
 
 def _composed(text: str) -> str:
     return text if text.isascii() else unicodedata.normalize("NFKC", text)
 
 
-def _taken_apart(compound: str, asked: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _split_compound(compound: str, is_query: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The parts of a compound, and what of it is a name: itself, its steps ("app.py" of a path), its words."""
     parts: list[str] = []
     whole: list[str] = []
     words = _WORD.findall(compound)
     for word in words:
         if word.isascii():
-            humps = (word,) if word.islower() and "_" not in word else [each for each in _HUMP.split(word) if each]
+            humps = (word,) if word.islower() and "_" not in word else list(filter(None, _HUMP.split(word)))
             parts += (hump.lower() for hump in humps)
             if len(humps) > 1:
                 whole.append(word.lower())
         else:
             for piece in word.split("_"):
-                _take_signs(piece, parts, whole, asked)
+                _take_signs(piece, parts, whole, is_query)
     if len(words) > 1 and len(compound) <= _LONGEST:
         steps = _JOINTS.split(compound)
         whole += (_fold(step) for step in steps if len(_WORD.findall(step)) > 1)
@@ -191,22 +191,22 @@ def _taken_apart(compound: str, asked: bool) -> tuple[tuple[str, ...], tuple[str
 def _stemmed(parts: tuple[str, ...], language: str) -> tuple[list[str], list[str]]:
     """Of the parts of a compound those that are no grammar, and their stems."""
     grammar, russian = FUNCTION_WORDS[language], FUNCTION_WORDS["russian"]
-    kept = [part for part in parts if part and part not in grammar and part not in russian]
-    return kept, stems(kept, language)
+    plain_words = [part for part in parts if part and part not in grammar and part not in russian]
+    return plain_words, stems(plain_words, language)
 
 
 # Texts of one thread say the same words again and again.
-_known_parts, _known_stems = lru_cache(maxsize=1 << 15)(_taken_apart), lru_cache(maxsize=1 << 15)(_stemmed)
+_cached_parts, _cached_stems = lru_cache(maxsize=1 << 15)(_split_compound), lru_cache(maxsize=1 << 15)(_stemmed)
 
 
-def _take_signs(word: str, parts: list[str], whole: list[str], asked: bool) -> None:
+def _take_signs(word: str, parts: list[str], whole: list[str], is_query: bool) -> None:
     """Add a word that is not ASCII; runs of an unspaced script as pairs of signs, and each sign by itself."""
     at = 0
     for run in _UNSPACED.finditer(word):
         if run.start() > at:
             parts.append(_fold(word[at : run.start()]))
         parts += (first + second for first, second in pairwise(run[0]))
-        whole += run[0] if not asked or len(run[0]) == 1 else ()
+        whole += run[0] if not is_query or len(run[0]) == 1 else ()
         at = run.end()
     if at < len(word):
         parts.append(_fold(word[at:]))
@@ -239,15 +239,15 @@ def stems(words: Iterable[str], language: str = "english") -> list[str]:
 
 
 def _stemmer(language: str) -> Any:
-    known = _local.__dict__.setdefault("stemmers", {})
-    if language not in known:
+    stemmers = _local.__dict__.setdefault("stemmers", {})
+    if language not in stemmers:
         try:
             import Stemmer
         except ImportError as error:
             hint = "pip install 'quire[recall]'"
             raise MissingPart("recall needs PyStemmer and numpy", hint=hint) from error
-        known[language] = Stemmer.Stemmer(language)
-    return known[language]
+        stemmers[language] = Stemmer.Stemmer(language)
+    return stemmers[language]
 
 
 def readable(text: str) -> bool:

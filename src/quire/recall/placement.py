@@ -77,7 +77,7 @@ def _spans(text: str) -> Iterator[Span]:
 
 def _best(parts: Sequence[str], query: str) -> int | None:
     """The part that holds the query's words best, the rare ones above all; None where none stands anywhere."""
-    query_terms = set(terms(query, asked=True))
+    query_terms = set(terms(query, is_query=True))
     matches = [query_terms.intersection(terms(part)) for part in parts]
     holders = Counter(word for some in matches for word in some)
     weights = [sum(1 / holders[word] for word in some) for some in matches]

@@ -339,7 +339,7 @@ def _found_entry(hit: Hit, question: str) -> FoundEntry:
 
     text = document(hit.entry).text
     text_terms = set(terms(text))
-    words = [word for word in dict.fromkeys(question.split()) if text_terms & set(terms(word, asked=True))]
+    words = [word for word in dict.fromkeys(question.split()) if text_terms & set(terms(word, is_query=True))]
     # The ending may be another one: "orders" is found in "ordered".
     places = (text.lower().find(word.lower()[: max(4, len(word) - 3)]) for word in words)
     start = max(0, min((at for at in places if at >= 0), default=0) - _BEFORE)
