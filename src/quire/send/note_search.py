@@ -57,8 +57,8 @@ def _back(day: date, days: int) -> date:
     return date.fromordinal(max(1, day.toordinal() - days))
 
 
-def _number(said: str) -> int:
-    return _NUMBERS.get(said) or int(said)
+def _number(word: str) -> int:
+    return _NUMBERS.get(word) or int(word)
 
 
 def _unit_before(today: date, unit: str, count: int) -> Days:
@@ -103,33 +103,33 @@ class Period(NamedTuple):
 
 
 _PERIODS = (
-    Period("(?:today|tonight|this (?:morning|afternoon|evening))", lambda today, said: (today, today)),
-    Period("the day before yesterday", lambda today, said: _unit_before(today, "day", 2)),
-    Period("(?:yesterday|last night)", lambda today, said: _unit_before(today, "day", 1)),
-    Period(rf"{_COUNT} {_UNIT}s? ago", lambda today, said: _unit_before(today, said[2], _number(said[1]))),
+    Period("(?:today|tonight|this (?:morning|afternoon|evening))", lambda today, match: (today, today)),
+    Period("the day before yesterday", lambda today, match: _unit_before(today, "day", 2)),
+    Period("(?:yesterday|last night)", lambda today, match: _unit_before(today, "day", 1)),
+    Period(rf"{_COUNT} {_UNIT}s? ago", lambda today, match: _unit_before(today, match[2], _number(match[1]))),
     Period(
         rf"(?:the )?(?:last|past|previous) (?:{_COUNT} )?{_UNIT}s",
-        lambda today, said: (_back(today, _number(said[1] or "few") * _UNITS[said[2]]), today),
+        lambda today, match: (_back(today, _number(match[1] or "few") * _UNITS[match[2]]), today),
     ),
-    Period(f"(?:the )?past {_UNIT}", lambda today, said: (_back(today, _UNITS[said[1]]), today)),
-    Period(f"(?:the )?(?:last|previous) {_UNIT}", lambda today, said: _unit_before(today, said[1], 1)),
-    Period(f"this {_UNIT}", lambda today, said: (_unit_before(today, said[1], 0)[0], today)),
-    Period(f"(last |this )({'|'.join(_WEEKDAYS)})", lambda today, said: _weekday(today, said[1], said[2])),
-    Period(f"()({'|'.join(_WEEKDAYS)})", lambda today, said: _weekday(today, "", said[2]), led=True),
-    Period(rf"(?:the )?{_NTH}(?: of)? {_MONTH}(?:,? (\d{{4}}))?", lambda today, said: _named_month(today, said[2], said[3], said[1])),
-    Period(rf"{_MONTH} {_NTH}(?:,? (\d{{4}}))?", lambda today, said: _named_month(today, said[1], said[3], said[2])),
-    Period(rf"{_MONTH},? (\d{{4}})", lambda today, said: _named_month(today, said[1], said[2])),
-    Period(f"(?:last|this) {_MONTH}", lambda today, said: _named_month(today, said[1], None)),
-    Period(_MONTH, lambda today, said: _named_month(today, said[1], None), led=True),
-    Period(r"(\d{4})-(\d{2})-(\d{2})", lambda today, said: (date.fromisoformat(said[0]),) * 2),
-    Period(r"(\d{4})-(\d{2})", lambda today, said: _month(int(said[1]), int(said[2]))),
-    Period(r"(\d{4})", lambda today, said: _year(int(said[1])), led=True),
+    Period(f"(?:the )?past {_UNIT}", lambda today, match: (_back(today, _UNITS[match[1]]), today)),
+    Period(f"(?:the )?(?:last|previous) {_UNIT}", lambda today, match: _unit_before(today, match[1], 1)),
+    Period(f"this {_UNIT}", lambda today, match: (_unit_before(today, match[1], 0)[0], today)),
+    Period(f"(last |this )({'|'.join(_WEEKDAYS)})", lambda today, match: _weekday(today, match[1], match[2])),
+    Period(f"()({'|'.join(_WEEKDAYS)})", lambda today, match: _weekday(today, "", match[2]), led=True),
+    Period(rf"(?:the )?{_NTH}(?: of)? {_MONTH}(?:,? (\d{{4}}))?", lambda today, match: _named_month(today, match[2], match[3], match[1])),
+    Period(rf"{_MONTH} {_NTH}(?:,? (\d{{4}}))?", lambda today, match: _named_month(today, match[1], match[3], match[2])),
+    Period(rf"{_MONTH},? (\d{{4}})", lambda today, match: _named_month(today, match[1], match[2])),
+    Period(f"(?:last|this) {_MONTH}", lambda today, match: _named_month(today, match[1], None)),
+    Period(_MONTH, lambda today, match: _named_month(today, match[1], None), led=True),
+    Period(r"(\d{4})-(\d{2})-(\d{2})", lambda today, match: (date.fromisoformat(match[0]),) * 2),
+    Period(r"(\d{4})-(\d{2})", lambda today, match: _month(int(match[1]), int(match[2]))),
+    Period(r"(\d{4})", lambda today, match: _year(int(match[1])), led=True),
 )  # fmt: skip
 _LEAD = r"(?:on|in|during|of|over|within|for) "
 
 
 def _alternatives(led: bool) -> str:
-    sources = (f"{_LEAD if each.led and led else f'(?:{_LEAD})?'}{each.pattern}" for each in _PERIODS)
+    sources = (f"{_LEAD if period.led and led else f'(?:{_LEAD})?'}{period.pattern}" for period in _PERIODS)
     return "|".join(re.sub(r"(?<!\\)\((?!\?)", "(?:", source) for source in sources)
 
 
@@ -170,7 +170,7 @@ def time_range(text: str, now_ms: int | None = None) -> TimeRange:
 def spoken_time(text: str, now_ms: int | None = None) -> str:
     """The time that a question names, in its own words: "What did we decide on Monday?" -> "on Monday"."""
     line = " ".join(text.split())
-    for match in sorted(_SPOKEN.finditer(line.lower()), key=lambda each: -len(each[0])):
+    for match in sorted(_SPOKEN.finditer(line.lower()), key=lambda match: -len(match[0])):
         phrase = line[match.start() : match.end()]
         with contextlib.suppress(CallError):
             time_range(phrase, now_ms)
@@ -178,12 +178,12 @@ def spoken_time(text: str, now_ms: int | None = None) -> str:
     return ""
 
 
-def _period(said: str, today: date) -> Days | None:
-    bare = re.sub(f"^{_LEAD}", "", said)
-    for each in _PERIODS:
-        if match := re.fullmatch(each.pattern, bare):
+def _period(phrase: str, today: date) -> Days | None:
+    bare = re.sub(f"^{_LEAD}", "", phrase)
+    for period in _PERIODS:
+        if match := re.fullmatch(period.pattern, bare):
             try:
-                return each.days(today, match)
+                return period.days(today, match)
             except (ValueError, OverflowError):
                 return None
     return None
@@ -235,16 +235,16 @@ def documents(passages: Iterable[Passage], limit: int = 12_000, each: int = 4_00
     by_note: dict[str, list[Passage]] = {}
     for passage in passages:
         by_note.setdefault(passage.path, []).append(passage)
-    found: list[FoundNote] = []
-    left = limit
-    for path, own in by_note.items():
-        if left <= 0:
+    notes: list[FoundNote] = []
+    room = limit
+    for path, of_note in by_note.items():
+        if room <= 0:
             break
-        ordered = sorted(own, key=lambda each: each.line)
-        content = truncate("\n\n".join(each.text.strip() for each in ordered), min(each, left))
-        left -= len(content)
-        found.append(FoundNote(after + len(found) + 1, own[0].title, path, content))
-    return found
+        ordered = sorted(of_note, key=lambda passage: passage.line)
+        content = truncate("\n\n".join(passage.text.strip() for passage in ordered), min(each, room))
+        room -= len(content)
+        notes.append(FoundNote(after + len(notes) + 1, of_note[0].title, path, content))
+    return notes
 
 
 class SourceNumbers:
@@ -254,21 +254,21 @@ class SourceNumbers:
         self._lock = threading.Lock()
         self._turns: dict[str, dict[str, int]] = {}
 
-    def numbered(self, found: Sequence[FoundNote], call: Entry) -> list[FoundNote]:
+    def numbered(self, notes: Sequence[FoundNote], call: Entry) -> list[FoundNote]:
         """The notes with the numbers they have in the call's turn; outside of any turn they count from 1."""
         turn = str(call.meta.get("turn") or "")
         with self._lock:
-            known = {
+            numbers = {
                 **self._turns.pop(turn, {}),
-                **{each["path"]: each["id"] for each in call.meta.get("sources") or ()},
+                **{source["path"]: source["id"] for source in call.meta.get("sources") or ()},
             }
-            for note in found:
-                known.setdefault(note.path, max(known.values(), default=0) + 1)
+            for note in notes:
+                numbers.setdefault(note.path, max(numbers.values(), default=0) + 1)
             if turn:
-                self._turns[turn] = known
+                self._turns[turn] = numbers
             while len(self._turns) > _MOST_TURNS:
                 del self._turns[next(iter(self._turns))]
-        return [msgspec.structs.replace(each, id=known[each.path]) for each in found]
+        return [msgspec.structs.replace(note, id=numbers[note.path]) for note in notes]
 
 
 _MOST_TURNS = 64
@@ -278,12 +278,12 @@ _MOST_MEANT = 256
 _LEAST_SHARE = 300
 
 
-def local_search(found: Sequence[FoundNote], time_range: str = "") -> str:
+def local_search(notes: Sequence[FoundNote], time_range: str = "") -> str:
     """The whole block; documents cannot end it."""
     quoted = _field(time_range).replace('"', "&quot;")
     attribute = f' timeRange="{quoted}"' if time_range else ""
-    body = "\n\n".join(map(_document, found)) or NONE_FOUND
-    listed = [f"- [[{each.title}]] ({each.path})" for each in found[:_MOST_LISTED]]
+    body = "\n\n".join(map(_document, notes)) or NONE_FOUND
+    listed = [f"- [[{note.title}]] ({note.path})" for note in notes[:_MOST_LISTED]]
     catalog = [escaped(printable_id(line), *_TAGS) for line in listed]
     guidance = "\n".join([CITING, "", _CATALOG, *catalog]) if catalog else CITING
     inner = f"{INSTRUCTION}\n\n{body}\n\n<guidance>\n{guidance}\n</guidance>"
@@ -340,15 +340,15 @@ def local_search_tool(
         if span:
             # The question without the time in it.
             words = re.sub(rf"\b{re.escape(span)}\b", " ", " ".join(query.split()), flags=re.I)
-            found = _of_time(index, words, time_range(span, now), k, limit)
+            notes = _of_time(index, words, time_range(span, now), k, limit)
         else:
-            found = documents(index.search(query, k, earlier=earlier), limit)
-        asked = question(call).strip() if question and call.meta.get("placement") != "context" else ""
-        found = numbers.numbered(found, call)
-        text = local_search(found, span)
+            notes = documents(index.search(query, k, earlier=earlier), limit)
+        user_words = question(call).strip() if question and call.meta.get("placement") != "context" else ""
+        notes = numbers.numbered(notes, call)
+        text = local_search(notes, span)
         # The documents for whoever lists sources.
-        listed = [msgspec.to_builtins(Source(each.id, each.title, each.path)) for each in found]
-        return Output(f"{text}\n\n[User query]:\n\n{asked}" if asked else text, meta={"sources": listed})
+        listed = [msgspec.to_builtins(Source(note.id, note.title, note.path)) for note in notes]
+        return Output(f"{text}\n\n[User query]:\n\n{user_words}" if user_words else text, meta={"sources": listed})
 
     return search
 
@@ -356,27 +356,27 @@ def local_search_tool(
 def _of_time(index: NoteIndex, words: str, within: TimeRange, k: int, limit: int) -> list[FoundNote]:
     """The notes of a time: those that fit the words first, then the others, newest first, each a fair part of it."""
     fitting = documents(index.search(words, k, within.holds), limit) if words.strip(" ?!.,") else []
-    known = {each.path for each in fitting}
+    paths = {note.path for note in fitting}
     others = index.passages(
-        lambda note: note.path not in known and within.holds(note), lambda note: -day_of(note).toordinal()
+        lambda note: note.path not in paths and within.holds(note), lambda note: -day_of(note).toordinal()
     )
-    left = limit - sum(len(each.content) for each in fitting)
-    fair = max(_LEAST_SHARE, left // max(1, len({other.path for other in others})))
-    return [*fitting, *documents(others, left, min(4_000, fair), after=len(fitting))]
+    room = limit - sum(len(note.content) for note in fitting)
+    fair = max(_LEAST_SHARE, room // max(1, len({other.path for other in others})))
+    return [*fitting, *documents(others, room, min(4_000, fair), after=len(fitting))]
 
 
 def sources(entries: Sequence[Entry]) -> list[Source]:
     """What the newest answer rests on: the documents it cites, else all that were found for it."""
     begins = [place for place, entry in enumerate(entries) if entry.kind == "user"]
     turn = entries[begins[-1] :] if begins else entries
-    given = [msgspec.convert(each, Source) for entry in turn for each in entry.meta.get("sources") or ()]
+    named = [msgspec.convert(source, Source) for entry in turn for source in entry.meta.get("sources") or ()]
     answer = "".join(entry.text for entry in turn if entry.kind == "respond")
-    numbers = {int(each.lstrip("^ ")) for group in _CITED_GROUP.findall(answer) for each in group.split(",")}
-    cited = [each for each in given if each.id in numbers]
-    return list({(each.id, each.path): each for each in cited or given}.values())
+    numbers = {int(number.lstrip("^ ")) for group in _CITED_GROUP.findall(answer) for number in group.split(",")}
+    cited = [source for source in named if source.id in numbers]
+    return list({(source.id, source.path): source for source in cited or named}.values())
 
 
-def sources_text(found: Sequence[Source]) -> str:
+def sources_text(cited: Sequence[Source]) -> str:
     """The list behind an answer; empty where nothing was found."""
-    lines = [f"[^{each.id}]: [[{each.title}]] ({each.path})" for each in found]
+    lines = [f"[^{source.id}]: [[{source.title}]] ({source.path})" for source in cited]
     return "\n".join(["#### Sources", "", *lines]) if lines else ""
