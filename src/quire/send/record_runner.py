@@ -93,9 +93,9 @@ def records(
     `consumer` names the `context.config.v1` record to build by; without one, the conversation's own messages are
     searched. Without `tools` the model may read and write records. `system` stands in for SYSTEM.
     """
-    given = record_tools(kept, clock=clock) if tools is None else tools
-    box = Toolbox(*given, offered=False)
-    build = partial(_context, kept, consumer, [_catalog_entry(each.definition()) for each in box], clock)
+    chosen = record_tools(kept, clock=clock) if tools is None else tools
+    box = Toolbox(*chosen, offered=False)
+    build = partial(_context, kept, consumer, [_catalog_entry(tool.definition()) for tool in box], clock)
 
     async def prepare(turn: Turn) -> Sequence[Entry]:
         return await off_loop(build, turn)
@@ -120,41 +120,41 @@ def _catalog_entry(definition: JsonObject) -> JsonObject:
     """A tool as the catalog lists it: its description says what it takes, for a catalog shows no schemas."""
     schema = definition.get("parameters") or {}
     needed = schema.get("required") or ()
-    taken = [name if name in needed else f"{name} (optional)" for name in schema.get("properties") or ()]
+    parameters = [name if name in needed else f"{name} (optional)" for name in schema.get("properties") or ()]
     about = " ".join(str(definition["description"]).split())
-    return {**definition, "description": f"{about} Input: {', '.join(taken)}" if taken else about}
+    return {**definition, "description": f"{about} Input: {', '.join(parameters)}" if parameters else about}
 
 
 def _context(
-    kept: Records, consumer: str, tools: Sequence[JsonObject], clock: Callable[[], int], turn: Turn
+    store: Records, consumer: str, tools: Sequence[JsonObject], clock: Callable[[], int], turn: Turn
 ) -> list[Entry]:
     """The turn's context as a call and its result: in the log, so that every request of the turn shows the same."""
     now, thread = clock(), turn.thread
-    keep_records(kept, thread.store, thread.name, now)
-    trigger = next(iter(_newest_record(kept, _tags(thread.name, turn.user), now)), None)
+    keep_records(store, thread.store, thread.name, now)
+    trigger = next(iter(_newest_record(store, _tags(thread.name, turn.user), now)), None)
     count = counter(split_target(turn.target)[1]).count
     room = thread.room(turn.target) - count(turn.runner.system) - _SPARE
-    wanted = _config(kept, consumer, now)
+    config = _config(store, consumer, now)
     # No more tokens than a request has room for.
-    limits = [most for most in (wanted.formatting.max_tokens, room) if most is not None]
-    formatting = msgspec.structs.replace(wanted.formatting, max_tokens=max(1, min(limits)))
-    builder = Builder(msgspec.structs.replace(wanted, formatting=formatting))
-    shown = catalog(tools) if tools else None
-    asked = None if trigger is not None else turn.user.text
-    built = builder.build(kept, trigger=trigger, request=asked, catalog=shown, now=now)
-    builder.keep(kept, built, now=now)
+    limits = [most for most in (config.formatting.max_tokens, room) if most is not None]
+    formatting = msgspec.structs.replace(config.formatting, max_tokens=max(1, min(limits)))
+    builder = Builder(msgspec.structs.replace(config, formatting=formatting))
+    listed = catalog(tools) if tools else None
+    request = None if trigger is not None else turn.user.text
+    built = builder.build(store, trigger=trigger, request=request, catalog=listed, now=now)
+    builder.keep(store, built, now=now)
     meta: JsonObject = {"placement": "context", "idempotent": True}
-    found = values.call(f"context-{turn.user.seq}", CONTEXT, {"consumer": consumer}, meta=meta)
-    return [found, values.result(found.call_id, None, built.formatted_context)]
+    context_call = values.call(f"context-{turn.user.seq}", CONTEXT, {"consumer": consumer}, meta=meta)
+    return [context_call, values.result(context_call.call_id, None, built.formatted_context)]
 
 
 # Tokens left free for the wrappers of two messages, and for what a provider counts differently.
 _SPARE = 64
 
 
-def _config(kept: Records, consumer: str, now: int) -> Config:
+def _config(store: Records, consumer: str, now: int) -> Config:
     try:
-        return configured(kept, consumer, now=now)
+        return configured(store, consumer, now=now)
     except NotFound:
         return config({"consumer_id": consumer, "sources": _SOURCES})
 
@@ -167,13 +167,13 @@ def keep_records(kept: Records, store: Store, thread: str, now: int | None = Non
     begin = int((store.get_state(thread, STATE) or {}).get("seq", 0))
     new = store.read(thread, after=begin)
     # Without a reply that has not ended: it may be asked for again.
-    asked = [place for place, entry in enumerate(new) if entry.kind == "sent"]
-    entries = new[: asked[-1]] if asked and is_opening(new[asked[-1]]) else new
-    calls = {each.call_id: each for each in [*newest_turn(store, thread), *entries] if each.kind == "call"}
+    begins = [place for place, entry in enumerate(new) if entry.kind == "sent"]
+    entries = new[: begins[-1]] if begins and is_opening(new[begins[-1]]) else new
+    calls = {call.call_id: call for call in [*newest_turn(store, thread), *entries] if call.kind == "call"}
     # That a reply was cut off may be told by nothing but the next request, which has not ended itself.
     spoken = [entry for entry in without_cut(new) if entries and entry.seq <= entries[-1].seq]
-    made = [made for entry in spoken if (made := _draft(entry, calls, thread, now))]
-    created = kept.create_all(each for each in made if not _newest_record(kept, each.tags, now))
+    drafts = [drafts for entry in spoken if (drafts := _draft(entry, calls, thread, now))]
+    created = kept.create_all(draft for draft in drafts if not _newest_record(kept, draft.tags, now))
     if entries:
         store.set_state(thread, STATE, {"seq": entries[-1].seq})
     react(kept, *created, now=now)
@@ -188,10 +188,10 @@ def _draft(entry: Entry, calls: Mapping[str, Entry], thread: str, now: int | Non
     if entry.kind in ("respond", "call") and (entry.kind == "respond" or "reply" in entry.meta):
         fields = parse_reply(reply_text(entry)).fields()
         return draft(fields.pop("schema_name"), **{**fields, "tags": [*fields["tags"], *tags]}, now=now)
-    asked = calls.get(entry.call_id) if entry.kind == "result" else None
-    if asked is None or asked.name == CONTEXT:
+    call = calls.get(entry.call_id) if entry.kind == "result" else None
+    if call is None or call.name == CONTEXT:
         return None
-    context = response_context(asked.name, str(asked.meta.get("requestId") or asked.call_id), entry)
+    context = response_context(call.name, str(call.meta.get("requestId") or call.call_id), entry)
     return draft(RESPONSE, context, tags=tags, now=now)
 
 
@@ -200,8 +200,8 @@ def _tags(thread: str, entry: Entry) -> tuple[str, str]:
     return f"session:{thread}", entry_tag(entry)
 
 
-def _newest_record(kept: Records, tags: Sequence[str], now: int | None) -> list[Record]:
-    return kept.select(Selector(all_tags=tuple(tags[-2:])), newest=1, now=now)
+def _newest_record(store: Records, tags: Sequence[str], now: int | None) -> list[Record]:
+    return store.select(Selector(all_tags=tuple(tags[-2:])), newest=1, now=now)
 
 
 # How the model is talked to: one system message, one message with the context, then replies and results by turns.
@@ -233,33 +233,33 @@ class AgentResponses(msgspec.Struct, frozen=True):
         return Entry("sent", {**body, "meta": {**body.get("meta", {}), "layout": "records"}})
 
     def reader(self, thread: TurnThread, target: str, names: Iterable[str]) -> RereadStream:
-        taken = {entry.call_id for entry in thread.store.read(thread.name) if entry.kind == "call"}
-        return RereadStream(providers.stream(target, names), partial(reply_entries, taken=taken))
+        call_ids = {entry.call_id for entry in thread.store.read(thread.name) if entry.kind == "call"}
+        return RereadStream(providers.stream(target, names), partial(reply_entries, taken=call_ids))
 
 
 def _messages(entries: Sequence[Entry], items: Sequence[JsonObject]) -> tuple[Message, ...]:
     """A turn as messages: what the builder found and the request, then each reply as it came, and its results."""
     user, *rest = entries
     calls = {entry.call_id: entry.name for entry in rest if entry.kind == "call"}
-    said: list[tuple[Literal["user", "assistant"], str | ToolResult]] = []
+    spoken: list[tuple[Literal["user", "assistant"], str | ToolResult]] = []
     context = ""
     for entry in _in_order(rest):
         if entry.kind == "result" and calls.get(entry.call_id) == CONTEXT:
             context = str(entry.body.get("content") or "")
         elif entry.kind == "result":
-            shown = shape(Record(schema_name=RESPONSE, context=response_context(calls[entry.call_id], "", entry)))
-            said += [("user", shown.result)] if shown.result else []
+            projected = shape(Record(schema_name=RESPONSE, context=response_context(calls[entry.call_id], "", entry)))
+            spoken += [("user", projected.result)] if projected.result else []
         elif entry.kind == "note":
-            said.append(("user", entry.text))
+            spoken.append(("user", entry.text))
         elif text := reply_text(entry):
-            said.append(("assistant", text))
+            spoken.append(("assistant", text))
     blocks = [block(item) for item in items]
-    words = user_text([each.text for each in blocks], user.text)
-    own = [*(user.body.get("images") or ()), *(image for each in blocks for image in each.images)]
-    images = [image_part(image) for image in own]
-    said.insert(0, ("user", clean.with_request(context, words)))
+    words = user_text([described.text for described in blocks], user.text)
+    pictures = [*(user.body.get("images") or ()), *(image for described in blocks for image in described.images)]
+    images = [image_part(image) for image in pictures]
+    spoken.insert(0, ("user", clean.with_request(context, words)))
     first, *others = (
-        Message(who, (Text(_joined(text for _, text in lines)),)) for who, lines in groupby(said, itemgetter(0))
+        Message(who, (Text(_joined(text for _, text in lines)),)) for who, lines in groupby(spoken, itemgetter(0))
     )
     return (Message("user", (*images, *first.parts)), *others)
 
@@ -277,8 +277,8 @@ def _joined(lines: Iterable[str | ToolResult]) -> str:
     out: list[str] = []
     for are_results, some in groupby(lines, lambda line: isinstance(line, ToolResult)):
         listed = list(some)
-        results = [each for each in listed if isinstance(each, ToolResult)]
-        out += [clean.results_section(results)] if are_results else [str(each) for each in listed]
+        results = [part for part in listed if isinstance(part, ToolResult)]
+        out += [clean.results_section(results)] if are_results else [str(part) for part in listed]
     return "\n\n".join(out)
 
 
@@ -305,8 +305,13 @@ def reply_entries(entry: Entry, taken: set[str]) -> list[Entry]:
         return [entry]
     answer = [values.respond(reply.message)] if reply.structured and reply.message else []
     calls = [
-        values.call(_free(asked.request_id, taken), asked.tool, asked.input, meta={"requestId": asked.request_id})
-        for asked in reply.tool_requests
+        values.call(
+            _free(wanted_call.request_id, taken),
+            wanted_call.tool,
+            wanted_call.input,
+            meta={"requestId": wanted_call.request_id},
+        )
+        for wanted_call in reply.tool_requests
     ]
     wrong = [
         values.call(_free("malformed", taken), "tool_requests", {}, meta={"malformed": problem, "idempotent": True})
@@ -314,13 +319,13 @@ def reply_entries(entry: Entry, taken: set[str]) -> list[Entry]:
     ]
     first, *others = [*answer, *calls, *wrong] or [values.respond("")]
     begun = Entry(first.kind, {**first.body, "meta": {**first.meta, "reply": entry.text}})
-    return [recordable(each) for each in (begun, *others)]
+    return [recordable(reply_entry) for reply_entry in (begun, *others)]
 
 
 def _broken(text: str) -> list[str]:
     """What is wrong with a reply that was meant to ask for tools and cannot be read."""
-    meant = text.lstrip().startswith(("{", "```")) and RESPONSE_SCHEMA in text and '"tool_requests"' in text
-    return [f"the reply is no valid JSON of {RESPONSE_SCHEMA}; nothing was run. Send all of it again."] * meant
+    is_meant = text.lstrip().startswith(("{", "```")) and RESPONSE_SCHEMA in text and '"tool_requests"' in text
+    return [f"the reply is no valid JSON of {RESPONSE_SCHEMA}; nothing was run. Send all of it again."] * is_meant
 
 
 def _free(id: str, taken: set[str]) -> str:

@@ -62,7 +62,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
             return prompt
         most = len(entries) if self.window is None else min(self.window, len(entries))
         # The largest window that fits, if any does: more events never make a shorter text.
-        fitting = bisect_left(range(most), True, key=lambda shown: tokens(self._prompt(entries, shown + 1)) > room)
+        fitting = bisect_left(range(most), True, key=lambda place: tokens(self._prompt(entries, place + 1)) > room)
         prompt = self._prompt(entries, fitting)
         while (over := tokens(prompt) - room) > 0:
             entries = with_shorter_result(entries, over, room)
@@ -102,16 +102,16 @@ _SHORTEST = 400
 
 def prompt_sections(entries: Sequence[Entry], window: int | None, delimiter: Delimiter) -> list[str]:
     """System prompt, tools, protocol, HISTORY and CURRENT as they are asked for now; empty ones are absent."""
-    kept = [_with_context(entry) for entry in without_cut(entries, asking=True)]
-    system = [entry.text for entry in kept if entry.kind == "system"]
-    known = [tool for entry in kept if entry.kind == "tools" for tool in entry.tools]
-    tools = functions_of(known)
+    recent = [_with_context(entry) for entry in without_cut(entries, asking=True)]
+    system = [entry.text for entry in recent if entry.kind == "system"]
+    offered = [tool for entry in recent if entry.kind == "tools" for tool in entry.tools]
+    tools = functions_of(offered)
     catalog = clean.render(clean.project(tools=tools)) if tools else ""
-    shown = replay.project(kept, window, delimiter)
-    sections = [*system, catalog, GUIDANCE.format(d=delimiter), replay.render(shown)]
-    if not shown.current:
+    projected = replay.project(recent, window, delimiter)
+    sections = [*system, catalog, GUIDANCE.format(d=delimiter), replay.render(projected)]
+    if not projected.current:
         # A cycle that has not begun is no CURRENT: the user's message alone is continued.
-        newest = [entry for entry in kept if entry.kind == "user"][-1]
+        newest = [entry for entry in recent if entry.kind == "user"][-1]
         sections.append(replay.render_event(replay.User(newest.text), delimiter))
     return [section for section in sections if section]
 
@@ -156,11 +156,11 @@ class CompletionStream:
         """Nothing: marks are not for readers, and where they begin is known only behind them."""
         return []
 
-    def _finish(self, done: list[protocol.ProtocolDelta]) -> list[Entry]:
-        self.open = self.open[len(done) :]
-        made = [entry for event in protocol.merge(done) for entry in self._read(event)]
-        self.entries += made
-        return made
+    def _finish(self, deltas: list[protocol.ProtocolDelta]) -> list[Entry]:
+        self.open = self.open[len(deltas) :]
+        entries = [entry for event in protocol.merge(deltas) for entry in self._read(event)]
+        self.entries += entries
+        return entries
 
     @property
     def usage(self) -> Usage:
@@ -168,7 +168,7 @@ class CompletionStream:
 
     def partial(self) -> Partial:
         """Everything received so far."""
-        unfinished = tuple({"kind": each.kind, "text": each.text} for each in protocol.merge(self.open))
+        unfinished = tuple({"kind": delta.kind, "text": delta.text} for delta in protocol.merge(self.open))
         return Partial(tuple(self.entries), unfinished, self.usage, self.stop, self.id, self.model)
 
     def reply(self) -> Reply:
@@ -190,8 +190,8 @@ class EventReader:
     def __call__(self, event: protocol.ProtocolEvent) -> list[Entry]:
         """A call that is not the protocol's JSON keeps the model's words, and what is wrong as its answer."""
         if event.kind != "call":
-            made, text = {"think": think, "respond": respond}.get(event.kind, self._others), event.text.strip()
-            return [made(text)] if made and text else []
+            make, text = {"think": think, "respond": respond}.get(event.kind, self._others), event.text.strip()
+            return [make(text)] if make and text else []
         self._calls += 1
         id = f"call-{self._calls}"
         try:
@@ -243,12 +243,12 @@ class TextTools(msgspec.Struct, frozen=True, kw_only=True):
             raise CallError(
                 f"{target} takes tools itself", hint="Tools in words are for OpenAI-compatible chat servers."
             )
-        made = MESSAGES.request(thread, target, options)
-        body = {key: value for key, value in made.body.items() if key not in _NATIVE}
-        body["messages"] = told_messages(made.body["messages"], self.delimiter)
+        request = MESSAGES.request(thread, target, options)
+        body = {key: value for key, value in request.body.items() if key not in _NATIVE}
+        body["messages"] = told_messages(request.body["messages"], self.delimiter)
         # What only others may say ends the reply: the model would go on and invent it.
         body.setdefault("stop", [f"\n{self.delimiter}{kind}:" for kind in ("user", "result")])
-        return msgspec.structs.replace(made, body=body, lines=lined(body, made.provider))
+        return msgspec.structs.replace(request, body=body, lines=lined(body, request.provider))
 
     def sent(self, thread: TurnThread, request: Request, reply: Reply | None = None) -> Entry:
         return thread.sent_entry(request, reply)
@@ -275,14 +275,14 @@ def _message_in_words(message: JsonObject, delimiter: Delimiter) -> JsonObject:
     content = message.get("content")
     if isinstance(content, list):
         content = "\n".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
-    said = content if isinstance(content, str) else ""
+    text = content if isinstance(content, str) else ""
     if message["role"] == "tool":
-        return {"role": "user", "content": f"{delimiter}result: {marks(delimiter).guard(said)}"}
+        return {"role": "user", "content": f"{delimiter}result: {marks(delimiter).guard(text)}"}
     calls = message.get("tool_calls")
     if message["role"] != "assistant" or not calls:
         return message
-    lines = [render_event(Respond(said), delimiter)] if said.strip() else []
-    lines += [f"{delimiter}call: {_call(each['function'])}" for each in calls]
+    lines = [render_event(Respond(text), delimiter)] if text.strip() else []
+    lines += [f"{delimiter}call: {_call(call['function'])}" for call in calls]
     return {"role": "assistant", "content": "\n\n".join(lines)}
 
 
@@ -303,9 +303,9 @@ class RereadStream:
 
     def feed(self, event: Any) -> list[Entry]:
         """Take one event; the entries that it finished."""
-        made = [entry for each in self._inner.feed(event) for entry in self._read(each)]
-        self.entries += made
-        return made
+        entries = [entry for inner in self._inner.feed(event) for entry in self._read(inner)]
+        self.entries += entries
+        return entries
 
     def live(self) -> list[BlockDelta]:
         """Nothing: how a text is to be read is known only behind it."""
@@ -313,13 +313,13 @@ class RereadStream:
 
     def partial(self) -> Partial:
         """Everything received so far."""
-        found: Partial = self._inner.partial()
-        return msgspec.structs.replace(found, entries=tuple(self.entries))
+        partial: Partial = self._inner.partial()
+        return msgspec.structs.replace(partial, entries=tuple(self.entries))
 
     def reply(self) -> Reply:
         """The whole reply, once its end has come."""
-        found: Reply = self._inner.reply()
-        return msgspec.structs.replace(found, entries=tuple(self.entries))
+        reply: Reply = self._inner.reply()
+        return msgspec.structs.replace(reply, entries=tuple(self.entries))
 
     @property
     def usage(self) -> Usage:

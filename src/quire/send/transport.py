@@ -45,8 +45,8 @@ async def close(transport: Transport) -> None:
 def served(transport: Transport, request: Request) -> Served | None:
     """What an explicit cache did for a request that was answered, where the transport keeps such caches."""
     lookup = getattr(transport, "served", None)
-    found: Served | None = lookup(request) if lookup is not None else None
-    return found
+    entry: Served | None = lookup(request) if lookup is not None else None
+    return entry
 
 
 # Where each provider is reached, and what its key is called; the environment is given, never read here.
@@ -94,10 +94,10 @@ _PAGE = re.compile(r"\s*<(!doctype|html|head|body|\?xml)", re.IGNORECASE)
 _TITLE = re.compile(r"<title[^>]*>([^<]+)", re.IGNORECASE)
 
 
-def refusal(provider: str, status: int, said: Json, headers: Mapping[str, str] | None = None) -> ProviderError:
+def refusal(provider: str, status: int, answer: Json, headers: Mapping[str, str] | None = None) -> ProviderError:
     """The error of an HTTP status; `said` is the reply's body, as JSON or text."""
-    message = message_of(said) or "no message"
-    final = any(word in f"{message} {said}".lower() for word in _FINAL)
+    message = message_of(answer) or "no message"
+    final = any(word in f"{message} {answer}".lower() for word in _FINAL)
     return ProviderError(
         f"{provider} answered {status}: {message}",
         status=status,
@@ -109,10 +109,10 @@ def refusal(provider: str, status: int, said: Json, headers: Mapping[str, str] |
 
 def unreachable(provider: str, base_url: str, error: BaseException) -> ProviderError:
     """The error of a connection that was not made, or broke."""
-    what = str(error) or type(error).__name__
+    reason = str(error) or type(error).__name__
     base_url = without_password(base_url)
     return ProviderError(
-        f"the connection to {provider} failed: {what}",
+        f"the connection to {provider} failed: {reason}",
         retryable=True,
         hint=f"Check that {base_url} can be reached." if base_url else "Check the network.",
     )
@@ -129,18 +129,18 @@ _WINDOWS = (
 
 def named_window(error: ProviderError) -> tuple[int, int] | None:
     """The window that a refusal names, and the tokens it counted: "5000 tokens > 4096 maximum" -> (4096, 5000)."""
-    found = next((match for pattern in _WINDOWS if (match := pattern.search(str(error)))), None)
-    if error.status not in (400, 413) or found is None:
+    match = next(filter(None, (pattern.search(str(error)) for pattern in _WINDOWS)), None)
+    if error.status not in (400, 413) or match is None:
         return None
-    window, *others = (int(each.replace(",", "")) for each in (found[1], *_NUMBER.findall(str(error))))
+    window, *others = (int(number.replace(",", "")) for number in (match[1], *_NUMBER.findall(str(error))))
     return window, max([window, *(other for other in others if other < 100 * window)])
 
 
 def without_password(url: str) -> str:
     """An address that can be shown: https://me:secret@host/v1 -> https://host/v1."""
-    scheme, found, rest = url.partition("://")
+    scheme, separator, rest = url.partition("://")
     host, slash, path = rest.partition("/")
-    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}" if found else url
+    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}" if separator else url
 
 
 def timed_out(provider: str, timeout_s: float) -> ProviderError:
@@ -157,24 +157,24 @@ def too_deep(provider: str) -> ProviderError:
     )
 
 
-def message_of(said: Json) -> str:
+def message_of(answer: Json) -> str:
     """The sentence in an error body: {"error": {"message": …}}, {"message": …}, [{…}] or text."""
-    if isinstance(said, list):
-        said = said[0] if said else None
-    if isinstance(said, dict):
-        inner = said.get("error")
+    if isinstance(answer, list):
+        answer = answer[0] if answer else None
+    if isinstance(answer, dict):
+        inner = answer.get("error")
         if isinstance(inner, dict | str):
             return message_of(inner)
-        said = said.get("message") or said.get("Message") or said.get("detail")
-    return _one_line(str(said or ""))
+        answer = answer.get("message") or answer.get("Message") or answer.get("detail")
+    return _one_line(str(answer or ""))
 
 
-def _one_line(said: str) -> str:
+def _one_line(text: str) -> str:
     """Words without line breaks, cut where long; of a web page, its title."""
-    if _PAGE.match(said):
-        title = _TITLE.search(said)
-        said = f"a web page ({html.unescape(title[1])})" if title else "a web page"
-    words = " ".join(said.split())
+    if _PAGE.match(text):
+        title = _TITLE.search(text)
+        text = f"a web page ({html.unescape(title[1])})" if title else "a web page"
+    words = " ".join(text.split())
     return words if len(words) <= _LONGEST else words[:_LONGEST] + "…"
 
 
@@ -363,12 +363,12 @@ class Http:
             "headers": {"content-type": "application/json", **call.sent_headers(self.api_key), **request.headers},
         }
 
-    def _check(self, provider: str, status: int, said: bytes, headers: Any) -> None:
+    def _check(self, provider: str, status: int, answer: bytes, headers: Any) -> None:
         if status >= 400:
             try:
-                value = json.loads(said)
+                value = json.loads(answer)
             except ValueError:
-                value = said.decode(errors="replace")
+                value = answer.decode(errors="replace")
             raise refusal(provider, status, value, dict(headers))
 
     def _failed(self, provider: str, error: httpx.HTTPError) -> ProviderError:
@@ -442,10 +442,10 @@ def told_window(base_url: str, model: str, api_key: str = "", timeout_s: float =
     return 0
 
 
-def _window(said: bytes, model: str) -> int:
+def _window(data: bytes, model: str) -> int:
     try:
-        answer = msgspec.json.decode(said, type=_Told)
+        answer = msgspec.json.decode(data, type=_Told)
     except (msgspec.DecodeError, RecursionError):
         return 0
-    found = (each.window(model) for each in (*answer.data, *answer.models))
-    return answer.default_generation_settings.n_ctx or next(filter(None, found), 0)
+    windows = (listed.window(model) for listed in (*answer.data, *answer.models))
+    return answer.default_generation_settings.n_ctx or next(filter(None, windows), 0)
