@@ -49,14 +49,14 @@ __all__ = [
 ]  # fmt: skip
 
 
-def issue(seen: ServerMemory, body: JsonObject, provider: str, reply: Json) -> None:
+def issue(memory: ServerMemory, body: JsonObject, provider: str, reply: Json) -> None:
     """Record what `reply` (the provider's JSON) gave out in answer to `body`."""
-    wire_of(provider).rules.issued(seen, body, obj(reply))
+    wire_of(provider).rules.issued(memory, body, obj(reply))
 
 
-def observe(seen: ServerMemory, body: JsonObject, provider: str) -> None:
+def observe(memory: ServerMemory, body: JsonObject, provider: str) -> None:
     """Record what a request carries, as given out where it stands; for logs of requests without their replies."""
-    wire_of(provider).rules.observed(seen, body)
+    wire_of(provider).rules.observed(memory, body)
 
 
 def validate(
@@ -170,20 +170,20 @@ class GrowingCheck:
                 self._turns, self._names = [], []
             self._begin(() if self._shape_only else wire.rules.along)
             self._ground, self._around, changed = ground, None, []
-        known = len(self._turns)
+        count_before = len(self._turns)
         self._messages, self._lines = messages, lines
-        for place in (*changed, *range(known, len(messages))):
+        for place in (*changed, *range(count_before, len(messages))):
             self._look(check, wire, place)
         self._before = {}
-        for turn in self._turns[known:]:
+        for turn in self._turns[count_before:]:
             if turn.raw or wire.rules.bare_texts:
-                self._settled += (each for sequel in self._sequels for each in sequel.take(check, turn))
+                self._settled += (finding for sequel in self._sequels for finding in sequel.take(check, turn))
         check = self._whole(check, wire, around)
         yield from self._head_findings
-        yield from (each for place in sorted(self._wrong) for each in self._wrong[place])
+        yield from (finding for place in sorted(self._wrong) for finding in self._wrong[place])
         yield from self._settled
         if not self._shape_only:
-            yield from (each for sequel in self._sequels for each in sequel.end(check))
+            yield from (finding for sequel in self._sequels for finding in sequel.end(check))
             yield from wire.rules.end(check)
 
     def _stands(self, changed: list[int], messages: Sequence[Json], lines: Sequence[bytes]) -> bool:
@@ -244,9 +244,9 @@ def _named(ground: object) -> str:
 _Held = TypeVar("_Held")
 
 
-def _put(places: dict[int, list[_Held]], place: int, held: list[_Held]) -> None:
-    if held:
-        places[place] = held
+def _put(places: dict[int, list[_Held]], place: int, items: list[_Held]) -> None:
+    if items:
+        places[place] = items
     elif places:
         places.pop(place, None)
 
@@ -278,17 +278,17 @@ def _check(
     request: Request | Json,
     provider: str | None,
     model: str | None,
-    seen: ServerMemory | None,
+    memory: ServerMemory | None,
     headers: Mapping[str, str] | None,
 ) -> Check:
     """What is to be checked; who it is for is told by the caller, the Request, or the body's shape."""
     if isinstance(request, Request):
-        given = request.headers if headers is None else headers
-        return make_check(request.body, provider or request.provider, model or request.model, seen, given)
-    whose = provider or detect(request)
-    if whose is None:
+        sent_headers = request.headers if headers is None else headers
+        return make_check(request.body, provider or request.provider, model or request.model, memory, sent_headers)
+    provider_name = provider or detect(request)
+    if provider_name is None:
         raise CallError("cannot tell whose request this is", hint="Name the provider.")
-    return make_check(request, whose, model, seen, headers)
+    return make_check(request, provider_name, model, memory, headers)
 
 
 def _encoded(value: Json, path: str) -> tuple[int, list[Finding]]:
@@ -359,9 +359,9 @@ def _name(check: Check) -> Iterator[Finding]:
     yield found("B.model", "$.model", name=info.model, provider=info.provider, fix=fix)
 
 
-def _effort(check: Check, given: Iterable[tuple[str, Json]]) -> Iterator[Finding]:
+def _effort(check: Check, levels_at: Iterable[tuple[str, Json]]) -> Iterator[Finding]:
     levels = check.info.features.effort
-    for path, level in given:
+    for path, level in levels_at:
         if levels and isinstance(level, str) and level not in levels:
             yield found("B.effort", path, level=level, levels=", ".join(levels))
 
@@ -410,7 +410,7 @@ def _held(block: JsonObject) -> str:
     """Audio or video, where a block says that it holds it in place of what its type says."""
     inner = [block, *(value for value in block.values() if isinstance(value, dict))]
     texts = [text(value)[:80] for part in inner for value in part.values() if isinstance(value, str)]
-    return next((match[1] for each in texts if (match := _HELD.fullmatch(each))), "")
+    return next((match[1] for words in texts if (match := _HELD.fullmatch(words))), "")
 
 
 def _enclosed(check: Check, turn: TurnMessage) -> Iterator[tuple[str, str, JsonObject]]:
@@ -420,14 +420,14 @@ def _enclosed(check: Check, turn: TurnMessage) -> Iterator[tuple[str, str, JsonO
     while waiting:
         path, value = waiting.pop()
         if isinstance(value, list | tuple):
-            waiting += [(f"{path}[{index}]", each) for index, each in enumerate(value) if isinstance(each, dict | list)]
+            waiting += [(f"{path}[{index}]", item) for index, item in enumerate(value) if isinstance(item, dict | list)]
         if not isinstance(value, dict):
             continue
         if kind := _BY_TYPE.get(text(value.get("type"))):
             yield path, kind, value
             continue
-        if held := rules.media(value):
-            yield path, held, value
+        if media := rules.media(value):
+            yield path, media, value
             continue
         for name, inner in value.items():
             if name in rules.media_fields and isinstance(inner, dict):
@@ -439,13 +439,13 @@ def _enclosed(check: Check, turn: TurnMessage) -> Iterator[tuple[str, str, JsonO
 def _fields(check: Check) -> Iterator[Finding]:
     """Fields of the body that its format does not have: a slip of the pen is refused, a new field may be one."""
     wire = check.info.wire
-    known = {*data("shapes")[wire]["body"], *data("rules")["fields"].get(wire, ()), *data("rules")["fields"]["sdk"]}
-    known |= {snake(name) for name in known} if grammar_of(wire).snake else set()
+    names = {*data("shapes")[wire]["body"], *data("rules")["fields"].get(wire, ()), *data("rules")["fields"]["sdk"]}
+    names |= {snake(name) for name in names} if grammar_of(wire).snake else set()
     for name in check.body:
         # A body that may hold nothing else was refused already.
-        if name in known or check.body[name] is None or "$closed" in data("shapes")[wire]["body"]:
+        if name in names or check.body[name] is None or "$closed" in data("shapes")[wire]["body"]:
             continue
-        near = nearest(str(name), known)
+        near = nearest(str(name), names)
         unknown = [
             found("B.field", at("$", str(name)), name=name, fix=f"Did you mean {near}?" if near else "Leave it out.")
         ]
@@ -464,6 +464,6 @@ def _is_slip_of_any(name: str) -> bool:
     return bool(near) and _is_slip(name, str(near))
 
 
-def _is_slip(name: str, meant: str) -> bool:
+def _is_slip(name: str, right: str) -> bool:
     """Whether one letter or two make the difference: max_token, max_tokens."""
-    return abs(len(name) - len(meant)) <= 2 and sum(a != b for a, b in zip(name, meant, strict=False)) <= 2
+    return abs(len(name) - len(right)) <= 2 and sum(a != b for a, b in zip(name, right, strict=False)) <= 2

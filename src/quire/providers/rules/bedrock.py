@@ -78,8 +78,8 @@ def blank_blocks(blocks: Iterable[TurnBlock]) -> Iterator[Finding]:
 def empty_errors(turn: TurnMessage) -> Iterator[Finding]:
     """Row 36."""
     for block in turn.of("tool_result"):
-        told = (each.get("text") for _, each in objects_at(block.raw.get("content"), ""))
-        if block.raw.get("is_error") and all(isinstance(words, str) and not words.strip() for words in told):
+        texts = (part.get("text") for _, part in objects_at(block.raw.get("content"), ""))
+        if block.raw.get("is_error") and all(isinstance(words, str) and not words.strip() for words in texts):
             yield found("B2.36", block.path)
 
 
@@ -203,8 +203,8 @@ def _end(check: Check) -> Iterator[Finding]:
         yield from thinking(check)
 
 
-def _issued(seen: ServerMemory, body: JsonObject, reply: JsonObject) -> None:
-    remember_reply(seen, body, obj(obj(reply.get("output")).get("message")).get("content"), "bedrock")
+def _issued(memory: ServerMemory, body: JsonObject, reply: JsonObject) -> None:
+    remember_reply(memory, body, obj(obj(reply.get("output")).get("message")).get("content"), "bedrock")
 
 
 RULES = WireRules(
@@ -219,6 +219,6 @@ RULES = WireRules(
     media_fields=MEDIA,
     placed=placed,
     issued=_issued,
-    observed=lambda seen, body: remember(seen, conversation(body, "bedrock")),
+    observed=lambda memory, body: remember(memory, conversation(body, "bedrock")),
     unchecked=unverified,
 )

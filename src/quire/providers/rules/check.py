@@ -209,7 +209,7 @@ class Check(msgspec.Struct, frozen=True):
 
 
 def make_check(
-    body: JsonObject, provider: str, model: str | None, seen: ServerMemory | None, headers: Mapping[str, str] | None
+    body: JsonObject, provider: str, model: str | None, memory: ServerMemory | None, headers: Mapping[str, str] | None
 ) -> Check:
     """Put together what `validate` was given; the model may also be named in the body."""
     name = model or _text(body.get("model")) or _text(body.get("modelId"))
@@ -220,7 +220,7 @@ def make_check(
         info=msgspec.structs.replace(info, wire=wire_of(provider, body).name),
         betas=_betas(body, sent),
         version=(sent or {}).get("anthropic-version", ""),
-        seen=seen,
+        seen=memory,
         via_bedrock=info.features.on_bedrock or bool(_BEDROCK_ID.match(name)),
     )
 
@@ -228,12 +228,12 @@ def make_check(
 _BEDROCK_ID = re.compile(r"^([a-z-]+\.)?anthropic\.")
 
 
-def _headers(body: JsonObject, given: Mapping[str, str] | None) -> dict[str, str] | None:
+def _headers(body: JsonObject, headers: Mapping[str, str] | None) -> dict[str, str] | None:
     """Header names in lower case; the SDKs also take them inside the call, as `extra_headers`."""
     extra = body.get("extra_headers")
-    if given is None and not isinstance(extra, dict):
+    if headers is None and not isinstance(extra, dict):
         return None
-    both = {**(given or {}), **(extra if isinstance(extra, dict) else {})}
+    both = {**(headers or {}), **(extra if isinstance(extra, dict) else {})}
     return {str(name).lower(): str(value) for name, value in both.items()}
 
 
@@ -333,12 +333,12 @@ def errors(findings: Iterable[Finding]) -> list[Finding]:
     return [finding for finding in findings if finding.severity == "error"]
 
 
-def found(row: str, path: str, **seen: Json) -> Finding:
-    """A finding of a row of the table; `seen` fills in its texts. {where} is the place as providers write it."""
+def found(row: str, path: str, **details: Json) -> Finding:
+    """A finding of a row of the table; `details` fill in its texts. {where} is the place as providers write it."""
     facts = data("rules")["rows"][row]
     # {n} is the message, {m} the block: the first two indexes of the path.
     n, m, *_ = [*re.findall(r"\[(\d+)\]", path), "0", "0"]
-    values = {"where": where(path), "n": n, "m": m, **seen}
+    values = {"where": where(path), "n": n, "m": m, **details}
     error, fix = (facts[name].format_map(values) for name in ("error", "fix"))
     return Finding(row, path, error, fix, facts["status"], facts.get("severity", "error"))
 

@@ -153,15 +153,15 @@ def size(check: Check) -> Iterator[Finding]:
 
 def sampling(check: Check) -> Iterator[Finding]:
     """Sampling parameters are refused by newer models and by the newest API version."""
-    gone = check.version >= data("rules")["versions"]["anthropic_no_sampling"]
-    if not (gone or (check.model_named and not check.info.features.sampling)):
+    refused = check.version >= data("rules")["versions"]["anthropic_no_sampling"]
+    if not (refused or (check.model_named and not check.info.features.sampling)):
         return
     for name, usual in (("temperature", 1), ("top_p", 1), ("top_k", None)):
         value = check.body.get(name)
         if value is not None:
-            given = [found("B.sampling", f"$.{name}", name=name)]
+            findings = [found("B.sampling", f"$.{name}", name=name)]
             # Whether the usual value is refused too is not established.
-            yield from advice(given) if value == usual else given
+            yield from advice(findings) if value == usual else findings
 
 
 def prewarm(check: Check) -> Iterator[Finding]:
@@ -247,11 +247,11 @@ class Compaction(Sequel):
 
     def take(self, check: Check, turn: TurnMessage) -> Iterator[Finding]:
         # A block with null content is a compaction that failed; the server passes over it.
-        held = [block for block in turn.of("compaction") if block.raw.get("content") is not None]
+        compactions = [block for block in turn.of("compaction") if block.raw.get("content") is not None]
         edits = objects_at(obj(check.body.get("context_management")).get("edits"), "")
-        if not held or any(edit.get("type") == _THRESHOLD for _, edit in edits):
+        if not compactions or any(edit.get("type") == _THRESHOLD for _, edit in edits):
             return
-        for block in held:
+        for block in compactions:
             if self._held:
                 problem = "more than one compaction block with content"
                 yield _row19(block.path, "ambiguous", problem, "Send only the last one.")
@@ -267,16 +267,16 @@ class Compaction(Sequel):
             yield from _request(check)
 
 
-def _verbatim(seen: ServerMemory | None, block: TurnBlock) -> Iterator[Finding]:
+def _verbatim(memory: ServerMemory | None, block: TurnBlock) -> Iterator[Finding]:
     signature = text(block.raw.get("signature"))
     if block.raw.get("content") == "":
         fix = "Send the block as it came."
         yield _row19(block.path, "content_mismatch", "empty content is not allowed", fix, code="compaction")
-    elif seen is not None and signature in seen.sealed:
-        if seen.sealed[signature] != fingerprint(block.raw):
+    elif memory is not None and signature in memory.sealed:
+        if memory.sealed[signature] != fingerprint(block.raw):
             problem = "the block's content differs from the text its signature recorded"
             yield _row19(block.path, "content_mismatch", problem, "Send it as it came.", code="compaction")
-    elif seen is not None and seen.complete:
+    elif memory is not None and memory.complete:
         problem = "the block's signature does not verify"
         yield _row19(block.path, "signature_invalid", problem, "Send it as it came.", code="compaction")
 
@@ -293,8 +293,8 @@ def _request(check: Check) -> Iterator[Finding]:
         yield _row19(path, "incomplete_turn", problem, fix, code="compaction")
 
 
-def _row19(path: str, what: str, problem: str, fix: str, *, code: str = "compaction_block") -> Finding:
-    return found("B2.19", path, code=f"{code}_{what}", problem=problem, fix=fix)
+def _row19(path: str, fault: str, problem: str, fix: str, *, code: str = "compaction_block") -> Finding:
+    return found("B2.19", path, code=f"{code}_{fault}", problem=problem, fix=fix)
 
 
 def unverified(check: Check) -> Iterator[Unchecked]:
@@ -339,12 +339,12 @@ def _end(check: Check) -> Iterator[Finding]:
     yield from size(check)
 
 
-def _issued(seen: ServerMemory, body: JsonObject, reply: JsonObject) -> None:
+def _issued(memory: ServerMemory, body: JsonObject, reply: JsonObject) -> None:
     content = [block for _, block in objects_at(reply.get("content"), "")]
-    remember_reply(seen, body, content, "anthropic")
+    remember_reply(memory, body, content, "anthropic")
     for block in content:
         if block.get("type") == "compaction" and text(block.get("signature")):
-            seen.sealed.setdefault(block["signature"], fingerprint(block))
+            memory.sealed.setdefault(block["signature"], fingerprint(block))
 
 
 def _unchecked(check: Check) -> Iterator[Unchecked]:
@@ -366,6 +366,6 @@ RULES = WireRules(
     end=_end,
     marks=marks_of,
     issued=_issued,
-    observed=lambda seen, body: remember(seen, conversation(body, "anthropic")),
+    observed=lambda memory, body: remember(memory, conversation(body, "anthropic")),
     unchecked=_unchecked,
 )

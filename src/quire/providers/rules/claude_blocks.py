@@ -70,40 +70,41 @@ def _in_front(talk: Conversation) -> Iterator[Finding]:
         yield found("B2.12b", called.path)
 
 
-def _against(check: Check, seen: ServerMemory, talk: Conversation) -> Iterator[Finding]:
+def _against(check: Check, memory: ServerMemory, talk: Conversation) -> Iterator[Finding]:
     latest = next((turn.index for turn in reversed(talk.messages) if turn.role == "assistant"), None)
     sent = list(signed(talk))
     modified = False
     for thought in sent:
-        issued = seen.signed.get(thought.key)
+        issued = memory.signed.get(thought.key)
         if issued is None:
-            if seen.complete:
+            if memory.complete:
                 yield found("B2.12", thought.block.path)
         elif issued.content != thought.content:
             modified = modified or thought.message == latest
             yield found("B2.10" if thought.message == latest else "B2.12", thought.block.path)
-        elif issued.prefix != thought.prefix and _is_bound(check, seen):
+        elif issued.prefix != thought.prefix and _is_bound(check, memory):
             yield found("B2.11", thought.block.path)
     if not modified and latest is not None:
-        yield from _incomplete(seen, talk.messages[latest], [each.key for each in sent if each.message == latest])
+        keys = [thought.key for thought in sent if thought.message == latest]
+        yield from _incomplete(memory, talk.messages[latest], keys)
 
 
-def _incomplete(seen: ServerMemory, message: TurnMessage, keys: list[str]) -> Iterator[Finding]:
+def _incomplete(memory: ServerMemory, message: TurnMessage, keys: list[str]) -> Iterator[Finding]:
     """Row 10 for blocks of the latest message that were taken out or moved; all or none must be there."""
-    replies = dict.fromkeys(seen.signed[key].reply for key in keys if key in seen.signed)
+    replies = dict.fromkeys(memory.signed[key].reply for key in keys if key in memory.signed)
     expected = [key for reply in replies for key in reply]
-    if expected and all(key in seen.signed for key in keys) and keys != expected:
+    if expected and all(key in memory.signed for key in keys) and keys != expected:
         yield found("B2.10", message.path)
 
 
-def _is_bound(check: Check, seen: ServerMemory) -> bool:
+def _is_bound(check: Check, memory: ServerMemory) -> bool:
     """Whether a changed prefix is an error: by model, by account, and unless the request says drop_block."""
     binding = obj(obj(check.body.get("thinking")).get("block_binding"))
-    asked = binding.get("prefix_mismatch_behavior")
-    if asked == "drop_block":
+    behavior = binding.get("prefix_mismatch_behavior")
+    if behavior == "drop_block":
         return False
     bound = check.info.features.thinking_bound
-    return bound == "always" or (bound == "by-account" and (seen.enforce or asked is not None))
+    return bound == "always" or (bound == "by-account" and (memory.enforce or behavior is not None))
 
 
 def signed(talk: Conversation) -> Iterator[Signed]:
@@ -126,21 +127,21 @@ def signed(talk: Conversation) -> Iterator[Signed]:
                 yield Signed(signature, block, message.index, before, content)
 
 
-def remember(seen: ServerMemory, talk: Conversation, *, since: int = 0) -> None:
+def remember(memory: ServerMemory, talk: Conversation, *, since: int = 0) -> None:
     """Record the thinking blocks of a conversation's messages from `since` on as given out there."""
-    given = (each for each in signed(talk) if each.message >= since)
-    for _, run in groupby(given, key=lambda each: each.message):
+    thoughts = (block for block in signed(talk) if block.message >= since)
+    for _, run in groupby(thoughts, key=lambda block: block.message):
         blocks = list(run)
         reply = tuple(block.key for block in blocks)
         for thought in blocks:
-            seen.sign(thought.key, Issued(thought.prefix, thought.content, reply))
+            memory.sign(thought.key, Issued(thought.prefix, thought.content, reply))
 
 
-def remember_reply(seen: ServerMemory, body: JsonObject, content: Json, wire: str) -> None:
+def remember_reply(memory: ServerMemory, body: JsonObject, content: Json, wire: str) -> None:
     """Record the thinking blocks of a reply to a body."""
-    messages = [each for _, each in objects_at(body.get("messages"), "")]
+    messages = [message for _, message in objects_at(body.get("messages"), "")]
     whole = {**body, "messages": [*messages, {"role": "assistant", "content": content}]}
-    remember(seen, conversation(whole, wire), since=len(messages))
+    remember(memory, conversation(whole, wire), since=len(messages))
 
 
 # Claude's cache marks: how many, in which order, on what (rows 6 to 8 and the caching guide's own rules).
@@ -243,18 +244,17 @@ def _top_level(check: Check, explicit: list[Mark], ttl: str) -> Iterator[Finding
         yield found("A3.top-level", "$.cache_control", problem=problem, fix="Mark the last block instead.")
         return
     target = _target(check.talk)
-    held = obj(target.raw.get("cache_control")) if target else {}
-    if held and ttl_of(held) != ttl:
-        yield found("B2.8", "$.cache_control", top=ttl, block=ttl_of(held))
-    elif not held and len(explicit) >= check.info.cache.max_breakpoints > 0:
+    mark = obj(target.raw.get("cache_control")) if target else {}
+    if mark and ttl_of(mark) != ttl:
+        yield found("B2.8", "$.cache_control", top=ttl, block=ttl_of(mark))
+    elif not mark and len(explicit) >= check.info.cache.max_breakpoints > 0:
         problem = f"A maximum of {len(explicit)} blocks with cache_control may be provided. Found {len(explicit) + 1}."
         fix = "Take one explicit mark off: the top-level one needs a place."
         yield found("A3.top-level", "$.cache_control", problem=problem, fix=fix)
-    elif not held and target:
+    elif not mark and target:
         # Only a finding of its own: marks among themselves are looked at by `out_of_order`.
-        yield from (
-            each for each in out_of_order([*explicit, Mark("$.cache_control", ttl)]) if each.path == "$.cache_control"
-        )
+        findings = out_of_order([*explicit, Mark("$.cache_control", ttl)])
+        yield from (finding for finding in findings if finding.path == "$.cache_control")
 
 
 def _target(talk: Conversation) -> TurnBlock | None:

@@ -186,22 +186,22 @@ def speakers(turn: TurnMessage) -> Iterator[Finding]:
 # Tool names, in definitions and in calls (row 17), and Anthropic's demand that they differ.
 
 
-def names(given: Iterable[tuple[str, Json]]) -> Iterator[Finding]:
+def names(names_at: Iterable[tuple[str, Json]]) -> Iterator[Finding]:
     """Row 17 over (path, name); what is no string has the wrong shape and is not looked at here."""
     pattern = limit("tool_name")
-    for path, name in given:
+    for path, name in names_at:
         if isinstance(name, str) and not re.fullmatch(pattern, name):
             yield found("B2.17", path, name=name, pattern=pattern, most=limit("tool_name_length"))
 
 
-def unique(given: Iterable[tuple[str, Json]]) -> Iterator[Finding]:
+def unique(names_at: Iterable[tuple[str, Json]]) -> Iterator[Finding]:
     """The second tool of one name."""
-    known: set[str] = set()
-    for path, name in given:
-        if isinstance(name, str) and name in known:
+    names_before: set[str] = set()
+    for path, name in names_at:
+        if isinstance(name, str) and name in names_before:
             yield found("B.tool-unique", path, name=name)
         if isinstance(name, str):
-            known.add(name)
+            names_before.add(name)
 
 
 # Types of an Anthropic request and of its messages, and where its tool names are.
@@ -275,8 +275,8 @@ def blank_texts(check: Check, blocks: Iterable[TurnBlock]) -> Iterator[Finding]:
     """Texts that say nothing, among these blocks and in tool results among them."""
     for block in blocks:
         inner = objects_at(block.raw.get("content"), f"{block.path}.content")
-        held = inner if block.type == "tool_result" else [(block.path, block.raw)]
-        for path, raw in held:
+        texts = inner if block.type == "tool_result" else [(block.path, block.raw)]
+        for path, raw in texts:
             words = raw.get("text") if raw.get("type") == "text" else None
             if words == "":
                 yield found("B2.5" if raw.get("cache_control") else "B2.4", path)

@@ -52,11 +52,11 @@ def gemini_body(check: Check) -> Iterator[Finding]:
     """Types of what stands around the contents."""
     grammar = grammar_of("gemini")
     yield from misfits(check.body, "@body", "$", grammar)
-    path, given = setting(check.body, "contents")
+    path, contents = setting(check.body, "contents")
     # An explicit cache may hold an instruction or tools alone.
-    held = any(setting(check.body, name)[1] for name in ("systemInstruction", "tools"))
-    absent = given in (None, []) and not setting(check.body, "cachedContent")[1]
-    if absent and not (held and is_creation(check.body)):
+    has_head = any(setting(check.body, name)[1] for name in ("systemInstruction", "tools"))
+    absent = contents in (None, []) and not setting(check.body, "cachedContent")[1]
+    if absent and not (has_head and is_creation(check.body)):
         yield shape(path, "contents is not specified", "Send at least one content.")
     # The SDK's call holds settings under `config`.
     yield from misfits(obj(check.body.get("config")), "@settings", "$.config", grammar)
@@ -105,15 +105,15 @@ class Responses(Sequel):
     def take(self, check: Check, turn: TurnMessage) -> Iterator[Finding]:
         if not self._before and self._spoken is None:
             self._due = None if setting(check.body, "cachedContent")[1] is not None else 0
-        given = len(having(turn, "functionResponse"))
+        responses = len(having(turn, "functionResponse"))
         if turn.role == "model":
             path, calls, inside = self._spoken or (turn.path, 0, 0)
-            self._spoken = (path, calls + len(having(turn, "functionCall")), inside + given)
+            self._spoken = (path, calls + len(having(turn, "functionCall")), inside + responses)
             return
         if self._spoken is not None:
             yield from self._answered(self._spoken[0], self._spoken[2])
             self._before, self._due, self._spoken = self._spoken[0], self._spoken[1], None
-        yield from self._answered(turn.path, given)
+        yield from self._answered(turn.path, responses)
         self._before, self._due = turn.path, 0
 
     def end(self, check: Check) -> Iterator[Finding]:
@@ -123,11 +123,11 @@ class Responses(Sequel):
             if calls:
                 yield found("B2.29", path, calls=calls, responses=0)
 
-    def _answered(self, path: str, given: int) -> Iterator[Finding]:
+    def _answered(self, path: str, responses: int) -> Iterator[Finding]:
         # A model turn behind calls leaves them unanswered.
-        if self._due is not None and given != self._due:
-            place = path if given or not self._before else self._before
-            yield found("B2.29", place, calls=self._due, responses=given)
+        if self._due is not None and responses != self._due:
+            place = path if responses or not self._before else self._before
+            yield found("B2.29", place, calls=self._due, responses=responses)
 
 
 class Signatures(Sequel):
@@ -160,19 +160,19 @@ def foreign(check: Check, turn: TurnMessage) -> Iterator[Finding]:
             yield found("B2.31", part.path, problem=problem)
 
 
-def _foreign(seen: ServerMemory | None, part: JsonObject) -> str:
+def _foreign(memory: ServerMemory | None, part: JsonObject) -> str:
     signature = get(part, "thoughtSignature")
     if isinstance(signature, bytes):
         return ""
     if not isinstance(signature, str) or any(char.isspace() or not char.isprintable() for char in signature):
         return "Corrupted thought signature."
-    if seen is None or signature in data("rules")["gemini"]["open_signatures"]:
+    if memory is None or signature in data("rules")["gemini"]["open_signatures"]:
         return ""
     signature = _one_alphabet(signature)
-    if signature not in seen.sealed:
-        return "Invalid thought signature." if seen.complete else ""
+    if signature not in memory.sealed:
+        return "Invalid thought signature." if memory.complete else ""
     call = get(part, "functionCall")
-    moved = call is not None and seen.sealed[signature] != _call_print(call)
+    moved = call is not None and memory.sealed[signature] != _call_print(call)
     return "Invalid thought signature." if moved else ""
 
 
@@ -186,13 +186,13 @@ def _call_print(call: Json) -> str:
     return fingerprint({"name": obj(call).get("name"), "args": obj(call).get("args") or {}})
 
 
-def _observed(seen: ServerMemory, body: JsonObject) -> None:
+def _observed(memory: ServerMemory, body: JsonObject) -> None:
     """Record the thought signatures of contents as given out with these parts."""
     for turn in conversation(body, "gemini").messages:
         for part in having(turn, "thoughtSignature"):
             signature, call = get(part.raw, "thoughtSignature"), get(part.raw, "functionCall")
             if isinstance(signature, str):
-                seen.sealed.setdefault(_one_alphabet(signature), _call_print(call or {}))
+                memory.sealed.setdefault(_one_alphabet(signature), _call_print(call or {}))
 
 
 # Gemini around the turns: explicit caches, schemas and function names (rows 32 to 34).
@@ -236,7 +236,7 @@ def schemas(check: Check) -> Iterator[Finding]:
 
 
 def _schema(schema: JsonObject, path: str) -> Iterator[Finding]:
-    known = {spelling for name in data("rules")["gemini"]["schema_fields"] for spelling in (name, snake(name))}
+    fields = {spelling for name in data("rules")["gemini"]["schema_fields"] for spelling in (name, snake(name))}
     waiting: list[tuple[str, Json]] = [(path, schema)]
     # A list of its own instead of recursion: schemas from outside may be nested to any depth.
     while waiting:
@@ -244,7 +244,7 @@ def _schema(schema: JsonObject, path: str) -> Iterator[Finding]:
         if not isinstance(value, dict):
             continue
         for name in value:
-            if name not in known:
+            if name not in fields:
                 fix = f"Leave {name} out, or send the schema as parametersJsonSchema."
                 yield found("B2.34", at(place, name), name=name, fix=fix)
         if isinstance(value.get("type"), list):
@@ -299,9 +299,9 @@ def _each(check: Check, turn: TurnMessage) -> Iterator[Finding]:
     yield from foreign(check, turn)
 
 
-def _issued(seen: ServerMemory, body: JsonObject, reply: JsonObject) -> None:
+def _issued(memory: ServerMemory, body: JsonObject, reply: JsonObject) -> None:
     for _, candidate in objects_at(reply.get("candidates"), ""):
-        _observed(seen, {"contents": [obj(candidate.get("content"))]})
+        _observed(memory, {"contents": [obj(candidate.get("content"))]})
 
 
 def _unchecked(check: Check) -> Iterator[Unchecked]:

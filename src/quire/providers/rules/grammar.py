@@ -62,20 +62,20 @@ def grammar_of(wire: str, *, closed: bool = True) -> Grammar:
 
 
 @functools.cache
-def kinds_of(wanted: str) -> tuple[Kind, ...]:
+def kinds_of(description: str) -> tuple[Kind, ...]:
     """The kinds of "string|[@part]!"."""
-    return tuple(_kind(each) for each in _OR.findall(wanted.removesuffix("!")))
+    return tuple(_kind(word) for word in _OR.findall(description.removesuffix("!")))
 
 
 @functools.cache
-def _plain_types(wanted: str) -> frozenset[type]:
+def _plain_types(description: str) -> frozenset[type]:
     """The types of values that fit "string|[@part]!" whatever they hold."""
-    kinds = kinds_of(wanted)
+    kinds = kinds_of(description)
     return frozenset(
         kind
         for kind in (str, int, float, bool, dict, list)
-        if (taken := [each for each in kinds if each.takes(kind()) or (each.value and kind is str)])
-        and all(each == Kind(each.type) for each in taken)
+        if (takers := [option for option in kinds if option.takes(kind()) or (option.value and kind is str)])
+        and all(option == Kind(option.type) for option in takers)
     )
 
 
@@ -96,36 +96,36 @@ def _bound(text: str | None) -> float | None:
     return None if text is None else float(text)
 
 
-def misfits(value: Json, wanted: str, path: str, grammar: Grammar) -> Iterator[Finding]:
+def misfits(value: Json, description: str, path: str, grammar: Grammar) -> Iterator[Finding]:
     """Everything in a value that is not as its description says."""
-    kinds = kinds_of(wanted)
+    kinds = kinds_of(description)
     kind = next((kind for kind in kinds if kind.takes(value)), None)
     if kind is None:
-        shown = f"'{value}'" if isinstance(value, str) and any(kind.value for kind in kinds) else _named(value)
-        yield shape(path, f"Input should be {_or(kinds)}, not {shown}", f"Make it {_or(kinds)}.")
+        value_text = f"'{value}'" if isinstance(value, str) and any(kind.value for kind in kinds) else _named(value)
+        yield shape(path, f"Input should be {_or(kinds)}, not {value_text}", f"Make it {_or(kinds)}.")
         return
     if kind.least is not None or kind.most is not None:
         yield from _bounds(value, kind, path)
     if kind.items:
-        for index, each in enumerate(value):
-            yield from misfits(each, kind.items, f"{path}[{index}]", grammar)
+        for index, item in enumerate(value):
+            yield from misfits(item, kind.items, f"{path}[{index}]", grammar)
     if kind.shape:
         yield from _object(value, grammar.shapes[kind.shape], path, grammar)
 
 
-def fits(value: Json, wanted: str, grammar: Grammar) -> bool:
+def fits(value: Json, description: str, grammar: Grammar) -> bool:
     """Whether nothing in a value is other than its description says."""
-    return next(misfits(value, wanted, "$", grammar), None) is None
+    return next(misfits(value, description, "$", grammar), None) is None
 
 
 def _bounds(value: Json, kind: Kind, path: str) -> Iterator[Finding]:
     size = value if kind.type in ("integer", "number") else len(value) if kind.least or kind.most else 0
-    what = "Input" if kind.type in ("integer", "number") else "The length"
+    subject = "Input" if kind.type in ("integer", "number") else "The length"
     if kind.least is not None and size < kind.least:
-        problem = f"{what} should be greater than or equal to {kind.least:g}"
+        problem = f"{subject} should be greater than or equal to {kind.least:g}"
         yield shape(path, problem, f"Give at least {kind.least:g}.")
     if kind.most is not None and size > kind.most:
-        problem = f"{what} should be less than or equal to {kind.most:g}"
+        problem = f"{subject} should be less than or equal to {kind.most:g}"
         yield shape(path, problem, f"Give at most {kind.most:g}.")
 
 
@@ -133,16 +133,16 @@ def _object(value: JsonObject, spec: JsonObject, path: str, grammar: Grammar) ->
     if "$by" in spec:
         yield from _tagged(value, spec, path, grammar)
         return
-    for name, wanted in spec.items():
+    for name, description in spec.items():
         if name[0] == "$":
             continue
         spelled = _spelled(value, name, grammar) if grammar.snake else name
         if (member := value.get(spelled)) is not None:
-            if type(member) in _plain_types(wanted):
+            if type(member) in _plain_types(description):
                 continue  # most members: nothing more need be looked at
-            yield from misfits(member, wanted, f"{path}.{spelled}", grammar)
-        elif wanted[-1] == "!":
-            yield shape(f"{path}.{name}", "Field required", f"Add {name} ({_or(kinds_of(wanted))}).")
+            yield from misfits(member, description, f"{path}.{spelled}", grammar)
+        elif description[-1] == "!":
+            yield shape(f"{path}.{name}", "Field required", f"Add {name} ({_or(kinds_of(description))}).")
     if spec.keys() & {"$closed", "$one"}:
         yield from _strangers(value, spec, path, grammar)
     if "$one" in spec:
@@ -165,11 +165,11 @@ def _tagged(value: JsonObject, spec: JsonObject, path: str, grammar: Grammar) ->
         if "$other" in spec:
             yield from _object(value, spec["$other"], path, grammar)
         elif grammar.closed:
-            known = ", ".join(name for name in spec if not name.startswith("$"))
-            yield shape(f"{path}.{field}", f"Input tag '{tag}' is not known", f"Use one of {known}.")
+            tags = ", ".join(name for name in spec if not name.startswith("$"))
+            yield shape(f"{path}.{field}", f"Input tag '{tag}' is not known", f"Use one of {tags}.")
     else:
-        meant = spec[tag]
-        described = grammar.shapes[meant[1:]] if isinstance(meant, str) else meant
+        described_by = spec[tag]
+        described = grammar.shapes[described_by[1:]] if isinstance(described_by, str) else described_by
         yield from _object(value, described, path, grammar)
 
 
@@ -187,15 +187,15 @@ def _strangers(value: JsonObject, spec: JsonObject, path: str, grammar: Grammar)
     names = {*spec, *map(snake, spec)} if grammar.snake else set(spec)
     for name in value:
         if name not in names and value[name] is not None:
-            known = ", ".join(each for each in spec if not each.startswith("$")) or "nothing"
-            yield shape(at(path, str(name)), f"Unknown parameter, must be one of: {known}", "Leave it out.")
+            allowed = ", ".join(field for field in spec if not field.startswith("$")) or "nothing"
+            yield shape(at(path, str(name)), f"Unknown parameter, must be one of: {allowed}", "Leave it out.")
 
 
 def _one(members: list[Json], path: str) -> Iterator[Finding]:
-    held = [member for member in members if member is not None]
-    if len(held) != 1:
-        problem = f"exactly one member must be set, not {len(held)}"
-        yield shape(path, problem, "Split it into one for each." if held else "Leave it out, or fill it.")
+    members_set = [member for member in members if member is not None]
+    if len(members_set) != 1:
+        problem = f"exactly one member must be set, not {len(members_set)}"
+        yield shape(path, problem, "Split it into one for each." if members_set else "Leave it out, or fill it.")
 
 
 def shape(path: str, problem: str, fix: str) -> Finding:
@@ -227,9 +227,9 @@ def _named(value: Json) -> str:
 def objects_at(value: Json, path: str) -> Iterator[tuple[str, JsonObject]]:
     """The objects of a list, with their paths; anything else is passed over."""
     if isinstance(value, list | tuple):
-        for index, each in enumerate(value):
-            if isinstance(each, dict):
-                yield f"{path}[{index}]", each
+        for index, item in enumerate(value):
+            if isinstance(item, dict):
+                yield f"{path}[{index}]", item
 
 
 def obj(value: Json) -> JsonObject:

@@ -32,15 +32,15 @@ def chat_message(check: Check, turn: TurnMessage) -> Iterator[Finding]:
         yield from _as_openai(check, _strict_message(turn.raw, turn.path))
 
 
-def _misfits(check: Check, value: Json, wanted: str, path: str) -> Iterator[Finding]:
+def _misfits(check: Check, value: Json, description: str, path: str) -> Iterator[Finding]:
     """What is not as OpenAI describes it; compatible servers may know more kinds of parts."""
-    strictly = list(misfits(value, wanted, path, grammar_of("openai-chat")))
+    strictly = list(misfits(value, description, path, grammar_of("openai-chat")))
     if not strictly:
         return
-    everybody = list(misfits(value, wanted, path, grammar_of("openai-chat", closed=False)))
+    everybody = list(misfits(value, description, path, grammar_of("openai-chat", closed=False)))
     yield from everybody
     if check.info.features.strict:
-        yield from _as_openai(check, (each for each in strictly if each not in everybody))
+        yield from _as_openai(check, (finding for finding in strictly if finding not in everybody))
 
 
 def _as_openai(check: Check, strictly: Iterable[Finding]) -> Iterable[Finding]:
@@ -50,8 +50,8 @@ def _as_openai(check: Check, strictly: Iterable[Finding]) -> Iterable[Finding]:
 def is_openais(check: Check) -> bool:
     """Whether OpenAI itself will read the request; an Azure deployment may have any name."""
     # "openai-chat" is also what any other server's format is called.
-    own, info = check.info.features.own_names, check.info
-    return not (own and check.model_named and not info.known and not re.match(own, info.model))
+    name_pattern, info = check.info.features.own_names, check.info
+    return not (name_pattern and check.model_named and not info.known and not re.match(name_pattern, info.model))
 
 
 def _strict_body(body: JsonObject) -> Iterator[Finding]:
@@ -162,8 +162,8 @@ def deepseek(check: Check, turn: TurnMessage) -> Iterator[Finding]:
     if check.info.features.reasoning_content != "required" or not check.model_named:
         return
     # Thinking is on unless it is turned off; the OpenAI SDK passes the switch in extra_body.
-    asked = {**obj(check.body.get("extra_body")), **check.body}
-    thinks = obj(asked.get("thinking")).get("type") != "disabled" and asked.get("reasoning_effort") != "none"
+    settings = {**obj(check.body.get("extra_body")), **check.body}
+    thinks = obj(settings.get("thinking")).get("type") != "disabled" and settings.get("reasoning_effort") != "none"
     if thinks and call_ids(turn.raw) and turn.raw.get("reasoning_content") is None:
         yield found("B2.39", turn.path)
 
@@ -225,8 +225,8 @@ def _strict_schemas(body: JsonObject) -> Iterator[Finding]:
 def _closed(schema: Json, path: str, owner: str) -> Iterator[Finding]:
     """Every object names all its properties as required, and allows no other."""
     if isinstance(schema, list):
-        for place, each in enumerate(schema):
-            yield from _closed(each, f"{path}[{place}]", owner)
+        for place, inner in enumerate(schema):
+            yield from _closed(inner, f"{path}[{place}]", owner)
     if not isinstance(schema, dict):
         return
     properties = obj(schema.get("properties"))
@@ -244,8 +244,8 @@ def _closed(schema: Json, path: str, owner: str) -> Iterator[Finding]:
             fix = "List every property; one that may be absent takes null as well."
             yield found("B.strict", path, owner=owner, problem=problem, fix=fix)
     for name in ("properties", "$defs", "definitions"):
-        for key, each in obj(schema.get(name)).items():
-            yield from _closed(each, f"{path}.{name}.{key}", owner)
+        for key, inner in obj(schema.get(name)).items():
+            yield from _closed(inner, f"{path}.{name}.{key}", owner)
     for name in ("items", "anyOf"):
         yield from _closed(schema.get(name), f"{path}.{name}", owner)
 
@@ -259,12 +259,12 @@ def _thinkers(check: Check) -> Iterator[Finding]:
     features, body = check.info.features, check.body
     if not check.info.known:
         return
-    given = [name for name in ("reasoning", "reasoning_effort") if body.get(name)]
+    refused = [name for name in ("reasoning", "reasoning_effort") if body.get(name)]
     fix = "Leave it out."
     if features.reasoning:
         always = bool(features.effort) and "none" not in features.effort
-        given = [name for name, usual in _DRAWN.items() if always and body.get(name) not in (None, usual)]
-    for name in given:
+        refused = [name for name, usual in _DRAWN.items() if always and body.get(name) not in (None, usual)]
+    for name in refused:
         yield found("B.reasoning", f"$.{name}", name=name, fix=fix)
     if features.reasoning and body.get("max_tokens") is not None:
         yield found("B.reasoning", "$.max_tokens", name="max_tokens", fix="Use max_completion_tokens.")
@@ -285,8 +285,8 @@ def _breakpoint(check: Check, path: str, block: JsonObject, allowed: list[str]) 
         return
     if block.get("type") not in allowed:
         kind = block.get("type") or block.get("role")
-        what = f"'{kind}'" if isinstance(kind, str) else "this object"
-        yield found("B2.26", path, what=what, allowed=", ".join(allowed) or "an input block")
+        kind_text = f"'{kind}'" if isinstance(kind, str) else "this object"
+        yield found("B2.26", path, what=kind_text, allowed=", ".join(allowed) or "an input block")
     else:
         yield from _mark_values(block[_MARK], f"{path}.{_MARK}")
     if check.info.features.strict and _takes_none(check):
@@ -322,9 +322,9 @@ def _options(check: Check) -> Iterator[Finding]:
     for name, values in (("mode", facts["modes"]), ("ttl", facts["ttl"].get(check.info.wire, facts["mark_ttl"]))):
         if chosen.get(name) is not None and chosen[name] not in values:
             yield _value(f"$.prompt_cache_options.{name}", chosen[name], values)
-    retention, kept = check.body.get("prompt_cache_retention"), check.info.features.retention
-    if retention is not None and kept and retention not in kept:
-        yield found("A4.retention", "$.prompt_cache_retention", value=retention, values=", ".join(kept))
+    retention, retentions = check.body.get("prompt_cache_retention"), check.info.features.retention
+    if retention is not None and retentions and retention not in retentions:
+        yield found("A4.retention", "$.prompt_cache_retention", value=retention, values=", ".join(retentions))
 
 
 def _value(path: str, value: Json, values: list[str]) -> Finding:

@@ -185,15 +185,15 @@ def followers(items: list[JsonObject]) -> list[JsonObject | None]:
     return found_items[::-1]
 
 
-def _follower(seen: ServerMemory | None, item: JsonObject, path: str, behind: JsonObject | None) -> Iterator[Finding]:
+def _follower(memory: ServerMemory | None, item: JsonObject, path: str, behind: JsonObject | None) -> Iterator[Finding]:
     """Row 24: what follows must be the model's own, and the item that was issued."""
     id = text(item.get("id"))
-    issued = seen.follower_of.get(id, "") if seen else ""
+    issued = memory.follower_of.get(id, "") if memory else ""
     spoken = behind is not None and _is_spoken(behind)
     moved = bool(behind and issued and text(behind.get("id")) and behind["id"] != issued)
     if not spoken or moved:
         yield found("B2.24", path, id=id or "rs_...")
-    elif seen is None and id and behind is not None and kind_of(behind) == "message" and not behind.get("id"):
+    elif memory is None and id and behind is not None and kind_of(behind) == "message" and not behind.get("id"):
         # OpenAI knows what followed by its id; without one it may not be that.
         yield from advice([found("B2.24", path, id=id)])
 
@@ -232,7 +232,7 @@ def _has_state(body: JsonObject) -> bool:
     return bool(body.get("previous_response_id") or body.get("conversation"))
 
 
-def remember_items(seen: ServerMemory, output: Json) -> None:
+def remember_items(memory: ServerMemory, output: Json) -> None:
     """Record which reasoning each item of a reply belongs to, and what follows it."""
     items = [item for _, item in objects_at(output, "")]
     last = ""
@@ -240,9 +240,9 @@ def remember_items(seen: ServerMemory, output: Json) -> None:
         id = text(item.get("id"))
         if kind_of(item) == "reasoning":
             last = id
-            seen.follower_of.setdefault(id, text((behind or {}).get("id")))
+            memory.follower_of.setdefault(id, text((behind or {}).get("id")))
         elif kind_of(item) == "function_call" and id and last:
-            seen.reasoning_of.setdefault(id, last)
+            memory.reasoning_of.setdefault(id, last)
 
 
 def _head(check: Check) -> Iterator[Finding]:
@@ -273,6 +273,6 @@ RESPONSES_RULES = WireRules(
     head=_head,
     each=_each,
     along=(Reasoning, CallsAndOutputs, Trigger),
-    issued=lambda seen, body, reply: remember_items(seen, reply.get("output")),
+    issued=lambda memory, body, reply: remember_items(memory, reply.get("output")),
     unchecked=_unchecked,
 )

@@ -85,8 +85,8 @@ class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
     def url(self, base_url: str, path: str) -> str:
         """The address of a path: the version stands between, where the base URL does not hold it already."""
         named = base_url.rsplit("/", 1)[-1].startswith("v1")
-        given = base_url.count("/") >= 3 if self.version_in_url else named
-        return f"{base_url}{path}" if given else f"{base_url}/{self.version}{path}"
+        has_version = base_url.count("/") >= 3 if self.version_in_url else named
+        return f"{base_url}{path}" if has_version else f"{base_url}/{self.version}{path}"
 
     def sent_headers(self, api_key: str) -> dict[str, str]:
         """The headers of every request; without a key where there is none."""
@@ -141,8 +141,8 @@ def format_of(name: str) -> Format:
     if name not in FORMATS:
         raise CallError(f"unknown format {name!r}", hint="Known: " + ", ".join(FORMATS) + ".")
     module, _, value = FORMATS[name].partition(":")
-    found: Format = getattr(importlib.import_module(module), value or "WIRE")
-    return found
+    wire: Format = getattr(importlib.import_module(module), value or "WIRE")
+    return wire
 
 
 def wire_of(target: str, body: JsonObject | None = None) -> Wire:
@@ -271,7 +271,7 @@ def _chat(body: JsonObject) -> str:
 
 
 def _objects(value: Json) -> list[JsonObject]:
-    return [each for each in value if isinstance(each, dict)] if isinstance(value, list | tuple) else []
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list | tuple) else []
 
 
 def _text(value: Json) -> str:

@@ -69,13 +69,13 @@ def _write_assistant(sheet: Draft, message: Message) -> None:
                 leave_out_block(part, message, sheet)
                 content += [text_block(part.text)] if part.text.strip() else []
             case Think():
-                own = own_block(part, sheet)
-                if own is None:
+                block = own_block(part, sheet)
+                if block is None:
                     leave_out_thinking(part, message, sheet)
-                elif "tool_plan" in own:
-                    plan = own
+                elif "tool_plan" in block:
+                    plan = block
                 else:
-                    content.append(own)
+                    content.append(block)
     calls = [_written_call(part) for part in message.parts if isinstance(part, Call)]
     if not calls and not any(part["type"] == "text" for part in content):
         sheet.leave_out(message, "empty message")
@@ -169,10 +169,10 @@ def _assistant(message: JsonObject) -> list[Entry]:
         out.append(values.respond(content))
     if plan := text_in(message, "tool_plan"):
         out.append(values.think(plan, wire={"block": {"tool_plan": plan}}))
-    for given in objects(message, "tool_calls"):
-        function = sub(given, "function")
-        args, kept = parsed_arguments(str(function.get("arguments") or ""))
-        out.append(values.call(str(given.get("id") or ""), str(function.get("name") or ""), args, wire=kept or None))
+    for call in objects(message, "tool_calls"):
+        function = sub(call, "function")
+        args, wire = parsed_arguments(str(function.get("arguments") or ""))
+        out.append(values.call(str(call.get("id") or ""), str(function.get("name") or ""), args, wire=wire or None))
     return out or [values.respond("")]
 
 
@@ -198,18 +198,18 @@ class CohereReader(ReplyReader):
 
     def feed(self, event: Any) -> list[Entry]:
         """Take one event; the entries that it finished."""
-        given = object_in(event, "an event")
-        delta = sub(given, "delta")
+        fields = object_in(event, "an event")
+        delta = sub(fields, "delta")
         message = sub(delta, "message")
-        match given.get("type"):
+        match fields.get("type"):
             case "message-start":
-                self.id = text_in(given, "id")
+                self.id = text_in(fields, "id")
             case "content-start" | "content-delta":
-                self._content(number_in(given, "index"), sub(message, "content"))
+                self._content(number_in(fields, "index"), sub(message, "content"))
             case "tool-plan-delta":
                 self.plan += self.tally.show(1000, "think", text_in(message, "tool_plan"))
             case "tool-call-start" | "tool-call-delta":
-                self._call(number_in(given, "index"), sub(message, "tool_calls"))
+                self._call(number_in(fields, "index"), sub(message, "tool_calls"))
             case "message-end":
                 return self._finish(delta)
             case "content-end" | "tool-call-end" | "citation-start" | "citation-end":
@@ -226,10 +226,10 @@ class CohereReader(ReplyReader):
 
     def _call(self, index: int, piece: JsonObject) -> None:
         function = sub(piece, "function")
-        known = self.calls.setdefault(index, {"id": "", "name": "", "arguments": ""})
-        known["id"] = known["id"] or text_in(piece, "id")
-        known["name"] += text_in(function, "name")
-        known["arguments"] += self.tally.show(1001 + index, "call", text_in(function, "arguments"))
+        call = self.calls.setdefault(index, {"id": "", "name": "", "arguments": ""})
+        call["id"] = call["id"] or text_in(piece, "id")
+        call["name"] += text_in(function, "name")
+        call["arguments"] += self.tally.show(1001 + index, "call", text_in(function, "arguments"))
 
     def _finish(self, delta: JsonObject) -> list[Entry]:
         if text_in(delta, "error"):

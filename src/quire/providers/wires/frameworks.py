@@ -88,17 +88,17 @@ def _opened(message: Json) -> tuple[str, JsonObject]:
 
 
 def _human(content: Json) -> Entry:
-    shown = [block for block in _blocks(content) if block.get("type") in ("image", "image_url")]
-    return values.user(text_of(content), images=[image_json(_image(block)) for block in shown] or None)
+    images = [block for block in _blocks(content) if block.get("type") in ("image", "image_url")]
+    return values.user(text_of(content), images=[image_json(_image(block)) for block in images] or None)
 
 
 def _image(block: JsonObject) -> Image:
     source = block.get("source")
-    given = source if isinstance(source, dict) else block
-    data = given.get("base64") or given.get("data")
+    fields = source if isinstance(source, dict) else block
+    data = fields.get("base64") or fields.get("data")
     if data:
-        return Image(media_type=str(given.get("mime_type") or given.get("media_type") or "image/png"), data=str(data))
-    url = block.get("image_url") or given.get("url")
+        return Image(media_type=str(fields.get("mime_type") or fields.get("media_type") or "image/png"), data=str(data))
+    url = block.get("image_url") or fields.get("url")
     return from_url(str(url.get("url") or "") if isinstance(url, dict) else str(url or ""))
 
 
@@ -113,12 +113,12 @@ def _ai(data: JsonObject) -> list[Entry]:
         if text := text_of(content):
             out.append(values.respond(text))
     called = {entry.call_id for entry in out if entry.kind == "call"}
-    for given in objects(data, "tool_calls"):
-        if str(given.get("id") or "") not in called or not called:
-            out.append(values.call(str(given.get("id") or ""), str(given.get("name") or ""), given.get("args")))
-    for given in objects(data, "invalid_tool_calls"):
-        raw = str(given.get("args") or "")
-        out.append(values.call(str(given.get("id") or ""), str(given.get("name") or ""), raw, wire={"arguments": raw}))
+    for call in objects(data, "tool_calls"):
+        if str(call.get("id") or "") not in called or not called:
+            out.append(values.call(str(call.get("id") or ""), str(call.get("name") or ""), call.get("args")))
+    for call in objects(data, "invalid_tool_calls"):
+        raw = str(call.get("args") or "")
+        out.append(values.call(str(call.get("id") or ""), str(call.get("name") or ""), raw, wire={"arguments": raw}))
     return out or [values.respond("")]
 
 
@@ -137,9 +137,9 @@ def _thoughts(data: JsonObject) -> list[Entry]:
     for block in _blocks(data.get("content")):
         text = block.get("thinking") or block.get("reasoning") or block.get("reasoning_content")
         signed = {key: block[key] for key in ("type", "thinking", "signature", "data") if block.get(key)}
-        own = {"format": "anthropic", "model": _model(data), "block": signed}
+        origin = {"format": "anthropic", "model": _model(data), "block": signed}
         if block.get("signature") or block.get("type") == "redacted_thinking":
-            out.append(values.think(text if isinstance(text, str) else "", wire={"from": own}))
+            out.append(values.think(text if isinstance(text, str) else "", wire={"from": origin}))
         elif isinstance(text, str) and text:
             out.append(values.think(text))
     return out
@@ -156,16 +156,16 @@ def _responses_items(data: JsonObject) -> list[Entry]:
         return []
     out = []
     for entry in entries_of([_item(block) for block in blocks], "openai-responses"):
-        kept = {key: entry.wire[key] for key in ("after", "arguments") if key in entry.wire}
-        own = {"format": RESPONSES, "model": _model(data), "block": entry.wire.get("block")}
-        out.append(msgspec.structs.replace(entry, body={**entry.body, "wire": {**kept, "from": own}}))
+        wire = {key: entry.wire[key] for key in ("after", "arguments") if key in entry.wire}
+        origin = {"format": RESPONSES, "model": _model(data), "block": entry.wire.get("block")}
+        out.append(msgspec.structs.replace(entry, body={**entry.body, "wire": {**wire, "from": origin}}))
     return out
 
 
 def _item(block: JsonObject) -> JsonObject:
     item = {key: value for key, value in block.items() if key not in _LANGCHAINS and value is not None}
     if block.get("type") == "reasoning":
-        summary = [{"type": "summary_text", "text": str(each.get("text") or "")} for each in objects(block, "summary")]
+        summary = [{"type": "summary_text", "text": str(part.get("text") or "")} for part in objects(block, "summary")]
         return {**{key: value for key, value in item.items() if key != "status"}, "summary": summary}
     if block.get("type") == "text":
         text, notes = str(block.get("text") or ""), block.get("annotations") or []
@@ -255,8 +255,8 @@ def _pydantic_ai_entries(message: Json, where: str) -> list[Entry]:
     if kind not in ("request", "response"):
         raise FormatError(f"{where}: unknown kind {kind!r}", hint="Messages are of kind request or response.")
     read = _asked if kind == "request" else _spoken
-    found = [entry for part in objects(message, "parts") for entry in read(part)]
-    return found or [values.respond("") if kind == "response" else values.user("")]
+    entries = [entry for part in objects(message, "parts") for entry in read(part)]
+    return entries or [values.respond("") if kind == "response" else values.user("")]
 
 
 def _asked(part: JsonObject) -> Iterator[Entry]:
@@ -267,8 +267,8 @@ def _asked(part: JsonObject) -> Iterator[Entry]:
         failed = True if kind == "retry-prompt" or part.get("outcome") in _FAILED else None
         yield values.result(str(part.get("tool_call_id") or ""), content=_pydantic_ai_text(content), error=failed)
     elif kind not in _SILENT:
-        given = content if isinstance(content, list) else [content]
-        images = [image_json(found) for each in given if (found := _pydantic_ai_image(each)) is not None]
+        pieces = content if isinstance(content, list) else [content]
+        images = [image_json(image) for piece in pieces if (image := _pydantic_ai_image(piece)) is not None]
         yield values.user(_pydantic_ai_text(content), images=images or None)
 
 
@@ -277,8 +277,8 @@ def _spoken(part: JsonObject) -> Iterator[Entry]:
     if kind == "thinking":
         yield values.think(str(content or ""))
     elif kind == "tool-call":
-        given = part.get("args") or {}
-        args, wire = parsed_arguments(given) if isinstance(given, str) else (given, {})
+        arguments = part.get("args") or {}
+        args, wire = parsed_arguments(arguments) if isinstance(arguments, str) else (arguments, {})
         named = str(part.get("tool_call_id") or ""), str(part.get("tool_name") or "")
         yield values.call(*named, args, wire=wire)
     elif kind == "text" and content:

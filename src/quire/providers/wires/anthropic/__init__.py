@@ -55,9 +55,9 @@ from quire.values import Entry, Json, JsonObject, Reply, Usage, note, respond, s
 
 def _head_entries(request: JsonObject, model: str) -> list[Entry]:
     out = tools_in(request, model, format=FORMAT, read=tool_entry, define=tool_definition)
-    if (told := request.get("system")) is not None:
-        text = told if isinstance(told, str) else told_text(objects(request, "system"), CONTENT.text_of)
-        out.append(system(text, wire={"format": FORMAT, "system": told}))
+    if (prompt := request.get("system")) is not None:
+        text = prompt if isinstance(prompt, str) else told_text(objects(request, "system"), CONTENT.text_of)
+        out.append(system(text, wire={"format": FORMAT, "system": prompt}))
     return out
 
 
@@ -124,8 +124,8 @@ class MessageReader(ReplyReader):
         if not isinstance(content := reply.get("content"), list):
             raise not_a_reply("a message without content")
         self.model = str(reply.get("model") or self.model)
-        said = [assistant_entry(without_nulls(object_in(block, "a content block"))) for block in content]
-        return self._whole_reply(reply, said, reply.get("stop_reason"), reply.get("id"))
+        entries = [assistant_entry(without_nulls(object_in(block, "a content block"))) for block in content]
+        return self._whole_reply(reply, entries, reply.get("stop_reason"), reply.get("id"))
 
     def feed(self, event: Any) -> list[Entry]:
         """Take one event; the entries that it finished."""
@@ -170,10 +170,10 @@ class MessageReader(ReplyReader):
         if kind == "citations_delta":
             self.open[index]["citations"] = [*listed(self.open[index], "citations"), delta.get("citation")]
         elif kind in _DELTAS:
-            field, target, shown = _DELTAS[kind]
+            field, target, entry_kind = _DELTAS[kind]
             text = text_in(delta, field)
             self.pieces[index].setdefault(target, []).append(
-                self.tally.show(index, shown, text) if shown else self.tally.add(text)
+                self.tally.show(index, entry_kind, text) if entry_kind else self.tally.add(text)
             )
         else:
             self.tally.unknown += 1

@@ -86,9 +86,9 @@ def kept_block(block: JsonObject) -> JsonObject | None:
 
 
 def _text(part: Text, message: Message, sheet: Draft) -> list[JsonObject]:
-    own = own_block(part, sheet)
-    if own and (own["type"] != "text" or (own["text"] == part.text and part.text.strip())):
-        return [own]
+    block = own_block(part, sheet)
+    if block and (block["type"] != "text" or (block["text"] == part.text and part.text.strip())):
+        return [block]
     leave_out_block(part, message, sheet)
     return [text_block(part.text)] if part.text.strip() else []
 
@@ -127,20 +127,20 @@ def _from_bedrock(part: Think, sheet: Draft) -> JsonObject | None:
 
 
 def _tool_use(part: Call, sheet: Draft) -> JsonObject:
-    own = own_block(part, sheet)
+    block = own_block(part, sheet)
     fields = {"id": part.call_id, "name": NAMES.spell(part.name), "input": object_of(part.args)}
-    if own and own.get("input") == part.args:
-        return {**own, **fields}
+    if block and block.get("input") == part.args:
+        return {**block, **fields}
     return {"type": "tool_use", **fields}
 
 
 def _result(part: Result, sheet: Draft) -> JsonObject:
     """The block of a result; images in it go back as they came, and so does one that holds nothing."""
-    own = own_block(part, sheet)
-    held: JsonObject = {"content": part.text if part.text.strip() else NO_OUTPUT}
-    if own and result_text(result_entry(own)) == part.text:
-        held = {"content": own["content"]} if own.get("content") is not None else {}
-    out: JsonObject = {"type": "tool_result", "tool_use_id": part.call_id, **held}
+    block = own_block(part, sheet)
+    content: JsonObject = {"content": part.text if part.text.strip() else NO_OUTPUT}
+    if block and result_text(result_entry(block)) == part.text:
+        content = {"content": block["content"]} if block.get("content") is not None else {}
+    out: JsonObject = {"type": "tool_result", "tool_use_id": part.call_id, **content}
     return {**out, "is_error": True} if part.error else out
 
 
@@ -262,11 +262,11 @@ def _tools(sheet: Draft, message: Message) -> None:
     if not (features.late_tools and features.inline_tools and _takes_system(sheet)):
         sheet.add_tools_in_front(message)
         return
-    if not (known := sheet.offered(tools, message)):
+    if not (offered := sheet.offered(tools, message)):
         return
     sheet.need_beta(*_betas("late_tools"), *_betas("inline_tools"))
-    inline = [{"type": "tool_definition", "definition": each} for each in sheet.defined(known, tool_definition)]
-    _system(sheet, [{"type": "tool_addition", "tool": each} for each in inline], {})
+    inline = [{"type": "tool_definition", "definition": tool} for tool in sheet.defined(offered, tool_definition)]
+    _system(sheet, [{"type": "tool_addition", "tool": tool} for tool in inline], {})
 
 
 def _betas(name: str) -> list[str]:

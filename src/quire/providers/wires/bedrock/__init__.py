@@ -60,7 +60,7 @@ def _head_entries(request: JsonObject, model: str) -> list[Entry]:
 def _offer(tool: JsonObject) -> Offered:
     """A function, or a tool of Amazon's own: {"systemTool": {"name": "nova_grounding"}}."""
     if "toolSpec" in tool:
-        return function(tool, lambda each: tool_entry(sub(each, "toolSpec")), tool_spec)
+        return function(tool, lambda definition: tool_entry(sub(definition, "toolSpec")), tool_spec)
     return Offered(tool_entry(sub(tool, "systemTool") or {"name": next(iter(tool), "")}), tool)
 
 
@@ -105,10 +105,10 @@ class _Block:
         """The whole block, or None where its input is cut."""
         if sub(self.start, "toolUse"):
             try:
-                given = json.loads("".join(self.input) or "{}")
+                arguments = json.loads("".join(self.input) or "{}")
             except ValueError:
                 return None
-            return {"toolUse": {**sub(self.start, "toolUse"), "input": given}}
+            return {"toolUse": {**sub(self.start, "toolUse"), "input": arguments}}
         if result := sub(self.start, "toolResult"):
             return {"toolResult": {**result, "content": self.results}}
         if self.redacted:
@@ -145,33 +145,33 @@ class ConverseReader(ReplyReader):
         message = sub(reply, "output").get("message")
         if not isinstance(message, dict) or not isinstance(message.get("content"), list):
             raise not_a_reply("a Converse response without a message")
-        said = map(assistant_entry, message["content"])
-        return self._whole_reply(reply, said, reply.get("stopReason"), sub(reply, "ResponseMetadata").get("RequestId"))
+        entries, reply_id = map(assistant_entry, message["content"]), sub(reply, "ResponseMetadata").get("RequestId")
+        return self._whole_reply(reply, entries, reply.get("stopReason"), reply_id)
 
     def feed(self, event: Any) -> list[Entry]:
         """Take one event; the entries that it finished."""
         event = object_in(event, "a stream event")
         kind = next(iter(event), "")
-        given = sub(event, kind)
+        fields = sub(event, kind)
         match kind:
             case "messageStart":
                 pass
             case "contentBlockStart":
-                start = sub(given, "start")
-                block = self.open.setdefault(number_in(given, "contentBlockIndex"), _Block())
+                start = sub(fields, "start")
+                block = self.open.setdefault(number_in(fields, "contentBlockIndex"), _Block())
                 block.start = {"toolUse": use} if (use := sub(start, "toolUse")) else start
             case "contentBlockDelta":
-                block = self.open.setdefault(number_in(given, "contentBlockIndex"), _Block())
-                self._delta(number_in(given, "contentBlockIndex"), block, sub(given, "delta"))
+                block = self.open.setdefault(number_in(fields, "contentBlockIndex"), _Block())
+                self._delta(number_in(fields, "contentBlockIndex"), block, sub(fields, "delta"))
             case "contentBlockStop":
-                return self._close(number_in(given, "contentBlockIndex"))
+                return self._close(number_in(fields, "contentBlockIndex"))
             case "messageStop":
-                self.stop = text_in(given, "stopReason")
+                self.stop = text_in(fields, "stopReason")
                 return [] if self.entries or self.open else self._add([respond("")])
             case "metadata":
-                self.reported = given if sub(given, "usage") else {}
+                self.reported = fields if sub(fields, "usage") else {}
             case _ if kind.endswith("Exception"):
-                raise refused({"type": kind, "message": given.get("message")})
+                raise refused({"type": kind, "message": fields.get("message")})
             case _:
                 self.tally.unknown += 1
         return []
@@ -179,7 +179,7 @@ class ConverseReader(ReplyReader):
     def _delta(self, place: int, block: _Block, delta: JsonObject) -> None:
         thought = sub(delta, "reasoningContent")
         call = sub(delta, "toolUse")
-        for pieces, holder, field, shown in (
+        for pieces, holder, field, entry_kind in (
             (block.text, delta, "text", "respond"),
             (block.input, call, "input", "call"),
             (block.thought, thought, "text", "think"),
@@ -188,7 +188,7 @@ class ConverseReader(ReplyReader):
         ):
             if field in holder:
                 text = text_in(holder, field)
-                pieces.append(self.tally.show(place, shown, text) if shown else self.tally.add(text))
+                pieces.append(self.tally.show(place, entry_kind, text) if entry_kind else self.tally.add(text))
         if "citation" in delta:
             block.citations.append(delta["citation"])
         block.results += objects(delta, "toolResult")
@@ -212,7 +212,7 @@ class ConverseReader(ReplyReader):
 
 def other_format(body: JsonObject) -> str:
     """Bedrock takes Anthropic's own format too: `anthropic_version`, or blocks with a `type`."""
-    contents = (each.get("content") for each in as_list(body.get("messages")) if isinstance(each, dict))
+    contents = (message.get("content") for message in as_list(body.get("messages")) if isinstance(message, dict))
     # The first message that says something tells.
     first = next((content for content in contents if content), None)
     typed = any(isinstance(block, dict) and isinstance(block.get("type"), str) for block in as_list(first))

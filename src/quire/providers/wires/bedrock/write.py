@@ -72,12 +72,12 @@ def cited_text(block: JsonObject) -> str:
 
 def result_entry(block: JsonObject) -> Entry:
     """A toolResult block as an entry."""
-    given = sub(block, "toolResult")
-    content = objects(given, "content")
+    result = sub(block, "toolResult")
+    content = objects(result, "content")
     plain = [set(block) for block in content] == [{"text"}]
-    failed = True if given.get("status") == "error" else None
+    failed = True if result.get("status") == "error" else None
     wire = None if plain else {"block": block}
-    return values.result(str(given.get("toolUseId") or ""), content=CONTENT.text_of(content), error=failed, wire=wire)
+    return values.result(str(result.get("toolUseId") or ""), content=CONTENT.text_of(content), error=failed, wire=wire)
 
 
 def _kind(block: JsonObject) -> str:
@@ -87,9 +87,9 @@ def _kind(block: JsonObject) -> str:
 
 
 def _text(part: Text, message: Message, sheet: Draft) -> JsonObject | None:
-    own = own_block(part, sheet)
-    if own and ("citationsContent" not in own or cited_text(own) == part.text):
-        return own
+    block = own_block(part, sheet)
+    if block and ("citationsContent" not in block or cited_text(block) == part.text):
+        return block
     leave_out_block(part, message, sheet)
     return text_block(part.text) if part.text.strip() else None
 
@@ -98,10 +98,10 @@ def _reasoning(part: Think, message: Message, sheet: Draft) -> JsonObject | None
     block = own_block(part, sheet) or _from_anthropic(part, sheet)
     void = sheet.stale and sheet.info.features.thinking_bound != "no"
     # Models but Claude sign nothing: theirs goes back where they were sent it before.
-    taken = "claude" not in sheet.info.model and "message" in part.wire
+    unsigned_goes_back = "claude" not in sheet.info.model and "message" in part.wire
     reasoning = sub(block or {}, "reasoningContent")
     signed = reasoning.get("redactedContent") or sub(reasoning, "reasoningText").get("signature")
-    if block and not void and (signed or taken):
+    if block and not void and (signed or unsigned_goes_back):
         return block
     leave_out_thinking(part, message, sheet)
     return None
@@ -120,16 +120,16 @@ def _from_anthropic(part: Think, sheet: Draft) -> JsonObject | None:
 
 
 def _tool_use(part: Call, sheet: Draft) -> JsonObject:
-    own = own_block(part, sheet)
+    block = own_block(part, sheet)
     fields = {"toolUseId": part.call_id, "name": NAMES.spell(part.name), "input": object_of(part.args)}
-    return {"toolUse": {**(own["toolUse"] if own else {}), **fields}}
+    return {"toolUse": {**(block["toolUse"] if block else {}), **fields}}
 
 
 def tool_result(part: Result, sheet: Draft) -> JsonObject:
     """The block of a result; images and JSON in it go back as they came, and nothing does where it may."""
-    own = own_block(part, sheet)
+    block = own_block(part, sheet)
     content = [text_block(part.text if part.text.strip() else NO_OUTPUT)]
-    came = own["toolResult"].get("content") if own else None
+    came = block["toolResult"].get("content") if block else None
     if came is not None and CONTENT.text_of(came) == part.text and (came or not part.error):
         content = came
     # Some models take no status; success is what its absence means.
@@ -140,8 +140,8 @@ def tool_result(part: Result, sheet: Draft) -> JsonObject:
 def _image(block: JsonObject) -> Image | None:
     if "image" not in block:
         return None
-    given = sub(block, "image")
-    source, media = sub(given, "source"), f"image/{given.get('format') or 'png'}"
+    image = sub(block, "image")
+    source, media = sub(image, "source"), f"image/{image.get('format') or 'png'}"
     if "bytes" in source:
         return Image(media_type=media, data=str(source["bytes"]))
     return Image(media_type=media, url=str(sub(source, "s3Location").get("uri") or ""))
@@ -151,10 +151,10 @@ def _show(part: Image) -> JsonObject | None:
     """An image by its data or its place in S3; Converse fetches nothing from the web."""
     kind = part.media_type.removeprefix("image/") or part.url.rpartition(".")[2].lower()
     form = {"jpg": "jpeg", "": "png"}.get(kind, kind)
-    known = f"image/{form}" in COMMON
+    accepted = f"image/{form}" in COMMON
     if part.url.startswith("s3://"):
-        return {"image": {"format": form if known else "png", "source": {"s3Location": {"uri": part.url}}}}
-    return {"image": {"format": form, "source": {"bytes": part.data}}} if part.data and known else None
+        return {"image": {"format": form if accepted else "png", "source": {"s3Location": {"uri": part.url}}}}
+    return {"image": {"format": form, "source": {"bytes": part.data}}} if part.data and accepted else None
 
 
 CONTENT = UserContent(
@@ -219,10 +219,10 @@ def _takes_calls(sheet: Draft, message: Message) -> bool:
 
 def _results(sheet: Draft, message: Message) -> None:
     """Results in the form of their calls: as blocks, or told as text where the request defines no tools."""
-    asked = any("toolUse" in block for block in sheet.last.get("content") or ()) or sheet.faithful
+    as_blocks = any("toolUse" in block for block in sheet.last.get("content") or ()) or sheet.faithful
     content = [
         tool_result(part, sheet)
-        if asked
+        if as_blocks
         else text_block(f"[{'Error' if part.error else 'Result'} of {part.name}]: {part.text}")
         for part in message.parts
         if isinstance(part, Result)
@@ -313,6 +313,6 @@ def _sdk_block(block: Json) -> Json:
         redacted = bytes_of(block["reasoningContent"]["redactedContent"])
         return {"reasoningContent": {"redactedContent": redacted}}
     if "toolResult" in block:
-        content = [_sdk_block(each) for each in block["toolResult"]["content"]]
+        content = [_sdk_block(part) for part in block["toolResult"]["content"]]
         return {"toolResult": {**block["toolResult"], "content": content}}
     return block

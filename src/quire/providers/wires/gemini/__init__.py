@@ -68,10 +68,10 @@ def import_messages(value: Any, model: str = "") -> list[Entry]:
         if place < newest:
             # Calls of turns that are over need no signature.
             entries = [
-                with_wire(each, {"over": True})
-                if each.kind == "call" and "thoughtSignature" not in each.wire.get("block", {})
-                else each
-                for each in entries
+                with_wire(entry, {"over": True})
+                if entry.kind == "call" and "thoughtSignature" not in entry.wire.get("block", {})
+                else entry
+                for entry in entries
             ]
         out += tagged(entries, FORMAT, content, model)
         waiting = [entry for entry in entries if entry.kind == "call"] or waiting
@@ -88,8 +88,8 @@ def _asks(content: Json) -> bool:
 
 def _head_entries(request: JsonObject) -> list[Entry]:
     out = []
-    given = request.get("tools")
-    if defined := objects({"tools": [given] if isinstance(given, dict) else given}, "tools"):
+    tools = request.get("tools")
+    if defined := objects({"tools": [tools] if isinstance(tools, dict) else tools}, "tools"):
         out.append(offered(_offers(defined), format=FORMAT, tools=defined))
     prompt = request.get("systemInstruction", request.get("system_instruction"))
     if prompt is not None:
@@ -103,8 +103,8 @@ def _offers(defined: list[JsonObject]) -> Iterator[Offered]:
     for tool in defined:
         for name, how in tool.items():
             if name in ("functionDeclarations", "function_declarations"):
-                declared = (camel_in(each) for each in objects(tool, name))
-                yield from (function(each, tool_entry, declaration) for each in declared)
+                declared = (camel_in(item) for item in objects(tool, name))
+                yield from (function(definition, tool_entry, declaration) for definition in declared)
             elif how is not None:
                 yield Offered(tool_entry({"name": name}), {name: how})
 
@@ -160,14 +160,14 @@ def _results(parts: list[JsonObject], waiting: list[Entry]) -> list[Entry]:
     """Function responses; those without an id answer the first open call of their name."""
     responses = [part for part in parts if "functionResponse" in part]
     named = {str(part["functionResponse"].get("id")) for part in responses}
-    unnamed = [each for each in waiting if each.call_id not in named]
+    unnamed = [call for call in waiting if call.call_id not in named]
     out = []
     for part in responses:
-        given = part["functionResponse"]
-        match = next((each for each in unnamed if each.name == given.get("name") and not given.get("id")), None)
+        call_id, name = part["functionResponse"].get("id"), part["functionResponse"].get("name")
+        match = next((call for call in unnamed if call.name == name and not call_id), None)
         if match:
             unnamed.remove(match)
-        out.append(result_entry(part, str(given.get("id") or (match.call_id if match else given.get("name") or ""))))
+        out.append(result_entry(part, str(call_id or (match.call_id if match else name or ""))))
     return out
 
 
@@ -193,9 +193,9 @@ class GeminiReader(ReplyReader):
     def _read(self, reply: JsonObject) -> Reply:
         candidate = candidate_in(reply)
         self.model = model_of(reply) or self.model
-        said = [assistant_entry(part, place) for place, part in enumerate(parts_in(candidate))]
+        entries = [assistant_entry(part, place) for place, part in enumerate(parts_in(candidate))]
         stop = candidate.get("finishReason") or candidate.get("finish_reason")
-        return self._whole_reply(reply, said, stop, reply.get("responseId") or reply.get("response_id"))
+        return self._whole_reply(reply, entries, stop, reply.get("responseId") or reply.get("response_id"))
 
     def feed(self, event: Any) -> list[Entry]:
         """Take one chunk; the entries that it finished."""
@@ -224,34 +224,34 @@ class GeminiReader(ReplyReader):
             return self._call_piece(part, piece)
         shape = {"text": "", **({"thought": True} if part.get("thought") else {})}
         if set(part) == set(shape):
-            done = self._grown() if self.growing and self.growing != shape else []
+            entries = self._grown() if self.growing and self.growing != shape else []
             self.growing = shape
             kind = "think" if "thought" in shape else "respond"
             self.pieces.append(self.tally.show(self.parts, kind, text_in(part, "text")))
-            return done
-        done = self._grown()
+            return entries
+        entries = self._grown()
         # Text may follow in the same chunk: whoever watches is told that this one comes before it.
         self.tally.begin(self.parts, "respond")
-        return [*done, *self._whole(part)]
+        return [*entries, *self._whole(part)]
 
     def _call_piece(self, part: JsonObject, piece: JsonObject) -> list[Entry]:
         """More of a call: {"name": "f", "willContinue": true}, {"partialArgs": [{"jsonPath": "$.a", …}]}, {}."""
-        done = self._called() if self.call and piece.get("name") else self._grown()
-        known = sub(self.call, "functionCall")
-        args = {**sub(known, "args"), **sub(piece, "args")}
+        entries = self._called() if self.call and piece.get("name") else self._grown()
+        call = sub(self.call, "functionCall")
+        args = {**sub(call, "args"), **sub(piece, "args")}
         named = {field: piece[field] for field in ("id", "name") if piece.get(field)}
-        self.call = {**self.call, **part, "functionCall": {**known, **named, "args": args}}
-        for given in objects(piece, "partialArgs"):
-            self._argument(args, camel_in(given))
-        return done if piece.get("willContinue") else [*done, *self._called()]
+        self.call = {**self.call, **part, "functionCall": {**call, **named, "args": args}}
+        for argument in objects(piece, "partialArgs"):
+            self._argument(args, camel_in(argument))
+        return entries if piece.get("willContinue") else [*entries, *self._called()]
 
-    def _argument(self, args: JsonObject, given: JsonObject) -> None:
-        path = text_in(given, "jsonPath")
-        value = next((given[field] for field in _VALUES if field in given), None)
+    def _argument(self, args: JsonObject, piece: JsonObject) -> None:
+        path = text_in(piece, "jsonPath")
+        value = next((piece[field] for field in _VALUES if field in piece), None)
         if isinstance(value, str):
             self.tally.show(self.parts, "call", value)
         _put_at(args, path, value, goes_on=path in self.paths)
-        (self.paths.add if given.get("willContinue") else self.paths.discard)(path)
+        (self.paths.add if piece.get("willContinue") else self.paths.discard)(path)
 
     def _called(self) -> list[Entry]:
         """The call so far, now that it is whole."""
@@ -328,22 +328,22 @@ def _head(body: JsonObject) -> Iterator[Unit]:
         compared = (*functions, *([rest] if rest else []))
         yield replace(definition(("tools", index), as_block(tool)), compared=compared)
     prompt = setting(body, "systemInstruction")[1]
-    given = prompt.get("parts") if isinstance(prompt, dict) else prompt
-    listed = enumerate([{"text": given}] if isinstance(given, str) else as_list(given))
-    parts = tuple(UnitPart(("systemInstruction", "parts", at), as_block(each)) for at, each in listed)
+    instruction = prompt.get("parts") if isinstance(prompt, dict) else prompt
+    listed = enumerate([{"text": instruction}] if isinstance(instruction, str) else as_list(instruction))
+    parts = tuple(UnitPart(("systemInstruction", "parts", at), as_block(part)) for at, part in listed)
     yield Unit((), "system", "system", prompt, parts, tuple(part.value for part in parts))
 
 
 def _contents(body: JsonObject) -> Sequence[Json]:
-    given = setting(body, "contents")[1]
-    return [given] if isinstance(given, str | dict) else as_list(given)
+    contents = setting(body, "contents")[1]
+    return [contents] if isinstance(contents, str | dict) else as_list(contents)
 
 
 def _content(content: Json, index: int) -> Unit:
     """A content; the SDK also takes a text, or a part alone, which are the user's."""
     if isinstance(content, dict) and "parts" in content:
-        given = enumerate(as_list(content["parts"]))
-        parts = tuple(UnitPart(("parts", at), part) for at, part in given if isinstance(part, dict))
+        numbered = enumerate(as_list(content["parts"]))
+        parts = tuple(UnitPart(("parts", at), part) for at, part in numbered if isinstance(part, dict))
     else:
         parts = (UnitPart((), content if isinstance(content, dict) else {"text": str(content)}),)
     role = content.get("role") if isinstance(content, dict) else ""

@@ -30,8 +30,8 @@ def declaration(tool: JsonObject) -> JsonObject:
     schema = tool.get("parameters") or {}
     if not schema.get("properties") and not set(schema) - {"type", "properties", "required", "additionalProperties"}:
         return out  # an object without fields is refused; a function without parameters is not
-    own = _schema(schema)
-    return {**out, "parameters": own} if own is not None else {**out, "parametersJsonSchema": schema}
+    parameters = _schema(schema)
+    return {**out, "parameters": parameters} if parameters is not None else {**out, "parametersJsonSchema": schema}
 
 
 def _schema(schema: Json) -> JsonObject | None:
@@ -59,18 +59,18 @@ def _inner(schema: JsonObject) -> list[tuple[str, Json]]:
     if "items" in schema:
         out.append(("items", _schema(schema["items"])))
     if "anyOf" in schema:
-        options = [_schema(each) for each in schema["anyOf"]] if isinstance(schema["anyOf"], list) else [None]
+        options = [_schema(option) for option in schema["anyOf"]] if isinstance(schema["anyOf"], list) else [None]
         out.append(("anyOf", None if None in options else options))
     if "properties" in schema:
-        given = schema["properties"]
-        fields = {name: _schema(item) for name, item in given.items()} if isinstance(given, dict) else {"": None}
+        members = schema["properties"]
+        fields = {name: _schema(item) for name, item in members.items()} if isinstance(members, dict) else {"": None}
         out.append(("properties", None if None in fields.values() else fields))
     return out
 
 
-def camel_in(given: JsonObject) -> JsonObject:
+def camel_in(fields: JsonObject) -> JsonObject:
     """An object as the REST API spells its fields; Google's own client takes them in snake case too."""
-    return {camel(name): value for name, value in given.items()}
+    return {camel(name): value for name, value in fields.items()}
 
 
 def camel(name: str) -> str:
@@ -88,7 +88,7 @@ def tool_entry(declared: JsonObject) -> JsonObject:
 def _json_schema(schema: Json) -> Json:
     """Gemini's upper-case types in JSON schema's lower case."""
     if isinstance(schema, list):
-        return [_json_schema(each) for each in schema]
+        return [_json_schema(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
     lower = {"type": schema["type"].lower()} if isinstance(schema.get("type"), str) else {}
@@ -112,22 +112,23 @@ def part_in(part: Json) -> JsonObject:
             out[field] = camel_in(sub(out, field))
     for field in ("functionCall", "functionResponse"):
         sub(out, field)
-    if (given := out.get("thoughtSignature")) is not None and given != FOREIGN:
-        if not isinstance(given, str) or any(char.isspace() or not char.isprintable() for char in given):
-            raise FormatError(f"a thoughtSignature that is {given!r}", hint="It is base64; keep it exactly as it came.")
-        # In the API's own base64: an SDK's has another alphabet, the bytes are the same.
-        out["thoughtSignature"] = given.translate(str.maketrans("-_", "+/"))
+    if (signature := out.get("thoughtSignature")) is not None and signature != FOREIGN:
+        if not isinstance(signature, str) or any(char.isspace() or not char.isprintable() for char in signature):
+            hint = "It is base64; keep it exactly as it came."
+            raise FormatError(f"a thoughtSignature that is {signature!r}", hint=hint)
+        # The API's base64; an SDK's has another alphabet for the same bytes.
+        out["thoughtSignature"] = signature.translate(str.maketrans("-_", "+/"))
     return out
 
 
 def assistant_entry(part: JsonObject, place: int) -> Entry:
     """A model's part as an entry; `place` names a call that came without an id."""
     if "functionCall" in part:
-        given = part["functionCall"]
-        plain = set(part) == {"functionCall"} and set(given) == {"id", "name", "args"} and given.get("id")
-        call_id = str(given.get("id") or f"call-{place + 1}")
-        args = {} if given.get("args") is None else given["args"]
-        return values.call(call_id, str(given.get("name") or ""), args, wire=None if plain else {"block": part})
+        call = part["functionCall"]
+        plain = set(part) == {"functionCall"} and set(call) == {"id", "name", "args"} and call.get("id")
+        call_id = str(call.get("id") or f"call-{place + 1}")
+        args = {} if call.get("args") is None else call["args"]
+        return values.call(call_id, str(call.get("name") or ""), args, wire=None if plain else {"block": part})
     text = str(part.get("text") or "")
     if part.get("thought"):
         return values.think(text, wire={"block": part})
@@ -162,23 +163,23 @@ def response_text(response: Json) -> str:
     return compact(response)
 
 
-def _kind(given: JsonObject) -> str:
+def _kind(block: JsonObject) -> str:
     """What an entry cannot hold of a user's part."""
-    part = part_in(given)
+    part = part_in(block)
     if not part or "text" in part or "functionResponse" in part or _image(part):
         return ""
-    held = part.get("inlineData") or part.get("fileData") or {}
-    return str(held.get("mimeType") or next(iter(part), "part"))
+    file = part.get("inlineData") or part.get("fileData") or {}
+    return str(file.get("mimeType") or next(iter(part), "part"))
 
 
 def _image(part: JsonObject) -> Image | None:
-    held = part.get("inlineData") or part.get("fileData") or {}
-    media = str(held.get("mimeType") or "")
+    file = part.get("inlineData") or part.get("fileData") or {}
+    media = str(file.get("mimeType") or "")
     if not media.startswith("image/"):
         return None
     if part.get("inlineData"):
-        return Image(media_type=media, data=str(held.get("data") or ""))
-    return Image(media_type=media, url=str(held.get("fileUri") or ""))
+        return Image(media_type=media, data=str(file.get("data") or ""))
+    return Image(media_type=media, url=str(file.get("fileUri") or ""))
 
 
 def text_part(text: str) -> JsonObject:
@@ -189,25 +190,25 @@ def written(part: Text | Think | Call, message: Message, sheet: Draft, signed: b
     """A model's part; `signed` says that an earlier call of this message carries the signature already."""
     match part:
         case Text():
-            own = own_block(part, sheet)
-            if own and str(own.get("text") or "") == part.text:
-                return own
+            block = own_block(part, sheet)
+            if block and str(block.get("text") or "") == part.text:
+                return block
             leave_out_block(part, message, sheet)
             return text_part(part.text) if part.text.strip() else None
         case Think():
-            own = own_block(part, sheet)
-            if own is None:
+            block = own_block(part, sheet)
+            if block is None:
                 leave_out_thinking(part, message, sheet)
-            return own
+            return block
         case Call():
             return _function_call(part, message, sheet, signed)
 
 
 def _function_call(part: Call, message: Message, sheet: Draft, signed: bool) -> JsonObject:
-    own = own_block(part, sheet)
-    if own and (own["functionCall"].get("args") or {}) == part.args:
-        given = own["functionCall"]
-        out = {**own, "functionCall": {**given, "id": part.call_id} if given.get("id") else given}
+    block = own_block(part, sheet)
+    if block and (block["functionCall"].get("args") or {}) == part.args:
+        call = block["functionCall"]
+        out = {**block, "functionCall": {**call, "id": part.call_id} if call.get("id") else call}
     else:
         fields = {"id": part.call_id, "name": NAMES.spell(part.name), "args": object_of(part.args)}
         out = {"functionCall": fields}
@@ -223,11 +224,11 @@ def _function_call(part: Call, message: Message, sheet: Draft, signed: bool) -> 
 
 def function_response(part: Result, sheet: Draft, with_id: bool) -> JsonObject:
     came = own_block(part, sheet) or {}
-    own = obj(came.get("functionResponse"))
+    response_before = obj(came.get("functionResponse"))
     response: Json = {"error" if part.error else "output": part.text}
     out: JsonObject = {"id": part.call_id, "name": NAMES.spell(part.name or "unknown"), "response": response}
-    if own and response_text(own.get("response")) == part.text:
-        out = {**own, "id": part.call_id}
+    if response_before and response_text(response_before.get("response")) == part.text:
+        out = {**response_before, "id": part.call_id}
     return {**came, "functionResponse": out if with_id else {key: out[key] for key in out if key != "id"}}
 
 
@@ -262,15 +263,15 @@ def _was_taken(sheet: Draft, message: Message) -> bool:
 
 def _model(sheet: Draft, message: Message) -> None:
     parts: list[JsonObject] = []
-    taken = _was_taken(sheet, message)
+    was_taken = _was_taken(sheet, message)
     for part in message.parts:
         if isinstance(part, Text | Think | Call):
             signed = any("functionCall" in part for part in parts)
             if out := written(part, message, sheet, signed):
                 parts.append(out)
-            elif taken and isinstance(part, Text) and "block" not in part.wire:
+            elif was_taken and isinstance(part, Text) and "block" not in part.wire:
                 parts.append(text_part(part.text))
-    if all(part.get("thought") for part in parts) and not (parts and taken):
+    if all(part.get("thought") for part in parts) and not (parts and was_taken):
         sheet.leave_out(message, "empty message")
         return
     calls = any("functionCall" in part for part in parts)
@@ -330,10 +331,10 @@ def _body(sheet: Draft, prompt: Prompt) -> JsonObject:
 
 def _tools(sheet: Draft, tools: list[JsonObject]) -> list[JsonObject]:
     """All functions in one tool, and beside it Gemini's own, a tool each."""
-    own = [definition for tool in tools if (definition := sheet.own(tool))]
+    provider_tools = [definition for tool in tools if (definition := sheet.own(tool))]
     declared = [tool for tool in tools if sheet.own(tool) is None]
     functions = [with_more(declaration(tool), tool, NATIVE) for tool in declared]
-    return [*([{"functionDeclarations": functions}] if functions else []), *own]
+    return [*([{"functionDeclarations": functions}] if functions else []), *provider_tools]
 
 
 NATIVE = Native((FORMAT,), "@part", "@tools", "@declaration", ("gemini",))

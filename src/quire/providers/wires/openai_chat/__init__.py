@@ -96,38 +96,38 @@ def _assistant(message: JsonObject) -> list[Entry]:
     text = CONTENT.text_of(message.get("content")) or message.get("refusal") or audio.get("transcript")
     if text or audio or message.get("images"):
         out.append(respond(str(text or ""), wire=_besides(message)))
-    out += [_call(each) for each in objects(message, "tool_calls") if _is_called(each)]
+    out += [_call(item) for item in objects(message, "tool_calls") if _is_called(item)]
     function = sub(message, "function_call")
     if _is_called({"function": function}):
         out.append(_call({"id": function.get("name"), "function": function}))
     return out or [respond("")]
 
 
-def _is_called(given: JsonObject) -> bool:
+def _is_called(item: JsonObject) -> bool:
     """Whether anything is called: some servers send an entry without a name, an id or arguments."""
-    called = sub(given, "function") or sub(given, "custom")
-    return bool(given.get("id") or any(called.values()))
+    called = sub(item, "function") or sub(item, "custom")
+    return bool(item.get("id") or any(called.values()))
 
 
 def _besides(message: JsonObject) -> JsonObject | None:
     """What comes with a text: annotations, the audio it is the transcript of, pictures."""
     fields = ("annotations", "audio", "images", "executed_tools")
-    kept = {field: message[field] for field in fields if message.get(field)}
-    return {"block": kept} if kept else None
+    extras = {field: message[field] for field in fields if message.get(field)}
+    return {"block": extras} if extras else None
 
 
-def _call(given: JsonObject) -> Entry:
-    call_id = str(given.get("id") or "")
-    if custom := sub(given, "custom"):
-        return call(call_id, str(custom.get("name") or ""), custom.get("input"), wire={"block": given})
-    function = sub(given, "function")
+def _call(item: JsonObject) -> Entry:
+    call_id = str(item.get("id") or "")
+    if custom := sub(item, "custom"):
+        return call(call_id, str(custom.get("name") or ""), custom.get("input"), wire={"block": item})
+    function = sub(item, "function")
     arguments = function.get("arguments")
     # Some recorders keep arguments parsed.
-    args, kept = parsed_arguments(arguments) if isinstance(arguments, str) else (arguments or {}, {})
-    if given.get("extra_content"):
+    args, wire = parsed_arguments(arguments) if isinstance(arguments, str) else (arguments or {}, {})
+    if item.get("extra_content"):
         # Gemini's signatures, where it is asked in this format.
-        kept = {**kept, "block": given}
-    return call(call_id, str(function.get("name") or ""), args, wire=kept or None)
+        wire = {**wire, "block": item}
+    return call(call_id, str(function.get("name") or ""), args, wire=wire or None)
 
 
 # A streamed chat completion: chunks in, entries out when they are whole.
@@ -216,11 +216,11 @@ class ChatReader(ReplyReader):
             # Mistral streams parts: thinking and text.
             delta = {**delta, "content": CONTENT.text_of(content), "thinking": thought_of(content)}
         for place, kind, fields in ((0, "think", (*_THOUGHTS, "thinking")), (1, "respond", ("content", "refusal"))):
-            given = [(field, text) for field in fields if (text := text_in(delta, field))]
-            for number, (field, text) in enumerate(given):
+            texts = [(field, text) for field in fields if (text := text_in(delta, field))]
+            for number, (field, text) in enumerate(texts):
                 # Where a server says the same under two names, the first becomes the entry and is shown.
-                kept = self.tally.show(place, kind, text) if number == 0 else self.tally.add(text)
-                self.text.setdefault(field, []).append(kept)
+                piece_text = self.tally.show(place, kind, text) if number == 0 else self.tally.add(text)
+                self.text.setdefault(field, []).append(piece_text)
         for field, value in delta.items():
             if field not in _GATHERED and value is not None:
                 grows = isinstance(value, list)
@@ -277,8 +277,8 @@ class ChatReader(ReplyReader):
             yield {"kind": kind, "text": "".join(pieces)}
         if spoken := self.audio.get("transcript"):
             yield {"kind": "respond", "text": spoken}
-        for each in self.calls.values():
-            yield {"kind": "call", "name": each.name, "text": "".join(each.arguments)}
+        for item in self.calls.values():
+            yield {"kind": "call", "name": item.name, "text": "".join(item.arguments)}
 
 
 # Where a request keeps what is cached.

@@ -43,8 +43,8 @@ def _kind(part: JsonObject) -> str:
 
 def image_in(part: JsonObject) -> Image | None:
     """The image of a part, by its address or its data."""
-    given = part.get("image_url")
-    url = given.get("url") if isinstance(given, dict) else given
+    address = part.get("image_url")
+    url = address.get("url") if isinstance(address, dict) else address
     return from_url(str(url or "")) if part.get("type") == "image_url" else None
 
 
@@ -108,8 +108,8 @@ def _user_content(sheet: Draft, message: Message) -> str | list[JsonObject]:
     parts += CONTENT.images(sheet, message) if images else []
     if sheet.info.provider not in _TAKES_FILES:
         CONTENT.left_out(sheet, message)
-    elif (shown := CONTENT.shown(sheet, message, parts)) is not parts:
-        return shown
+    elif (content := CONTENT.shown(sheet, message, parts)) is not parts:
+        return content
     return parts if images else _content(sheet, text)
 
 
@@ -173,23 +173,23 @@ def _besides(came: JsonObject, text: str) -> JsonObject:
 def _thinking(sheet: Draft, message: Message) -> JsonObject:
     """Earlier thinking in the field that takes it back; to servers that demand it, an empty one too."""
     field: str = dialect_of(sheet.info).thinking
-    wanted = sheet.info.features.reasoning_content
+    demand = sheet.info.features.reasoning_content
     parts = [part for part in message.parts if isinstance(part, Think)]
-    kept = []
+    thoughts = []
     details: list[JsonObject] = []
     for part in parts:
         owed = came_from_here(part, sheet)
-        if owed and wanted != "required":
+        if owed and demand != "required":
             # The server's own: in the field that it came in.
             field = str(part.wire.get("field") or "")
-        if (field or owed) and (wanted == "required" or is_from(part.wire, (FORMAT,), sheet)):
-            kept.append(part.text)
+        if (field or owed) and (demand == "required" or is_from(part.wire, (FORMAT,), sheet)):
+            thoughts.append(part.text)
             details += (own_block(part, sheet) or {}).get("reasoning_details") or []
         else:
             leave_out_thinking(part, message, sheet)
     out: JsonObject = {"reasoning_details": details} if details else {}
-    if field and (kept or (wanted == "required" and not _was_taken(sheet, message))):
-        out[field] = "\n\n".join(kept)
+    if field and (thoughts or (demand == "required" and not _was_taken(sheet, message))):
+        out[field] = "\n\n".join(thoughts)
     return out
 
 
@@ -204,20 +204,20 @@ def came_from_here(part: Think, sheet: Draft) -> bool:
     if not dialect_of(sheet.info).thinking and (sheet.info.provider != "openai" or sheet.info.known):
         return False
     named = [str(wire.get(name) or "") for name in ("model", "asked")]
-    own = "field" in wire or "reasoning_details" in obj(wire.get("block"))
-    return own and wire.get("format") == FORMAT and any(name and same_model(name, model) for name in named)
+    returnable = "field" in wire or "reasoning_details" in obj(wire.get("block"))
+    return returnable and wire.get("format") == FORMAT and any(name and same_model(name, model) for name in named)
 
 
 def _call(sheet: Draft, part: Call) -> JsonObject:
-    own = own_block(part, sheet)
-    if own and own.get("type") == "custom":
-        return {**own, "id": part.call_id}
+    block = own_block(part, sheet)
+    if block and block.get("type") == "custom":
+        return {**block, "id": part.call_id}
     dialect = dialect_of(sheet.info)
     arguments = part.arguments or str(part.wire.get("arguments") or "") or compact(part.args)
     if dialect.json_arguments:
         arguments = object_text(part.args, arguments)
     function = {"name": dialect.names.spell(part.name), "arguments": arguments}
-    also = {"extra_content": own["extra_content"]} if own and "extra_content" in own else {}
+    also = {"extra_content": block["extra_content"]} if block and "extra_content" in block else {}
     return {"id": part.call_id, "type": "function", "function": function, **also}
 
 
@@ -225,8 +225,8 @@ def _tool_message(sheet: Draft, part: Result) -> JsonObject:
     came = _imported_message(sheet, [part])
     same = isinstance(came.get("content"), list) and CONTENT.text_of(came["content"]) == part.text
     content = came["content"] if same else _content(sheet, part.text)
-    asked = next((each for each in reversed(sheet.messages) if each.get("role") == "assistant"), {})
-    if asked.get("function_call"):
+    caller = next((message for message in reversed(sheet.messages) if message.get("role") == "assistant"), {})
+    if caller.get("function_call"):
         # The old form, whose call went back as it came.
         return {"role": "function", "name": part.name, "content": part.text}
     return {"role": "tool", "tool_call_id": part.call_id, **_also(came), "content": content}

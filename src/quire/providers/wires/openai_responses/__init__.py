@@ -68,8 +68,8 @@ def import_messages(value: Any, model: str = "", format: str = FORMAT) -> list[E
     if isinstance(value, dict):
         model = model or str(value.get("model") or "")
         out += tools_in(value, model, format=format, read=tool_entry, define=tool_definition)
-        if (told := value.get("instructions")) is not None:
-            out.append(system(str(told), wire={"format": format, "system": told}))
+        if (instructions_text := value.get("instructions")) is not None:
+            out.append(system(str(instructions_text), wire={"format": format, "system": instructions_text}))
         value = value.get("input")
         value = [{"role": "user", "content": value}] if isinstance(value, str) else value
     if not isinstance(value, list):
@@ -81,8 +81,8 @@ def import_messages(value: Any, model: str = "", format: str = FORMAT) -> list[E
     for place, item in enumerate(value):
         entry, after = _entry(item, after, f"input[{place}]", place in served)
         entry = _answering(entry, item, waiting)
-        if entry.kind == "tools" and all(each.kind in ("system", "tools") for each in out):
-            instructions = sum(bool(each.text.strip()) for each in out)
+        if entry.kind == "tools" and all(earlier.kind in ("system", "tools") for earlier in out):
+            instructions = sum(bool(earlier.text.strip()) for earlier in out)
             entry = with_wire(entry, {"front": [instructions, place]})
         if (stored and is_named(item)) or (entry.kind == "result" and (begun or not entry.call_id)):
             entry = with_wire(entry, {"stored": True})
@@ -275,8 +275,8 @@ class ResponseReader(ReplyReader):
             raise refused(object_in(event.get("response"), "a response").get("error"))
         elif kind.endswith(".delta") and kind.startswith(_PASSED):
             place, text = number_in(event, "output_index"), text_in(event, "delta")
-            shown = _SHOWN.get(kind)
-            piece = self.tally.show(place, shown, text) if shown else self.tally.add(text)
+            entry_kind = _SHOWN.get(kind)
+            piece = self.tally.show(place, entry_kind, text) if entry_kind else self.tally.add(text)
             self.pieces.setdefault(place, []).append(piece)
         elif not kind.startswith(_PASSED):
             self.tally.unknown += 1
@@ -310,12 +310,12 @@ class ResponseReader(ReplyReader):
         self.stop, self.reported = stop_of(response), response
         self.open, self.pieces = {}, {}
         # What the events did not bring, the whole response does.
-        known = {str(item.get("id")) for item in self.done.values()}
+        done_ids = {str(item.get("id")) for item in self.done.values()}
         for index, item in enumerate(listed(response, "output")):
-            if index not in self.done and str(object_in(item, "an item").get("id")) not in known:
+            if index not in self.done and str(object_in(item, "an item").get("id")) not in done_ids:
                 self.done[index] = item
-        held = [self.done[index] for index in sorted(self.done) if index >= self.shown]
-        self.done = {self.shown + place: item for place, item in enumerate(held)}
+        unshown = [self.done[index] for index in sorted(self.done) if index >= self.shown]
+        self.done = {self.shown + place: item for place, item in enumerate(unshown)}
         return self._in_order() or ([] if self.entries else self._add([respond("")]))
 
     def unfinished(self) -> Iterator[JsonObject]:
@@ -345,8 +345,8 @@ def _head(body: JsonObject) -> Iterator[Unit]:
 
 
 def _items(body: JsonObject) -> Sequence[Json]:
-    given = body.get("input")
-    return [{"role": "user", "content": given}] if isinstance(given, str) and given else as_list(given)
+    items = body.get("input")
+    return [{"role": "user", "content": items}] if isinstance(items, str) and items else as_list(items)
 
 
 def _item(item: Json, index: int) -> Unit:

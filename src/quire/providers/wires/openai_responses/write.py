@@ -128,21 +128,21 @@ def written(part: Text | Think | Call, message: Message, sheet: Draft) -> JsonOb
 
 
 def _message(part: Text, message: Message, sheet: Draft) -> JsonObject | None:
-    own = own_block(part, sheet)
-    if own and kind_of(own) == "item_reference":
-        return _reference(own, part, message, sheet)
+    item = own_block(part, sheet)
+    if item and kind_of(item) == "item_reference":
+        return _reference(item, part, message, sheet)
     # OpenAI itself carries out no call of free text: it would miss the output.
     missed = {"custom_tool_call"} if sheet.info.features.strict else set()
-    if own and own.get("type") not in missed and _says(own, part.text):
-        return _unparted(own, part.wire, sheet)
+    if item and item.get("type") not in missed and _says(item, part.text):
+        return _unparted(item, part.wire, sheet)
     leave_out_block(part, message, sheet)
     return {"type": "message", "role": "assistant", "content": part.text} if part.text else None
 
 
-def _reference(own: JsonObject, part: Text, message: Message, sheet: Draft) -> JsonObject | None:
+def _reference(item: JsonObject, part: Text, message: Message, sheet: Draft) -> JsonObject | None:
     """The name of an item that the provider keeps, which it does only where it is asked to store."""
     if _is_stored(part, sheet):
-        return own
+        return item
     sheet.leave_out(message, "an item named by its id alone is not stored anywhere", part)
     return None
 
@@ -166,24 +166,24 @@ def _says(item: JsonObject, text: str) -> bool:
 
 
 def _reasoning(part: Think, message: Message, sheet: Draft) -> JsonObject | None:
-    own = own_block(part, sheet)
-    if own is None:
+    item = own_block(part, sheet)
+    if item is None:
         leave_out_thinking(part, message, sheet)
-    elif is_named(own) and not _is_stored(part, sheet):
+    elif is_named(item) and not _is_stored(part, sheet):
         sheet.leave_out(message, "reasoning without its encrypted content is not stored anywhere", part)
-        own = None
-    return own
+        item = None
+    return item
 
 
 def _call(part: Call, sheet: Draft) -> JsonObject:
-    own = own_block(part, sheet)
-    if own and own["type"] != "function_call":
-        named = {"name": NAMES.spell(part.name)} if "name" in own else {}
-        return {**_unparted(own, part.wire, sheet), "call_id": part.call_id, **named}
+    item = own_block(part, sheet)
+    if item and item["type"] != "function_call":
+        named = {"name": NAMES.spell(part.name)} if "name" in item else {}
+        return {**_unparted(item, part.wire, sheet), "call_id": part.call_id, **named}
     arguments = part.arguments or str(part.wire.get("arguments") or "") or compact(part.args)
     fields = {"call_id": part.call_id, "name": NAMES.spell(part.name), "arguments": arguments}
-    if own and own.get("arguments") == arguments:
-        return {**_unparted(own, part.wire, sheet), **fields}
+    if item and item.get("arguments") == arguments:
+        return {**_unparted(item, part.wire, sheet), **fields}
     return {"type": "function_call", **fields}
 
 
@@ -198,9 +198,9 @@ def _unparted(item: JsonObject, wire: JsonObject, sheet: Draft) -> JsonObject:
 def output(part: Result, message: Message, sheet: Draft) -> JsonObject:
     """The item of a result; it has the kind of its call."""
     asked_by = next((message for message in reversed(sheet.messages) if message.get("call_id") == part.call_id), {})
-    own = own_block(part, sheet)
-    if own and output_text(own) == part.text:
-        return {**own, "call_id": part.call_id}
+    item = own_block(part, sheet)
+    if item and output_text(item) == part.text:
+        return {**item, "call_id": part.call_id}
     if asked_by.get("type") == "tool_search_call":
         sheet.leave_out(message, "a search for tools has no place for words: what was cut is not told", part)
         return {"type": "tool_search_output", "call_id": part.call_id, "execution": "client", "tools": []}
@@ -278,10 +278,10 @@ def _body(sheet: Draft, prompt: Prompt) -> JsonObject:
     tools = sheet.tools(prompt)
     listed = [tool for tool in tools if "front" in tool and (info.features.late_tools or was_sent(tool["item"], sheet))]
     head = _front(sheet, prompt, listed)
-    asked = [*head, *sheet.messages]
+    items = [*head, *sheet.messages]
     if not sheet.messages and not prompt.front:
-        asked.append({"type": "message", "role": "user", "content": [_text(GO_ON)]})
-    body: JsonObject = {"model": info.model, "input": asked, "store": False}
+        items.append({"type": "message", "role": "user", "content": [_text(GO_ON)]})
+    body: JsonObject = {"model": info.model, "input": items, "store": False}
     if any(map(is_named, sheet.messages)):
         del body["store"]  # what is named by its id must be held
     if defined := sheet.defined([tool for tool in tools if tool not in listed], tool_definition):
@@ -299,7 +299,7 @@ def _front(sheet: Draft, prompt: Prompt, tools: list[JsonObject]) -> list[JsonOb
     """The instructions, and the items of tools that came among them where they stood."""
     head = told_in_front(sheet, prompt, prompt.systems, CONTENT.text_of, lambda text: _instruction(sheet, text))
     in_order = sorted(tools, key=lambda tool: tool["front"])
-    items = [(place, list(each)) for place, each in groupby(in_order, lambda tool: tool["front"][:2])]
+    items = [(place, list(group)) for place, group in groupby(in_order, lambda tool: tool["front"][:2])]
     for (before, _), listed in reversed(items):
         head.insert(before, _additional(sheet.defined(listed, tool_definition), listed[0]["item"], sheet))
     return head
