@@ -12,7 +12,7 @@ import pytest
 
 from conftest import ROOT
 from quire import Entry, open_store, values
-from quire.cli.output import shown
+from quire.cli.output import printable
 from quire.testing import Emulator, Refuse, emulator
 from quire.values import Call, JsonObject, Text
 from toolbox import QUIRE, on_terminal
@@ -116,7 +116,7 @@ def test_commands_that_show_what_others_said(tmp_path: Path) -> None:
 
 
 def test_only_one_module_writes() -> None:
-    """Whatever is printed goes through quire.cli.output, or through rich with text made by `shown`.
+    """Whatever is printed goes through quire.cli.output, or through rich with text made by `printable`.
 
     The package itself says one fixed word, when Ctrl-C comes before anything is loaded.
     """
@@ -139,5 +139,5 @@ def test_a_pipe_gets_the_models_words_to_the_byte(tmp_path: Path) -> None:
 
 def test_letters_of_every_script_and_joined_emoji_are_shown_as_they_are() -> None:
     text = "Grüße, 你好, שלום, مرحبا, 👩‍🚀\tend\n"
-    assert shown(text) == text
-    assert shown("a\r\nb\rc") == "a\nb·c"
+    assert printable(text) == text
+    assert printable("a\r\nb\rc") == "a\nb·c"

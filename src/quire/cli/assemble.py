@@ -51,7 +51,7 @@ LAYERS = {
     "L4": "history",
     "L5": "the user's words",
 }
-LEGEND = ", ".join(f"{name} {what}" for name, what in LAYERS.items())
+LEGEND = ", ".join(f"{name} {about}" for name, about in LAYERS.items())
 
 _DEFAULT = Policy()
 _SHARE = click.FloatRange(0, 1)
@@ -102,24 +102,24 @@ def policy_from(ttl_s: int, model: str | None, **fields: object) -> Policy:
     return policy_for(model, chosen)
 
 
-def seen(entries: list[Entry], policy: Policy) -> tuple[list[Entry], list[Policy]]:
+def sent_log(entries: list[Entry], policy: Policy) -> tuple[list[Entry], list[Policy]]:
     """A thread as it was sent, with the policies of then; where the caller chose one, as it would have been."""
     from quire.assemble import unsent
     from quire.thread_state import is_request, policies
 
-    kept = unsent(entries) if is_chosen() and any(map(is_request, entries)) else entries
-    return kept, policies(kept, policy)
+    log = unsent(entries) if is_chosen() and any(map(is_request, entries)) else entries
+    return log, policies(log, policy)
 
 
 @contextmanager
-def asked(
+def open_requests(
     source: str, db: Place | None, policy: Policy, turns: tuple[int, int] | None
 ) -> Iterator[tuple[Iterator[tuple[Built | Refused, Policy]], Callable[[], Sequence[Entry]]]]:
     """The requests of a thread as they were sent, and its entries; those of some turns from the nearest fold kept."""
     from quire.thread_state import SentTurns, requests_under
 
     if turns is None or is_chosen() or is_file(source):
-        entries, under = seen(load_usable(source, db), policy)
+        entries, under = sent_log(load_usable(source, db), policy)
         yield requests_under(entries, under), lambda: entries
         return
     with open_thread(source, db) as store:
@@ -152,20 +152,20 @@ def assemble(source: str, turn: int | None, as_json: bool, db: Place | None, **f
       quire assemble entries.jsonl --json | jq .reused_tokens
     """
     policy = policy_from(**fields)  # type: ignore[arg-type]  # click has checked the types
-    shown = 0
+    count = 0
     out = console()
-    with asked(source, db, policy, (turn, turn) if turn else None) as (made, _):
-        for seen_one in walk(made, turn):
-            shown += 1
+    with open_requests(source, db, policy, (turn, turn) if turn else None) as (requests, _):
+        for view in walk(requests, turn):
+            count += 1
             if as_json:
-                print_json(seen_one.row, None)
+                print_json(view.row, None)
             else:
-                show_request(out, seen_one)
-    if shown and not as_json:
+                show_request(out, view)
+    if count and not as_json:
         out.print(styled((LEGEND, "dim")))
-    if not shown and turn is not None:
+    if not count and turn is not None:
         raise NotFound(f"there is no request in turn {turn}", hint="Leave --turn out to see all turns.")
-    if not shown and not as_json:
+    if not count and not as_json:
         echo("no request: nobody has asked the model anything yet", err=True)
 
 
@@ -178,12 +178,12 @@ class RequestView(msgspec.Struct, frozen=True):
     before: Built | None
 
 
-def walk(made: Iterator[tuple[Built | Refused, Policy]], turn: int | None = None) -> Iterator[RequestView]:
+def walk(requests: Iterator[tuple[Built | Refused, Policy]], turn: int | None = None) -> Iterator[RequestView]:
     """Each request as it is shown; of a turn that was asked for alone, those of that turn."""
     from quire.assemble import Built
 
     before: Built | None = None
-    for request, policy in made:
+    for request, policy in requests:
         if turn is not None and request.turn > turn:
             return
         if turn in (None, request.turn):
@@ -210,7 +210,7 @@ def request_json(built: Built, before: Built | None) -> JsonObject:
         "layers": {**{layer.id[:2]: layer.sha256 for layer in sealed.layers}, "all": sealed.sha256},
         "messages": system + messages,
         "tools": list(built.prompt.tools),
-        "left_out": [msgspec.to_builtins(each) for each in built.left_out],
+        "left_out": [msgspec.to_builtins(omission) for omission in built.left_out],
         "rebase": built.rebase,
     }
 
@@ -229,10 +229,10 @@ def show_request(out: Console, view: RequestView) -> None:
             out.print(_bar(name, size, built.limit))
     if built.rebase is not None:
         out.print(_rebase_line(built.rebase))
-    known = set(view.before.left_out) if view.before is not None else set()
-    new = [left for left in built.left_out if left not in known]
-    for reason in dict.fromkeys(left.reason for left in new):
-        seqs = [left.entry for left in new if left.reason == reason]
+    known_before = set(view.before.left_out) if view.before is not None else set()
+    new = [omission for omission in built.left_out if omission not in known_before]
+    for reason in dict.fromkeys(omission.reason for omission in new):
+        seqs = [omission.entry for omission in new if omission.reason == reason]
         out.print(styled((f"  left out: {ranges(seqs)}: {in_line(reason)}", "dim")))
 
 
@@ -242,11 +242,11 @@ def _place(built: Built | Refused) -> Text:
 
 def _totals(built: Built, reused: int, budget: int) -> Text:
     # Where the model has said how it counts, the budget in its tokens is another number of ours.
-    told = f" ({budget:,} as the model counts)" if built.limit != budget else ""
+    own_count = f" ({budget:,} as the model counts)" if built.limit != budget else ""
     share = 100 * reused / max(1, built.tokens)
     return styled(
         _place(built),
-        f"epoch {built.epoch}  {built.tokens:,} of {built.limit:,} tokens{told}",
+        f"epoch {built.epoch}  {built.tokens:,} of {built.limit:,} tokens{own_count}",
         f"  reused {reused:,} ({share:.0f} %)  new {built.tokens - reused:,}",
     )
 
@@ -258,9 +258,9 @@ def _bar(name: str, size: int, limit: int) -> Text:
 
 def _rebase_line(record: JsonObject) -> Text:
     actions = Counter(edit["action"] for edit in record["edits"])
-    what = ", ".join(f"{count} × {in_line(action)}" for action, count in actions.items()) or "no edits"
-    told = f" ({in_line(record['reason'])}): freed {record['freed']:,} tokens; {what}"
-    return styled("  ", ("rebase", "yellow"), told)
+    edits = ", ".join(f"{count} × {in_line(action)}" for action, count in actions.items()) or "no edits"
+    line = f" ({in_line(record['reason'])}): freed {record['freed']:,} tokens; {edits}"
+    return styled("  ", ("rebase", "yellow"), line)
 
 
 def ranges(numbers: list[int]) -> str:
@@ -271,8 +271,8 @@ def ranges(numbers: list[int]) -> str:
             runs[-1][1] = number
         else:
             runs.append([number, number])
-    shown = ", ".join(f"{a}–{b}" if b > a else f"{a}" for a, b in runs)
-    return f"{'entries' if len(numbers) > 1 else 'entry'} {shown}"
+    spans = ", ".join(f"{a}–{b}" if b > a else f"{a}" for a, b in runs)
+    return f"{'entries' if len(numbers) > 1 else 'entry'} {spans}"
 
 
 # `quire show`: the original of anything that a request names or leaves out.
@@ -303,14 +303,14 @@ def show(name: str, source: str | None, as_json: bool, db: Place | None) -> None
 def _find(name: str, source: str | None, db: Place | None) -> Entry:
     if source is None:
         with open_db(db, create=False) as store:
-            found = store.find(name)
-        if found is not None:
-            return found[1]
+            hit = store.find(name)
+        if hit is not None:
+            return hit[1]
     else:
-        wanted = name.removeprefix("sha256:")
+        digits = name.removeprefix("sha256:")
         seq = int(name) if name.isascii() and name.isdigit() and len(name) < 6 else None
         for entry in load_entries(source, db, seq):
-            if str(entry.seq) == name or (len(wanted) >= 6 and entry.id.removeprefix("sha256:").startswith(wanted)):
+            if str(entry.seq) == name or (len(digits) >= 6 and entry.id.removeprefix("sha256:").startswith(digits)):
                 return entry
     raise NotFound(
         f"no entry is called {name!r}", hint="Give an id, at least 6 of its hex digits, or a seq with --in THREAD|FILE."
@@ -344,11 +344,11 @@ def diff(source: str, first: str, second: str, as_json: bool, db: Place | None, 
     policy = policy_from(**fields)  # type: ignore[arg-type]  # click has checked the types
     names = (first, second)
     turns = [_turn(name) for name in names]
-    with asked(source, db, policy, (min(turns), max(turns))) as (made, entries):
-        built = [(each, how.model) for each, how in made if isinstance(each, Built)]
-        (start, one), (end, other) = sorted((_request_at(built, name), name) for name in names)
-        found = moved(built[start : end + 1], entries())
-    print_json(found) if as_json else echo(_sentence(found, one, other))
+    with open_requests(source, db, policy, (min(turns), max(turns))) as (requests, entries):
+        built = [(request, policy_then.model) for request, policy_then in requests if isinstance(request, Built)]
+        (start, earlier), (end, later) = sorted((_request_at(built, name), name) for name in names)
+        difference = moved(built[start : end + 1], entries())
+    print_json(difference) if as_json else echo(_sentence(difference, earlier, later))
 
 
 def _turn(name: str) -> int:
@@ -358,21 +358,21 @@ def _turn(name: str) -> int:
     return int(name.split(".")[0])
 
 
-def _request_at(made: list[tuple[Built, str]], name: str) -> int:
-    for at, (built, _) in enumerate(made):
+def _request_at(requests: list[tuple[Built, str]], name: str) -> int:
+    for at, (built, _) in enumerate(requests):
         if name in (str(built.turn), f"{built.turn}.{built.step}"):
             return at
     raise NotFound(f"turn {name} has no request", hint="`quire assemble` shows those that have one.")
 
 
-def _sentence(found: JsonObject, first: str, second: str) -> str:
+def _sentence(difference: JsonObject, first: str, second: str) -> str:
     if first == second:
         return f"no byte differs: both are turn {first}"
-    if found["extends"]:
-        cold = f", but nothing of it is cached: {in_line(found['cause'])}" if found["cause"] else ""
-        return f"no byte differs: turn {second} extends turn {first} by {found['added']:,} bytes{cold}"
-    cause = f"; cause: {in_line(found['cause'])}" if found["cause"] else ""
-    return f"byte {found['byte']:,} differs, in {found['layer']} ({in_line(found['segment'])}){cause}"
+    if difference["extends"]:
+        cold = f", but nothing of it is cached: {in_line(difference['cause'])}" if difference["cause"] else ""
+        return f"no byte differs: turn {second} extends turn {first} by {difference['added']:,} bytes{cold}"
+    cause = f"; cause: {in_line(difference['cause'])}" if difference["cause"] else ""
+    return f"byte {difference['byte']:,} differs, in {difference['layer']} ({in_line(difference['segment'])}){cause}"
 
 
 # The optimum in hindsight is looked for in a report where it takes seconds, not minutes.
@@ -383,7 +383,7 @@ def _thread(source: str, db: Place | None, fields: dict[str, object]) -> ThreadV
     from quire.server.views import ThreadView
 
     policy = policy_from(**fields)  # type: ignore[arg-type]  # click has checked the types
-    entries, _ = seen(load_usable(source, db), policy)
+    entries, _ = sent_log(load_usable(source, db), policy)
     return ThreadView(Path(source).stem if Path(source).is_file() else source, entries, policy)
 
 
@@ -435,17 +435,17 @@ def where(source: str, text: str, as_json: bool, db: Place | None, **fields: obj
     """
     if not text:
         raise CallError("there is nothing to look for", hint="Give a path, an id or a sentence.")
-    found = _thread(source, db, fields).where(text)
-    print_json(msgspec.to_builtins(found)) if as_json else _print(found)
+    places = _thread(source, db, fields).where(text)
+    print_json(msgspec.to_builtins(places)) if as_json else _print(places)
 
 
-def _print(found: Whereabouts) -> None:
-    if not found.entered and not found.stretches:
+def _print(places: Whereabouts) -> None:
+    if not places.entered and not places.stretches:
         echo("it never stood in this thread")
         return
-    for hit in found.entered[:10]:
+    for hit in places.entered[:10]:
         echo(f"entry {hit.seq} ({hit.kind}, turn {hit.turn}): {in_line(hit.around)}")
-    if found.count > 10:
-        echo(f"and {counted(found.count - 10, 'entry', 'entries')} more")
-    rows = [(f"{each.first}–{each.last}", each.standing, each.by) for each in found.stretches]
+    if places.count > 10:
+        echo(f"and {counted(places.count - 10, 'entry', 'entries')} more")
+    rows = [(f"{stretch.first}–{stretch.last}", stretch.standing, stretch.by) for stretch in places.stretches]
     print_table(("requests", "it stood", "because of"), rows)

@@ -69,8 +69,8 @@ def attached_items(name: str, vault: Vault | None) -> list[Attached]:
     """What a name means; a note of the vault goes before a file of the same name."""
     if re.match(r"[a-z][a-z0-9+.-]+://", name, re.I):
         return [_from_web(name)]
-    if vault is not None and (found := _from_vault(name, vault)):
-        return found
+    if vault is not None and (items := _from_vault(name, vault)):
+        return items
     return [_from_files(name, vault)]
 
 
@@ -91,13 +91,13 @@ def linked_items(text: str, vault: Vault | None, note: Callable[[str], None]) ->
     """The notes that a question names in [[brackets]]; of one that cannot be read, `note` hears why."""
     from quire.notes.note import links, prose
 
-    found: list[Attached] = []
+    items: list[Attached] = []
     for link in links(prose(text)) if vault is not None else ():
         try:
-            found += attached_items(f"[[{link.target}]]", vault)
+            items += attached_items(f"[[{link.target}]]", vault)
         except QuireError as error:
             note(f"[[{link.target}]] was not attached: {error}")
-    return found
+    return items
 
 
 def question(attached: Iterable[Attached], meta: JsonObject, thread: Thread) -> JsonObject:
@@ -106,27 +106,27 @@ def question(attached: Iterable[Attached], meta: JsonObject, thread: Thread) -> 
     The images of a note that stand in the thread already are not sent again.
     """
     listed = list(attached)
-    shown = _images_shown(thread) if any(each.embedded for each in listed) else set()
-    listed = [each for each in listed if not (each.image and each.embedded and each.image["data"] in shown)]
+    images = _sent_images(thread) if any(part.embedded for part in listed) else set()
+    listed = [part for part in listed if not (part.image and part.embedded and part.image["data"] in images)]
     named = {
-        kind: list(dict.fromkeys(each.name for each in listed if each.kind == kind)) for kind in ("tags", "folders")
+        kind: list(dict.fromkeys(part.name for part in listed if part.kind == kind)) for kind in ("tags", "folders")
     }
     context = {kind: names for kind, names in named.items() if names}
     return {
-        "attach": [each.item for each in listed if each.item is not None],
-        "images": [each.image for each in listed if each.image is not None] or None,
+        "attach": [part.item for part in listed if part.item is not None],
+        "images": [part.image for part in listed if part.image is not None] or None,
         "meta": {**meta, **({"context": context} if context else {})},
     }
 
 
-def _images_shown(thread: Thread) -> set[str]:
+def _sent_images(thread: Thread) -> set[str]:
     """The images that a model was shown since the last rebase."""
-    shown: set[str] = set()
+    images_data: set[str] = set()
     for entry in entries_so_far(thread.store, thread.name):
         images = entry.body.get("images") or () if entry.kind == "user" else ()
-        shown = set() if entry.kind == "rebase" else shown
-        shown |= {image["data"] for image in images if isinstance(image, dict) and "data" in image}
-    return shown
+        images_data = set() if entry.kind == "rebase" else images_data
+        images_data |= {image["data"] for image in images if isinstance(image, dict) and "data" in image}
+    return images_data
 
 
 def _from_vault(name: str, vault: Vault) -> list[Attached]:
@@ -173,10 +173,10 @@ def _file(path: Path, name: str) -> Attached:
     called = readable(str(path) if name.startswith("~") else name)
     if suffix in IMAGE_TYPES:
         return Attached(None, called, image=from_image(path))
-    made = item_json(from_file(path, name=called, truncate=True))
+    item = item_json(from_file(path, name=called, truncate=True))
     if suffix in _NOTES:
-        made["metadata"] = {"source": "note", "path": called, "title": readable(path.stem)}
-    return Attached({**made, "id": called}, called)
+        item["metadata"] = {"source": "note", "path": called, "title": readable(path.stem)}
+    return Attached({**item, "id": called}, called)
 
 
 def readable(name: str) -> str:
@@ -224,7 +224,7 @@ def _from_web(name: str) -> Attached:
     return Attached(item_json(from_url(url, text, title=title, truncate=True)), url)
 
 
-def _fetched(name: str, shown: str) -> tuple[str, bytes, str]:
+def _fetched(name: str, url: str) -> tuple[str, bytes, str]:
     """The media type, the bytes and the encoding of what stands at an address."""
     from quire.items.sources import IMAGE_TYPES, MAX_IMAGE
     from quire.send.transport import without_password
@@ -242,7 +242,7 @@ def _fetched(name: str, shown: str) -> tuple[str, bytes, str]:
                     raise CallError(f"{without_password(place)} is no web address", hint="Give http:// or https://.")
                 if not may_be_private and _is_private(parts.hostname):
                     raise CallError(
-                        f"{shown} leads to {parts.hostname}, which is no public address",
+                        f"{url} leads to {parts.hostname}, which is no public address",
                         hint="Attach that address itself if you mean it.",
                     )
                 with client.stream("GET", place) as reply:
@@ -251,37 +251,37 @@ def _fetched(name: str, shown: str) -> tuple[str, bytes, str]:
                         continue
                     if reply.status_code != 200:
                         raise CallError(
-                            f"{shown} answered {reply.status_code} {reply.reason_phrase}", hint="Check the address."
+                            f"{url} answered {reply.status_code} {reply.reason_phrase}", hint="Check the address."
                         )
                     kind = reply.headers.get("content-type", "text/plain").partition(";")[0].strip().lower()
                     limit = MAX_IMAGE if kind in IMAGE_TYPES.values() else _MAX_PAGE
-                    return kind, _read_within(reply, shown, limit, begin), reply.charset_encoding or "utf-8"
+                    return kind, _read_within(reply, url, limit, begin), reply.charset_encoding or "utf-8"
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         raise CallError(
-            f"{shown} could not be fetched: {str(error) or type(error).__name__}",
+            f"{url} could not be fetched: {str(error) or type(error).__name__}",
             hint="Check the address and the network.",
         ) from error
-    raise CallError(f"{shown} redirects more than {_MAX_REDIRECTS} times", hint="Attach the address it should end at.")
+    raise CallError(f"{url} redirects more than {_MAX_REDIRECTS} times", hint="Attach the address it should end at.")
 
 
-def _read_within(reply: Any, shown: str, limit: int, begin: float) -> bytes:
+def _read_within(reply: Any, url: str, limit: int, begin: float) -> bytes:
     data = bytearray()
     for part in reply.iter_bytes():
         data += part
         if len(data) > limit:
-            raise CallError(f"{shown} has more than {limit:,} bytes", hint="Save it and attach a part.")
+            raise CallError(f"{url} has more than {limit:,} bytes", hint="Save it and attach a part.")
         if time.monotonic() - begin > _MAX_SECONDS:
-            raise CallError(f"{shown} took more than {_MAX_SECONDS:.0f} seconds", hint="Save it and attach the file.")
+            raise CallError(f"{url} took more than {_MAX_SECONDS:.0f} seconds", hint="Save it and attach the file.")
     return bytes(data)
 
 
 def _is_private(host: str | None) -> bool:
     """Whether a name means this machine or one of its network; a name that means nothing does not."""
     try:
-        found = {info[4][0] for info in socket.getaddrinfo(host or "", None)}
+        addresses = {info[4][0] for info in socket.getaddrinfo(host or "", None)}
     except (OSError, UnicodeError):
         return False
-    return any(not ipaddress.ip_address(str(each).partition("%")[0]).is_global for each in found)
+    return any(not ipaddress.ip_address(str(address).partition("%")[0]).is_global for address in addresses)
 
 
 class _Page(HTMLParser):
@@ -370,7 +370,7 @@ def page_text(html: str) -> tuple[str, str]:
 
 def _near(path: Path) -> str:
     try:
-        names = sorted(each.name for each in path.parent.iterdir() if each.is_file())
+        names = sorted(file.name for file in path.parent.iterdir() if file.is_file())
     except OSError:
         return "Check the path."
     near = get_close_matches(path.name, names, 3, 0.5)

@@ -89,19 +89,19 @@ def audit(
     if step == "revert":
         audit_settings.revert()
         return
-    own = threads or db is not None
-    if own and (paths or step or what_if):
+    own_threads = threads or db is not None
+    if own_threads and (paths or step or what_if):
         raise CallError(
             "--threads reads Quire's own threads alone: no PATH, no settings of clients and no --what-if",
             hint="Leave those out; `quire plan THREAD` compares policies on a thread.",
         )
-    places = () if own else paths or _found_at_home()
+    places = () if own_threads else paths or _home_stores()
     if step == "verify":
         audit_settings.verify(places)
         return
     parts = [part for place in places for part in file_parts(place)]
     run = _runner(parts, jobs, ray)
-    report = _threads_report(db) if own else _report(parts, run, {*paths})
+    report = _threads_report(db) if own_threads else _report(parts, run, {*paths})
     if not report.total.requests:
         raise _no_request(places)
     _tell(report, _simulated(parts, run, budget) if what_if else [], top, html, as_json)
@@ -121,15 +121,15 @@ def _no_request(places: Sequence[Path]) -> CallError:
 
 def _tell(report: AuditReport, outcomes: Sequence[PolicyOutcome], top: int, html: Path | None, as_json: bool) -> None:
     """The report on the screen, and as a page where one is wanted."""
-    found = report.as_json()
+    value = report.as_json()
     if outcomes:
-        found["what_if"] = [{**msgspec.structs.asdict(each), "reuse": round(each.reuse, 4), "grounding": round(each.grounding, 4), "simulated": True} for each in outcomes]  # fmt: skip
+        value["what_if"] = [{**msgspec.structs.asdict(outcome), "reuse": round(outcome.reuse, 4), "grounding": round(outcome.grounding, 4), "simulated": True} for outcome in outcomes]  # fmt: skip
     if html is not None:
         from quire.server.inspector import page
 
-        html.write_text(page({"audit": found}, "Cache audit"), encoding="utf-8")
+        html.write_text(page({"audit": value}, "Cache audit"), encoding="utf-8")
         echo(f"wrote {html}", err=True)
-    print_json(found) if as_json else _show(report, top, outcomes)
+    print_json(value) if as_json else _show(report, top, outcomes)
 
 
 # Starting processes takes longer than reading less than this.
@@ -184,8 +184,8 @@ def _simulated(parts: Sequence[FilePart], run: Runner, budget: int | None) -> li
     """What other policies would have cost; long logs are simulated part by part."""
     from quire.audit.what_if import together
 
-    made = run(partial(simulate_part, budget=budget), parts)
-    return together(outcome for some in made for outcome in some)
+    outcomes = run(partial(simulate_part, budget=budget), parts)
+    return together(outcome for of_part in outcomes for outcome in of_part)
 
 
 def simulate_part(part: FilePart, budget: int | None) -> list[PolicyOutcome]:
@@ -198,27 +198,27 @@ def simulate_part(part: FilePart, budget: int | None) -> list[PolicyOutcome]:
     out: list[PolicyOutcome] = []
     try:
         file = part.open()
-        held = conversations(file, recognised(file))
+        stored = conversations(file, recognised(file))
     except QuireError:
         return []  # said where it was audited
-    for each in held:
-        held_by = each.value if isinstance(each.value, dict) else {}
-        target = f"{each.format}:{each.model or held_by.get('model') or ''}"
+    for conversation in stored:
+        request = conversation.value if isinstance(conversation.value, dict) else {}
+        target = f"{conversation.format}:{conversation.model or request.get('model') or ''}"
         policy = policy_for(target, Policy(budget=budget) if budget else None)
-        found = what_if(each.entries(), policy=policy)
-        out += found if found[0].requests > 1 else []
+        outcomes = what_if(conversation.entries(), policy=policy)
+        out += outcomes if outcomes[0].requests > 1 else []
     return out
 
 
-def _found_at_home() -> tuple[Path, ...]:
-    found = {name: Path.home() / place for name, place in STORES.items() if (Path.home() / place).exists()}
-    if not found:
+def _home_stores() -> tuple[Path, ...]:
+    places = {name: Path.home() / place for name, place in STORES.items() if (Path.home() / place).exists()}
+    if not places:
         raise CallError(
             "no sessions of agent clients are in your home", hint="Name a file or a folder: quire audit PATH."
         )
-    for name, place in found.items():
+    for name, place in places.items():
         echo(f"reading {name}: {place}", err=True, dim=True)
-    return tuple(found.values())
+    return tuple(places.values())
 
 
 def _show(report: AuditReport, top: int, outcomes: Sequence[PolicyOutcome]) -> None:
@@ -227,10 +227,10 @@ def _show(report: AuditReport, top: int, outcomes: Sequence[PolicyOutcome]) -> N
         _show_causes(report)
     else:
         echo("Nothing to do: no request lost what it could have read.")
-    worst = [each for each in report.conversations if each.spent.lost][:top]
+    worst = [conversation for conversation in report.conversations if conversation.spent.lost][:top]
     if worst:
         _show_worst(worst)
-    if not all(each.bodies for each in report.conversations):
+    if not all(conversation.bodies for conversation in report.conversations):
         echo()
         echo("Where only usage was stored, times, models and sizes tell why; the moved byte needs the requests.")
     if outcomes:
@@ -240,15 +240,15 @@ def _show(report: AuditReport, top: int, outcomes: Sequence[PolicyOutcome]) -> N
 def _show_outcomes(outcomes: Sequence[PolicyOutcome]) -> None:
     rows = [
         [
-            each.policy,
-            each.tokens,
-            f"{each.reuse:.1%}",
-            "not known" if each.usd is None else f"${each.usd:,.2f}",
-            f"{each.kept:.0%}",
-            f"{each.grounding:.1%}",
-            each.over,
+            outcome.policy,
+            outcome.tokens,
+            f"{outcome.reuse:.1%}",
+            "not known" if outcome.usd is None else f"${outcome.usd:,.2f}",
+            f"{outcome.kept:.0%}",
+            f"{outcome.grounding:.1%}",
+            outcome.over,
         ]
-        for each in outcomes
+        for outcome in outcomes
     ]
     columns = ["policy", "tokens", "reuse", "input", "kept", "grounded", "over budget"]
     print_table(columns, rows, title="\nThe same conversations under other policies (simulated)")
@@ -258,7 +258,7 @@ def _show_total(report: AuditReport) -> None:
     total = report.total
     kinds = [conversation.kind for conversation in report.conversations]
     named = (("side", "side question"), ("agent", "helper"))
-    beside = ", ".join(counted(kinds.count(kind), what) for kind, what in named if kind in kinds)
+    beside = ", ".join(counted(kinds.count(kind), about) for kind, about in named if kind in kinds)
     where = f"{counted(len(kinds), 'conversation')}{f' ({beside})' if beside else ''}"
     echo(
         f"{counted(total.requests, 'request')} in {where}: {total.input:,} tokens in, "
@@ -270,9 +270,9 @@ def _show_total(report: AuditReport) -> None:
     )
     if total.input:
         _show_bar(total)
-    for number, what in ((total.untold, "without usage"), (total.unpriced, "without a known price")):
+    for number, lack in ((total.untold, "without usage"), (total.unpriced, "without a known price")):
         if number:
-            echo(f"not in these figures: {counted(number, 'request')} {what}")
+            echo(f"not in these figures: {counted(number, 'request')} {lack}")
     if total.copies:
         echo(f"counted once: {counted(total.copies, 'reply', 'replies')} that stood in several files")
 
@@ -295,23 +295,23 @@ def _show_causes(report: AuditReport) -> None:
     rows = [[cause, spent.requests, spent.lost, f"${spent.lost_usd:,.2f}"] for cause, spent in report.by_cause.items()]
     print_table(["why", "times", "tokens", "money"], rows, title="\nWhat it was lost to")
     for cause in report.by_cause:
-        what, fix = CAUSES[cause]
+        about, fix = CAUSES[cause]
         echo()
-        echo((f"{cause}: ", "yellow"), f"{what}. {fix}")
+        echo((f"{cause}: ", "yellow"), f"{about}. {fix}")
         echo(f"  first at {_first(report, cause)}", dim=True)
 
 
 def _show_worst(worst: Sequence[WatchedConversation]) -> None:
     rows = [
         [
-            in_line(each.name)[-60:],
-            each.spent.requests,
-            f"{100 * each.spent.reuse:.0f} %",
-            each.spent.lost,
-            f"${each.spent.lost_usd:,.2f}",
-            ", ".join(dict.fromkeys(found.cause for found in each.verdicts)),
+            in_line(conversation.name)[-60:],
+            conversation.spent.requests,
+            f"{100 * conversation.spent.reuse:.0f} %",
+            conversation.spent.lost,
+            f"${conversation.spent.lost_usd:,.2f}",
+            ", ".join(dict.fromkeys(verdict.cause for verdict in conversation.verdicts)),
         ]
-        for each in worst
+        for conversation in worst
     ]
     columns = ["conversation", "requests", "reuse", "lost", "money", "why"]
     print_table(columns, rows, title="\nWorst conversations")
@@ -319,8 +319,8 @@ def _show_worst(worst: Sequence[WatchedConversation]) -> None:
 
 def _first(report: AuditReport, cause: str) -> str:
     """Where a cause was seen first: the request, the place in it, and what became of what."""
-    found = next(found for each in report.conversations for found in each.verdicts if found.cause == cause)
-    place = f", {found.path}, {found.offset:,} characters in" if found.path else ""
-    note = f": {found.note}" if found.note else ""
-    sure = "" if found.confidence == "certain" else f" ({found.confidence})"
-    return in_line(f"{Path(found.source).name}{place}{note}{sure}")[:200]
+    verdict = next(verdict for talk in report.conversations for verdict in talk.verdicts if verdict.cause == cause)
+    place = f", {verdict.path}, {verdict.offset:,} characters in" if verdict.path else ""
+    note = f": {verdict.note}" if verdict.note else ""
+    sure = "" if verdict.confidence == "certain" else f" ({verdict.confidence})"
+    return in_line(f"{Path(verdict.source).name}{place}{note}{sure}")[:200]

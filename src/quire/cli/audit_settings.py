@@ -80,22 +80,22 @@ def with_setting(text: str, setting: ClientSetting) -> str:
 
 def _in_json(text: str, setting: ClientSetting) -> str:
     try:
-        held = json.loads(text) if text.strip() else {}
-        if not isinstance(held, dict):
+        settings = json.loads(text) if text.strip() else {}
+        if not isinstance(settings, dict):
             raise ValueError("no object")
     except ValueError as error:
         hint = f"Set {'.'.join(setting.key)} to {json.dumps(setting.value)} there yourself."
         raise FormatError(f"~/{setting.file} is not plain JSON: {error}", hint=hint) from error
-    inner: JsonObject = held
+    inner: JsonObject = settings
     for name in setting.key[:-1]:
-        found = inner.setdefault(name, {})
-        if not isinstance(found, dict):
+        value = inner.setdefault(name, {})
+        if not isinstance(value, dict):
             raise FormatError(f"{name} of ~/{setting.file} is no object", hint="Mend the file first.")
-        inner = found
+        inner = value
     if inner.get(setting.key[-1]) == setting.value:
         return text
     inner[setting.key[-1]] = setting.value
-    return json.dumps(held, indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
 
 
 def _in_toml(text: str, setting: ClientSetting) -> str:
@@ -146,11 +146,11 @@ def _remember(applied: Sequence[AppliedSetting]) -> None:
 
 def apply(report: AuditReport) -> None:
     """Set what answers the causes that were found; each difference is shown."""
-    found = {(verdict.store, verdict.cause) for each in report.conversations for verdict in each.verdicts}
-    wanted = [each for each in SETTINGS if (each.client, each.cause) in found]
-    if not wanted:
+    causes = {(verdict.store, verdict.cause) for talk in report.conversations for verdict in talk.verdicts}
+    settings = [setting for setting in SETTINGS if (setting.client, setting.cause) in causes]
+    if not settings:
         echo("No setting of a client answers what was found; the fixes above are changes of requests.")
-    for setting in wanted:
+    for setting in settings:
         path = Path.home() / setting.file
         before = path.read_text("utf-8") if path.exists() else None
         after = with_setting(before or "", setting)
@@ -169,7 +169,7 @@ def apply(report: AuditReport) -> None:
         # Remembered first: what is written can then always be put back.
         _remember([*_applied(), change])
         path.write_text(after, "utf-8")
-    if wanted:
+    if settings:
         echo("`quire audit --verify` compares what is lost from now on; `quire audit --revert` puts it back.")
 
 
@@ -205,9 +205,9 @@ def verify(places: Sequence[Path]) -> None:
     applied = _applied_before()
     calls = [call for place in places for call in read_calls(place) if call.at_ms is not None]
     for change in applied:
-        own = [call for call in calls if call.store == change.client]
-        before = audit(call for call in own if (call.at_ms or 0) < change.at_ms)
-        since = audit(call for call in own if (call.at_ms or 0) >= change.at_ms)
+        of_client = [call for call in calls if call.store == change.client]
+        before = audit(call for call in of_client if (call.at_ms or 0) < change.at_ms)
+        since = audit(call for call in of_client if (call.at_ms or 0) >= change.at_ms)
         name = f"{change.client}, {change.cause}"
         if not since.total.requests:
             echo(f"{name}: no request since; use the client, then ask again")

@@ -104,9 +104,9 @@ class Session:
 
     def attach(self, names: Iterable[str]) -> list[Attached]:
         """Put files or notes beside the next question."""
-        found = [item for name in names for item in attached_items(name, self.kit.vault)]
-        self.waiting += found
-        return found
+        items = [item for name in names for item in attached_items(name, self.kit.vault)]
+        self.waiting += items
+        return items
 
     def look_at(self, name: str) -> None:
         """Have a note beside every question from now on; without a name, none."""
@@ -129,12 +129,12 @@ class Session:
 
         if not self.entries():
             return
-        asked = standing(self.store, self.thread.name).user
+        user = standing(self.store, self.thread.name).user
         if standing(self.store, self.thread.name).next not in ("ask", "run"):
             return
-        words = shortened(asked.text if asked else "")
+        words = shortened(user.text if user else "")
         self.screen.note(f"going on with the turn that was interrupted: {words}")
-        before = remembered(asked)
+        before = remembered(user)
         if self.kit.choice != chosen({}) or before == self.kit.choice:
             self._answer(self.kit)
             return
@@ -199,8 +199,8 @@ class Session:
         if not name:
             return
         forked = name != self.thread.name
-        what = f"this is thread {name}, a fork of {self.thread.name}" if forked else "its turns were added"
-        self.screen.note(f"the chat file had been edited; {what}; the file is kept as {set_aside(path).name}")
+        outcome = f"this is thread {name}, a fork of {self.thread.name}" if forked else "its turns were added"
+        self.screen.note(f"the chat file had been edited; {outcome}; the file is kept as {set_aside(path).name}")
         if forked:
             self.go_to(name)
         self._save()
@@ -294,8 +294,8 @@ def _completer() -> Any:
             text = document.text_before_cursor
             name, space, rest = text.partition(" ")
             if text.startswith("/") and not space:
-                names = [each for each in COMMANDS if each.startswith(name)]
-                yield from (Completion(each, -len(name)) for each in names)
+                names = [command for command in COMMANDS if command.startswith(name)]
+                yield from (Completion(command, -len(name)) for command in names)
             elif name in ("/attach", "/pin", "/unpin", "/window", "/export"):
                 yield from paths.get_completions(Document(rest.rpartition(" ")[2]), event)
 

@@ -125,11 +125,11 @@ class Totals(msgspec.Struct, frozen=True):
 
 def totals(entries: Iterable[Entry]) -> Totals:
     """The requests of a thread with what they used; money is known only when every price is."""
-    asked = tuple(_answered_request(entry) for entry in entries if entry.kind == "sent" and "usage" in entry.body)
-    amounts = [each.usd for each in asked if each.reported]
+    requests = tuple(_answered_request(entry) for entry in entries if entry.kind == "sent" and "usage" in entry.body)
+    amounts = [request.usd for request in requests if request.reported]
     usd = sum(amount for amount in amounts if amount is not None) if None not in amounts else None
-    own = [each for each in asked if not each.purpose and each.reported] or list(asked)
-    return Totals(asked, own[-1].usage if own else Usage(), usd)
+    turns = [request for request in requests if not request.purpose and request.reported] or list(requests)
+    return Totals(requests, turns[-1].usage if turns else Usage(), usd)
 
 
 def _answered_request(entry: Entry) -> AnsweredRequest:
@@ -158,7 +158,7 @@ def run_command(session: Session, line: str) -> bool:
     if name in ("/quit", "/exit", "/q"):
         return False
     if name not in COMMANDS:
-        near = nearest(name.removeprefix("/"), [known.removeprefix("/") for known in COMMANDS])
+        near = nearest(name.removeprefix("/"), [command.removeprefix("/") for command in COMMANDS])
         raise CallError(f"there is no command {name}", hint=f"Did you mean /{near}?" if near else "/help lists them.")
     COMMANDS[name][0](session, rest.strip())
     return True
@@ -175,8 +175,8 @@ def _attach(session: Session, rest: str) -> None:
         raise CallError(
             "/attach needs a name", hint="A file, file:10-20, file::symbol, URL, [[note]], #tag or folder/."
         )
-    for each in session.attach(_names(session, rest)):
-        session.screen.note(f"attached for the next turn: {each.label} ({each.tokens:,} tokens)")
+    for item in session.attach(_names(session, rest)):
+        session.screen.note(f"attached for the next turn: {item.label} ({item.tokens:,} tokens)")
 
 
 def _names(session: Session, rest: str) -> list[str]:
@@ -198,12 +198,12 @@ def _context(session: Session, rest: str) -> None:
     from quire.items import kept_id
     from quire.tokens import counter
 
-    listed: list[list[object]] = [["next turn", each.label, each.tokens] for each in session.waiting]
-    for kept in session.thread.window.get():
-        listed.append(["every turn", kept_id(kept), counter().count(kept.content)])
+    listed: list[list[object]] = [["next turn", item.label, item.tokens] for item in session.waiting]
+    for window_item in session.thread.window.get():
+        listed.append(["every turn", kept_id(window_item), counter().count(window_item.content)])
     if session.entries() and _has_user(session):
         built = session.thread.build(session.target)
-        listed += [["library (L2)", each.id, counter().count(each.text)] for each in built.blocks]
+        listed += [["library (L2)", block.id, counter().count(block.text)] for block in built.blocks]
         listed += [["said above", name, size] for name, size in _attached_tokens(session).items()]
     if not listed:
         session.screen.note("nothing is attached")
@@ -216,13 +216,13 @@ def _attached_tokens(session: Session) -> dict[str, int]:
     from quire.assemble.user_message import block
     from quire.tokens import counter
 
-    given: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for entry in session.entries():
         if entry.kind == "rebase":
-            given = {}
-        for each in entry.attached:
-            given[block(each).id] = counter().count(each["content"])
-    return given
+            sizes = {}
+        for item in entry.attached:
+            sizes[block(item).id] = counter().count(item["content"])
+    return sizes
 
 
 def _has_user(session: Session) -> bool:
@@ -254,17 +254,17 @@ def _cost(session: Session, rest: str) -> None:
     ]
     columns = ["tokens in", "cached", "out", "money", "for", "model"]
     # One name for all of them needs no column, which a narrow screen has no room for.
-    shown = len(columns) if len(models) > 1 else len(columns) - 1
-    session.screen.table(columns[:shown], [row[:shown] for row in rows])
+    width = len(columns) if len(models) > 1 else len(columns) - 1
+    session.screen.table(columns[:width], [row[:width] for row in rows])
     by = f" by {models[0]}" if len(models) == 1 else ""
     unknown = sum(not request.reported for request in used.requests)
     without = f" without {unknown} that did not report" if unknown else ""
     session.screen.note(f"{counted(len(rows), 'request')}{by}, {money(used.usd)} in all{without}")
 
 
-def _numbers(asked: AnsweredRequest) -> list[object]:
-    used = asked.usage
-    return [used.input_total, used.cache_read, used.output] if asked.reported else ["-", "-", "-"]
+def _numbers(request: AnsweredRequest) -> list[object]:
+    used = request.usage
+    return [used.input_total, used.cache_read, used.output] if request.reported else ["-", "-", "-"]
 
 
 def _compact(session: Session, rest: str) -> None:
@@ -277,8 +277,8 @@ def _compact(session: Session, rest: str) -> None:
 def _pin(session: Session, rest: str) -> None:
     """A file or note joins every turn; without a name, the last answer is kept word for word through every cut."""
     if rest:
-        for each in _to_pin(session, rest):
-            _keep(session, each)
+        for item in _to_pin(session, rest):
+            _keep(session, item)
         return
     answers = [entry for entry in session.entries() if entry.kind == "respond" and entry.text.strip()]
     if not answers:
@@ -302,12 +302,12 @@ def _like_a_name(word: str) -> bool:
     return word.startswith(("[[", "#")) or "/" in word or bool(Path(word).suffix[1:]) or os.path.exists(word)
 
 
-def _keep(session: Session, given: Attached) -> None:
+def _keep(session: Session, attached: Attached) -> None:
     from quire.cli.window import keep
 
-    kept = keep(session.thread, given, session.kit.vault)
-    session.thread.window.pin(kept.id)
-    session.screen.note(f"{given.name} joins every turn from now on ({kept.id})")
+    item = keep(session.thread, attached, session.kit.vault)
+    session.thread.window.pin(item.id)
+    session.screen.note(f"{attached.name} joins every turn from now on ({item.id})")
 
 
 def _unpin(session: Session, rest: str) -> None:
@@ -327,10 +327,10 @@ def _window(session: Session, rest: str) -> None:
     if (action in ("", "show", "clear")) == bool(listed):
         raise CallError(f"/window {action or 'show'} takes {'no name' if listed else 'a name'}", hint="/help")
     if action == "add":
-        done = add(session.thread, listed, session.kit.vault)
+        changes = add(session.thread, listed, session.kit.vault)
     else:
-        done = change(window, action, listed) if action not in ("", "show") else []
-    for line in action_lines(action, done):
+        changes = change(window, action, listed) if action not in ("", "show") else []
+    for line in action_lines(action, changes):
         session.screen.note(line)
     if action in ("", "show") and len(window):
         session.screen.table(list(COLUMNS), rows(window))
@@ -392,13 +392,13 @@ def _export(session: Session, rest: str) -> None:
 
 def _undo(session: Session, rest: str) -> None:
     """Go on from before the last question, in a thread of its own; the old one keeps everything."""
-    asked = [entry for entry in session.entries() if entry.kind == "user"]
-    if not asked:
+    questions = [entry for entry in session.entries() if entry.kind == "user"]
+    if not questions:
         raise CallError("there is nothing to undo", hint="Ask something first.")
     old = session.thread.name
-    name = session.store.fork(old, asked[-1].seq - 1)
+    name = session.store.fork(old, questions[-1].seq - 1)
     session.go_to(name)
-    session.screen.note(f"“{shortened(asked[-1].text, 60)}” is undone; this is thread {name}, {old} keeps it")
+    session.screen.note(f"“{shortened(questions[-1].text, 60)}” is undone; this is thread {name}, {old} keeps it")
 
 
 COMMANDS: dict[str, tuple[Command, str, str]] = {

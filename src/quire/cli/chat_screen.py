@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.segment import Segment
 from rich.text import Text
 
-from quire.cli.output import console, line_of, print_table, shown
+from quire.cli.output import console, line_of, print_table, printable
 
 if TYPE_CHECKING:
     from rich.markdown import Markdown
@@ -118,20 +118,20 @@ class RichScreen:
         self._draw(Text("…", "dim"))
 
     def _write(self, text: str) -> None:
-        self._text += shown(text)
-        done, self._text = finished_blocks(self._text)
-        if done:
+        self._text += printable(text)
+        finished, self._text = finished_blocks(self._text)
+        if finished:
             self._stop()
-            self.console.print(markdown(done))
+            self.console.print(markdown(finished))
         if self._text.strip():
             self._draw(OpenMarkdown(self._text))
 
-    def _draw(self, what: Text | OpenMarkdown) -> None:
+    def _draw(self, content: Text | OpenMarkdown) -> None:
         if self._live is None:
             self._live = Live(console=self.console, transient=True, refresh_per_second=12, vertical_overflow="crop")
             self._echo = hide_typing()
             self._live.start()
-        self._live.update(what)
+        self._live.update(content)
 
     def _stop(self) -> None:
         if self._live is not None:
@@ -151,11 +151,11 @@ class RichScreen:
 
     def say(self, text: str) -> None:
         self._finish()
-        self.console.print(Text(shown(text.replace("#### ", ""))))
+        self.console.print(Text(printable(text.replace("#### ", ""))))
 
     def note(self, text: str) -> None:
         self._stop()
-        self.console.print(Text(shown(text), "dim"))
+        self.console.print(Text(printable(text), "dim"))
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         self._finish()

@@ -41,7 +41,7 @@ _WIRES = Path(quire.__file__).parent / "providers" / "wires"
 # Chat files are text, not JSON; every other format is a wire format or a framework's.
 MARKDOWN = "markdown"
 _FRAMEWORKS = {"langchain", "openai-agents", "pydantic-ai"}
-_NAMED = {each.name.replace("_", "-") for each in iter_modules([str(_WIRES)])} - {"frameworks"}
+_NAMED = {module.name.replace("_", "-") for module in iter_modules([str(_WIRES)])} - {"frameworks"}
 FORMATS = (*sorted(_NAMED | _FRAMEWORKS), MARKDOWN)
 PROGRAMS = (
     "aider", "claude-code", "codex", "gemini-cli", "har", "langchain", "langfuse", "lhar", "litellm", "llm",
@@ -120,27 +120,27 @@ def import_(
     """
     from quire.log.entries import encode_lines
 
-    found = [each for path in paths for each in _read(path, format, model, ChatFiles(vault, db))]
-    shown = ", ".join(paths)
+    conversations = [talk for path in paths for talk in _read(path, format, model, ChatFiles(vault, db))]
+    names = ", ".join(paths)
     if line is not None:
-        if line > len(found):
-            raise CallError(f"{shown} holds {len(found)} conversations, not {line}", hint="Lines count from 1.")
-        found = [found[line - 1]]
-    _warn(found)
+        if line > len(conversations):
+            raise CallError(f"{names} holds {len(conversations)} conversations, not {line}", hint="Lines count from 1.")
+        conversations = [conversations[line - 1]]
+    _warn(conversations)
     if thread is None or thread == "-":
-        if len(found) != 1:
+        if len(conversations) != 1:
             raise CallError(
-                f"{shown} holds {len(found)} conversations",
+                f"{names} holds {len(conversations)} conversations",
                 hint="Choose one with --line N, or store all with --into NAME (as NAME-1, NAME-2, …).",
             )
-        print_text(encode_lines(found[0].entries))
+        print_text(encode_lines(conversations[0].entries))
         return
-    stored = _store(found, thread, db)
+    stored = _store(conversations, thread, db)
     if as_json:
-        print_json([{"thread": each.thread, "entries": each.entries} for each in stored])
+        print_json([{"thread": gain.thread, "entries": gain.entries} for gain in stored])
         return
-    for each in stored:
-        echo(each.line())
+    for gain in stored:
+        echo(gain.line())
 
 
 class ChatFiles(NamedTuple):
@@ -151,8 +151,8 @@ class ChatFiles(NamedTuple):
 
     def read(self, text: str) -> Imported:
         archive = _chat_files()
-        held = archive.parse(text).comment or {}
-        loaded = archive.load(text, _notes(self.vault), self._attached(held.get("thread")))
+        comment = archive.parse(text).comment or {}
+        loaded = archive.load(text, _notes(self.vault), self._attached(comment.get("thread")))
         for warning in loaded.warnings:
             echo(f"warning: {warning}", err=True)
         return Imported(list(loaded.entries), chat=loaded)
@@ -170,20 +170,20 @@ def _read(path: str, format: str | None, model: str, chats: ChatFiles) -> list[I
     """The conversations at a path, as entries that the log takes."""
     from quire.archive.sessions import STORES, files_under, source_file
 
-    store = next((each for each in STORES if each.name == format), None)
+    store = next((known_store for known_store in STORES if known_store.name == format), None)
     if format in FORMATS and not (store and path != "-" and _is_of(store, path)):
         return _in_format(path, format, model, chats)
-    found: list[Imported] = []
+    conversations: list[Imported] = []
     for file in [Path("-")] if path == "-" else files_under(Path(path).expanduser()):
         try:
-            found += _sessions(source_file(file, read_text("-") if path == "-" else None), store, model, chats)
+            conversations += _sessions(source_file(file, read_text("-") if path == "-" else None), store, model, chats)
         except FormatError as error:
             if file == Path(path).expanduser() or path == "-":
                 raise
             echo(f"left out: {error}", err=True, dim=True)
-    if not found:
+    if not conversations:
         raise FormatError(f"{path} holds no conversation", hint="Name a session file, or a folder of them.")
-    return found
+    return conversations
 
 
 def _is_of(store: SessionStore, path: str) -> bool:
@@ -199,10 +199,10 @@ def _sessions(file: SourceFile, store: SessionStore | None, model: str, chats: C
     if store is None and file.text.startswith("---\n"):
         return [chats.read(file.text)._replace(store=MARKDOWN)]
     store = store or recognised(file)
-    found = conversations(file, store)
-    held = [msgspec.structs.replace(each, model=model or each.model) for each in found]
-    made = [Imported(each.entries(), store.name, each.lacks) for each in held]
-    return [each for each in made if each.entries]
+    stored = conversations(file, store)
+    named = [msgspec.structs.replace(conversation, model=model or conversation.model) for conversation in stored]
+    imported = [Imported(conversation.entries(), store.name, conversation.lacks) for conversation in named]
+    return [conversation for conversation in imported if conversation.entries]
 
 
 def _in_format(path: str, format: str, model: str, chats: ChatFiles) -> list[Imported]:
@@ -214,36 +214,36 @@ def _in_format(path: str, format: str, model: str, chats: ChatFiles) -> list[Imp
     text = read_text(path)
     if format == MARKDOWN:
         return [chats.read(text)]
-    found = []
+    conversations = []
     for value in _values(text, path):
         entries = [check(entry.body) for entry in providers.import_(format, value, model)]
         if entries and all(strange_kinds([entry]) for entry in entries):
             first = strange_kinds(entries)[0]
             problem = f"{called(path)} begins with {first!r}, which {format} does not have"
             raise FormatError(problem, line=1, column=1, hint="Leave --from out, and it is recognised.")
-        found.append(Imported(entries))
-    return found
+        conversations.append(Imported(entries))
+    return conversations
 
 
-def _warn(found: list[Imported]) -> None:
+def _warn(conversations: list[Imported]) -> None:
     """Say what was kept although nobody knows it, and what the source did not hold."""
     from quire.providers.convert import strange_kinds
     from quire.tokens import entry_texts
 
-    entries = (entry for each in found for entry in each.entries)
+    entries = (entry for conversation in conversations for entry in conversation.entries)
     # Words, calls and results are written anew, without what is strange in their blocks.
     kinds = strange_kinds(entry for entry in entries if entry.kind == "think" or not entry_texts(entry))
     if kinds:
-        kept = ", ".join(kinds)
-        echo(f"not known here: {kept}; exported as it came, but not sent to any provider", err=True)
-    for store in dict.fromkeys(each.store for each in found if each.store):
-        own = [each for each in found if each.store == store]
-        kinds_in = {entry.kind for each in own for entry in each.entries}
+        names = ", ".join(kinds)
+        echo(f"not known here: {names}; exported as it came, but not sent to any provider", err=True)
+    for store in dict.fromkeys(conversation.store for conversation in conversations if conversation.store):
+        of_store = [conversation for conversation in conversations if conversation.store == store]
+        kinds_in = {entry.kind for conversation in of_store for entry in conversation.entries}
         heads = {"system": "system prompt", "tools": "tools"}
         lacking = [f"no {name}" for kind, name in heads.items() if kind not in kinds_in]
-        lacking += [f"no {name}" for name in dict.fromkeys(name for each in own for name in each.lacks)]
+        lacking += [f"no {name}" for name in dict.fromkeys(name for talk in of_store for name in talk.lacks)]
         detail = f"; it holds {', '.join(lacking)}" if lacking else ""
-        echo(f"read as {store}: {counted(len(own), 'conversation')}{detail}", err=True)
+        echo(f"read as {store}: {counted(len(of_store), 'conversation')}{detail}", err=True)
 
 
 def _values(text: str, file: str) -> list[Any]:
@@ -253,30 +253,30 @@ def _values(text: str, file: str) -> list[Any]:
     value, lines = value_or_lines(text, called(file), "conversation, or one message,")
     if lines is None:
         return [value]
-    for number, each in lines:
-        if not isinstance(each, dict | list):
-            problem = f"{called(file)} holds {short(each)}, not a message"
+    for number, line_value in lines:
+        if not isinstance(line_value, dict | list):
+            problem = f"{called(file)} holds {short(line_value)}, not a message"
             raise FormatError(problem, line=number, column=1, hint="Write one conversation a line.")
     values = [line for _, line in lines]
     apart = all(isinstance(value, list) or any(name in value for name in _HOLDERS) for value in values)
     return values if apart else [values]
 
 
-def _store(found: list[Imported], thread: str, db: Place | None) -> list[Stored]:
+def _store(conversations: list[Imported], thread: str, db: Place | None) -> list[Stored]:
     """What each thread has gained; what was edited in a chat file is a fork of its own."""
     from quire.log.entries import known_entries
 
     out = []
     with open_db(db) as store:
-        for number, each in enumerate(found, 1):
-            name = f"{thread}-{number}" if len(found) > 1 else thread
+        for number, conversation in enumerate(conversations, 1):
+            name = f"{thread}-{number}" if len(conversations) > 1 else thread
             before = entries_so_far(store, name)
-            fresh = each.entries[known_entries(before, each.entries) :]
+            fresh = conversation.entries[known_entries(before, conversation.entries) :]
             store.append(name, fresh)
             out.append(Stored(name, len(fresh), len(before)))
-            if each.chat is not None and each.chat.fork is not None:
-                forked = _chat_files().read_back(store, name, each.chat)
-                fork = each.chat.fork
+            if conversation.chat is not None and conversation.chat.fork is not None:
+                forked = _chat_files().read_back(store, name, conversation.chat)
+                fork = conversation.chat.fork
                 out += [Stored(forked, len(fork.entries), fork.behind, name)] if forked else []
     return out
 

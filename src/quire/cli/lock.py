@@ -77,12 +77,12 @@ def read_lock(data: bytes, name: str) -> PrefixLock:
     """A lock file; one of another shape is an error."""
     hint = "Write it again: quire lock FILE."
     try:
-        found = msgspec.json.decode(data, type=PrefixLock)
+        lock_read = msgspec.json.decode(data, type=PrefixLock)
     except msgspec.DecodeError as error:
         raise FormatError(f"{name} is no lock of prefixes: {error}", hint=hint) from error
-    if found.version != VERSION:
-        raise FormatError(f"{name} is of version {found.version}, not {VERSION}", hint=hint)
-    return found
+    if lock_read.version != VERSION:
+        raise FormatError(f"{name} is of version {lock_read.version}, not {VERSION}", hint=hint)
+    return lock_read
 
 
 def moved(before: Sequence[LockedRequest], now: Sequence[LockedRequest]) -> list[MovedPrefix]:
@@ -91,8 +91,8 @@ def moved(before: Sequence[LockedRequest], now: Sequence[LockedRequest]) -> list
     for number, old in enumerate(before, 1):
         if number > len(now):
             out.append(MovedPrefix(number, "", "is not sent any more"))
-        elif (found := _first(old, now[number - 1])) is not None:
-            out.append(MovedPrefix(number, *found))
+        elif (difference := _first(old, now[number - 1])) is not None:
+            out.append(MovedPrefix(number, *difference))
     return out
 
 
@@ -138,14 +138,14 @@ def lock(file: Path, lock_file: Path, reason: str) -> None:
     now, reasons = _recorded(file), tuple[str, ...]()
     if lock_file.exists():
         before = read_lock(lock_file.read_bytes(), lock_file.name)
-        found = moved(before.requests, now)
-        if found and not reason:
-            _tell(found)
+        moves = moved(before.requests, now)
+        if moves and not reason:
+            _tell(moves)
             raise CallError(
-                f"the prefixes of {counted(len(found), 'request')} moved",
+                f"the prefixes of {counted(len(moves), 'request')} moved",
                 hint="Say why with --reason, or mend what moved them.",
             )
-        reasons = (*before.reasons, reason) if found else before.reasons
+        reasons = (*before.reasons, reason) if moves else before.reasons
     lock_file.write_text(PrefixLock(now, reasons).encode(), encoding="utf-8")
     echo(f"{lock_file}: the prefixes of {counted(len(now), 'request')}")
 
@@ -166,30 +166,30 @@ def check(file: Path, lock_file: Path, as_json: bool) -> None:
     """
     if not lock_file.exists():
         raise NotFound(f"there is no {str(lock_file)!r}", hint=f"Write it first: quire lock {file}")
-    found = moved(read_lock(lock_file.read_bytes(), lock_file.name).requests, _recorded(file))
+    moves = moved(read_lock(lock_file.read_bytes(), lock_file.name).requests, _recorded(file))
     if as_json:
-        print_json([msgspec.to_builtins(each) for each in found])
-    elif found:
-        _tell(found)
+        print_json([msgspec.to_builtins(move) for move in moves])
+    elif moves:
+        _tell(moves)
         echo(f"If it is meant: quire lock {file} --reason '…', and commit {lock_file.name}.", err=True)
     else:
         echo("the prefixes are as they were locked")
-    if found:
+    if moves:
         raise click.exceptions.Exit(1)
 
 
 def _recorded(file: Path) -> tuple[LockedRequest, ...]:
     from quire.audit import read_calls
 
-    found = locked(read_calls(file))
-    if not found:
+    requests = locked(read_calls(file))
+    if not requests:
         raise CallError(f"{file} holds no request with its body", hint="Record requests: quire proxy --log FILE.")
-    return found
+    return requests
 
 
-def _tell(found: list[MovedPrefix]) -> None:
-    for each in found[:10]:
-        place = f", {each.path}," if each.path else ""
-        echo(in_line(f"request {each.request}{place} {each.what}"), err=True)
-    if len(found) > 10:
-        echo(f"and {len(found) - 10} more", err=True)
+def _tell(moves: list[MovedPrefix]) -> None:
+    for move in moves[:10]:
+        place = f", {move.path}," if move.path else ""
+        echo(in_line(f"request {move.request}{place} {move.what}"), err=True)
+    if len(moves) > 10:
+        echo(f"and {len(moves) - 10} more", err=True)

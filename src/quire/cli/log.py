@@ -299,9 +299,9 @@ def fork(thread: str, at_seq: int | None, name: str | None, db: Place | None, as
       quire log fork demo --at 3 --name other
     """
     with open_db(db, create=False) as store:
-        made = store.fork(thread, store.info(thread).seq if at_seq is None else at_seq, name)
-        info = store.info(made)
-    answer(as_json, _info_json(info), f"new thread {made}, sharing {info.seq} entries with {thread}")
+        fork_name = store.fork(thread, store.info(thread).seq if at_seq is None else at_seq, name)
+        info = store.info(fork_name)
+    answer(as_json, _info_json(info), f"new thread {fork_name}, sharing {info.seq} entries with {thread}")
 
 
 @log.command()

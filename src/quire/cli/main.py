@@ -212,8 +212,8 @@ def _did_you_mean(name: str, error: click.ClickException) -> str:
     from quire.errors import nearest
 
     ctx = error.ctx if isinstance(error, click.UsageError) else None
-    known = ctx.command.list_commands(ctx) if ctx and isinstance(ctx.command, click.Group) else []
-    near = nearest(name, known)
+    commands = ctx.command.list_commands(ctx) if ctx and isinstance(ctx.command, click.Group) else []
+    near = nearest(name, commands)
     return f" Did you mean {near!r}?" if near else ""
 
 
@@ -224,8 +224,8 @@ def _check_words(words: list[str]) -> None:
             word.encode()
         except UnicodeEncodeError as error:
             if not os.path.exists(word.partition("=")[2] or word):
-                shown = ascii(word[max(0, error.start - 20) : error.start + 1])
-                raise CallError(f"an argument is not UTF-8: {shown}", hint="Give it in UTF-8.") from error
+                excerpt = ascii(word[max(0, error.start - 20) : error.start + 1])
+                raise CallError(f"an argument is not UTF-8: {excerpt}", hint="Give it in UTF-8.") from error
 
 
 def _open_streams() -> None:
@@ -293,7 +293,7 @@ class OfferedNames(click.types.StringParamType):
         from click.shell_completion import CompletionItem
 
         try:
-            return [CompletionItem(each) for each in self._offer(ctx) if each.startswith(incomplete)]
+            return [CompletionItem(name) for name in self._offer(ctx) if name.startswith(incomplete)]
         except Exception:  # a shell that completes shows no errors
             return []
 

@@ -67,11 +67,11 @@ def _chosen(target: str | None) -> list[ModelInfo]:
         return [model_info(target)]
     listed = known_models()
     provider = resolve(target)[0] if target.lower() in {info.provider for info in listed} else target
-    found = [info for info in listed if info.provider == provider]
-    found = found or [info for info in listed if target.lower() in info.model.lower()]
-    if not found:
+    matching = [info for info in listed if info.provider == provider]
+    matching = matching or [info for info in listed if target.lower() in info.model.lower()]
+    if not matching:
         raise NotFound(f"no model known by {target!r}", hint="`quire models` lists all; provider:model shows defaults.")
-    return found
+    return matching
 
 
 _COLUMNS = ("model", "window", "vocabulary", "minimum", "in", "read", "write", "out")
@@ -139,12 +139,12 @@ def install(name: str, source: Path | None, again: bool, as_json: bool) -> None:
     """  # fmt: skip
     from quire.send.weights import faster
 
-    found = None if source or again else weights.find(name)
-    file = found or weights.install(name, source, say=_say)
+    installed = None if source or again else weights.find(name)
+    file = installed or weights.install(name, source, say=_say)
     if file.suffix == ".gguf":
         faster(file, say=_say)
-    value = {"name": name, "file": str(file), "was_there": found is not None}
-    answer(as_json, value, f"{name} {'is there already' if found else 'is installed'}: {file}")
+    value = {"name": name, "file": str(file), "was_there": installed is not None}
+    answer(as_json, value, f"{name} {'is there already' if installed else 'is installed'}: {file}")
 
 
 @local.command("list")
@@ -158,12 +158,12 @@ def list_(as_json: bool) -> None:
     """
     from quire.send.local import serving_url
 
-    found = {name: weights.find(name) for name in weights.MODELS}
+    files = {name: weights.find(name) for name in weights.MODELS}
     if as_json:
-        rows = [{"name": name, "file": str(file) if file else None} for name, file in found.items()]
+        rows = [{"name": name, "file": str(file) if file else None} for name, file in files.items()]
         print_json({"models": rows, "serving": serving_url() or None})
         return
-    about = [(name, "yes" if file else "no", weights.MODELS[name].about) for name, file in found.items()]
+    about = [(name, "yes" if file else "no", weights.MODELS[name].about) for name, file in files.items()]
     print_table(["model", "installed", "what it is"], about)
     if url := serving_url():
         echo(f"serving at {url}")

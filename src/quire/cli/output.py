@@ -32,11 +32,11 @@ def value_of(text: str, name: str, line: int = 1, hint: str = "Check the file.")
     return load(text, name, hint, line)
 
 
-def value_or_lines(text: str, name: str, each: str) -> tuple[Json, list[tuple[int, Json]] | None]:
+def value_or_lines(text: str, name: str, unit: str) -> tuple[Json, list[tuple[int, Json]] | None]:
     """One JSON value; or, where the first line is a value and others follow, those of the lines, numbered."""
     lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     if len(lines) > 1 and _is_value(lines[0][1]):
-        hint = f"Write one {each} a line."
+        hint = f"Write one {unit} a line."
         return None, [(number, value_of(line, name, number, hint)) for number, line in lines]
     return value_of(text, name), None
 
@@ -59,14 +59,14 @@ _COMMANDS = re.compile(
 )
 
 
-def shown(text: str) -> str:
+def printable(text: str) -> str:
     """Text of others for a terminal: what would command it as dots, lines as they are."""
     return _COMMANDS.sub("·", text.replace("\r\n", "\n"))
 
 
 def in_line(text: str) -> str:
     """Text of others as a part of one line."""
-    return shown(text).replace("\n", "␤").replace("\t", " ")
+    return printable(text).replace("\n", "␤").replace("\t", " ")
 
 
 def echo(*parts: str | tuple[str, str], err: bool = False, nl: bool = True, dim: bool = False) -> None:
@@ -74,12 +74,12 @@ def echo(*parts: str | tuple[str, str], err: bool = False, nl: bool = True, dim:
     stream = sys.stderr if err else sys.stdout
     terminal = stream.isatty()
     styled = terminal and not os.environ.get("NO_COLOR")
-    said = ""
+    line = ""
     for part in parts:
         text, colour = part if isinstance(part, tuple) else (part, None)
-        text = shown(text) if err or terminal else text
-        said += click.style(text, fg=colour, dim=dim or None) if styled and (colour or dim) else text
-    stream.write(said + "\n" * nl)
+        text = printable(text) if err or terminal else text
+        line += click.style(text, fg=colour, dim=dim or None) if styled and (colour or dim) else text
+    stream.write(line + "\n" * nl)
     stream.flush()
 
 
@@ -177,10 +177,10 @@ def read_json(file: str) -> Any:
     return value_of(read_text(file), called(file))
 
 
-def confirm_deletion(what: str, name: str) -> None:
+def confirm_deletion(description: str, name: str) -> None:
     """Ask whether something may go for ever; anything but a yes is an error, and so is silence."""
     try:
-        agreed = confirm(f"Delete {what} for ever?")
+        agreed = confirm(f"Delete {description} for ever?")
     except (click.Abort, UnicodeDecodeError) as silence:
         echo(err=True)  # the question's line is still open
         raise CallError(
@@ -210,7 +210,7 @@ def print_text(text: str) -> None:
 def print_bytes(data: bytes) -> None:
     """Bytes to stdout as they are; a terminal gets their text without commands."""
     if sys.stdout.isatty():
-        data = shown(data.decode(errors="backslashreplace")).encode()
+        data = printable(data.decode(errors="backslashreplace")).encode()
     sys.stdout.flush()
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
@@ -218,20 +218,20 @@ def print_bytes(data: bytes) -> None:
 
 def confirm(text: str) -> bool:
     """Ask a person for a yes."""
-    return click.confirm(shown(text), default=False, err=True)
+    return click.confirm(printable(text), default=False, err=True)
 
 
 @contextmanager
-def progress(what: str) -> Iterator[Callable[[int, int], None]]:
+def progress(label: str) -> Iterator[Callable[[int, int], None]]:
     """A bar on standard error, where that is a terminal, for work that tells how much is done of how much."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn(label), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     to = Console(stderr=True)
     with Progress(*columns, console=to, transient=True, disable=not to.is_terminal) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        task = bar.add_task(label, total=None)
+        yield lambda completed, total: bar.update(task, completed=completed, total=total)
 
 
 def console() -> Console:
@@ -279,17 +279,17 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title:
     from rich.table import Table
     from rich.text import Text
 
-    kept = [list(row) for row in rows]
+    table_rows = [list(row) for row in rows]
     if title and title.startswith("\n"):
         echo()
     table = Table(
         title=title and in_line(title.strip("\n")), box=None, pad_edge=False, title_justify="left", header_style="bold"
     )
     for index, column in enumerate(columns):
-        numeric = bool(kept) and all(isinstance(row[index], int | float) for row in kept)
+        numeric = bool(table_rows) and all(isinstance(row[index], int | float) for row in table_rows)
         table.add_column(column, justify="right" if numeric else "left", overflow="fold", no_wrap=numeric)
-    for row in kept:
-        table.add_row(*[Text(f"{cell:,}" if isinstance(cell, int) else shown(str(cell))) for cell in row])
+    for row in table_rows:
+        table.add_row(*[Text(f"{cell:,}" if isinstance(cell, int) else printable(str(cell))) for cell in row])
     console().print(table)
 
 
@@ -367,11 +367,11 @@ def _arguments(call: Entry) -> str:
 def _result_preview(result: Entry) -> str:
     from quire.entry import result_text
 
-    said = result.body.get("outcome") or result_text(result)
-    if said.startswith("<localSearch"):
-        return ", ".join(dict.fromkeys(_TITLE.findall(said))) or "no documents"
+    text = result.body.get("outcome") or result_text(result)
+    if text.startswith("<localSearch"):
+        return ", ".join(dict.fromkeys(_TITLE.findall(text))) or "no documents"
     failed = "failed: " if result.body.get("error") else ""
-    return failed + (said or "nothing")
+    return failed + (text or "nothing")
 
 
 def shortened(text: str, limit: int = 100) -> str:

@@ -35,11 +35,11 @@ def usage(thread: str | None, as_json: bool, db: Place | None) -> None:
     from quire.server.costs import kept_entries, spending
 
     with open_db(db, create=False) as store:
-        found = spending(store.read(thread) if thread is not None else kept_entries(store))
+        spent = spending(store.read(thread) if thread is not None else kept_entries(store))
     if as_json:
-        print_json(msgspec.to_builtins(found))
+        print_json(msgspec.to_builtins(spent))
         return
-    rows = [*found.models.items(), ("all", {**found.usage, "requests": found.requests, "usd": found.usd})]
+    rows = [*spent.models.items(), ("all", {**spent.usage, "requests": spent.requests, "usd": spent.usd})]
     print_table(
         ["model", "requests", "input", "reused", "output", "money"],
         [
@@ -54,8 +54,8 @@ def usage(thread: str | None, as_json: bool, db: Place | None) -> None:
             for name, row in (rows if len(rows) != 2 else rows[:1])
         ],
     )
-    if found.unpriced:
-        console().print(f"{counted(found.unpriced, 'request')} without a known price")
+    if spent.unpriced:
+        console().print(f"{counted(spent.unpriced, 'request')} without a known price")
 
 
 # The row of the best in hindsight, and the policies that make the same cuts, at other moments.
@@ -110,12 +110,12 @@ def _short_epochs(entries: list[Entry], policy: Policy) -> str:
     from quire.assemble import Built
     from quire.observe import EpochWatch
 
-    told: list[object] = []
-    watch = EpochWatch(told.append)
+    warnings: list[object] = []
+    watch = EpochWatch(warnings.append)
     for built in _thread_requests(entries, policy)[0]:
         if isinstance(built, Built):
             watch.passed(built, built.rebase["reason"] if built.rebase else "")
-    return str(told[0]) if told else ""
+    return str(warnings[0]) if warnings else ""
 
 
 def variants(policy: Policy) -> dict[str, Policy]:
@@ -140,24 +140,24 @@ def measure(name: str, entries: list[Entry], policy: Policy) -> JsonObject:
     """Tokens, reuse, cost and cuts of one policy over a thread."""
     from quire.assemble import Built, reused_tokens
 
-    made, cold = _thread_requests(entries, policy)
-    sent = [(each, stale) for each, stale in zip(made, cold, strict=True) if isinstance(each, Built)]
-    if not made:
+    requests, cold = _thread_requests(entries, policy)
+    sent = [(request, stale) for request, stale in zip(requests, cold, strict=True) if isinstance(request, Built)]
+    if not requests:
         return {}
     if not sent:
-        return {"policy": name, "requests": len(made), "refused": len(made), "cost": None, "cuts": []}
-    before = [None, *(each for each, _ in sent)]
+        return {"policy": name, "requests": len(requests), "refused": len(requests), "cost": None, "cuts": []}
+    before = [None, *(request for request, _ in sent)]
     pairs = zip(before, sent, strict=False)
     reused = [0 if stale else reused_tokens(old, new) for old, (new, stale) in pairs]
-    total = sum(each.tokens for each, _ in sent)
+    total = sum(request.tokens for request, _ in sent)
     return {
         "policy": name,
-        "requests": len(made),
-        "refused": len(made) - len(sent),
+        "requests": len(requests),
+        "refused": len(requests) - len(sent),
         "tokens": total,
         "reuse": round(sum(reused) / total, 4),
         "cost": round(policy.prices[0] * sum(reused) + policy.prices[1] * (total - sum(reused))),
-        "cuts": [n for n, each in enumerate(made) if isinstance(each, Built) and each.rebase is not None],
+        "cuts": [n for n, request in enumerate(requests) if isinstance(request, Built) and request.rebase is not None],
     }
 
 
@@ -167,14 +167,14 @@ def _thread_requests(entries: list[Entry], policy: Policy) -> tuple[list[Built |
     from quire.assemble.hindsight import numbered
 
     assembly = Assembly(policy)
-    made: list[Built | Refused] = []
+    requests: list[Built | Refused] = []
     cold: list[bool] = []
     for entry in numbered(entries):
         if assembly.asks(entry):
             cold.append(assembly.cold)
-            made.append(ask(assembly, entry))
+            requests.append(ask(assembly, entry))
         assembly.feed(entry)
-    return made, cold
+    return requests, cold
 
 
 def _paid(entries: list[Entry], under: list[Policy]) -> JsonObject | None:
@@ -192,8 +192,8 @@ def _paid(entries: list[Entry], under: list[Policy]) -> JsonObject | None:
             cost += policy.prices[0] * read + policy.prices[1] * (total - read)
             # A question beside the conversation is paid for, and stands in no request.
             counted += 0 if entry.meta.get("aside") else assembly.asked.estimate
-    found = {"requests": requests, "counted": counted, "tokens": tokens, "cache_read": cache_read, "cost": round(cost)}
-    return found if requests else None
+    paid = {"requests": requests, "counted": counted, "tokens": tokens, "cache_read": cache_read, "cost": round(cost)}
+    return paid if requests else None
 
 
 def _print(rows: list[JsonObject], paid: JsonObject | None) -> None:
