@@ -173,23 +173,23 @@ def _key(variable: str | None) -> str:
 def show_total(watcher: CacheWatcher) -> None:
     """What all that passed came to."""
     spent = [conversation.spent for conversation in watcher.grouping.conversations]
-    lost, usd = sum(each.lost for each in spent), sum(each.lost_usd for each in spent)
-    requests = counted(sum(each.requests for each in spent), "request")
+    lost, usd = sum(part.lost for part in spent), sum(part.lost_usd for part in spent)
+    requests = counted(sum(part.requests for part in spent), "request")
     echo(f"stopped after {requests}; {lost:,} tokens (${usd:,.2f}) could have been read and were not", err=True)
-    seen = watcher.as_json()
-    for row in seen["savings"]["simulated"]:
+    status = watcher.as_json()
+    for row in status["savings"]["simulated"]:
         read = f"{abs(row['tokens']):,} tokens {'more' if row['tokens'] >= 0 else 'fewer'} were read"
         read += f" (${abs(row['usd']):,.4f} {'saved' if row['usd'] >= 0 else 'lost'})"
         echo(f"{row['rules']}: {counted(row['requests'], 'request')}, {read} than unmended, by simulation", err=True)
-    if found := seen["savings"]["measured"]:
-        low, high = (f"{100 * each:.0f}" for each in found["interval"])
-        groups = f"{found['conversations']} conversations against {found['held_out']} held out"
+    if trial := status["savings"]["measured"]:
+        low, high = (f"{100 * bound:.0f}" for bound in trial["interval"])
+        groups = f"{trial['conversations']} conversations against {trial['held_out']} held out"
         echo(
-            f"measured: {100 * found['saving']:.0f} % saved a token, 95 % between {low} and {high} ({groups})", err=True
+            f"measured: {100 * trial['saving']:.0f} % saved a token, 95 % between {low} and {high} ({groups})", err=True
         )
-    asked = seen["provider_agreement"]
-    if asked["asked"]:
-        echo(f"the provider was asked {asked['asked']} times and said the same {asked['agreed']} times", err=True)
+    check = status["provider_agreement"]
+    if check["asked"]:
+        echo(f"the provider was asked {check['asked']} times and said the same {check['agreed']} times", err=True)
     if watcher.failures:
         echo(f"{counted(len(watcher.failures), 'failure')} of watching, last: {watcher.failures[-1]}", err=True)
 
@@ -222,25 +222,25 @@ class Wrapped(msgspec.Struct, frozen=True):
 def _pi(urls: dict[str, str]) -> Wiring:
     folder = Path(os.environ.get("PI_CODING_AGENT_DIR") or Path.home() / ".pi" / "agent")
     bases = {"anthropic": urls["anthropic"], "openai": urls["openai"] + "/v1", "google": urls["gemini"] + "/v1beta"}
-    own = {name: {"baseUrl": url} for name, url in bases.items()}
-    return Wiring(files={folder / "models.json": {"providers": own}})
+    providers = {name: {"baseUrl": url} for name, url in bases.items()}
+    return Wiring(files={folder / "models.json": {"providers": providers}})
 
 
 def _opencode(urls: dict[str, str]) -> Wiring:
     bases = {"anthropic": urls["anthropic"] + "/v1", "openai": urls["openai"] + "/v1"}
     bases["google"] = urls["gemini"] + "/v1beta"
-    own = {"provider": {name: {"options": {"baseURL": url}} for name, url in bases.items()}}
-    return Wiring({"OPENCODE_CONFIG_CONTENT": json.dumps(own)})
+    config = {"provider": {name: {"options": {"baseURL": url}} for name, url in bases.items()}}
+    return Wiring({"OPENCODE_CONFIG_CONTENT": json.dumps(config)})
 
 
 def _gemini(urls: dict[str, str]) -> Wiring:
     settings = Path(os.environ.get("GEMINI_CLI_HOME") or Path.home()) / ".gemini" / "settings.json"
-    told = {"GOOGLE_GEMINI_BASE_URL": urls["gemini"]}
+    variables = {"GOOGLE_GEMINI_BASE_URL": urls["gemini"]}
     chosen = settings.exists() and '"selectedType"' in settings.read_text("utf-8", "replace")
     if chosen or not os.environ.get("GEMINI_API_KEY"):
-        return Wiring(told)
+        return Wiring(variables)
     # Behind another address it asks for a gateway's login, unless it was told that the key is what counts.
-    return Wiring(told, files={settings: {"security": {"auth": {"selectedType": "gemini-api-key"}}}})
+    return Wiring(variables, files={settings: {"security": {"auth": {"selectedType": "gemini-api-key"}}}})
 
 
 # Claude Code leaves its search for tools out behind another base URL unless it is told that references pass.
@@ -294,21 +294,21 @@ def wrap(to: str | None, log: Path | None, mend: bool, client: str, words: tuple
     from quire.server.mend import Mender
     from quire.server.proxy import CacheWatcher, Proxy, ProxyOptions
 
-    known = CLIENTS[client]
-    command = shutil.which(known.command)
+    wrapped = CLIENTS[client]
+    command = shutil.which(wrapped.command)
     if command is None:
-        raise CallError(f"{client} is not installed", hint=f"`{known.command}` must be found in PATH.")
+        raise CallError(f"{client} is not installed", hint=f"`{wrapped.command}` must be found in PATH.")
     log = log or _state("requests.jsonl")
     log.parent.mkdir(parents=True, exist_ok=True)
     watcher = CacheWatcher(log=log)
     mender = Mender() if mend else None
     with contextlib.ExitStack() as stack:
         urls = {}
-        for provider in known.providers:
+        for provider in wrapped.providers:
             # Where requests go on to: what was given, what a variable names already, else the provider.
             target = base_url(to) if to else address_for(provider, os.environ) or ADDRESSES[provider]
             urls[provider] = stack.enter_context(Proxy(ProxyOptions(to=target, mender=mender), watcher)).url
-        wiring = known.wire(urls)
+        wiring = wrapped.wire(urls)
         for file, value in wiring.files.items():
             stack.callback(restore, file)
             _merge(file, value)
@@ -324,32 +324,32 @@ def wrap(to: str | None, log: Path | None, mend: bool, client: str, words: tuple
 def _merge(file: Path, value: JsonObject) -> None:
     before = file.read_text("utf-8") if file.exists() else None
     try:
-        held = json.loads(before) if before else {}
+        settings = json.loads(before) if before else {}
     except ValueError as error:
         raise CallError(f"{file} is not JSON", hint="Mend it, or set the client's base URL by hand.") from error
-    after = json.dumps(_merged(held, value), indent=2) + "\n"
-    kept = _state("wrapped.json")
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    kept.write_text(json.dumps({**_wrapped_files(), str(file): {"before": before, "after": after}}), "utf-8")
+    after = json.dumps(_merged(settings, value), indent=2) + "\n"
+    state_file = _state("wrapped.json")
+    state_file.parent.mkdir(parents=True, exist_ok=True)
+    state_file.write_text(json.dumps({**_wrapped_files(), str(file): {"before": before, "after": after}}), "utf-8")
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(after, "utf-8")
 
 
-def _merged(held: JsonObject, value: JsonObject) -> JsonObject:
-    both = [name for name in value if isinstance(held.get(name), dict) and isinstance(value[name], dict)]
-    return {**held, **value, **{name: _merged(held[name], value[name]) for name in both}}
+def _merged(settings: JsonObject, value: JsonObject) -> JsonObject:
+    both = [name for name in value if isinstance(settings.get(name), dict) and isinstance(value[name], dict)]
+    return {**settings, **value, **{name: _merged(settings[name], value[name]) for name in both}}
 
 
 def _wrapped_files() -> JsonObject:
-    kept = _state("wrapped.json")
-    value: JsonObject = json.loads(kept.read_text("utf-8")) if kept.exists() else {}
+    state_file = _state("wrapped.json")
+    value: JsonObject = json.loads(state_file.read_text("utf-8")) if state_file.exists() else {}
     return value
 
 
 def restore(file: Path) -> bool:
     """Put back what stood in a file; one that somebody else has changed since is left, and what stood there put beside it."""
-    held = _wrapped_files()
-    row = held.pop(str(file), None)
+    files = _wrapped_files()
+    row = files.pop(str(file), None)
     if row is None:
         return False
     now = file.read_text("utf-8") if file.exists() else None
@@ -361,7 +361,7 @@ def restore(file: Path) -> bool:
         file.unlink(missing_ok=True)
     else:
         file.write_text(row["before"], "utf-8")
-    _state("wrapped.json").write_text(json.dumps(held), "utf-8")
+    _state("wrapped.json").write_text(json.dumps(files), "utf-8")
     return True
 
 
@@ -389,26 +389,26 @@ def doctor(as_json: bool) -> None:
     log = _state("requests.jsonl")
     variables = (name for provider in ADDRESSES for name in endpoint_for(provider).addresses)
     set_now = {name: os.environ[name] for name in variables if os.environ.get(name)}
-    found: JsonObject = {
+    facts: JsonObject = {
         "missing": missing,
-        "clients": {name: shutil.which(each.command) for name, each in CLIENTS.items()},
+        "clients": {name: shutil.which(client.command) for name, client in CLIENTS.items()},
         "set": {name: {"url": url, "reachable": not missing and _answers(url)} for name, url in set_now.items()},
         "changed": list(_wrapped_files()),
         "log": str(log),
         "recorded": sum(1 for _ in log.open("rb")) if log.exists() else 0,
     }
     if as_json:
-        print_json(found)
+        print_json(facts)
         return
     echo(
         "the proxy is installed" if not missing else f"not installed: {', '.join(missing)} (pip install 'quire[proxy]')"
     )
-    print_table(["client", "found at"], [[name, place or "-"] for name, place in found["clients"].items()])
-    for name, row in found["set"].items():
+    print_table(["client", "found at"], [[name, place or "-"] for name, place in facts["clients"].items()])
+    for name, row in facts["set"].items():
         echo(f"{name} is {row['url']}, which {'answers' if row['reachable'] else 'does not answer'}")
-    for file in found["changed"]:
+    for file in facts["changed"]:
         echo(f"{file} is changed; `quire unwrap` puts it back")
-    echo(f"{counted(found['recorded'], 'request')} recorded in {log}")
+    echo(f"{counted(facts['recorded'], 'request')} recorded in {log}")
 
 
 def _answers(url: str) -> bool:

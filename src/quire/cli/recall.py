@@ -67,20 +67,20 @@ def recall(
     _check(text, scope, thread, before, kinds, neighbours)
     with open_records(db, create=False, words=words_only, searched=True) as records:
         if scope == "records":
-            found = records.search(text, nn=k, now=now_ms())
+            record_hits = records.search(text, nn=k, now=now_ms())
             if as_json:
-                print_json({"by": _recall(records).by, "hits": [hit.to_json() for hit in found]})
+                print_json({"by": _recall(records).by, "hits": [hit.to_json() for hit in record_hits]})
                 return
             _print_table(
                 ["id", "schema"],
-                found,
+                record_hits,
                 explain,
                 lambda hit: [([hit.record.id, hit.record.schema_name], True, hit.preview)],
             )
             return
         searching = _recall(records)
-        wanted = [kind.strip() for kind in kinds.split(",")] if kinds else None
-        hits = searching.search(text, k, scope, thread=thread, before=before, kinds=wanted, neighbours=neighbours)
+        kind_list = [kind.strip() for kind in kinds.split(",")] if kinds else None
+        hits = searching.search(text, k, scope, thread=thread, before=before, kinds=kind_list, neighbours=neighbours)
         lacking = searching.without_meaning(thread)
     _print_entries(hits, searching.by, lacking, explain, as_json)
 
@@ -93,8 +93,8 @@ def _print_entries(hits: Sequence[Hit], by: str, lacking: int, explain: bool, as
     from quire.recall import relevant
 
     if as_json:
-        found = [msgspec.to_builtins(hit) for hit in hits]
-        print_json({"by": by, "without_meaning": lacking, "relevant": relevant(hits), "hits": found})
+        rows = [msgspec.to_builtins(hit) for hit in hits]
+        print_json({"by": by, "without_meaning": lacking, "relevant": relevant(hits), "hits": rows})
         return
     if hits and not relevant(hits):
         echo("nothing relevant was found; the nearest:", err=True)
@@ -141,9 +141,9 @@ def _entry_rows(hit: Hit) -> list[Any]:
     """A hit and its neighbours, in the order of the log; only the hit has a score."""
     from quire.recall.document import document
 
-    found = hit.neighbours or (hit.entry,)
+    entries = hit.neighbours or (hit.entry,)
     return [
-        ([hit.thread, entry.seq, entry.kind], entry.id == hit.id, shortened(document(entry).text)) for entry in found
+        ([hit.thread, entry.seq, entry.kind], entry.id == hit.id, shortened(document(entry).text)) for entry in entries
     ]
 
 
@@ -170,22 +170,22 @@ def index(rebuild: bool, words_only: bool, as_json: bool, db: Place | None) -> N
     model = None if words_only else embedder()
     with open_db(db, create=False) as store, _bar() as tell:
         indexer = Indexer(store, model)
-        made = indexer.rebuild(tell) if rebuild else indexer.run(tell)
-        records = Records(store, model, lambda done, of: tell("records", done, of))
-        meant = records.index(rebuild=rebuild, now=now_ms()) if model else 0
+        report = indexer.rebuild(tell) if rebuild else indexer.run(tell)
+        records = Records(store, model, lambda count, of: tell("records", count, of))
+        record_count = records.index(rebuild=rebuild, now=now_ms()) if model else 0
     if as_json:
-        print_json({"meaning": model is not None, **msgspec.to_builtins(made), "records": meant})
+        print_json({"meaning": model is not None, **msgspec.to_builtins(report), "records": record_count})
         return
-    echo(_done(made, meant))
+    echo(_news(report, record_count))
     if model is None and not words_only:
         echo(f"recall searches {NO_MODEL}", err=True)
 
 
-def _done(made: IndexReport, records: int) -> str:
+def _news(report: IndexReport, records: int) -> str:
     """What was new, in a sentence; what was there already is not told."""
-    worded, embedded = (counted(number, "entry", "entries") for number in (made.worded, made.embedded))
-    meant = [embedded] * bool(made.embedded) + [counted(records, "record")] * bool(records)
-    news = [f"the words of {worded}"] * bool(made.worded) + [f"the meaning of {' and '.join(meant)}"] * bool(meant)
+    worded, embedded = (counted(number, "entry", "entries") for number in (report.worded, report.embedded))
+    texts = [embedded] * bool(report.embedded) + [counted(records, "record")] * bool(records)
+    news = [f"the words of {worded}"] * bool(report.worded) + [f"the meaning of {' and '.join(texts)}"] * bool(texts)
     return f"indexed {'; '.join(news)}" if news else "the index was up to date"
 
 
@@ -197,5 +197,5 @@ def _bar() -> Iterator[Progress]:
 
     console = Console(stderr=True)
     with Bar(console=console, transient=True, disable=not console.is_terminal) as bar:
-        tasks = {what: bar.add_task(what, visible=False) for what in _WORK}
-        yield lambda what, done, of: bar.update(tasks[what], completed=done, total=of, visible=True)
+        tasks = {work: bar.add_task(work, visible=False) for work in _WORK}
+        yield lambda work, count, of: bar.update(tasks[work], completed=count, total=of, visible=True)

@@ -64,7 +64,7 @@ def print_records(records: Sequence[Record], as_json: bool) -> None:
     if as_json:
         print_json([to_json(record) for record in records])
         return
-    rows = [(each.id, each.version, each.schema_name, each.title, " ".join(each.tags)) for each in records]
+    rows = [(record.id, record.version, record.schema_name, record.title, " ".join(record.tags)) for record in records]
     print_table(["id", "version", "schema", "title", "tags"], rows)
 
 
@@ -143,23 +143,23 @@ def create(file: str | None, db: Place | None, as_json: bool, **fields: Any) -> 
     now = now_ms()
     values, many = read_records(file) if file else ([{}], False)
     with content_of(file):
-        given = [fields_of(value) for value in values]
-        drafts = [_draft(each | _options(fields), now) for each in given]
+        rows = [fields_of(value) for value in values]
+        drafts = [_draft(row | _options(fields), now) for row in rows]
     with open_records(db) as records:
-        made = records.create_all(drafts)
-        report(react(records, *made, now=now))
+        new_records = records.create_all(drafts)
+        report(react(records, *new_records, now=now))
     if many:
-        print_records(made, as_json)
+        print_records(new_records, as_json)
     else:
-        answer(as_json, to_json(made[0]), f"{made[0].id} version 1")
+        answer(as_json, to_json(new_records[0]), f"{new_records[0].id} version 1")
 
 
-def _draft(given: JsonObject, now: int) -> Record:
+def _draft(fields: JsonObject, now: int) -> Record:
     from quire.records.record import draft
 
-    if "schema_name" not in given:
+    if "schema_name" not in fields:
         raise CallError("a record needs a schema", hint="Pass --schema, or a FILE with schema_name.")
-    return draft(given.pop("schema_name"), given.pop("context", {}), **given, now=now)
+    return draft(fields.pop("schema_name"), fields.pop("context", {}), **fields, now=now)
 
 
 @record.command()
@@ -181,14 +181,14 @@ def update(id: str, file: str | None, version: int, db: Place | None, as_json: b
 
     value = read_json(file) if file else {}
     with content_of(file):
-        given = fields_of(value) | _options(fields)
-    if "schema_name" in given:
+        changes = fields_of(value) | _options(fields)
+    if "schema_name" in changes:
         raise CallError("the schema of a record never changes", hint="Create a new record.")
     now = now_ms()
     with open_records(db, create=False) as records:
-        made = records.update(id, version, **given, now=now)
-        report(react(records, made, now=now))
-    answer(as_json, to_json(made), f"{made.id} version {made.version}")
+        newest = records.update(id, version, **changes, now=now)
+        report(react(records, newest, now=now))
+    answer(as_json, to_json(newest), f"{newest.id} version {newest.version}")
 
 
 @record.command()
@@ -206,18 +206,18 @@ def delete(id: str, version: int | None, yes: bool, db: Place | None, as_json: b
     """
     with open_records(db, create=False) as records:
         if not yes:
-            version = _agreed(records.read_full(id), version)
+            version = _confirmed_version(records.read_full(id), version)
         records.delete(id, version)
     answer(as_json, {"deleted": id}, f"deleted {id}")
 
 
-def _agreed(seen: Record, version: int | None) -> int:
+def _confirmed_version(record: Record, version: int | None) -> int:
     """The version that may go: the one named in the question, or one that is a conflict without asking."""
-    if version in (None, seen.version):
-        called = f" {seen.title!r}" if seen.title else ""
-        versions = counted(seen.version, "version")
-        confirm_deletion(f"record {seen.id} ({seen.schema_name}{called}) with {versions}", name=seen.id)
-    return seen.version if version is None else version
+    if version in (None, record.version):
+        called = f" {record.title!r}" if record.title else ""
+        versions = counted(record.version, "version")
+        confirm_deletion(f"record {record.id} ({record.schema_name}{called}) with {versions}", name=record.id)
+    return record.version if version is None else version
 
 
 @record.command(short_help="Make or renew the record of all tools.")
@@ -239,10 +239,10 @@ def catalog(file: str | None, db: Place | None, as_json: bool) -> None:
         raise FormatError(f"{file} holds no list of tools", hint='Write [{"name": "…", "description": "…"}, …].')
     now = now_ms()
     with open_records(db) as records:
-        made = keep_catalog(records, tools, now=now)
-        report(react(records, made, now=now))
-    line = f"{made.id} version {made.version}: {counted(len(made.context['tools']), 'tool')}"
-    answer(as_json, to_json(made), line)
+        renewed = keep_catalog(records, tools, now=now)
+        report(react(records, renewed, now=now))
+    line = f"{renewed.id} version {renewed.version}: {counted(len(renewed.context['tools']), 'tool')}"
+    answer(as_json, to_json(renewed), line)
 
 
 @record.command()
@@ -275,8 +275,8 @@ def get(id: str, full: bool, version: int | None, db: Place | None, as_json: boo
     from quire.records.record import to_json, view
 
     with open_records(db, create=False) as records:
-        found = records.read_full(id, version=version, now=now_ms())
-    print_json(to_json(found if full else view(found)))
+        full_record = records.read_full(id, version=version, now=now_ms())
+    print_json(to_json(full_record if full else view(full_record)))
 
 
 # What `list` and `search` may be narrowed to.
@@ -302,8 +302,8 @@ def list_(
       quire record list --schema tool.v1 --tag workspace:tools --json
     """
     with open_records(db, create=False) as records:
-        found = records.list(schema_name=schema_name, tag=tags, owner=owner, limit=limit, now=now_ms())
-    print_records(found, as_json)
+        matching = records.list(schema_name=schema_name, tag=tags, owner=owner, limit=limit, now=now_ms())
+    print_records(matching, as_json)
 
 
 @record.command()
@@ -400,9 +400,9 @@ def build(
         if asked_by is None and request is None:
             asked_by = _newest_trigger(records, builder, now)
         built = builder.build(records, trigger=asked_by, request=request, now=now)
-        kept = None if dry_run else builder.keep(records, built, now=now)
+        context_record = None if dry_run else builder.keep(records, built, now=now)
     if as_json:
-        print_json({**built.context, "text": built.text, "record": kept.id if kept else None})
+        print_json({**built.context, "text": built.text, "record": context_record.id if context_record else None})
     else:
         print_text(built.formatted_context if context_only else built.text)
 
@@ -412,14 +412,14 @@ def _config(records: Records, consumer: str, file: str | None, now: int) -> Conf
 
     if file is None:
         return configured(records, consumer, now=now)
-    found = config(read_json(file))
-    if found.consumer_id != consumer:
-        raise CallError(f"{file} configures {found.consumer_id!r}, not {consumer!r}")
-    return found
+    from_file = config(read_json(file))
+    if from_file.consumer_id != consumer:
+        raise CallError(f"{file} configures {from_file.consumer_id!r}, not {consumer!r}")
+    return from_file
 
 
 def _newest_trigger(records: Records, builder: Builder, now: int) -> Record:
-    found = [each for selector in builder.config.update_triggers for each in records.select(selector, newest=1, keep=builder.triggered_by, now=now)]  # fmt: skip
-    if not found:
+    triggers = [record for selector in builder.config.update_triggers for record in records.select(selector, newest=1, keep=builder.triggered_by, now=now)]  # fmt: skip
+    if not triggers:
         raise CallError("no record triggers this consumer", hint="Pass --request TEXT or --trigger ID.")
-    return max(found, key=lambda each: int(each.id.partition("-")[2]))
+    return max(triggers, key=lambda record: int(record.id.partition("-")[2]))

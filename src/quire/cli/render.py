@@ -87,15 +87,15 @@ def render(
 
     provider, model = provider_and_model(provider, model)
     target = f"{provider}:{model}"
-    made = _requests(load_usable(source, db), provider, model, budget)
-    asked = (each for each in made if turn in (None, each.built.turn) and step in (None, each.built.step))
+    requests = _requests(load_usable(source, db), provider, model, budget)
+    of_turn = (row for row in requests if turn in (None, row.built.turn) and step in (None, row.built.step))
     # A thread's name routes its requests to one cache; a file has none.
     draw = providers.rendering(target, providers.Options(key="" if is_file(source) else source))
     if every:
-        for request in asked:
+        for request in of_turn:
             print_json(_line(request, draw, marks), None)
         return
-    last = next(iter(deque(asked, maxlen=1)), None)
+    last = next(iter(deque(of_turn, maxlen=1)), None)
     if last is None:
         raise NotFound(_nothing(turn, step), hint="quire assemble shows the requests of a thread.")
     rendered = _rendered(last.built, draw, marks)
@@ -114,14 +114,14 @@ def _requests(entries: list[Entry], provider: str, model: str, budget: int | Non
 
     target = f"{provider}:{model}"
     if budget:
-        kept, usual = unsent(entries), policy_for(target, budget=budget, reply=0)
+        log, usual = unsent(entries), policy_for(target, budget=budget, reply=0)
     else:
-        kept, usual = entries, policy_for(target)
+        log, usual = entries, policy_for(target)
 
-    def there(sent: JsonObject) -> Policy:
+    def policy_then(sent: JsonObject) -> Policy:
         return policy_of({**sent, "provider": provider, "model": model})
 
-    return _all_requests(kept, policies(kept, usual, there))
+    return _all_requests(log, policies(log, usual, policy_then))
 
 
 def _all_requests(entries: list[Entry], under: list[Policy]) -> Iterator[RequestAt]:
@@ -160,14 +160,14 @@ def _rendered(built: Built | Refused, draw: providers.Rendering, marks: bool) ->
     return providers.marked(request, built.prompt) if marks else request
 
 
-def _line(made: RequestAt, draw: providers.Rendering, marks: bool) -> JsonObject:
+def _line(request_at: RequestAt, draw: providers.Rendering, marks: bool) -> JsonObject:
     """One request as `quire lint` and `quire simulate` read it."""
-    request = _rendered(made.built, draw, marks)
-    at = {} if made.at is None else {"at": made.at}
+    request = _rendered(request_at.built, draw, marks)
+    at = {} if request_at.at is None else {"at": request_at.at}
     return {
         **at,
-        "turn": made.built.turn,
-        "step": made.built.step,
+        "turn": request_at.built.turn,
+        "step": request_at.built.step,
         "provider": request.provider,
         "model": request.model,
         "headers": request.headers,
@@ -188,9 +188,9 @@ def _show(request: Request, built: Built | Refused) -> None:
     print_table(("part", "says", "tokens"), rows, title=title)
     for name, value in request.headers.items():
         console().print(in_line(f"header {name}: {value}"))
-    for each in request.left_out:
-        what = f"tool {each['tool']}" if "tool" in each else f"entry {each['entry']}"
-        console().print(in_line(f"left out: {what}: {each['reason']}"))
+    for omission in request.left_out:
+        source = f"tool {omission['tool']}" if "tool" in omission else f"entry {omission['entry']}"
+        console().print(in_line(f"left out: {source}: {omission['reason']}"))
 
 
 def _named(piece: JsonObject, width: int = 64) -> tuple[str, str]:
@@ -286,15 +286,15 @@ def format_(name: str, file: str, profile: str, parses: bool, **options: str | N
         if name != "markdown":
             raise CallError(f"{name} has no profile {profile}", hint="agent-q is a profile of markdown.")
         chosen = chosen._replace(profile=(profile,))
-    given: JsonObject = {key: value for key, value in options.items() if value is not None}
-    for option in given:
+    settings: JsonObject = {key: value for key, value in options.items() if value is not None}
+    for option in settings:
         if option not in chosen.options:
             flag = "--" + option.replace("_", "-")
             raise CallError(f"{flag} does not go with {name}", hint="quire format --help says which format it is for.")
-    if (number := given.get("window")) is not None:
+    if (number := settings.get("window")) is not None:
         if number != "all" and not (number.isascii() and number.isdigit()):
             raise CallError(f"--window is {number!r}", hint="Give a number of events, or all.")
-        given["window"] = None if number == "all" else int(number)
+        settings["window"] = None if number == "all" else int(number)
     if parses:
         # A text may begin with a byte order mark of its own: what was rendered is read back whole.
         value = chosen.to_json(chosen.parse(read_verbatim(file)))
@@ -303,17 +303,17 @@ def format_(name: str, file: str, profile: str, parses: bool, **options: str | N
         text = read_text(file)
         lines = name == "replay" and _is_lines(text)
         data = {"entries": [entry.body for entry in decode_lines(text)]} if lines else _json(text, file)
-        print_text(chosen.render(chosen.read({**data, **given} if isinstance(data, dict) else data)))
+        print_text(chosen.render(chosen.read({**data, **settings} if isinstance(data, dict) else data)))
 
 
 def _is_lines(text: str) -> bool:
     """Whether the text is entries as JSON Lines: its first line is an entry, or there is none."""
     first = next((line for line in text.split("\n") if line.strip()), "")
     try:
-        found = json.loads(first) if first else {"kind": ""}
+        value = json.loads(first) if first else {"kind": ""}
     except (ValueError, RecursionError):
         return False
-    return isinstance(found, dict) and "kind" in found
+    return isinstance(value, dict) and "kind" in value
 
 
 def _json(text: str, file: str) -> Json:
@@ -343,9 +343,9 @@ def tokens(file: str, model: str | None, as_json: bool) -> None:
 
     text = read_text(file)
     chosen = counter(model)
-    found = chosen.count(text)
+    count = chosen.count(text)
     value = {
-        "tokens": found,
+        "tokens": count,
         "exact": chosen.exact,
         "vocabulary": chosen.vocabulary,
         "factor": chosen.factor,
@@ -353,7 +353,7 @@ def tokens(file: str, model: str | None, as_json: bool) -> None:
         "bytes": len(text.encode()),
         "note": chosen.note,
     }
-    line = f"{found:,} tokens ({chosen.vocabulary})" if chosen.exact else f"~{found:,} tokens ({chosen.note})"
+    line = f"{count:,} tokens ({chosen.vocabulary})" if chosen.exact else f"~{count:,} tokens ({chosen.note})"
     answer(as_json, value, line)
 
 

@@ -96,18 +96,18 @@ def _reports(requests: Iterator[tuple[int, Any]], provider: str | None, model: s
     from quire.providers.rules import ServerMemory, observe, unchecked, validate
     from quire.providers.wires import detect
 
-    seen = ServerMemory(complete=False)
+    memory = ServerMemory(complete=False)
     for line, request in requests:
         body, headers = _unwrapped(request)
         name = provider or detect(body)
         if name is None:
             place = f"number {line} of the file" if line else "this"
             raise CallError(f"cannot tell whose request {place} is", hint="Say it with --provider.")
-        findings = validate(body, name, model, seen=seen, headers=headers)
+        findings = validate(body, name, model, seen=memory, headers=headers)
         notes = unchecked(body, name, model, seen=None, headers=headers)
         yield Report(line, name, model or _model(body), findings, notes)
         if isinstance(body, dict):
-            observe(seen, body, name)
+            observe(memory, body, name)
 
 
 def _unwrapped(request: Any) -> tuple[Any, dict[str, str] | None]:
@@ -137,9 +137,9 @@ def _print_findings(reports: list[Report]) -> None:
             echo("  ", ("fix:", "green"), f" {finding.fix}")
         for note in report.unchecked:
             echo(f"{place}not checked, {note.row}: {note.why}", err=True)
-    found = [finding for report in reports for finding in report.findings]
-    refused = len(errors(found))
-    warned = len(found) - refused
+    findings = [finding for report in reports for finding in report.findings]
+    refused = len(errors(findings))
+    warned = len(findings) - refused
     names = ", ".join(dict.fromkeys(f"{report.provider} {report.model}".strip() for report in reports))
     also = f", {counted(warned, 'warning')}" * bool(warned)
     echo(f"{counted(len(reports), 'request')} ({names}): {refused or 'no'} finding{'s' * (refused != 1)}{also}")
@@ -153,7 +153,7 @@ _BARS = 40
 _WIDTH = 60
 
 
-class Timed(msgspec.Struct, frozen=True):
+class TimedRequest(msgspec.Struct, frozen=True):
     """One line of the file: a request, when it was made, and which model it is for."""
 
     line: int
@@ -189,7 +189,7 @@ def simulate(file: str, provider: str | None, model: str | None, with_marks: boo
     _print_predictions(requests, predicted, chart)
 
 
-def _predict(requests: list[Timed], provider: str, with_marks: bool) -> list[Predicted]:
+def _predict(requests: list[TimedRequest], provider: str, with_marks: bool) -> list[Predicted]:
     """Each model has a cache of its own; with marks, pauses decide about their lives."""
     from quire.providers.cache_marks import mark
     from quire.providers.models import model_info
@@ -209,14 +209,14 @@ def _predict(requests: list[Timed], provider: str, with_marks: bool) -> list[Pre
     return out
 
 
-def _requests(file: str, provider: str, model: str | None) -> Iterator[Timed]:
+def _requests(file: str, provider: str, model: str | None) -> Iterator[TimedRequest]:
     from quire.providers.rules import malformed
     from quire.providers.wires import wire_of
 
     at_ms = 0
     for number, value in _numbered(file):
-        line, given = number or 1, value if isinstance(value, dict) else {}
-        body = next((given[name] for name in ("request", "body") if isinstance(given.get(name), dict)), given)
+        line, fields = number or 1, value if isinstance(value, dict) else {}
+        body = next((fields[name] for name in ("request", "body") if isinstance(fields.get(name), dict)), fields)
         if wrong := malformed(body, provider, model):
             wire = wire_of(provider, body).name
             raise FormatError(
@@ -225,18 +225,18 @@ def _requests(file: str, provider: str, model: str | None) -> Iterator[Timed]:
                 column=1,
                 hint=f"{wrong[0].fix} Or check --provider; quire lint says all that is wrong.",
             )
-        at_ms = _time(given, file, line, at_ms + STEP_MS)
-        yield Timed(line, at_ms, model or str(body.get("model") or given.get("model") or ""), body)
+        at_ms = _time(fields, file, line, at_ms + STEP_MS)
+        yield TimedRequest(line, at_ms, model or str(body.get("model") or fields.get("model") or ""), body)
 
 
-def _time(given: JsonObject, file: str, line: int, otherwise: int) -> int:
+def _time(fields: JsonObject, file: str, line: int, otherwise: int) -> int:
     """When a request was made, in ms; those that do not say follow each other by a second."""
-    said = next((given[name] for name in ("at", "at_ms") if given.get(name) is not None), otherwise)
-    if isinstance(said, bool) or not isinstance(said, int | float) or not math.isfinite(said):
+    at = next((fields[name] for name in ("at", "at_ms") if fields.get(name) is not None), otherwise)
+    if isinstance(at, bool) or not isinstance(at, int | float) or not math.isfinite(at):
         raise FormatError(
-            f"{called(file)}: {said!r} is no time", line=line, column=1, hint='"at" is in milliseconds: {"at": 1000}.'
+            f"{called(file)}: {at!r} is no time", line=line, column=1, hint='"at" is in milliseconds: {"at": 1000}.'
         )
-    return int(said)
+    return int(at)
 
 
 _AMOUNTS = ("read", "write_5m", "write_1h", "plain")
@@ -244,49 +244,49 @@ _AMOUNTS = ("read", "write_5m", "write_1h", "plain")
 
 def _total(predicted: list[Predicted]) -> JsonObject:
     """All requests together; usd is None when any price is not known."""
-    sums = {name: sum(getattr(each, name) for each in predicted) for name in _AMOUNTS}
-    amounts = [each.money.amount_usd for each in predicted]
-    known = [amount for amount in amounts if amount is not None]
-    usd = sum(known) if len(known) == len(amounts) else None
+    sums = {name: sum(getattr(prediction, name) for prediction in predicted) for name in _AMOUNTS}
+    amounts = [prediction.money.amount_usd for prediction in predicted]
+    known_amounts = [amount for amount in amounts if amount is not None]
+    usd = sum(known_amounts) if len(known_amounts) == len(amounts) else None
     return {"tokens": sum(sums.values()), "requests": len(predicted), **sums, "usd": usd}
 
 
-def _json(provider: str, requests: list[Timed], predicted: list[Predicted]) -> JsonObject:
+def _json(provider: str, requests: list[TimedRequest], predicted: list[Predicted]) -> JsonObject:
     rows = [
         {
             "line": request.line,
             "at": request.at_ms,
             "model": request.model,
-            "tokens": each.total,
-            **{name: getattr(each, name) for name in _AMOUNTS},
-            "usd": each.money.amount_usd,
-            "exact": each.exact,
-            "cause": each.cause,
-            "note": each.note,
+            "tokens": prediction.total,
+            **{name: getattr(prediction, name) for name in _AMOUNTS},
+            "usd": prediction.money.amount_usd,
+            "exact": prediction.exact,
+            "cause": prediction.cause,
+            "note": prediction.note,
         }
-        for request, each in zip(requests, predicted, strict=True)
+        for request, prediction in zip(requests, predicted, strict=True)
     ]
     return {"provider": provider, "requests": rows, "total": _total(predicted)}
 
 
-def _print_predictions(requests: list[Timed], predicted: list[Predicted], chart: bool) -> None:
+def _print_predictions(requests: list[TimedRequest], predicted: list[Predicted], chart: bool) -> None:
     columns = ["#", "at s", "tokens", "read", "write", "long write", "plain", "USD", "lost by"]
     start = requests[0].at_ms if requests else 0
     rows = [
         [
             number,
             round((request.at_ms - start) / 1000, 1),
-            each.total,
-            *(getattr(each, name) for name in _AMOUNTS),
-            _usd(each.money.amount_usd),
-            "" if each.cause == "first" else each.cause,
+            prediction.total,
+            *(getattr(prediction, name) for name in _AMOUNTS),
+            _usd(prediction.money.amount_usd),
+            "" if prediction.cause == "first" else prediction.cause,
         ]
-        for number, (request, each) in enumerate(zip(requests, predicted, strict=True), start=1)
+        for number, (request, prediction) in enumerate(zip(requests, predicted, strict=True), start=1)
     ]
     print_table(columns, rows)
     total = _total(predicted)
     share = total["read"] / total["tokens"] if total["tokens"] else 0.0
-    guessed = "" if all(each.exact for each in predicted) else "; tokens are estimates"
+    guessed = "" if all(prediction.exact for prediction in predicted) else "; tokens are estimates"
     tokens = f"{total['tokens']:,} tokens, {share:.1%} read from the cache"
     echo(f"{counted(len(predicted), 'request')}, {tokens}, {_usd(total['usd'])}{guessed}")
     for line in _reasons(predicted):
@@ -299,9 +299,9 @@ def _print_predictions(requests: list[Timed], predicted: list[Predicted], chart:
 def _reasons(predicted: list[Predicted]) -> Iterator[str]:
     """Why less was read than the request before had left, each cause once with its first instance."""
     first: dict[str, tuple[int, str]] = {}
-    for number, each in enumerate(predicted, start=1):
-        if each.cause not in ("", "first"):
-            first.setdefault(each.cause, (number, each.note))
+    for number, prediction in enumerate(predicted, start=1):
+        if prediction.cause not in ("", "first"):
+            first.setdefault(prediction.cause, (number, prediction.note))
     for cause, (number, note) in first.items():
         yield f"  {cause}: {note} (request {number})" if note else f"  {cause} (request {number})"
 

@@ -160,11 +160,11 @@ def resume(
     from quire.send.turn import standing
 
     with open_db(db, create=False) as store:
-        found = look(store, thread)
-        if only_list or found.next in ("done", "nothing"):
-            _show(found, thread, as_json)
+        turn = look(store, thread)
+        if only_list or turn.next in ("done", "nothing"):
+            _show(turn, thread, as_json)
             return
-        reached = reach(model or found.target, base_url, explicit_cache)
+        reached = reach(model or turn.target, base_url, explicit_cache)
         choice = chosen(how, remembered(standing(store, thread).user))
         screen = PlainScreen(as_json)
         with equipped(choice) as kit, store.turn_lock(thread):
@@ -180,8 +180,8 @@ def _resumed(thread: Thread, reached: Connection, kit: Equipment, screen: PlainS
 
     runner = kit.runner(thread, reached)
     for call in look(thread.store, thread.name, runner).doubtful:
-        what = "it is run again" if rerun else "it is answered as interrupted (--rerun runs it again)"
-        echo(f"{call.name} ({call.call_id}) may or may not have run: {what}", err=True)
+        action = "it is run again" if rerun else "it is answered as interrupted (--rerun runs it again)"
+        echo(f"{call.name} ({call.call_id}) may or may not have run: {action}", err=True)
     # Whoever says --rerun knows that it does no harm.
     decision: Decision = "run" if rerun else "interrupted"
     try:
@@ -192,20 +192,20 @@ def _resumed(thread: Thread, reached: Connection, kit: Equipment, screen: PlainS
         screen.end()
 
 
-def _show(found: Interrupted, thread: str, as_json: bool) -> None:
-    calls = [(call, "may have run") for call in found.doubtful] + [(call, "waiting") for call in found.waiting]
+def _show(turn: Interrupted, thread: str, as_json: bool) -> None:
+    calls = [(call, "may have run") for call in turn.doubtful] + [(call, "waiting") for call in turn.waiting]
     if as_json:
         rows = [
             {"call_id": call.call_id, "name": call.name, "args": call.args, "state": state} for call, state in calls
         ]
-        print_json({"thread": thread, "next": found.next, "model": found.target, "calls": rows})
+        print_json({"thread": thread, "next": turn.next, "model": turn.target, "calls": rows})
         return
     messages = {
         "done": f"the newest turn of {thread} is answered",
         "nothing": f"{thread} has no user entry to answer",
-        "ask": f"the model is to be asked{' to go on' * found.stopped} ({found.target or 'none was asked yet'})",
+        "ask": f"the model is to be asked{' to go on' * turn.stopped} ({turn.target or 'none was asked yet'})",
         "run": "calls are to be run",
     }
-    echo(messages[found.next])
+    echo(messages[turn.next])
     if calls:
         print_table(["call", "tool", "state"], [(call.call_id, call.name, state) for call, state in calls])

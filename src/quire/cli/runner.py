@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from quire.cli.output import Place, default_db, echo, may_be_there, progress, read_text, with_options
-from quire.cli.store import NO_MODEL, embedder, embedding_shown, open_db
+from quire.cli.store import NO_MODEL, embedder, embedding_progress, open_db
 from quire.errors import CallError, NotFound
 from quire.values import Entry, JsonObject, item_json
 
@@ -182,24 +182,24 @@ class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def remembered(entry: Entry | None) -> Choice:
     """The choice that a user's entry was made with; meta is free, so what stands there need not be ours."""
-    kept = entry.meta.get("runner") if entry is not None else None
+    value = entry.meta.get("runner") if entry is not None else None
     try:
-        found = msgspec.convert(kept, Choice, strict=False) if isinstance(kept, dict) else Choice()
+        choice = msgspec.convert(value, Choice, strict=False) if isinstance(value, dict) else Choice()
     except msgspec.ValidationError:
         return Choice()
-    return found if found.runner in _USES else Choice()
+    return choice if choice.runner in _USES else Choice()
 
 
-def chosen(given: dict[str, Any], before: Choice | None = None) -> Choice:
+def chosen(options: dict[str, Any], before: Choice | None = None) -> Choice:
     """The options that were given, over those that the turn was begun with; one of no use is an error."""
-    new = {name: value for name, value in given.items() if value}
+    new = {name: value for name, value in options.items() if value}
     runner = new.get("runner") or (before.runner if before is not None else _fitting(new))
     # A resumed turn has its question in the log already: nothing can be attached to it.
     useful = _USES[runner] - ({"vault"} if before is not None and runner == "chat" else set())
     for name in sorted((_SPECIAL - useful) & set(new)):
         raise CallError(
             f"--{name.replace('_', '-')} does not go with the {runner} runner",
-            hint="Leave it out, or choose " + " or ".join(each for each in _USES if name in _USES[each]) + ".",
+            hint="Leave it out, or choose " + " or ".join(other for other in _USES if name in _USES[other]) + ".",
         )
     places: dict[str, str] = {
         name: os.path.abspath(new[name]) for name in ("memory", "root", "vault", "project") if name in new
@@ -207,23 +207,23 @@ def chosen(given: dict[str, Any], before: Choice | None = None) -> Choice:
     folder = {"folder": os.getcwd()} if "files" in new else {}
     unused = {name: getattr(Choice(), name) for name in _SPECIAL - _USES[runner]}
     changes: dict[str, Any] = {**unused, **new, **places, **folder, "runner": runner}
-    made = msgspec.structs.replace(before or Choice(), **changes)
-    if made.runner == "qa" and not made.vault:
+    choice = msgspec.structs.replace(before or Choice(), **changes)
+    if choice.runner == "qa" and not choice.vault:
         raise CallError("the qa runner needs notes to search", hint="Give --vault FOLDER.")
-    if made.runner == "project" and not (made.project or made.system or made.files):
+    if choice.runner == "project" and not (choice.project or choice.system or choice.files):
         raise CallError("the project runner needs a project", hint="Give --project FILE, --system or --file.")
-    return made
+    return choice
 
 
-def _fitting(given: dict[str, Any]) -> str:
+def _fitting(options: dict[str, Any]) -> str:
     """The runner that makes use of what is given."""
-    if "consumer" in given:
+    if "consumer" in options:
         return "records"
-    if "root" in given or "mcp" in given or "text_tools" in given:
+    if "root" in options or "mcp" in options or "text_tools" in options:
         return "agent"
-    if "vault" in given:
+    if "vault" in options:
         return "qa"
-    return "project" if "project" in given or "files" in given else "chat"
+    return "project" if "project" in options or "files" in options else "chat"
 
 
 class Equipment(msgspec.Struct, frozen=True):
@@ -237,10 +237,10 @@ class Equipment(msgspec.Struct, frozen=True):
 
     def runner(self, thread: Thread, reached: Connection) -> Runner:
         """The runner that was chosen, with the options that the model needs."""
-        made = self._project(self._base(thread, reached))
+        runner = self._project(self._base(thread, reached))
         memory = read_text(self.choice.memory).strip() if self.choice.memory else None
-        options = {**reached.options, **made.options}
-        return msgspec.structs.replace(made, memory=memory, options=options)
+        options = {**reached.options, **runner.options}
+        return msgspec.structs.replace(runner, memory=memory, options=options)
 
     def _base(self, thread: Thread, reached: Connection) -> Runner:
         from quire.records import Records
@@ -260,9 +260,9 @@ class Equipment(msgspec.Struct, frozen=True):
             case "planned":
                 return runners.planned(self._tools(thread), system=system)
             case "records":
-                kept = Records(thread.store, embedder(), self.embedding)
-                tools = Toolbox(*record_tools(kept), *self._tools(thread))
-                return runners.records(kept, tools, consumer=choice.consumer or "chat", system=system)
+                records = Records(thread.store, embedder(), self.embedding)
+                tools = Toolbox(*record_tools(records), *self._tools(thread))
+                return runners.records(records, tools, consumer=choice.consumer or "chat", system=system)
             case "project":
                 # Without a file, the system prompt is the project's.
                 system = system if choice.project else ""
@@ -277,8 +277,8 @@ class Equipment(msgspec.Struct, frozen=True):
         choice = self.choice
         if not (choice.runner == "project" or choice.project or choice.files):
             return base
-        own = choice.system if choice.runner == "project" else ""
-        prompt = read_text(choice.project).strip() if choice.project else own
+        inline = choice.system if choice.runner == "project" else ""
+        prompt = read_text(choice.project).strip() if choice.project else inline
         folder = Path(choice.folder)
         read = {name: item_json(from_file(folder / name, name=name, truncate=True)) for name in choice.files}
         return runners.project(base, prompt=prompt, files=[{**item, "id": name} for name, item in read.items()])
@@ -289,10 +289,10 @@ class Equipment(msgspec.Struct, frozen=True):
         from quire.send.runners import question_of
         from quire.send.tools import Toolbox
 
-        own = builtin(self.choice.root or None, thread.store, thread.name)
+        tools = builtin(self.choice.root or None, thread.store, thread.name)
         if self.index is not None:
-            own.append(local_search_tool(self.index, question=question_of(thread)))
-        return Toolbox(*own, *self.foreign)
+            tools.append(local_search_tool(self.index, question=question_of(thread)))
+        return Toolbox(*tools, *self.foreign)
 
 
 @contextlib.contextmanager
@@ -310,7 +310,7 @@ def equipped(choice: Choice) -> Iterator[Equipment]:
         for command in choice.mcp:
             server = command if command.startswith(("http://", "https://")) else shlex.split(command)
             foreign += stack.enter_context(McpServer(server)).tools
-        yield Equipment(choice, vault, index, tuple(foreign), stack.enter_context(embedding_shown()))
+        yield Equipment(choice, vault, index, tuple(foreign), stack.enter_context(embedding_progress()))
 
 
 def _indexed(vault: Vault) -> NoteIndex:
@@ -337,7 +337,7 @@ def watched_thread(store: Store, name: str, note: Callable[[str], None]) -> Thre
     from quire.thread import Thread
 
     thread = watched(Thread(store, name), os.environ)
-    thread.on_warning = lambda what: note(f"({getattr(what, 'note', what)})")
+    thread.on_warning = lambda warning: note(f"({getattr(warning, 'note', warning)})")
     return thread
 
 
@@ -353,11 +353,11 @@ def under_policy(thread: Thread, reached: Connection, choice: Choice) -> Thread:
     """The thread under the policy that was asked for, else in the server's window; the rest stays as it was."""
     from quire.thread_state import policy_for
 
-    asked = {name: getattr(choice, name) for name in ("budget", "promote", "items", "floor") if getattr(choice, name)}
-    if "budget" in asked:
-        asked["reply"] = min(policy_for(reached.target).reply, asked["budget"] // 8)
-        if asked["budget"] != thread.policy_changes.get("budget"):
+    changes = {name: getattr(choice, name) for name in ("budget", "promote", "items", "floor") if getattr(choice, name)}
+    if "budget" in changes:
+        changes["reply"] = min(policy_for(reached.target).reply, changes["budget"] // 8)
+        if changes["budget"] != thread.policy_changes.get("budget"):
             thread.windows.pop(reached.target, None)
-    thread.policy_changes = {**thread.policy_changes, **asked}
+    thread.policy_changes = {**thread.policy_changes, **changes}
     thread.told_window(reached.target, reached.window)
     return thread

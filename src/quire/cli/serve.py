@@ -217,12 +217,12 @@ def _is_loopback(host: str) -> bool:
 def _proxies(to: str | None, how: JsonObject) -> Callable[[str], Passing] | None:
     """Who passes a tenant's requests on; what is wrong with the options is said before anything is served."""
     if to is None:
-        given = next((name for name, value in how.items() if value), "")
-        if given:
-            raise click.UsageError(f"--{given.replace('_', '-').replace('rules', 'rule')} goes with --to.")
+        option = next((name for name, value in how.items() if value), "")
+        if option:
+            raise click.UsageError(f"--{option.replace('_', '-').replace('rules', 'rule')} goes with --to.")
         return None
-    own = passing_for(to, **how)
-    return lambda tenant: own if tenant == DEFAULT_TENANT else passing_for(to, tenant, **how)
+    own_passing = passing_for(to, **how)
+    return lambda tenant: own_passing if tenant == DEFAULT_TENANT else passing_for(to, tenant, **how)
 
 
 @serve.group()
@@ -257,11 +257,11 @@ def list_(context: click.Context, as_json: bool) -> None:
     """The keys there are, without the keys themselves."""
     import msgspec
 
-    found = _keys(context).list()
+    listed = _keys(context).list()
     if as_json:
-        print_json([msgspec.to_builtins(each) for each in found])
+        print_json([msgspec.to_builtins(key) for key in listed])
         return
-    print_table(["id", "name", "tenant"], [(each.id, each.name, each.tenant) for each in found])
+    print_table(["id", "name", "tenant"], [(key.id, key.name, key.tenant) for key in listed])
 
 
 @keys.command(short_help="Take a key away.")
@@ -323,9 +323,9 @@ def _served(port: int, place: Place) -> str:
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with direct.open(f"{url}/api/threads", timeout=10) as reply:
-            there = {(each["name"], each["id"]) for each in json.load(reply)["threads"]}
+            threads = {(row["name"], row["id"]) for row in json.load(reply)["threads"]}
         with open_db(place, create=False) as store:
-            return url if there == {(each.name, each.id) for each in store.threads()} else ""
+            return url if threads == {(thread.name, thread.id) for thread in store.threads()} else ""
     except (OSError, ValueError, KeyError, TypeError, NotFound):
         return ""
 

@@ -129,7 +129,7 @@ def embedder() -> Embedder | None:
 
 
 @contextmanager
-def embedding_shown() -> Iterator[Callable[[int, int], None]]:
+def embedding_progress() -> Iterator[Callable[[int, int], None]]:
     """Tells on stderr how many vectors of many are made: a bar on a terminal, elsewhere a line at the beginning."""
     from rich.console import Console
     from rich.progress import Progress
@@ -138,13 +138,13 @@ def embedding_shown() -> Iterator[Callable[[int, int], None]]:
     bar = Progress(console=Console(stderr=True), transient=True, disable=not terminal)
     task = bar.add_task("embedding records")
 
-    def show(done: int, all: int) -> None:
+    def show(count: int, all: int) -> None:
         if all < WORTH_SHOWING:
             return
-        if not terminal and done == 0:
+        if not terminal and count == 0:
             echo(f"embedding {all:,} records, once", err=True)
         bar.start()
-        bar.update(task, completed=done, total=all)
+        bar.update(task, completed=count, total=all)
 
     try:
         yield show
@@ -165,5 +165,5 @@ def open_records(
     model = None if words else embedder()
     if searched and not words and model is None:
         echo(f"searched {NO_MODEL}", err=True)
-    with open_db(db, create=create) as store, embedding_shown() as show:
+    with open_db(db, create=create) as store, embedding_progress() as show:
         yield Records(store, model, show)

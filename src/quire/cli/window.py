@@ -21,42 +21,42 @@ if TYPE_CHECKING:
 ACTIONS = ("show", "add", "remove", "pin", "unpin", "clear")
 
 
-def keep(thread: Thread, given: Attached, vault: Vault | None = None) -> Item:
+def keep(thread: Thread, attached: Attached, vault: Vault | None = None) -> Item:
     """Put what was named into the window; a file or note of a vault is read again when it changes."""
     from quire.items import item
 
-    if given.item is None:
-        raise CallError(f"{given.name} is an image, which cannot be kept in every turn", hint="/attach it instead.")
-    meta = given.item.get("metadata") or {}
-    of_vault = vault is not None and given.kind != "file" and "path" in meta
+    if attached.item is None:
+        raise CallError(f"{attached.name} is an image, which cannot be kept in every turn", hint="/attach it instead.")
+    meta = attached.item.get("metadata") or {}
+    of_vault = vault is not None and attached.kind != "file" and "path" in meta
     file = vault.root.path / meta["path"] if vault is not None and of_vault else None
-    return thread.keep(item(given.item["content"], given.item.get("type", "text"), meta or None), file=file)
+    return thread.keep(item(attached.item["content"], attached.item.get("type", "text"), meta or None), file=file)
 
 
 def named(window: Window, name: str) -> Item:
     """The item that is meant by its ctx-N or by what it is known by."""
     from quire.items import kept_id
 
-    found = [each for each in window if name in (each.id, kept_id(each))]
-    if not found:
-        holds = ", ".join(f"{each.id} {kept_id(each)}" if kept_id(each) != each.id else each.id for each in window)
+    items = [item for item in window if name in (item.id, kept_id(item))]
+    if not items:
+        holds = ", ".join(f"{item.id} {kept_id(item)}" if kept_id(item) != item.id else item.id for item in window)
         raise NotFound(f"the window holds no {name!r}", hint=f"It holds {holds}." if holds else "It is empty.")
-    return found[-1]
+    return items[-1]
 
 
 def add(thread: Thread, names: Sequence[str], vault: Vault | None, texts: Sequence[Item] = ()) -> list[Item]:
     """Keep what is named, and texts that come as they are."""
-    found = [each for name in names for each in attached_items(name, vault)]
-    return [*(keep(thread, each, vault) for each in found), *(thread.keep(text) for text in texts)]
+    attachments = [attached for name in names for attached in attached_items(name, vault)]
+    return [*(keep(thread, attached, vault) for attached in attachments), *(thread.keep(text) for text in texts)]
 
 
 def change(window: Window, action: str, names: Sequence[str]) -> list[Item]:
     """Remove, pin or unpin what is named, or clear the window; what it was done to."""
-    meant = window.get() if action == "clear" else [named(window, name) for name in names]
+    items = window.get() if action == "clear" else [named(window, name) for name in names]
     do = {"pin": window.pin, "unpin": window.unpin}.get(action, window.remove)
-    for each in meant:
-        do(each.id)
-    return meant
+    for item in items:
+        do(item.id)
+    return items
 
 
 def action_lines(action: str, items: Sequence[Item]) -> list[str]:
@@ -64,14 +64,14 @@ def action_lines(action: str, items: Sequence[Item]) -> list[str]:
     from quire.tokens import counter
 
     did = {"add": "kept", "pin": "pinned", "unpin": "unpinned"}.get(action, "removed")
-    return [f"{did} {_called(each)} ({counter().count(each.content):,} tokens)" for each in items]
+    return [f"{did} {_called(item)} ({counter().count(item.content):,} tokens)" for item in items]
 
 
-def _called(kept: Item) -> str:
+def _called(item: Item) -> str:
     from quire.items import kept_id
 
-    known = kept_id(kept)
-    return kept.id if known == kept.id else f"{kept.id} {known}"
+    name = kept_id(item)
+    return item.id if name == item.id else f"{item.id} {name}"
 
 
 COLUMNS = ("id", "item", "type", "tokens", "pinned")
@@ -84,16 +84,16 @@ def rows(window: Window, types: Sequence[str] = (), limit: int | None = None) ->
 
     pinned = set(window.pinned)
     return [
-        [each.id, kept_id(each), each.type, counter().count(each.content), "pinned" if each.id in pinned else ""]
-        for each in window.get(types, limit)
+        [item.id, kept_id(item), item.type, counter().count(item.content), "pinned" if item.id in pinned else ""]
+        for item in window.get(types, limit)
     ]
 
 
 def capacity(window: Window) -> str:
     """How full it is: "3 of 50 items, 1,200 of 8,000 tokens"."""
     tokens = f"{window.tokens:,}" + (f" of {window.max_tokens:,}" if window.max_tokens is not None else "")
-    each = f", {window.max_item_tokens:,} an item" if window.max_item_tokens is not None else ""
-    return f"{len(window)} of {window.max_items} items, {tokens} tokens{each}"
+    per_item = f", {window.max_item_tokens:,} an item" if window.max_item_tokens is not None else ""
+    return f"{len(window)} of {window.max_items} items, {tokens} tokens{per_item}"
 
 
 def _texts(error: str | None, repl: str | None, language: str) -> list[Item]:
@@ -114,14 +114,14 @@ _BELONG = dict.fromkeys(("error", "repl", "language", "pinned", "vault"), "add")
 _BELONG |= {"type": "show", "limit": "show"}
 
 
-def _check(action: str, names: Sequence[str], given: dict[str, Any]) -> None:
+def _check(action: str, names: Sequence[str], options: dict[str, Any]) -> None:
     for name, its in _BELONG.items():
-        if its != action and given[name] not in (None, "", ()) and given[name] is not False:
+        if its != action and options[name] not in (None, "", ()) and options[name] is not False:
             raise CallError(f"--{name} belongs to `{its}`, not to `{action}`", hint="See quire window --help.")
     takes = action not in ("show", "clear")
     if names and not takes:
         raise CallError(f"{action} takes no name, not {names[0]!r}", hint="remove, pin and unpin take names.")
-    if takes and not names and given["error"] is None and given["repl"] is None:
+    if takes and not names and options["error"] is None and options["repl"] is None:
         more = ", --error FILE or --repl FILE" if action == "add" else ""
         raise CallError(f"there is nothing to {action}", hint=f"Give a NAME{more}.")
 
@@ -141,7 +141,7 @@ def _check(action: str, names: Sequence[str], given: dict[str, Any]) -> None:
 @click.option("--max-tokens", type=int, help="Hold at most so many tokens in all; 0 for no limit.")
 @click.option("--max-item-tokens", type=int, help="Take items of at most so many tokens; 0 for no limit.")
 @db_json_options
-def window(thread: str, action: str, names: tuple[str, ...], db: Place | None, as_json: bool, **given: Any) -> None:
+def window(thread: str, action: str, names: tuple[str, ...], db: Place | None, as_json: bool, **options: Any) -> None:
     """Show or change the window of THREAD: the items that join every turn until they are removed or evicted.
 
     NAME is a file, file:10-20, file::symbol, [[note]], #tag or folder/ to add, and ctx-N or what the item is known
@@ -160,30 +160,30 @@ def window(thread: str, action: str, names: tuple[str, ...], db: Place | None, a
 
     if thread in ACTIONS:
         raise CallError("no thread is named", hint=f"quire window THREAD {thread} …")
-    _check(action, names, given)
+    _check(action, names, options)
     with open_db(db, create=action == "add") as store:
         if action != "add":
             store.info(thread)
         on = Thread(store, thread)
         for name in ("max_items", "max_tokens", "max_item_tokens"):
-            if given[name] is not None:
-                setattr(on.window, name, given[name] if name == "max_items" else given[name] or None)
-        done: list[Item] = []
+            if options[name] is not None:
+                setattr(on.window, name, options[name] if name == "max_items" else options[name] or None)
+        changed: list[Item] = []
         if action == "add":
-            vault = Vault(given["vault"]) if given["vault"] else None
-            done = add(on, names, vault, _texts(given["error"], given["repl"], given["language"]))
-            change(on.window, "pin", [each.id for each in done] if given["pinned"] else [])
+            vault = Vault(options["vault"]) if options["vault"] else None
+            changed = add(on, names, vault, _texts(options["error"], options["repl"], options["language"]))
+            change(on.window, "pin", [item.id for item in changed] if options["pinned"] else [])
         elif action != "show":
-            done = change(on.window, action, names)
-        _print(on.window, action, done, given, as_json)
+            changed = change(on.window, action, names)
+        _print(on.window, action, changed, options, as_json)
 
 
-def _print(window: Window, action: str, done: list[Item], given: dict[str, Any], as_json: bool) -> None:
+def _print(window: Window, action: str, changed: list[Item], options: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(window.to_json())
         return
-    for line in action_lines(action, done):
+    for line in action_lines(action, changed):
         echo(line)
     if action == "show" and len(window):
-        print_table(COLUMNS, rows(window, given["type"], given["limit"]))
+        print_table(COLUMNS, rows(window, options["type"], options["limit"]))
     echo(capacity(window))
