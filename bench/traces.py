@@ -139,7 +139,7 @@ def foreseen(given: Iterable[Entry], policy: Policy) -> Trail:
     """The same thread for whoever knows it in advance: `optimum` finds its cheapest cuts, with such a report at hand."""
     found = trail(given, policy)
     reported = Calibrations().observe(TARGET, 1, 1)
-    found.start.asked = msgspec.structs.replace(found.start.asked, model=TARGET, calibrations=reported)
+    found.start.models = msgspec.structs.replace(found.start.models, model=TARGET, calibrations=reported)
     return found
 
 

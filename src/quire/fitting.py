@@ -101,9 +101,9 @@ class Fitter:
         """What the provider counted of the newest result: the next ones are measured by it."""
         if self._assembly is None or self.built is None:
             return
-        asked, model = self._assembly.asked, self._assembly.policy.model
+        asked, model = self._assembly.models, self._assembly.policy.model
         self._calibrations = asked.calibrations.observe(model, self.built.tokens, input_tokens)
-        self._assembly.asked = msgspec.structs.replace(asked, calibrations=self._calibrations)
+        self._assembly.models = msgspec.structs.replace(asked, calibrations=self._calibrations)
 
     def _mark(self, assembly: Assembly, count: int) -> None:
         before, epoch, fold, end = self._ends
@@ -130,7 +130,7 @@ class Fitter:
         if self._assembly is None or [written(entry.body) for entry in entries[:count]] != self._read:
             policy = Policy(**self._choices) if "budget" in self._choices else None
             self._assembly = Assembly(policy_for(target, policy, **({} if policy else self._choices)))
-            self._assembly.asked = msgspec.structs.replace(self._assembly.asked, calibrations=self._calibrations)
+            self._assembly.models = msgspec.structs.replace(self._assembly.models, calibrations=self._calibrations)
             self._entries, self._read, self._rendering, count = [], [], None, 0
         return self._feed(entries[count:])
 

@@ -86,7 +86,7 @@ def holds_from_any_cut(log: list[Entry], policy: Policy, cuts: set[int]) -> None
         for assembly in (whole, stopped):
             assembly.feed(entry)
     assert asked(stopped) == asked(whole)
-    assert (stopped.left_out, stopped.pins, stopped.asked) == (whole.left_out, whole.pins, whole.asked)
+    assert (stopped.left_out, stopped.pins, stopped.models) == (whole.left_out, whole.pins, whole.models)
 
 
 places = st.sets(st.integers(0, 60), min_size=1, max_size=4)

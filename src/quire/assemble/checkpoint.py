@@ -135,7 +135,7 @@ class _Fold(msgspec.Struct, frozen=True, array_like=True):
     round: Round
     stable: int
     recorded: JsonObject | None
-    asked: ModelHistory
+    models: ModelHistory
     fed: int
 
 
@@ -159,10 +159,10 @@ def decode(data: bytes) -> Checkpoint | None:
     if hashlib.sha256(body).digest() != digest:
         return None
     try:
-        found = _CHECKPOINT.decode(body)
+        checkpoint = _CHECKPOINT.decode(body)
     except (ValueError, RecursionError, QuireError):
         return None
-    return found if (found.format, found.quire) == (FORMAT, _version()) else None
+    return checkpoint if (checkpoint.format, checkpoint.quire) == (FORMAT, _version()) else None
 
 
 def _version() -> str:
@@ -175,7 +175,7 @@ class _Blocks:
     """A table of items, each at one place however often it is named."""
 
     def __init__(self) -> None:
-        self.each: list[ItemBlock] = []
+        self.listed: list[ItemBlock] = []
         self._places: dict[int, int] = {}
 
     def places(self, blocks: Iterable[ItemBlock]) -> list[int]:
@@ -184,8 +184,8 @@ class _Blocks:
     def _place(self, block: ItemBlock) -> int:
         # The table holds the object, so that its number stays its own.
         if id(block) not in self._places:
-            self._places[id(block)] = len(self.each)
-            self.each.append(block)
+            self._places[id(block)] = len(self.listed)
+            self.listed.append(block)
         return self._places[id(block)]
 
 
@@ -196,7 +196,7 @@ def _packed(assembly: Assembly) -> _Fold:
         *(leaf.user for leaf in assembly.epoch.strip.leaves if leaf.user is not None),
         *([waiting] if waiting else []),
     ]
-    at_hand = {(each.id, each.sha256) for each in blocks.each}
+    at_hand = {(block.id, block.sha256) for block in blocks.listed}
     return _Fold(
         epoch=epoch,
         pending=pending,
@@ -209,7 +209,7 @@ def _packed(assembly: Assembly) -> _Fold:
         step=assembly.step,
         left=_runs(assembly.absent.left.values()),
         attached=assembly.absent.attached,
-        rebases=_told_by(assembly.rebases, assembly.policy),
+        rebases=_needed_later(assembly.rebases, assembly.policy),
         pins=assembly.pins,
         rent=assembly.rent,
         requests=assembly.requests,
@@ -217,9 +217,9 @@ def _packed(assembly: Assembly) -> _Fold:
         round=assembly.round,
         stable=assembly.stable,
         recorded=assembly.recorded,
-        asked=assembly.asked,
+        models=assembly.models,
         fed=assembly.fed,
-        blocks=blocks.each,
+        blocks=blocks.listed,
     )
 
 
@@ -269,20 +269,20 @@ def _packed_pending(pending: Pending, blocks: _Blocks) -> _Pending:
 
 def _results_in_place(assembly: Assembly, users: Iterable[UserTurn]) -> dict[int, str]:
     """The results that a message shows or will show; others are asked for no more."""
-    pending, known = assembly.pending, assembly.carried.results
+    pending, ids = assembly.pending, assembly.carried.results
     seqs = {seq for message in (*assembly.epoch.strip.messages, *pending.late) for seq in message.seqs}
     seqs |= {seq for user in users for seq in user.seqs}
     seqs |= {entry.seq for group in pending.groups for entry in group.entries}
     pairs = [pair for group in pending.groups for pair in group.pairs] + pending.context
     seqs |= {result.seq for _, result in pairs if result is not None}
-    return {seq: known[seq] for seq in sorted(seqs) if seq in known}
+    return {seq: ids[seq] for seq in sorted(seqs) if seq in ids}
 
 
-def _runs(left: Iterable[LeftOut]) -> list[tuple[str, list[int]]]:
-    return [(why, [each.entry for each in run]) for why, run in groupby(left, key=lambda each: each.reason)]
+def _runs(left_out: Iterable[LeftOut]) -> list[tuple[str, list[int]]]:
+    return [(why, [entry.entry for entry in run]) for why, run in groupby(left_out, key=lambda entry: entry.reason)]
 
 
-def _told_by(rebases: list[Rebase], policy: Policy) -> list[Rebase]:
+def _needed_later(rebases: list[Rebase], policy: Policy) -> list[Rebase]:
     """The rebases that later ones look at: back to the newest summary, or the last alone where there are none."""
     last = len(rebases) - 1
     if policy.summary:
@@ -296,7 +296,7 @@ def _unpacked(fold: _Fold, policy: Policy, summarise: Summarise, entries: FedEnt
     assembly.entries, assembly.fed = entries, fold.fed
     assembly.epoch = _unpacked_epoch(fold.epoch, fold.blocks)
     assembly.pending = _unpacked_pending(fold.pending, fold.blocks)
-    versions = {(each.id, each.sha256): each for each in (fold.blocks[place] for place in fold.versions)}
+    versions = {(block.id, block.sha256): block for block in (fold.blocks[place] for place in fold.versions)}
     assembly.carried = Outliving(fold.tools, versions, fold.late, fold.turn, fold.results)
     assembly.attached_at = {(id, sha256): (seq, place) for id, sha256, seq, place in fold.attached_at}
     assembly.absent.restore({seq: LeftOut(seq, why) for why, seqs in fold.left for seq in seqs}, fold.attached)
@@ -305,7 +305,7 @@ def _unpacked(fold: _Fold, policy: Policy, summarise: Summarise, entries: FedEnt
     assembly.rent = fold.rent
     assembly.requests, assembly.tools_moved = fold.requests, fold.tools_moved
     assembly.round, assembly.stable = fold.round, fold.stable
-    assembly.recorded, assembly.asked = fold.recorded, fold.asked
+    assembly.recorded, assembly.models = fold.recorded, fold.models
     return assembly
 
 

@@ -85,18 +85,18 @@ def plan(epoch: Epoch, policy: Policy, rung: Rung = RUNGS[0], head: int | None =
     request = strip.turn_of(drop) if drop and drop not in strip.turn_starts else None
     if request is not None and request < opening:
         request = None
-    asked = strip.leaves[request].tokens if request is not None else 0
+    request_tokens = strip.leaves[request].tokens if request is not None else 0
     summary_tokens = old[0].summary_tokens if summed_up else 0
     # What stands beside the old summary, pins say, is told in front again.
     pinned = old[0].tokens - summary_tokens if summed_up else 0
-    gone = strip.sums[drop] - strip.sums[opening] - asked - pinned if drop else 0
-    limit, most = _summary_limits(policy, rung, room, summary_tokens, gone - summary_tokens) if drop else (0, 0)
-    kept = strip.total - gone + limit - strip.shortened(max(opening, drop), handle)
+    removed = strip.sums[drop] - strip.sums[opening] - request_tokens - pinned if drop else 0
+    limit, most = _summary_limits(policy, rung, room, summary_tokens, removed - summary_tokens) if drop else (0, 0)
+    tokens_after = strip.total - removed + limit - strip.shortened(max(opening, drop), handle)
     if not drop:
         same = strip.sums[strip.first_long(opening, handle)]
     else:
-        same = strip.sums[opening] + (asked if request == opening and not limit and not summed_up else 0)
-    return Cuts(drop, handle, request, limit, most, kept, strip.total - kept, same, opening)
+        same = strip.sums[opening] + (request_tokens if request == opening and not limit and not summed_up else 0)
+    return Cuts(drop, handle, request, limit, most, tokens_after, strip.total - tokens_after, same, opening)
 
 
 def _handle_tier(epoch: Epoch, policy: Policy, room: int) -> float:
@@ -108,8 +108,8 @@ def _handle_tier(epoch: Epoch, policy: Policy, room: int) -> float:
     if policy.handles is not None:
         return policy.handles * room
     summary = min(policy.summary_share * room, SUMMARY_MOST)
-    left = (lasting(epoch.growth(), room, policy) - policy.floor) * room - summary
-    tier = max(0.0, min(policy.handles_most * room, left))
+    rest = (lasting(epoch.growth(), room, policy) - policy.floor) * room - summary
+    tier = max(0.0, min(policy.handles_most * room, rest))
     offered = any(tool["name"] == "recall" for tool in epoch.tools)
     return tier if offered or tier > epoch.head_tokens() + _OFFER else 0
 
@@ -127,7 +127,7 @@ def lasting(growth: float, room: int, policy: Policy) -> float:
     return 1 - math.sqrt(2 * growth / room * (write / read - 1)) if read else 0.0
 
 
-def _summary_limits(policy: Policy, rung: Rung, room: int, told: int, gone: int) -> tuple[int, int]:
+def _summary_limits(policy: Policy, rung: Rung, room: int, summary_tokens: int, removed: int) -> tuple[int, int]:
     """How long the summary may be, and how long with all demands: its share, but no more than half of what goes.
 
     What stands already for what went before is not taken back, where demands have made it longer.
@@ -136,8 +136,8 @@ def _summary_limits(policy: Policy, rung: Rung, room: int, told: int, gone: int)
         return 0, 0
     if rung.summary == "demands":
         return 0, int(DEMANDS * room)
-    limit = min(int(policy.summary_share * room), SUMMARY_MOST, told + gone // 2)
-    return max(limit, min(told, int(DEMANDS * room))), int(DEMANDS * room)
+    limit = min(int(policy.summary_share * room), SUMMARY_MOST, summary_tokens + removed // 2)
+    return max(limit, min(summary_tokens, int(DEMANDS * room))), int(DEMANDS * room)
 
 
 def room_of(epoch: Epoch, policy: Policy, head: int | None = None) -> int:
@@ -153,10 +153,10 @@ def _opening_room(strip: History, policy: Policy, rung: Rung, room: int, tail: i
     if rung.opening == "whole":
         return most
     request = strip.turn_of(tail)
-    asked = strip.leaves[request].tokens if request is not None else 0
-    left = room - (strip.total - strip.sums[tail]) - asked
+    request_tokens = strip.leaves[request].tokens if request is not None else 0
+    rest = room - (strip.total - strip.sums[tail]) - request_tokens
     # Half of what is left, so that the next request fits as well.
-    return max(0, min(most, left / 2))
+    return max(0, min(most, rest / 2))
 
 
 def opening_within(epoch: Epoch, room: float) -> int:
@@ -177,14 +177,14 @@ def _tiers(epoch: Epoch, policy: Policy, rung: Rung, room: int) -> tuple[int, fl
         return strip.deepest_keeping(policy.floor * room), tier
     if rung.keeps == "least":
         return strip.deepest_keeping(0), tier
-    left = room - int(policy.summary_share * room)
-    start = strip.longest_within(left)
+    rest = room - int(policy.summary_share * room)
+    start = strip.longest_within(rest)
     # What is too large to stay, a document say, becomes a handle; nothing else does.
-    large = strip.legal_at_or_before(strip.last_beyond(left))
+    large = strip.legal_at_or_before(strip.last_beyond(rest))
     short = strip.handled[start] - strip.handled[large]
     if short > policy.handles_most * room * rung.handles or not strip.shortened(large, start):
         return start, 0
-    start = strip.longest_within(left - short)
+    start = strip.longest_within(rest - short)
     return start, strip.handled[start] - strip.handled[large]
 
 
@@ -273,15 +273,15 @@ def segment(id: str, content: str, stable: bool = True, **metadata: object) -> S
 
 def layer(id: LayerId, segments: Iterable[Segment]) -> Layer:
     """A layer's text is its non-empty segments with a blank line between."""
-    kept = tuple(segments)
-    text = "\n\n".join(segment.content for segment in kept if segment.content)
-    return Layer(id, kept, text, sha256_hex(text))
+    listed = tuple(segments)
+    text = "\n\n".join(segment.content for segment in listed if segment.content)
+    return Layer(id, listed, text, sha256_hex(text))
 
 
 def envelope(layers: Iterable[Layer]) -> Envelope:
     """Always five layers; the combined hash is over those that say something."""
-    given = {layer.id: layer for layer in layers}
-    five = tuple(given.get(id) or layer(id, ()) for id in LAYERS)
+    by_id = {layer.id: layer for layer in layers}
+    five = tuple(by_id.get(id) or layer(id, ()) for id in LAYERS)
     return Envelope(five, sha256_hex("\n\n".join(layer.text for layer in five if layer.text)))
 
 
@@ -302,10 +302,10 @@ def enclose(built: Built, messages: Sequence[JsonObject]) -> Envelope:
 
 def _system_segment(prompt: Prompt) -> Segment:
     """L1 with the tools, and with the texts that it came as where they are several messages on the wire."""
-    made = segment("system", prompt.l1, tools=list(prompt.tools))
+    system = segment("system", prompt.l1, tools=list(prompt.tools))
     if len(prompt.systems) < 2:
-        return made
-    return msgspec.structs.replace(made, metadata={**made.metadata, "heads": list(prompt.heads)})
+        return system
+    return msgspec.structs.replace(system, metadata={**system.metadata, "heads": list(prompt.heads)})
 
 
 def rebuild(sealed: Envelope) -> tuple[list[JsonObject], list[JsonObject]]:
@@ -351,12 +351,12 @@ def _message_segment(index: int, message: JsonObject) -> Segment:
 
 def _turn_segments(built: Built) -> list[Segment]:
     """This turn's context: what was recalled, what tools gave, what is referred to and what is new."""
-    said = built.said
-    if said is None:
+    message = built.said
+    if message is None:
         return []
-    named = [segment(f"reference:{name}", f"- {name}", stable=False, reference=True) for name in said.references]
-    new = [Segment(item.id, item.text, sha256_hex(item.text), False, item.metadata) for item in said.new]
-    fixed = [segment("recalled", said.recalled, False), segment("tools", said.tools, False)]
+    named = [segment(f"reference:{name}", f"- {name}", stable=False, reference=True) for name in message.references]
+    new = [Segment(item.id, item.text, sha256_hex(item.text), False, item.metadata) for item in message.new]
+    fixed = [segment("recalled", message.recalled, False), segment("tools", message.tools, False)]
     return [segment for segment in fixed if segment.content] + named + new
 
 
@@ -411,9 +411,9 @@ def messages_of(
     l1: str, l2: Sequence[Segment], l3: Sequence[Segment], l5: str, promote: Promote = "each-turn"
 ) -> list[JsonObject]:
     """The system and user message of plain layers; an item that L2 already holds is referred to by its id."""
-    known = {item.id: item.sha256 for item in l2}
-    named = [item.id for item in l3 if known.get(item.id) == item.sha256]
-    texts = [normal(item.content) for item in l3 if known.get(item.id) != item.sha256]
+    hashes = {item.id: item.sha256 for item in l2}
+    named = [item.id for item in l3 if hashes.get(item.id) == item.sha256]
+    texts = [normal(item.content) for item in l3 if hashes.get(item.id) != item.sha256]
     system = Prompt(normal(l1), "\n\n".join(normal(item.content) for item in l2), (), ()).system
     user = {"role": "user", "content": user_text([references(named, promote), *texts], l5)}
     return [{"role": "system", "content": system}, user] if system else [user]

@@ -95,7 +95,7 @@ class Trail(msgspec.Struct):
     steps: list[Step]
     start: Assembly
     # Cuts once made, by their place and what they found: prices do not change them.
-    made: dict[tuple[object, ...], Rebase | None] = {}
+    rebases: dict[tuple[object, ...], Rebase | None] = {}
 
 
 class Run(msgspec.Struct):
@@ -121,8 +121,8 @@ def trail(entries: Iterable[Entry], policy: Policy, summarise: Summarise = extra
             leaves, late = leaves + len(steps[-1].leaves), late + len(steps[-1].late)
             whole.tools_moved = False
         whole.feed(entry)
-    model = policy.model or whole.asked.model
-    start.asked, start.entries = _change(whole.asked, model=model, now=None, last=None), whole.entries
+    model = policy.model or whole.models.model
+    start.models, start.entries = _change(whole.models, model=model, now=None, last=None), whole.entries
     start.carried.results = whole.carried.results
     return Trail(steps, start)
 
@@ -229,29 +229,29 @@ def _cut(thread: Trail, place: int, runs: list[Run]) -> Run | None:
     Made from the cheapest run so far, and from the one which that cut would leave the most of.
     """
     first = min(runs, key=lambda run: run.cost, default=None)
-    made = _cut_from(thread, place, first) if first else None
-    if first is None or made is None:
+    cut = _cut_from(thread, place, first) if first else None
+    if first is None or cut is None:
         return None
-    (read, write), epoch = made.assembly.policy.prices, made.assembly.epoch
+    (read, write), epoch = cut.assembly.policy.prices, cut.assembly.epoch
     spared = 0 if thread.steps[place].cold else write - read
     other = min(runs, key=lambda run: run.cost - spared * _reused(run.assembly.epoch, epoch))
     again = _cut_from(thread, place, other) if other is not first else None
-    return min((run for run in (made, again) if run), key=lambda run: run.cost)
+    return min((run for run in (cut, again) if run), key=lambda run: run.cost)
 
 
 def _cut_from(thread: Trail, place: int, run: Run) -> Run | None:
     """A run that has gone on from another with a cut here; None where nothing can be cut, or not enough."""
     assembly = run.assembly.copy()
-    found = (place, *_cut_inputs(assembly))
-    if found not in thread.made:
-        thread.made[found] = _due(assembly.copy())
-    rebase = thread.made[found]
+    key = (place, *_cut_inputs(assembly))
+    if key not in thread.rebases:
+        thread.rebases[key] = _due(assembly.copy())
+    rebase = thread.rebases[key]
     if rebase is None:
         return None
     assembly.feed(Entry("rebase", rebase.body()))
-    made = Run(assembly, None, run.cost, (*run.cuts, place))
-    _pay(made, run.assembly.epoch, thread.steps[place].cold)
-    return made
+    next_run = Run(assembly, None, run.cost, (*run.cuts, place))
+    _pay(next_run, run.assembly.epoch, thread.steps[place].cold)
+    return next_run
 
 
 def _cut_inputs(assembly: Assembly) -> tuple[object, ...]:

@@ -210,14 +210,14 @@ def handle_text(text: str, tokens: int, handle: str) -> str:
     return "\n".join(part for part in (head, mark, tail) if part)
 
 
-def naming_handle(text: str, handle: str, used: Container[str], known: Container[str]) -> str:
+def naming_handle(text: str, handle: str, used: Container[str], named_elsewhere: Container[str]) -> str:
     """The handle of a text with words that are likely to be named again in place of its tail, and no longer."""
     head = _head(text)
     mark = _MARK.search(handle, len(head))
     if mark is None:
         return handle
     room = counter().count(handle) - counter().count(f"{head}\n\n{mark[0]}")
-    named = likeliest(telling_behind(text, len(head)), room, used, known)
+    named = likeliest(telling_behind(text, len(head)), room, used, named_elsewhere)
     return "\n".join(part for part in (head, " ".join(named), mark[0]) if part) if named else handle
 
 
@@ -241,8 +241,8 @@ def _tail(text: str) -> str:
 def assistant(entries: Sequence[Entry], policy: Policy) -> Message:
     """One message of the model from the entries of its run; empty text is left out, unless it was sent so before."""
     whole = bool(entries and policy.model) and was_sent(entries[0].wire, policy.model)
-    kept = [(part, entry.seq) for entry in entries if (part := _spoken(entry, policy, whole)) is not None]
-    return Message("assistant", tuple(part for part, _ in kept), tuple(seq for _, seq in kept))
+    pairs = [(part, entry.seq) for entry in entries if (part := _spoken(entry, policy, whole)) is not None]
+    return Message("assistant", tuple(part for part, _ in pairs), tuple(seq for _, seq in pairs))
 
 
 def _spoken(entry: Entry, policy: Policy, whole: bool) -> Part | None:
@@ -250,19 +250,19 @@ def _spoken(entry: Entry, policy: Policy, whole: bool) -> Part | None:
         return Think(entry.text, entry.wire) if whole or policy.thinking or _is_owed(entry, policy) else None
     if entry.kind == "respond":
         # A blank text may still carry a provider's own block: a signature, a server tool's result.
-        kept = whole or entry.text.strip() or entry.wire.get("block")
-        return Text(entry.text, entry.wire) if kept else None
+        content = whole or entry.text.strip() or entry.wire.get("block")
+        return Text(entry.text, entry.wire) if content else None
     raw = entry.wire.get("arguments")
     return Call(entry.call_id, entry.name, entry.args, entry.wire, raw if isinstance(raw, str) else "")
 
 
 def _is_owed(thought: Entry, policy: Policy) -> bool:
     """Whether the model that is asked wrote it into a field of its own or was sent it before, and so takes it back."""
-    provider, _, asked = policy.model.partition(":")
-    own = "field" in thought.wire or "block" in thought.wire
-    named = asked in (thought.wire.get("model"), thought.wire.get("asked"))
-    kept = own and provider.startswith(("openai", "openrouter"))
-    return bool(asked) and named and (kept or "message" in thought.wire)
+    provider, _, model = policy.model.partition(":")
+    has_field = "field" in thought.wire or "block" in thought.wire
+    named = model in (thought.wire.get("model"), thought.wire.get("asked"))
+    returnable = has_field and provider.startswith(("openai", "openrouter"))
+    return bool(model) and named and (returnable or "message" in thought.wire)
 
 
 def results(pairs: Sequence[tuple[Entry, Entry | None]]) -> Message:
@@ -297,8 +297,8 @@ class History:
         self.long: list[int] = []
         # Running totals of what the ids take on the wire.
         self.ids: list[int] = [0]
-        for each in leaves:
-            self.add(each)
+        for placed in leaves:
+            self.add(placed)
 
     def add(self, leaf: PlacedMessage) -> None:
         index = len(self.leaves)
@@ -461,7 +461,7 @@ class Epoch:
 
     @property
     def l2_text(self) -> str:
-        return "\n\n".join(each.text for each in self.l2)
+        return "\n\n".join(block.text for block in self.l2)
 
     def prompt(self, opening: int = 0) -> Prompt:
         """Everything that the request at this point says."""
@@ -506,8 +506,8 @@ def ordered(tools: dict[str, JsonObject]) -> tuple[JsonObject, ...]:
     return tuple(tools[name] for name in sorted(tools))
 
 
-def merge_tools(known: dict[str, JsonObject], entry: Entry) -> dict[str, JsonObject]:
+def merge_tools(tools: dict[str, JsonObject], entry: Entry) -> dict[str, JsonObject]:
     """The tools after a `tools` entry: they join by name; meta.replace makes them the whole set."""
-    joined = {} if entry.meta.get("replace") else dict(known)
+    joined = {} if entry.meta.get("replace") else dict(tools)
     joined.update({tool["name"]: tool for tool in entry.tools})
     return joined

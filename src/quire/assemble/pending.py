@@ -136,10 +136,10 @@ class Pending:
     def _leaf(self, message: Message, turn: int, ids: Mapping[int, str], policy: Policy) -> PlacedMessage:
         """A leaf of the tail; asking for a request and passing it count its tokens once."""
         key = (message.role, message.seqs)
-        known = self._leaves.get(key)
-        if known is None or known.message != message:
-            known = self._leaves[key] = leaf(message, turn, ids, model=policy.model)
-        return known
+        placed = self._leaves.get(key)
+        if placed is None or placed.message != message:
+            placed = self._leaves[key] = leaf(message, turn, ids, model=policy.model)
+        return placed
 
 
 def _unshown(entry: Entry) -> str:

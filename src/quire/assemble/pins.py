@@ -33,15 +33,15 @@ class Pin(msgspec.Struct, frozen=True):
     folds: bool = False
 
 
-def pins_of(entry: Entry, known: Mapping[int, Entry], pins: Sequence[Pin], policy: Policy) -> Iterator[Pin]:
+def pins_of(entry: Entry, entries: Mapping[int, Entry], pins: Sequence[Pin], policy: Policy) -> Iterator[Pin]:
     """What an entry pins: itself or a span of it (`meta.pin`), its items, earlier entries (`meta.pins`)."""
     pin = entry.meta.get("pin")
     if pin and entry.kind != "attach":
         yield from _entry_pin(entry, entry.seq, pin)
     yield from _item_pins(entry, pin, pins, policy)
     for seq in entry.meta.get("pins") or ():
-        if seq in known:
-            yield from _named(known[seq], entry.seq, policy)
+        if seq in entries:
+            yield from _named(entries[seq], entry.seq, policy)
 
 
 def _entry_pin(entry: Entry, by: int, pin: object = True) -> Iterator[Pin]:
@@ -55,13 +55,13 @@ def _entry_pin(entry: Entry, by: int, pin: object = True) -> Iterator[Pin]:
 
 def _item_pins(entry: Entry, pin: object, pins: Sequence[Pin], policy: Policy) -> Iterator[Pin]:
     """Pinned items, and new versions of items that were pinned before."""
-    own = pin if entry.kind == "attach" else None
+    attach_pin = pin if entry.kind == "attach" else None
     for item in [entry.body["item"]] if entry.kind == "attach" else list(entry.attached):
         id = identity(item)
-        if own or (item.get("metadata") or {}).get("pin") or any(pin.item == id for pin in pins):
+        if attach_pin or (item.get("metadata") or {}).get("pin") or any(pin.item == id for pin in pins):
             text = block(item, policy.times, policy.items).text
-            span = isinstance(own, str) and own in text
-            yield Pin(entry.seq, entry.seq, str(own)) if span else Pin(entry.seq, entry.seq, text, id)
+            span = isinstance(attach_pin, str) and attach_pin in text
+            yield Pin(entry.seq, entry.seq, str(attach_pin)) if span else Pin(entry.seq, entry.seq, text, id)
 
 
 def _named(entry: Entry, by: int, policy: Policy) -> Iterator[Pin]:
@@ -89,11 +89,11 @@ class _PinnedText:
 
     def __init__(self, epoch: Epoch, pins: Sequence[Pin]) -> None:
         self._said: dict[int, list[str]] = {}
-        self._library = [each.text for each in epoch.l2]
+        self._library = [block.text for block in epoch.l2]
         self._system = epoch.l1
-        wanted = {pin.seq for pin in pins}
+        pinned = {pin.seq for pin in pins}
         for message in epoch.strip.messages:
-            for seq in wanted.intersection(message.seqs):
+            for seq in pinned.intersection(message.seqs):
                 self._said.setdefault(seq, []).extend(_texts(message))
 
     def shows(self, pin: Pin) -> bool:
@@ -131,9 +131,9 @@ class LeftOutLog:
         # The item that each `attach` entry brought.
         self.attached: dict[int, Version] = {}
 
-    def restore(self, left: dict[int, LeftOut], attached: dict[int, Version]) -> None:
+    def restore(self, reasons: dict[int, LeftOut], attached: dict[int, Version]) -> None:
         """Go on from reasons that were found before."""
-        self.left, self.attached, self._all = left, attached, None
+        self.left, self.attached, self._all = reasons, attached, None
 
     def copy(self) -> LeftOutLog:
         self._all = self.all
@@ -167,30 +167,30 @@ class LeftOutLog:
         self, old: Epoch, new: Epoch, reason: str, turn: int, promote: Promote, results: Container[int]
     ) -> None:
         """What a rebase took away, in messages and in the library; `results` do not fold into L1, as notes do."""
-        shown = {seq for message in new.strip.messages for seq in message.seqs}
-        held = _versions(new)
+        seqs_after = {seq for message in new.strip.messages for seq in message.seqs}
+        library = _versions(new)
         if promote == "each-turn":
-            self._leave_context(old, shown, held, turn)
+            self._leave_context(old, seqs_after, library, turn)
         for message in old.strip.messages:
             for seq in message.seqs:
                 folds = message.role in ("note", "tools") and seq not in results
-                if seq not in shown and not folds and self.attached.get(seq) not in held:
+                if seq not in seqs_after and not folds and self.attached.get(seq) not in library:
                     self.leave(seq, f"rebase into epoch {new.number} ({reason})")
-        self._follow_library(_versions(old), held, _showing(new, turn, promote))
+        self._follow_library(_versions(old), library, _showing(new, turn, promote))
 
-    def _follow_library(self, before: set[Version], held: set[Version], shown: set[int]) -> None:
+    def _follow_library(self, before: set[Version], library: set[Version], in_messages: set[int]) -> None:
         """Items that left the library are explained, unless a message shows them; those back in it need not be."""
         for seq, version in self.attached.items():
-            if version in held:
+            if version in library:
                 self._own().pop(seq, None)
-            elif version in before and seq not in shown:
+            elif version in before and seq not in in_messages:
                 self.leave(seq, "its item left the library: unused for long, changed, or beyond its share")
 
-    def _leave_context(self, old: Epoch, shown: set[int], held: set[Version], turn: int) -> None:
+    def _leave_context(self, old: Epoch, in_messages: set[int], library: set[Version], turn: int) -> None:
         """Each-turn keeps an earlier turn's query alone: its tool outputs and unpromoted items are explained."""
         for user in (placed.user for placed in old.strip.leaves if placed.user and holds_context(placed, turn)):
-            for seq in user.seqs if user.entry.seq in shown else ():
-                if seq not in shown and self.attached.get(seq) not in held:
+            for seq in user.seqs if user.entry.seq in in_messages else ():
+                if seq not in in_messages and self.attached.get(seq) not in library:
                     self.leave(seq, "context of an earlier turn, which keeps its query alone")
 
 

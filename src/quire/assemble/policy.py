@@ -128,11 +128,11 @@ def _check_kinds(policy: Policy) -> None:
     try:
         msgspec.convert(policy, _kinds(), from_attributes=True)
     except msgspec.ValidationError as error:
-        wanted, _, name = str(error).partition(" - at `$.")
+        expected, _, name = str(error).partition(" - at `$.")
         name = name.rstrip("`").partition("[")[0]
         choices = {"promote": Promote, "items": ItemForm, "when": When}.get(name)
-        known = f"Use {' or '.join(map(repr, get_args(choices)))}." if choices else f"{wanted}."
-        raise CallError(f"a policy's {name} cannot be {getattr(policy, name)!r}", hint=known) from None
+        hint = f"Use {' or '.join(map(repr, get_args(choices)))}." if choices else f"{expected}."
+        raise CallError(f"a policy's {name} cannot be {getattr(policy, name)!r}", hint=hint) from None
 
 
 def _named(shares: dict[str, float]) -> str:

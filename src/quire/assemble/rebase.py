@@ -198,13 +198,13 @@ class Outliving(msgspec.Struct):
 
     def version(self, named: Version) -> ItemBlock:
         """The content that a rebase's library names."""
-        found = self.versions.get((named.id, named.sha256))
-        if found is None:
+        block = self.versions.get((named.id, named.sha256))
+        if block is None:
             raise DataError(
                 f"a rebase folds {named.id!r} ({named.sha256[:12]}), which no entry before it holds",
                 hint="The log is not whole: import the entries that attached it too.",
             )
-        return found
+        return block
 
     def folds_always(self, seq: int) -> bool:
         return self.late.get(seq, ("", False))[1]
@@ -234,8 +234,8 @@ def _carry(after: Epoch, placed: PlacedMessage, edited: dict[int, Edit], policy:
     elif message.parts and edited.keys().isdisjoint(message.seqs) and not _thinks(message):
         after.strip.add(placed)
     else:
-        kept = [_edited(p, s, edited) for p, s in zip(message.parts, message.seqs, strict=True)]
-        pairs = [(part, seq) for part, seq in kept if part is not None]
+        edited_parts = [_edited(p, s, edited) for p, s in zip(message.parts, message.seqs, strict=True)]
+        pairs = [(part, seq) for part, seq in edited_parts if part is not None]
         if pairs:
             parts = tuple(part for part, _ in pairs)
             if message.role == "assistant" and any(seq in edited for _, seq in pairs):
@@ -356,8 +356,8 @@ class _Shorter:
         if seq in self._again:
             return self._again[seq]
         if self._used is None:
-            self._used = set[str]().union(*(each.used_words for each in self._leaves))
-            self._known.update(*(each.telling_words for each in self._leaves[self._from :]))
+            self._used = set[str]().union(*(placed.used_words for placed in self._leaves))
+            self._known.update(*(placed.telling_words for placed in self._leaves[self._from :]))
         text = naming_handle(whole, handle, self._used, self._known)
         self._known.update(telling(text))
         return text
@@ -367,20 +367,20 @@ def _handles(placed: PlacedMessage, shorter: _Shorter) -> list[Edit]:
     assert placed.handled is not None  # the caller asked
     whole, short = placed.message, placed.handled
     if placed.user is not None:
-        said, left = (next(p.text for p in each.parts if isinstance(p, Text)) for each in (whole, short))
+        before, after = (next(p.text for p in message.parts if isinstance(p, Text)) for message in (whole, short))
         if "cut" in (entry := placed.user.entry).wire:
             text = cut_handle(entry.text, entry.wire)
             return [Edit(entry.seq, "handle", text, placed.tokens - placed.handled_tokens)]
         # Of the message, which holds the turn's context too, the entry keeps its own words.
-        text = placed.user.entry.text + left.removeprefix(said)
+        text = placed.user.entry.text + after.removeprefix(before)
         return [Edit(placed.user.entry.seq, "handle", text, placed.tokens - placed.handled_tokens)]
     out: list[Edit] = []
     for part, less, seq in zip(whole.parts, short.parts, whole.seqs, strict=True):
         if part == less or not isinstance(less, Result | Text):
             continue
         text = shorter.text(seq, part.text, less.text) if isinstance(part, Result) else less.text
-        own = placed.tokens - placed.handled_tokens if isinstance(less, Text) and not out else 0
-        freed = _result_tokens(placed, part) - text_tokens(text) if isinstance(part, Result) else own
+        text_freed = placed.tokens - placed.handled_tokens if isinstance(less, Text) and not out else 0
+        freed = _result_tokens(placed, part) - text_tokens(text) if isinstance(part, Result) else text_freed
         out.append(Edit(seq, "handle", text, freed))
     return out
 
@@ -393,18 +393,18 @@ def _result_tokens(placed: PlacedMessage, part: Result) -> int:
 
 def _repeated(leaves: list[PlacedMessage]) -> dict[int, str]:
     """Results that a later call with the same name and arguments gave again, word for word."""
-    seen: dict[tuple[str, str, str], int] = {}
+    newest: dict[tuple[str, str, str], int] = {}
     out: dict[int, str] = {}
-    asked = dict[str, str]()
+    arguments = dict[str, str]()
     for placed in leaves:
         for part, seq in zip(placed.message.parts, placed.message.seqs, strict=False):
             if isinstance(part, Call):
-                asked[part.call_id] = part.arguments or repr(part.args)
+                arguments[part.call_id] = part.arguments or repr(part.args)
             elif isinstance(part, Result):
-                key = (part.name, asked.get(part.call_id, ""), part.text)
-                if key in seen:
-                    out[seen[key]] = f"[{part.name} gave the same result again later; see there]"
-                seen[key] = seq
+                key = (part.name, arguments.get(part.call_id, ""), part.text)
+                if key in newest:
+                    out[newest[key]] = f"[{part.name} gave the same result again later; see there]"
+                newest[key] = seq
     return out
 
 
@@ -431,18 +431,18 @@ def folded(epoch: Epoch, policy: Policy, turn: int, cutting: bool, pinned: Conta
 
 def _newest(epoch: Epoch, policy: Policy, turn: int) -> Iterable[ItemBlock]:
     """The newest version of every item that the model was given up to the turn before."""
-    known: dict[str, ItemBlock] = {block.id: block for block in epoch.l2}
+    newest: dict[str, ItemBlock] = {block.id: block for block in epoch.l2}
     if policy.promote == "at-rebase":
-        given = list(epoch.known.has.values())
+        shown_blocks = list(epoch.known.has.values())
     else:
         users = [placed.user for placed in epoch.strip.leaves if placed.user is not None and placed.turn < turn]
-        given = [block for user in users for block in user.blocks]
-    for block in given:
-        old = known.get(block.id)
+        shown_blocks = [block for user in users for block in user.blocks]
+    for block in shown_blocks:
+        old = newest.get(block.id)
         # The same content, shown once more with its images, stays in the library without them.
         if old is None or block.promotable or not old.promotable or old.sha256 != block.sha256:
-            known[block.id] = block
-    return known.values()
+            newest[block.id] = block
+    return newest.values()
 
 
 def _within(blocks: list[ItemBlock], limit: int, used: dict[str, int], pinned: Container[str]) -> list[ItemBlock]:

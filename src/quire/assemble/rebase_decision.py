@@ -37,35 +37,35 @@ _to = msgspec.structs.replace
 _OVER = 1.25
 
 
-def summed_up(gone: Leaving, summarise: Summarise) -> tuple[str, list[str]]:
+def summed_up(leaving: Leaving, summarise: Summarise) -> tuple[str, list[str]]:
     """The summary of what leaves, by the summariser, else by the built-in one, else none; and what went wrong."""
     fallbacks: list[str] = []
     # Where there is room for demands alone, nobody else is asked.
-    for summariser in dict.fromkeys((summarise, extract) if gone.limit else (extract,)):
-        limit = max(gone.limit, gone.most) if summariser is extract else gone.limit
-        text, wrong = _asked(summariser, gone, limit)
+    for summariser in dict.fromkeys((summarise, extract) if leaving.limit else (extract,)):
+        limit = max(leaving.limit, leaving.most) if summariser is extract else leaving.limit
+        text, wrong = _answer(summariser, leaving, limit)
         if not wrong and summariser is not extract:
             # A model may forget what the user demanded.
-            text = "\n".join(part for part in (text, forgotten(gone, text)) if part)
+            text = "\n".join(part for part in (text, forgotten(leaving, text)) if part)
         if not wrong:
             return text, fallbacks
         fallbacks.append(wrong)
     return "", fallbacks
 
 
-def _asked(summarise: Summarise, gone: Leaving, limit: int) -> tuple[str, str]:
+def _answer(summarise: Summarise, leaving: Leaving, limit: int) -> tuple[str, str]:
     """What a summariser says, or why it cannot be used."""
     try:
-        given: object = summarise(gone)
+        answer: object = summarise(leaving)
     except Exception as error:  # a summariser is anybody's code, and asks over a network
         return "", f"summary failed: {str(error) or type(error).__name__}"
-    if inspect.isawaitable(given):
-        if inspect.iscoroutine(given):
-            given.close()
+    if inspect.isawaitable(answer):
+        if inspect.iscoroutine(answer):
+            answer.close()
         return "", "summary failed: returned a coroutine; pass a plain function"
-    if given is not None and not isinstance(given, str):
-        return "", f"summary was no text but {type(given).__name__}"
-    return _checked((given or "").strip(), limit)
+    if answer is not None and not isinstance(answer, str):
+        return "", f"summary was no text but {type(answer).__name__}"
+    return _checked((answer or "").strip(), limit)
 
 
 def _checked(text: str, limit: int) -> tuple[str, str]:
@@ -127,10 +127,10 @@ def rent_after(moment: Moment, policy: Policy) -> Rent:
     rent = moment.rent
     if moment.removed <= 0:
         return _to(rent, requests=rent.requests + 1)
-    seen = min(_USUAL, rent.seen + 1)
-    cached = rent.cached + (moment.cached - rent.cached) / seen
-    kept = rent.kept + (moment.kept - rent.kept) / seen
-    return Rent(rent.paid + policy.prices[0] * moment.removed, rent.requests + 1, cached, seen, kept)
+    samples = min(_USUAL, rent.seen + 1)
+    cached = rent.cached + (moment.cached - rent.cached) / samples
+    mean_kept = rent.kept + (moment.kept - rent.kept) / samples
+    return Rent(rent.paid + policy.prices[0] * moment.removed, rent.requests + 1, cached, samples, mean_kept)
 
 
 def reason_to_cut(moment: Moment, policy: Policy) -> str:
@@ -211,18 +211,18 @@ def moment_of(epoch: Epoch, policy: Policy, rent: Rent, cold: bool) -> Moment:
 
 def effective(assembly: Assembly) -> Policy:
     """The policy with its budget in our own tokens, where the provider's reports show that it counts otherwise."""
-    policy, found = assembly.policy, assembly.asked.calibration(assembly.policy)
-    limit, least = found.room(policy.limit), _least(assembly.epoch)
-    if not found.reported:
+    policy, calibration = assembly.policy, assembly.models.calibration(assembly.policy)
+    limit, least = calibration.room(policy.limit), _least(assembly.epoch)
+    if not calibration.reported:
         # Nobody has said yet what the model counts: ids, and what stands in front of its answer, may count too.
         limit = min(limit, max(least, limit - PRIMING - assembly.epoch.strip.ids[-1]))
-    if found.offset > 0 and limit < least:
+    if calibration.offset > 0 and limit < least:
         # What we do not see leaves no room for what may not be cut: it may be gone, and only another request can tell.
-        limit = found.unseen_apart().room(policy.limit)
-        if far_off(found.scale * found.estimate, found.reported):
+        limit = calibration.unseen_apart().room(policy.limit)
+        if far_off(calibration.scale * calibration.estimate, calibration.reported):
             # So much was hardly added by others: each of our own tokens stands for so many of the model's.
             pinned = sum(text_tokens(pin.words) for pin in assembly.pins)
-            limit = min(limit, max(least + pinned, int(policy.limit * found.estimate / found.reported)))
+            limit = min(limit, max(least + pinned, int(policy.limit * calibration.estimate / calibration.reported)))
     # However little the model counts, the room at most doubles: what it counted less may be gone at the next request.
     limit = min(2 * policy.limit, limit)
     return policy if limit == policy.limit else msgspec.structs.replace(policy, budget=limit, reply=0)
@@ -233,8 +233,8 @@ def _least(epoch: Epoch) -> int:
     strip = epoch.strip
     start = strip.last_legal()
     request = strip.turn_of(start)
-    asked = strip.sizes[request] if request is not None else 0
-    return epoch.head_tokens() + asked + strip.total - strip.sums[start]
+    request_tokens = strip.sizes[request] if request is not None else 0
+    return epoch.head_tokens() + request_tokens + strip.total - strip.sums[start]
 
 
 def _moving(assembly: Assembly) -> str:
@@ -267,8 +267,8 @@ def _fitting(assembly: Assembly, reason: str, cutting: bool) -> tuple[Rebase, Ep
 def written(assembly: Assembly, reason: str, rung: Rung | None) -> Rebase:
     """The rebase of one rung; None cuts nothing and only folds."""
     epoch, policy = assembly.epoch, effective(assembly)
-    kept = {pin.item for pin in assembly.pins if pin.item}
-    library = folded(epoch, policy, assembly.turn, cutting=rung is not None, pinned=kept)
+    pinned = {pin.item for pin in assembly.pins if pin.item}
+    library = folded(epoch, policy, assembly.turn, cutting=rung is not None, pinned=pinned)
     head = _head_after(assembly, library) if rung is not None else None
     nothing = msgspec.structs.replace(NO_CUT, opening=epoch.opening)
     plan = nothing if rung is None else plan_cut(epoch, policy, rung, head)
@@ -312,8 +312,8 @@ def _head_after(assembly: Assembly, library: list[ItemBlock]) -> int:
 
 def _before_seq(leaves: list[PlacedMessage], plan: Cuts) -> int:
     """The first entry that stays by place: what stands before it is gone, but for the opening and what edits keep."""
-    kept = [seq for placed in leaves[plan.drop :] for seq in placed.message.seqs]
-    return min(kept, default=0) if plan.drop else 0
+    staying = [seq for placed in leaves[plan.drop :] for seq in placed.message.seqs]
+    return min(staying, default=0) if plan.drop else 0
 
 
 def _summary(assembly: Assembly, plan: Cuts, edits: Sequence[Edit]) -> tuple[str, list[str]]:
@@ -323,19 +323,19 @@ def _summary(assembly: Assembly, plan: Cuts, edits: Sequence[Edit]) -> tuple[str
     if not plan.summary_most:
         return "", []
     before, untold = _newest_summary(assembly.rebases)
-    gone = untold.union(edit.entry for edit in edits if edit.drops)
-    entries = tuple(assembly.entries[seq] for seq in sorted(gone) if seq in assembly.entries)
-    known = _still_said(assembly.epoch, plan, edits)
-    leaving = Leaving(entries, before, plan.summary_limit, plan.summary_most, known)
+    dropped = untold.union(edit.entry for edit in edits if edit.drops)
+    entries = tuple(assembly.entries[seq] for seq in sorted(dropped) if seq in assembly.entries)
+    named_elsewhere = _words_elsewhere(assembly.epoch, plan, edits)
+    leaving = Leaving(entries, before, plan.summary_limit, plan.summary_most, named_elsewhere)
     return summed_up(leaving, assembly.summarise)
 
 
-def _still_said(epoch: Epoch, plan: Cuts, edits: Sequence[Edit]) -> frozenset[str]:
+def _words_elsewhere(epoch: Epoch, plan: Cuts, edits: Sequence[Edit]) -> frozenset[str]:
     """The telling words that the request holds whatever its summary says."""
     leaves = epoch.strip.leaves
     handled = {edit.entry for edit in edits if edit.replacement is not None}
     staying = [*leaves[: plan.opening], *leaves[plan.drop :]]
-    whole = (each.telling_words for each in staying if handled.isdisjoint(each.message.seqs))
+    whole = (placed.telling_words for placed in staying if handled.isdisjoint(placed.message.seqs))
     texts = [epoch.l1_text, *(edit.replacement or "" for edit in edits)]
     return frozenset[str]().union(*whole, *map(telling, texts))
 
@@ -359,12 +359,12 @@ def _with_results_cut(assembly: Assembly, rebase: Rebase) -> tuple[Rebase, Epoch
         over = max(after.total_tokens() - policy.limit, after.strip.total - policy.ceiling("L4"))
         if over <= 0:
             return _to(rebase, freed=assembly.epoch.total_tokens() - after.total_tokens()), after
-        done = {edit.entry for edit in rebase.edits if edit.cuts} | _spared(assembly)
-        largest = _largest_result(after.strip.leaves, assembly, done)
+        spared = {edit.entry for edit in rebase.edits if edit.cuts} | _spared(assembly)
+        largest = _largest_result(after.strip.leaves, assembly, spared)
         if largest is None:
             raise BudgetError(_too_large(assembly, after), hint="" if assembly.pins else _NOTHING_PINNED)
         cut = _cut(assembly.carried.results, largest, over)
-        others = tuple(edit for edit in rebase.edits if edit.entry not in {each.entry for each in cut})
+        others = tuple(edit for edit in rebase.edits if edit.entry not in {shorter.entry for shorter in cut})
         rebase = _to(rebase, edits=(*others, *cut))
 
 
@@ -380,15 +380,15 @@ class LongPart(msgspec.Struct, frozen=True):
     beside: tuple[Edit, ...] = ()
 
 
-def _largest_result(leaves: list[PlacedMessage], assembly: Assembly, done: Container[int]) -> LongPart | None:
-    found = [
+def _largest_result(leaves: list[PlacedMessage], assembly: Assembly, spared: Container[int]) -> LongPart | None:
+    long_parts = [
         long_part
         for placed in leaves
         if placed.turn == assembly.turn
         for long_part in _long_parts(placed, assembly)
-        if long_part.seq not in done
+        if long_part.seq not in spared
     ]
-    largest = max(found, key=lambda each: (each.tokens, each.seq), default=None)
+    largest = max(long_parts, key=lambda part: (part.tokens, part.seq), default=None)
     return largest if largest is not None and largest.tokens > 48 else None
 
 
@@ -410,20 +410,20 @@ def _long_parts(placed: PlacedMessage, assembly: Assembly) -> Iterator[LongPart]
             continue
         if isinstance(part, Result) or (isinstance(part, Text) and seq in ids and part.text):
             yield LongPart(seq, part.text, counter().count(part.text) + size)
-    for *asked, given in pairs([row[0] if row else None for row in blocks]) if message.role == "assistant" else ():
-        handles = [own_handle(blocks[at][0], sizes[at], ids.get(message.seqs[at], ""), result=False) for at in asked]
-        beside = tuple(Edit(message.seqs[at], "cut", text) for at, text in zip(asked, handles, strict=True))
-        yield LongPart(message.seqs[given], countable(blocks[given][0])[0], sizes[given], beside=beside)
+    for *calls, result_at in pairs([row[0] if row else None for row in blocks]) if message.role == "assistant" else ():
+        handles = [own_handle(blocks[at][0], sizes[at], ids.get(message.seqs[at], ""), result=False) for at in calls]
+        beside = tuple(Edit(message.seqs[at], "cut", text) for at, text in zip(calls, handles, strict=True))
+        yield LongPart(message.seqs[result_at], countable(blocks[result_at][0])[0], sizes[result_at], beside=beside)
 
 
 def _cut(results: dict[int, str], largest: LongPart, over: int) -> tuple[Edit, ...]:
     tokens = largest.tokens
-    wanted = max(0, tokens - over - 40)
+    tokens_after = max(0, tokens - over - 40)
     # Characters per token of this very text, with a little air: counting again decides in the end.
-    kept = lines_that_fit(largest.text, int(len(largest.text) / tokens * wanted * 0.95))
+    lines = lines_that_fit(largest.text, int(len(largest.text) / tokens * tokens_after * 0.95))
     handle = handle_of(results.get(largest.seq, ""))
     mark = f"[… cut here: {tokens} tokens in all; the whole text: recall with handle {handle} …]"
-    text = f"{kept}\n{mark}" if kept else mark
+    text = f"{lines}\n{mark}" if lines else mark
     freed = tokens - counter().count(text)
     return Edit(largest.seq, "cut", f"{largest.words}\n\n{text}" if largest.words else text, freed), *largest.beside
 
@@ -446,10 +446,10 @@ def _too_large(assembly: Assembly, after: Epoch) -> str:
         - pinned,
     }
     named = ", ".join(f"{name} {size}" for name, size in sorted(parts.items(), key=lambda p: -p[1]) if size)
-    given, ours = assembly.policy.limit, effective(assembly).limit
+    limit, ours = assembly.policy.limit, effective(assembly).limit
     # A model may count more than we do: then fewer of our tokens fit.
-    counted = f" ({ours} by this count)" if ours != given else ""
-    return f"{after.total_tokens()} tokens may not be cut but the budget is {given}{counted}: {named}"
+    counted = f" ({ours} by this count)" if ours != limit else ""
+    return f"{after.total_tokens()} tokens may not be cut but the budget is {limit}{counted}: {named}"
 
 
 def _pinned_results(assembly: Assembly, after: Epoch) -> int:

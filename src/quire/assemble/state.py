@@ -52,10 +52,10 @@ class ModelHistory(msgspec.Struct, frozen=True):
         """What the provider counted of the newest request corrects our own count."""
         usage = sent.body.get("usage")
         total = usage.get("input_total") if isinstance(usage, dict) else None
-        model, known = f"{sent.body.get('provider')}:{sent.body.get('model')}", self.calibrations
+        model, calibrations = f"{sent.body.get('provider')}:{sent.body.get('model')}", self.calibrations
         if total and self.estimate:
-            known = known.observe(model, self.estimate, total)
-        return _to(self, model=model, calibrations=known)
+            calibrations = calibrations.observe(model, self.estimate, total)
+        return _to(self, model=model, calibrations=calibrations)
 
     def calibration(self, policy: Policy) -> Calibration:
         """How the policy's model counts; where it names none, the one that was asked last."""
@@ -134,7 +134,7 @@ class Assembly:
         self.stable = 0
         # The rebase that the log holds for the request at hand.
         self.recorded: JsonObject | None = None
-        self.asked = ModelHistory()
+        self.models = ModelHistory()
         # What looking ahead has decided already; dropped when the request is passed.
         self._memo: tuple[int, Decision] | None = None
 
@@ -159,7 +159,7 @@ class Assembly:
             self._pass()
         before = self.round
         self.round = before.after(entry, self.pending.is_context(entry))
-        self.asked = self.asked.at(entry)
+        self.models = self.models.at(entry)
         self.entries.add(entry)
         self.fed += 1
         self.pins += pins_of(entry, self.entries, self.pins, self.policy)
@@ -193,17 +193,17 @@ class Assembly:
             self.absent.leave(entry.seq, "empty message")
 
     def _feed_tools(self, entry: Entry) -> None:
-        known = self.carried.tools
-        self.carried.tools = merge_tools(known, entry)
+        tools_before = self.carried.tools
+        self.carried.tools = merge_tools(tools_before, entry)
         if self._stands(entry):
             # An item of its own, which goes back as it came.
             self.pending.late.append(Message("tools", (ToolSet(tuple(entry.tools), entry.wire),), (entry.seq,)))
-        elif self.carried.tools == known:
+        elif self.carried.tools == tools_before:
             return
         elif not self.requests:
             self.epoch.tools = ordered(self.carried.tools)
-        elif self.policy.late_tools and set(known) <= set(self.carried.tools):
-            new = tuple(tool for tool in entry.tools if known.get(tool["name"]) != tool)
+        elif self.policy.late_tools and set(tools_before) <= set(self.carried.tools):
+            new = tuple(tool for tool in entry.tools if tools_before.get(tool["name"]) != tool)
             self.pending.late.append(Message("tools", (ToolSet(new),), (entry.seq,)))
         else:
             self.tools_moved = True
@@ -215,7 +215,7 @@ class Assembly:
         """Whether the model that is asked was told this before."""
         return bool(self.policy.model) and came_to(entry.wire, self.policy.model)
 
-    def _known(self, entry: Entry) -> bool:
+    def _is_known(self, entry: Entry) -> bool:
         """Whether it came from a conversation with the model that is asked."""
         return bool(self.policy.model) and is_known(entry.wire, self.policy.model)
 
@@ -234,11 +234,11 @@ class Assembly:
         for seq, item in self.pending.attached:
             self.absent.attach(seq, item)
         attached = [(seq, self._block(item)) for seq, item in self.pending.attached]
-        said = [self._block(item) for item in entry.attached]
-        blocks = tuple(unique([*(item for _, item in attached), *said]))
+        inline = [self._block(item) for item in entry.attached]
+        blocks = tuple(unique([*(item for _, item in attached), *inline]))
         self.carried.versions.update({(item.id, item.sha256): item for item in blocks})
-        places = [(seq, 0) for seq, _ in attached] + [(entry.seq, n) for n in range(len(said))]
-        at = {item.id: place for item, place in zip([*(item for _, item in attached), *said], places, strict=True)}
+        places = [(seq, 0) for seq, _ in attached] + [(entry.seq, n) for n in range(len(inline))]
+        at = {item.id: place for item, place in zip([*(item for _, item in attached), *inline], places, strict=True)}
         self.attached_at.update({(item.id, item.sha256): at[item.id] for item in blocks})
         older = [seq for seq, item in attached if item not in blocks]
         for seq in older:
@@ -264,7 +264,7 @@ class Assembly:
         elif self.pending.answer_late(entry):
             self.carried.late[entry.seq] = ("", False)
             self.carried.results[entry.seq] = entry.id
-        elif entry.wire.get("stored") and self._known(entry):
+        elif entry.wire.get("stored") and self._is_known(entry):
             self.pending.answer_stored(entry)
         else:
             self.absent.leave(entry.seq, "no call waits for this result")
@@ -290,12 +290,12 @@ class Assembly:
         self.pending.groups = []
         self._close(final=True)
         self.epoch.pass_by()
-        self.asked, self.round = self.asked.passed(self.asked.estimate), self.round.again()
+        self.models, self.round = self.models.passed(self.models.estimate), self.round.again()
 
     def _feed_sent(self, entry: Entry) -> None:
         # What was sent in another layout than ours says nothing of how the model counts our requests.
         if "layout" not in entry.meta:
-            self.asked = self.asked.reported(entry)
+            self.models = self.models.reported(entry)
 
     def _feed_rebase(self, entry: Entry) -> None:
         self._close(final=True)
@@ -315,8 +315,8 @@ class Assembly:
     # Closing the tail and passing a request
 
     def _close(self, final: bool = False) -> None:
-        for left in self.pending.close(self.epoch, self.turn, self.policy, final):
-            self.absent.leave(left.entry, left.reason)
+        for left_out in self.pending.close(self.epoch, self.turn, self.policy, final):
+            self.absent.leave(left_out.entry, left_out.reason)
 
     def _pass(self, sent: bool = False) -> None:
         """A request goes by: its cut, if one is due and none was recorded, is made in memory."""
@@ -331,7 +331,7 @@ class Assembly:
             self._apply(decision.rebase, decision)
         self.stable = self.epoch.sent
         self.epoch.pass_by()
-        self.asked = self.asked.passed(self.epoch.total_tokens())
+        self.models = self.models.passed(self.epoch.total_tokens())
         self.requests += 1
         self.step += 1
         self.round = self.round.passed(sent)
@@ -344,9 +344,9 @@ class Assembly:
             return Decision(None, self.rent)
         if self.round.decided:
             # It was sent without a cut: it paid its rent all the same.
-            known = self._just_decided()
-            if known is not None and known.rebase is None and known.rent is not self.rent:
-                return known
+            decision = self._just_decided()
+            if decision is not None and decision.rebase is None and decision.rent is not self.rent:
+                return decision
             return Decision(None, rent_owed(self))
         if self._memo is not None and self._memo[0] == self.fed:
             return self._memo[1]
@@ -359,11 +359,11 @@ class Assembly:
     def _fits(self) -> bool:
         return effective(self).fits(self.epoch.head_tokens(), self.epoch.strip.total)
 
-    def _apply(self, rebase: Rebase, known: Decision | None = None) -> None:
-        """Begin the epoch that a rebase leads to; `known` is what has been decided already."""
+    def _apply(self, rebase: Rebase, decision: Decision | None = None) -> None:
+        """Begin the epoch that a rebase leads to; `decision` is what has been decided already."""
         old, carried = self.epoch, self.carried
-        made = known.leads_to(old, rebase) if known is not None else None
-        self.epoch = made or apply(old, rebase, self.policy, carried)
+        decided_epoch = decision.leads_to(old, rebase) if decision is not None else None
+        self.epoch = decided_epoch or apply(old, rebase, self.policy, carried)
         edited = {edit.entry for edit in rebase.edits}
         for seq in [s for s, (_, always) in carried.late.items() if always or s in edited]:
             del carried.late[seq]
@@ -376,7 +376,7 @@ class Assembly:
     @property
     def cold(self) -> bool:
         """Whether the provider's cache holds nothing for this thread: the first request, a pause, another model."""
-        return self.requests == 0 or self.asked.is_cold(self.policy)
+        return self.requests == 0 or self.models.is_cold(self.policy)
 
     @property
     def left_out(self) -> tuple[LeftOut, ...]:
@@ -385,7 +385,7 @@ class Assembly:
 
     def expected_tokens(self, built: Built) -> int:
         """How many tokens the model will count in a request, by what it reported before."""
-        return self.asked.calibration(self.policy).predict(built.tokens).tokens
+        return self.models.calibration(self.policy).predict(built.tokens).tokens
 
     def copy(self) -> Assembly:
         """A twin to look ahead on."""
@@ -410,7 +410,7 @@ class Assembly:
 
     def select(self) -> Selection:
         """What of the log counts for the request that would be sent now."""
-        if self.turn == 0 and not any(map(self._known, self.entries.values())):
+        if self.turn == 0 and not any(map(self._is_known, self.entries.values())):
             raise BudgetError(
                 "there is no user entry yet, so there is nothing to ask", hint="Append a user entry first."
             )
@@ -433,8 +433,8 @@ class Assembly:
         step = self.step + (not self.round.sent)
         policy = effective(self)
         built = build(self.epoch, policy, (self.turn, step), record, self.left_out + waiting)
-        known = self.asked.calibration(self.policy).reports
-        return _to(built, limit=policy.limit if known else self.policy.limit)
+        reports = self.models.calibration(self.policy).reports
+        return _to(built, limit=policy.limit if reports else self.policy.limit)
 
 
 class Selection(msgspec.Struct, frozen=True):

@@ -57,11 +57,11 @@ _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 def sections(text: str, limit: int, count: int) -> str:
     """The text before the first heading and the first sections, `count` in all, each cut to `limit` characters."""
     parts = _sections(text)
-    shown = [truncate(part, limit) for part in parts[:count]]
+    texts = [truncate(part, limit) for part in parts[:count]]
     more = len(parts) - count
     if more > 0:
-        shown.append(f"[... {more} more section{'s' if more > 1 else ''} omitted ...]")
-    return "\n\n".join(shown)
+        texts.append(f"[... {more} more section{'s' if more > 1 else ''} omitted ...]")
+    return "\n\n".join(texts)
 
 
 def _sections(text: str) -> list[str]:
@@ -140,8 +140,8 @@ def written(lines: Sequence[Line]) -> list[str]:
 def unlisted(missing: Untold) -> str:
     """Says how many requests and decisions no line tells, if any."""
     counts = ((missing.requests, "requests"), (missing.decisions, "decisions"))
-    told = ", ".join(f"{number} {what}" for number, what in counts if number)
-    return f"Not listed: {told}" if told else ""
+    words = ", ".join(f"{number} {noun}" for number, noun in counts if number)
+    return f"Not listed: {words}" if words else ""
 
 
 def earlier(text: str) -> EarlierSummary:
@@ -150,9 +150,9 @@ def earlier(text: str) -> EarlierSummary:
     words: dict[str, list[str]] = {label: [] for label in LISTS}
     who = ""
     for line in text.split("\n"):
-        if told := _LINE.fullmatch(line):
-            who = told[1].replace("Assistant", "Done")
-            lines.append(Line(who, told[2]))
+        if match := _LINE.fullmatch(line):
+            who = match[1].replace("Assistant", "Done")
+            lines.append(Line(who, match[2]))
         elif label := next((label for label in words if line.startswith(label)), ""):
             words[label] += line.removeprefix(label).replace(",", " ").split()
         elif counted := _UNLISTED.fullmatch(line):
@@ -198,7 +198,7 @@ _SENTENCE_MOST, _SENTENCE_LEAST = 400, 200
 # In a longer one the user's own words stand in front of what is pasted or behind it, within so many characters.
 _OWN = 200
 # Of a long sentence so many words of command are told with what stands around them.
-_COMMANDS = 4
+_COMMANDS_TOLD = 4
 # A short sentence has three words at least: 'go on' and 'thank you' tell nothing.
 _BRIEF_SPACES = 2
 
@@ -221,24 +221,24 @@ _CODE = re.compile(r"[;{}]\s*$|^\s*(?:[-+@|>$#*/]{2}|import |from \S+ import|def
 def demands(text: str, whole: Whole = _WHOLES[0]) -> tuple[str, ...]:
     """The sentences of a user's message that are kept word for word: those of command, and others by their length."""
     text = text.removesuffix(_MORE)
-    found, place = list[str](), 0
+    sentences, place = list[str](), 0
     for sentence in _SENTENCES.split(text):
         place = text.index(sentence, place)
-        own = len(text) <= _PASTED or not _OWN < place < len(text) - _OWN
+        typed = len(text) <= _PASTED or not _OWN < place < len(text) - _OWN
         if sentence.endswith(CUT):
             continue
         commanding = commands(sentence) if not _CODE.search(sentence) else []
         longest = _SENTENCE_MOST if whole.facts > _SHORT_FACTS.facts else _SENTENCE_LEAST
         if commanding and len(sentence) > longest:
-            told = [*_around(sentence, commanding[:_COMMANDS], longest // 2)]
-        elif commanding or (own and _states(sentence, whole)):
-            told = [sentence.strip()]
+            parts = [*_around(sentence, commanding[:_COMMANDS_TOLD], longest // 2)]
+        elif commanding or (typed and _states(sentence, whole)):
+            parts = [sentence.strip()]
         else:
             continue
         # A paste may be full of words of command: it takes no more than a long message would.
-        if own or sum(map(len, found)) < _PASTED:
-            found += told
-    return tuple(dict.fromkeys(each for each in found if each))
+        if typed or sum(map(len, sentences)) < _PASTED:
+            sentences += parts
+    return tuple(dict.fromkeys(filter(None, sentences)))
 
 
 def _states(sentence: str, whole: Whole) -> bool:
@@ -251,16 +251,16 @@ def _states(sentence: str, whole: Whole) -> bool:
 
 def _around(text: str, places: Iterable[int], characters: int) -> Iterator[str]:
     """What stands around each of the places, in whole words; what overlaps is one."""
-    begun, done = 0, -1
+    begun, end_before = 0, -1
     for place in places:
         start = text.rfind(" ", 0, max(0, place - characters)) + 1
-        if start > done >= 0:
-            yield text[begun:done]
-        begun = begun if start <= done else start
+        if start > end_before >= 0:
+            yield text[begun:end_before]
+        begun = begun if start <= end_before else start
         end = text.find(" ", place + characters)
-        done = end if end > 0 else len(text)
-    if done > begun:
-        yield text[begun:done]
+        end_before = end if end > 0 else len(text)
+    if end_before > begun:
+        yield text[begun:end_before]
 
 
 _DECISION = re.compile(
@@ -303,24 +303,24 @@ _LENGTHS = (_SHORTEST, 16, 20, 25, 30, 40, 50, 65, 80, 100, 130, 160, 200, 260, 
 _NEWEST, _PART = 3, 6
 
 
-def extract(gone: Leaving) -> str:
+def extract(leaving: Leaving) -> str:
     """Requests and decisions in their order, then what was changed and named, as much as the limit holds."""
-    told = earlier(gone.before)
-    said = [*_summary_lines(told.lines, gone.entries)]
-    most = max(gone.limit, min(gone.most, _demanded(said, _SHORT_FACTS)))
-    prose = _fitted(told.prose, gone.limit // 2)
+    before = earlier(leaving.before)
+    all_lines = [*_summary_lines(before.lines, leaving.entries)]
+    most = max(leaving.limit, min(leaving.most, _demanded(all_lines, _SHORT_FACTS)))
+    prose = _fitted(before.prose, leaving.limit // 2)
     limit = most - _count(prose)
-    fits = (each for each in _WHOLES if _demanded(said, each) <= limit * (1.0 if _is_short(each) else 0.5))
+    fits = (bound for bound in _WHOLES if _demanded(all_lines, bound) <= limit * (1.0 if _is_short(bound) else 0.5))
     whole = next(fits, Whole())
-    lines, missing = _listed(said, told.missing, limit, whole)
+    lines, missing = _listed(all_lines, before.missing, limit, whole)
     limit -= _count(unlisted(missing)) + 1
     size = cache(partial(_size, lines, whole=whole))
     length = 0
     for share, longest in _SHARES:
         if length < longest:
             length = max(length, min(longest, _length(size, limit * share)))
-    known = {*gone.known, *telling("\n".join([prose, *_cut(lines, length, whole)]))}
-    words = _words(gone.entries, told.words, known, min(limit - size(length), limit * _WORDS))
+    named_elsewhere = {*leaving.known, *telling("\n".join([prose, *_cut(lines, length, whole)]))}
+    words = _words(leaving.entries, before.words, named_elsewhere, min(limit - size(length), limit * _WORDS))
     # What the words leave goes back to the lines.
     length = max(length, _length(size, limit - _count(words)))
     return _within(_Draft(prose, missing, tuple(lines), length, whole, words), most)
@@ -332,21 +332,21 @@ def _is_short(whole: Whole) -> bool:
 
 def _demanded(lines: Sequence[Line], whole: Whole) -> int:
     """The tokens that it takes to tell all demands."""
-    wanted = [line for line in dict.fromkeys(lines) if _is_demand(line, whole)]
-    return _size(wanted, 0, whole) + _count(unlisted(Untold(9_999, 9_999))) + 1 if wanted else 0
+    demanding = [line for line in dict.fromkeys(lines) if _is_demand(line, whole)]
+    return _size(demanding, 0, whole) + _count(unlisted(Untold(9_999, 9_999))) + 1 if demanding else 0
 
 
-def forgotten(gone: Leaving, text: str) -> str:
+def forgotten(leaving: Leaving, text: str) -> str:
     """What a summary by another leaves out of the demands and of what was named, as lines to stand behind it."""
-    told = earlier(gone.before)
-    said = [*_summary_lines(told.lines, gone.entries)]
-    room = {each: max(gone.limit // 2, gone.most if _is_short(each) else 0) for each in _WHOLES}
-    whole = next((each for each in _WHOLES if _demanded(said, each) <= room[each]), Whole())
-    asked = [demand for line in said if line.who == "User" for demand in demands(line.text, whole)]
-    lines = [Line("User", fromkey) for fromkey in dict.fromkeys(asked) if fromkey not in text]
+    before = earlier(leaving.before)
+    all_lines = [*_summary_lines(before.lines, leaving.entries)]
+    room = {bound: max(leaving.limit // 2, leaving.most if _is_short(bound) else 0) for bound in _WHOLES}
+    whole = next((bound for bound in _WHOLES if _demanded(all_lines, bound) <= room[bound]), Whole())
+    demanded = [demand for line in all_lines if line.who == "User" for demand in demands(line.text, whole)]
+    lines = [Line("User", demand) for demand in dict.fromkeys(demanded) if demand not in text]
     while lines and _count("\n".join(written(lines))) > room[whole]:
         del lines[0]
-    words = _words(gone.entries, told.words, {*gone.known, *telling(text)}, gone.limit / 4)
+    words = _words(leaving.entries, before.words, {*leaving.known, *telling(text)}, leaving.limit / 4)
     return "\n".join(part for part in (*written(lines), words) if part)
 
 
@@ -371,9 +371,9 @@ class _Draft(msgspec.Struct, frozen=True, dict=True):
     def without_one(self) -> _Draft:
         """The draft with the line that matters least counted instead of told."""
         least = _leaving(self.lines, self.whole)[0]
-        kept = [*self.lines]
-        del kept[least]
-        return replace(self, lines=tuple(kept), missing=self.missing.and_also([self.lines[least]]))
+        lines = [*self.lines]
+        del lines[least]
+        return replace(self, lines=tuple(lines), missing=self.missing.and_also([self.lines[least]]))
 
 
 def _within(draft: _Draft, limit: int) -> str:
@@ -396,7 +396,7 @@ def _summary_lines(before: Sequence[Line], entries: Sequence[Entry]) -> Iterator
     What failed and then worked with the same tool on the same thing is no failure any more; what was open before the
     model's newest plan is what that plan says.
     """
-    plan = next((entry.seq for entry in reversed(entries) if _left(entry) is not None), None)
+    plan = next((entry.seq for entry in reversed(entries) if _open_steps(entry) is not None), None)
     calls = {entry.call_id: entry for entry in entries if entry.kind == "call"}
     results = [(entry, calls[entry.call_id]) for entry in entries if entry.kind == "result" and entry.call_id in calls]
     worked = {_target(call): entry.seq for entry, call in results if not entry.body.get("error")}
@@ -409,23 +409,23 @@ def _summary_lines(before: Sequence[Line], entries: Sequence[Entry]) -> Iterator
     for line in before:
         if line.who == "Open" and plan is not None:
             continue
-        if line.who != "Failed" or not any(tool in line.text and thing in line.text for tool, thing in worked):
+        if line.who != "Failed" or not any(tool in line.text and target in line.text for tool, target in worked):
             yield line
     for entry in entries:
         if entry.kind == "user" and entry.text.strip():
-            yield Line("User", _asked(entry.text))
+            yield Line("User", _request_text(entry.text))
         elif entry.kind == "respond":
             sentences = re.split(r"(?<=[.!?])\s+|\n+", _FENCED.sub("\n", _BOX.sub("", entry.text)))
-            told = (Line(kind, _flat(each)) for each in sentences if (kind := _settles(each)))
-            yield from (line for line in told if line.who != "Open" or plan is None or entry.seq >= plan)
+            settled = (Line(kind, _flat(sentence)) for sentence in sentences if (kind := _settles(sentence)))
+            yield from (line for line in settled if line.who != "Open" or plan is None or entry.seq >= plan)
         elif entry.seq in newest and (text := _flat(result_text(entry)[:_LONGEST])):
             call = failed[entry.seq]
             yield Line("Failed", f"{first_words(text, _READABLE)} ({call.name} {_flat(_text(call))})")
         if entry.seq == plan:
-            yield from (Line("Open", _flat(step)) for step in _next_steps(_left(entry) or []))
+            yield from (Line("Open", _flat(step)) for step in _next_steps(_open_steps(entry) or []))
 
 
-def _left(entry: Entry) -> list[str] | None:
+def _open_steps(entry: Entry) -> list[str] | None:
     """What the plan that an entry holds leaves to do; None where it holds none."""
     if entry.kind == "respond":
         boxes = _BOX.findall(_FENCED.sub("\n", entry.text))
@@ -437,17 +437,17 @@ def _left(entry: Entry) -> list[str] | None:
     return None
 
 
-def _step(given: object) -> str:
+def _step(step: object) -> str:
     """The words of a step of a plan, '' where it is none."""
-    if not isinstance(given, dict) or given.get("status") not in _TO_DO | _DONE:
+    if not isinstance(step, dict) or step.get("status") not in _TO_DO | _DONE:
         return ""
-    return next((text for key in _STEP if isinstance(text := given.get(key), str) and text.strip()), "")
+    return next((text for key in _STEP if isinstance(text := step.get(key), str) and text.strip()), "")
 
 
-def _next_steps(left: list[str]) -> list[str]:
+def _next_steps(steps: list[str]) -> list[str]:
     """The first of them, and how many more there are."""
-    more = len(left) - _FEW["Open"]
-    return [*left[: _FEW["Open"] - 1], f"{left[_FEW['Open'] - 1]} (and {more} more)"] if more > 0 else left
+    more = len(steps) - _FEW["Open"]
+    return [*steps[: _FEW["Open"] - 1], f"{steps[_FEW['Open'] - 1]} (and {more} more)"] if more > 0 else steps
 
 
 def _target(call: Entry) -> tuple[str, str]:
@@ -484,17 +484,17 @@ def _listed(lines: Sequence[Line], missing: Untold, limit: int, whole: Whole) ->
     few |= {kind: kinds[kind][-number:] for kind, number in _FEW.items()}
     for kind, some in few.items():
         missing = missing.and_also(kinds[kind][: len(kinds[kind]) - len(some)])
-    kept = [line for kind in KINDS for line in few.get(kind, kinds[kind])]
-    size, sizes = _size(kept, _SHORTEST, whole), [_count(text) + 1 for text in _cut(kept, _SHORTEST, whole)]
-    gone = set[int]()
-    for place in _leaving(kept, whole):
-        share = 1 if _is_demand(kept[place], whole) else _MOST
+    candidates = [line for kind in KINDS for line in few.get(kind, kinds[kind])]
+    size, sizes = _size(candidates, _SHORTEST, whole), [_count(text) + 1 for text in _cut(candidates, _SHORTEST, whole)]
+    dropped = set[int]()
+    for place in _leaving(candidates, whole):
+        share = 1 if _is_demand(candidates[place], whole) else _MOST
         if size + _count(unlisted(missing)) <= limit * share:
             break
         size -= sizes[place]
-        missing = missing.and_also([kept[place]])
-        gone.add(place)
-    return [each for place, each in enumerate(kept) if place not in gone], missing
+        missing = missing.and_also([candidates[place]])
+        dropped.add(place)
+    return [line for place, line in enumerate(candidates) if place not in dropped], missing
 
 
 def _newest_within(lines: Sequence[Line], room: float) -> Sequence[Line]:
@@ -544,8 +544,8 @@ def _line_count(line: str) -> int:
 
 def _cut(lines: Sequence[Line], length: int, whole: Whole) -> list[str]:
     """Requests and all others, each by its first words and its demands; of the newest requests twice as many."""
-    asked = sum(line.who == "User" for line in lines)
-    newest = range(asked - min(_NEWEST, asked // _PART), asked)
+    requests = sum(line.who == "User" for line in lines)
+    newest = range(requests - min(_NEWEST, requests // _PART), requests)
     lengths = (length * (2 if place in newest else 1) for place in range(len(lines)))
     return written(
         [Line(line.who, _first_words_and_demands(line, most, whole)) for line, most in zip(lines, lengths, strict=True)]
@@ -558,21 +558,21 @@ def _first_words_and_demands(line: Line, length: int, whole: Whole) -> str:
     if line.who != "User":
         return first_words(line.text, max(length, _READABLE))
     text = line.text.removesuffix(_MORE)
-    wanted = demands(text, whole)
+    demanded = demands(text, whole)
     head = first_words(text, length)
     start = head.removesuffix(CUT)
     if head == text:
         return text
-    behind = [demand for demand in wanted if not _stands(demand, start)]
+    behind = [demand for demand in demanded if not _stands(demand, start)]
     if not behind:
-        return start + _MORE if any(map(start.endswith, wanted)) else head
+        return start + _MORE if any(map(start.endswith, demanded)) else head
     if length <= _SHORTEST:
-        return GAP.join(wanted) + _MORE
+        return GAP.join(demanded) + _MORE
     # A demand that the cut has parted is told whole instead.
     parted = [place for demand in behind if 0 <= (place := text.find(demand)) < len(start)]
     first = (start[: min(parted)].strip() if parted else start).removesuffix(CUT).removesuffix(_MORE)
-    behind = [demand for demand in wanted if not _stands(demand, first)]
-    mark = GAP if any(map(first.endswith, wanted)) else f"{CUT} "
+    behind = [demand for demand in demanded if not _stands(demand, first)]
+    mark = GAP if any(map(first.endswith, demanded)) else f"{CUT} "
     return (first and first + mark) + GAP.join(behind) + _MORE
 
 
@@ -592,21 +592,21 @@ def _fitted(text: str, limit: int) -> str:
     return cut
 
 
-def _words(entries: Sequence[Entry], before: dict[str, list[str]], known: set[str], room: float) -> str:
+def _words(entries: Sequence[Entry], before: dict[str, list[str]], named_elsewhere: set[str], room: float) -> str:
     """The words that are likeliest named again, within `room` tokens, under what was done with them."""
     label = {word: label for label in reversed(LISTS) for word in before[label]}
     weight = dict.fromkeys(label, 1.0)
     for place, entry in enumerate(entries, 1):
-        found = telling(_text(entry))
-        for word in found:
+        words_of_entry = telling(_text(entry))
+        for word in words_of_entry:
             weight[word] = weight.get(word, 0.0) + 0.5 + place / len(entries)
             if entry.kind == "call" and label.get(word) != CHANGED:
-                label[word] = CHANGED if word == found[0] and _CHANGES.search(entry.name) else USED
+                label[word] = CHANGED if word == words_of_entry[0] and _CHANGES.search(entry.name) else USED
     scored = {
         word: likelihood(word, label.get(word, NAMED) != NAMED) * times**0.5
         for word, times in weight.items()
         # That a file was changed is told wherever else it is named.
-        if word not in known or label.get(word) == CHANGED
+        if word not in named_elsewhere or label.get(word) == CHANGED
     }
     top = within({word: score for word, score in scored.items() if score >= LEAST}, room - 3 * len(LISTS))
     lines = {name: [word for word in top if label.get(word, NAMED) == name] for name in LISTS}
@@ -630,7 +630,7 @@ def _flat(text: str) -> str:
 _BEGINS = re.compile(r"[^\w\s('\"]|\d+[.)]\s|\d+[-/:]\d|[^\W\d_a-z]")
 
 
-def _asked(text: str) -> str:
+def _request_text(text: str) -> str:
     """A request on one line; where a line ends a sentence that has no full stop, a list's say, it is seen."""
     out = ""
     for line in filter(None, map(str.strip, text.split("\n"))):

@@ -22,8 +22,8 @@ _TELLING = re.compile(r"\d|\w_\w|\w/|/\w|\w@\w|[$€£]|\w\.\w|^[A-Z]{5,}$")
 _EDGE = re.compile(r"^(?:[-+]+|\.(?![\w/.])|\.\.(?!/))+|[.+~-]+$")
 # The first that matches tells how likely a word is named again: one that was only said, one that a call was made with.
 _KINDS = tuple(
-    (re.compile(pattern), said, used)
-    for pattern, said, used in (
+    (re.compile(pattern), when_said, when_used)
+    for pattern, when_said, when_used in (
         # What tools print with everything is no fact: speeds and shares of a progress bar, modes of files, parameters
         # of comments.
         (r"^\d[\d.,]*[kKMGT]?i?[bB]?/(?:s$|\d[\d.,]*[kKMGT]i?[bB]?$)|^(\d+)/\1$|^0(?:\.0+)?/\d+$", 0.0, 0.0),
@@ -52,15 +52,15 @@ _MOST = 1_500
 @lru_cache(maxsize=2048)
 def telling(text: str) -> tuple[str, ...]:
     """The telling words of a text, in order of appearance, each once: 'see /a/b.py, row 7' -> ('/a/b.py',)."""
-    found = dict[str, None]()
+    words = dict[str, None]()
     for word in dict.fromkeys(_terms(text)):
         if (word.isalpha() and not word.isupper()) or len(word) < 4 or _KEY in word:
             continue  # most words: nothing more need be looked at
         if not (word[0].isalnum() and word[-1].isalnum()):
             word = _EDGE.sub("", word)
         if len(word) >= 4 and _TELLING.search(word):
-            found[word] = None
-    return tuple(found)
+            words[word] = None
+    return tuple(words)
 
 
 def telling_behind(text: str, start: int) -> tuple[str, ...]:
@@ -81,28 +81,28 @@ def _terms(text: str) -> list[str]:
 @lru_cache(maxsize=8192)
 def likelihood(word: str, used: bool = False) -> float:
     """How likely a later action names this word again; `used`: an action has named it before."""
-    said, acted = next(((a, b) for pattern, a, b in _KINDS if pattern.search(word)), _OTHER)
-    return acted if used else said
+    when_said, when_used = next(((a, b) for pattern, a, b in _KINDS if pattern.search(word)), _OTHER)
+    return when_used if used else when_said
 
 
-def likeliest(words: Iterable[str], room: float, used: Container[str], known: Container[str]) -> list[str]:
-    """As many of the words as `room` tokens hold, the likeliest for their size first; those known are left out."""
-    scored = {word: likelihood(word, word in used) for word in words if word not in known}
+def likeliest(words: Iterable[str], room: float, used: Container[str], named_elsewhere: Container[str]) -> list[str]:
+    """As many of the words as `room` tokens hold, the likeliest for their size first; those named elsewhere are left out."""
+    scored = {word: likelihood(word, word in used) for word in words if word not in named_elsewhere}
     return within({word: score for word, score in scored.items() if score >= LEAST}, room)
 
 
 def within(scored: Mapping[str, float], room: float) -> list[str]:
     """As many words as fit on a line of `room` tokens, those with the highest score for their size."""
-    kept = list[str]()
+    words = list[str]()
     top = sorted(scored, key=lambda word: -scored[word])[:_MOST]
     sizes = {word: _size(word) for word in top}
     for word in sorted(top, key=lambda word: -scored[word] / sizes[word]):
         if sizes[word] <= room:
             room -= sizes[word]
-            kept.append(word)
+            words.append(word)
         elif room < 2:
             break
-    return kept
+    return words
 
 
 @lru_cache(maxsize=8192)
@@ -113,7 +113,7 @@ def _size(word: str) -> int:
 
 # Words of command, by language: no and never, must and may, always and only, until and without. What a user demands
 # holds one of these few words, however it is put.
-_COMMANDS = frozenset(
+_COMMAND_WORDS = frozenset(
     re.findall(
         r"\S+",
         """
@@ -154,11 +154,11 @@ _SPOKEN_WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)?")
 
 def commands(sentence: str) -> list[int]:
     """Where words of command stand in a sentence: 'Please never push' -> [7]."""
-    found = [word.start() for word in _SPOKEN_WORD.finditer(sentence) if _is_command(word[0])]
-    return sorted([*found, *(phrase.start() for phrase in _PHRASES.finditer(sentence))])
+    places = [word.start() for word in _SPOKEN_WORD.finditer(sentence) if _is_command(word[0])]
+    return sorted([*places, *(phrase.start() for phrase in _PHRASES.finditer(sentence))])
 
 
 def _is_command(word: str) -> bool:
     word = word.lower().replace("’", "'")
     # French joins its 'ne' and 'jusque' to what follows.
-    return word in _COMMANDS or word.startswith("n'") or word.partition("'")[0] in _COMMANDS
+    return word in _COMMAND_WORDS or word.startswith("n'") or word.partition("'")[0] in _COMMAND_WORDS

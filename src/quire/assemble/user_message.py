@@ -84,15 +84,15 @@ def _fenced(item: JsonObject, meta: JsonObject) -> str:
     """An item under a heading that names its source: its file and lines, else its identity."""
     type, source, language = item.get("type", "code"), meta.get("source"), meta.get("language")
     name, start, end = identity(item), meta.get("start_line"), meta.get("end_line")
-    known = {"filename": meta.get("filename"), "language": language if _is_tag(language) else None}
-    made = Item(id="", type=type, content=item["content"], metadata=known)
+    metadata = {"filename": meta.get("filename"), "language": language if _is_tag(language) else None}
+    fenced_item = Item(id="", type=type, content=item["content"], metadata=metadata)
     if meta.get("symbol") or not (_is_line(start) and _is_line(end)):
         start = end = None
     else:
         name = str(meta.get("filename") or meta.get("path") or name)
     kind = source.replace("_", "-") if source in _TAGS else type
-    tag = markdown.tag(made, default_language="text")
-    return markdown.block_text(markdown.MarkdownItem(kind, made.content, name, start, end, tag))
+    tag = markdown.tag(fenced_item, default_language="text")
+    return markdown.block_text(markdown.MarkdownItem(kind, fenced_item.content, name, start, end, tag))
 
 
 def _is_tag(value: Json) -> bool:
@@ -202,18 +202,18 @@ class Library:
         references: list[str] = []
         new: list[ToldItem] = []
         images: list[Json] = []
-        for each in blocks:
-            old = self.has.get(each.id)
-            images += [image for image in each.images if old is None or image not in old.images]
-            if old is not None and old.sha256 == each.sha256:
-                references.append(printable_id(each.id))
+        for block in blocks:
+            old = self.has.get(block.id)
+            images += [image for image in block.images if old is None or image not in old.images]
+            if old is not None and old.sha256 == block.sha256:
+                references.append(printable_id(block.id))
             else:
-                text = each.text if old is None else update(each, old)
-                new.append(ToldItem(each.id, text, {"type": each.type, "sha256": each.sha256, **each.metadata}))
+                text = block.text if old is None else update(block, old)
+                new.append(ToldItem(block.id, text, {"type": block.type, "sha256": block.sha256, **block.metadata}))
             # Each-turn takes this turn's context out again at the next one: only promotion makes it known.
             if promote == "at-rebase":
-                self.has[each.id] = each
-            self.used[each.id] = turn
+                self.has[block.id] = block
+            self.used[block.id] = turn
         return references, new, images
 
 
@@ -227,8 +227,8 @@ def references(ids: list[str], promote: Promote) -> str:
 def unique(blocks: Iterable[ItemBlock]) -> list[ItemBlock]:
     """One block per identity, the last given wins, in first-seen order."""
     last: dict[str, ItemBlock] = {}
-    for each in blocks:
-        last[each.id] = each
+    for block in blocks:
+        last[block.id] = block
     return list(last.values())
 
 
@@ -288,12 +288,12 @@ def _message(turn: UserTurn, text: str, images: list[Json]) -> Message:
 
 def image_part(image: Json) -> Image:
     """An image of an entry or an item: a URL, or data and its media type."""
-    given = {"url": image} if isinstance(image, str) else image
-    url = given.get("url", "")
+    image_fields = {"url": image} if isinstance(image, str) else image
+    url = image_fields.get("url", "")
     # A data URL is the image itself: sent as one, and counted as one.
     if data := _DATA_URL.match(url):
-        return Image(data[1] or given.get("media_type", ""), url[data.end() :])
-    return Image(given.get("media_type", ""), given.get("data", ""), url)
+        return Image(data[1] or image_fields.get("media_type", ""), url[data.end() :])
+    return Image(image_fields.get("media_type", ""), image_fields.get("data", ""), url)
 
 
 def tool_block(context: tuple[tuple[Entry, Entry | None], ...]) -> str:

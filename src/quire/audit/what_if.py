@@ -125,7 +125,7 @@ def recorded(entries: Iterable[Entry], policy: Policy) -> RecordedThread:
             built = ask(everything, entry)
             assert isinstance(built, Built)
             full.append(built)
-            times.append(everything.asked.now)
+            times.append(everything.models.now)
             called.append([])
         if entry.kind == "call" and called:
             called[-1] += _strings(entry.body.get("args"))

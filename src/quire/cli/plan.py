@@ -191,7 +191,7 @@ def _paid(entries: list[Entry], under: list[Policy]) -> JsonObject | None:
             requests, tokens, cache_read = requests + 1, tokens + total, cache_read + read
             cost += policy.prices[0] * read + policy.prices[1] * (total - read)
             # A question beside the conversation is paid for, and stands in no request.
-            counted += 0 if entry.meta.get("aside") else assembly.asked.estimate
+            counted += 0 if entry.meta.get("aside") else assembly.models.estimate
     paid = {"requests": requests, "counted": counted, "tokens": tokens, "cache_read": cache_read, "cost": round(cost)}
     return paid if requests else None
 
