@@ -222,7 +222,7 @@ def is_plain(value: Json) -> bool:
 
 
 def _are_plain(values: Collection[Json]) -> bool:
-    return _PLAIN.issuperset(map(type, values)) or all(is_plain(each) for each in values if type(each) not in _PLAIN)
+    return _PLAIN.issuperset(map(type, values)) or all(is_plain(value) for value in values if type(value) not in _PLAIN)
 
 
 def canonical(value: Json) -> bytes:

@@ -101,9 +101,9 @@ class Fitter:
         """What the provider counted of the newest result: the next ones are measured by it."""
         if self._assembly is None or self.built is None:
             return
-        asked, model = self._assembly.models, self._assembly.policy.model
-        self._calibrations = asked.calibrations.observe(model, self.built.tokens, input_tokens)
-        self._assembly.models = msgspec.structs.replace(asked, calibrations=self._calibrations)
+        models, model = self._assembly.models, self._assembly.policy.model
+        self._calibrations = models.calibrations.observe(model, self.built.tokens, input_tokens)
+        self._assembly.models = msgspec.structs.replace(models, calibrations=self._calibrations)
 
     def _mark(self, assembly: Assembly, count: int) -> None:
         before, epoch, fold, end = self._ends

@@ -114,12 +114,12 @@ class Thread:
     ) -> None:
         self.store, self.name, self.policy, self.summarise, self.clock = store, name, policy, summarise, clock
         # Called when L1 or L2 moved and no entry explains it, when a reply read other than predicted, when epochs are short.
-        self.on_warning: Callable[[object], None] = lambda what: _logger.warning("%s: %s", name, what)
+        self.on_warning: Callable[[object], None] = lambda warning: _logger.warning("%s: %s", name, warning)
         # Recall goes by meaning too where the model is installed; an embedder of one's own, or None for words alone.
         self.embedder: Embedder | Literal["installed"] | None = "installed"
         # Ask the provider what it could not reuse of the request before, naming that one's reply.
         self.diagnose = False
-        watches = (watch(lambda what: self.on_warning(what)) for watch in (CacheWatch, EpochWatch))
+        watches = (watch(lambda warning: self.on_warning(warning)) for watch in (CacheWatch, EpochWatch))
         usual = (*watches, RequestLog(name))
         self.observers: tuple[Observer, ...] = usual if observers is None else tuple(observers)
         self._fold = ThreadState(store, name)
@@ -196,15 +196,15 @@ class Thread:
         if not seq or any(entry.kind in ("system", "tools") for entry in entries):
             seq = self._fold.catch_up()
         try:
-            kept = self._put(entries)
+            appended = self._put(entries)
         except ConflictError:
             if self._fold.catch_up() == seq:
                 raise
-            kept = self._put(entries)  # behind what others wrote meanwhile
-        self._fold.feed(kept)
+            appended = self._put(entries)  # behind what others wrote meanwhile
+        self._fold.feed(appended)
         self._fold.keep_checkpoint()
-        self._make_searchable(len(kept))
-        return kept
+        self._make_searchable(len(appended))
+        return appended
 
     def _put(self, entries: Sequence[Entry]) -> list[Entry]:
         """Entries into the log, directly behind what was read of it; nothing where all of them stand already."""
@@ -236,11 +236,11 @@ class Thread:
             raise CallError(f"attach is a list, not {short(attach)}", hint=f"Write attach=[{str(attach)!r}].")
         items = [*self.kept_items(), *map(_as_item, attach)]
         if extra.get("images"):
-            extra["images"] = [_as_image(given) for given in extra["images"]]
+            extra["images"] = [_as_image(image) for image in extra["images"]]
         share = self.policy_at(self._last_target()).recall
         if recall or share:
-            found = self._recalled(text, recall, share)
-            extra["meta"] = {**found, **(extra.get("meta") or {})}
+            recalled = self._recalled(text, recall, share)
+            extra["meta"] = {**recalled, **(extra.get("meta") or {})}
         return self.append(values.user(text, items, **{"at": self.clock(), **extra}))[0]
 
     def _recalled(self, text: str, k: int, share: float | None) -> JsonObject:
@@ -250,12 +250,12 @@ class Thread:
             return remembers.for_turn(text, k, assembly)
         return remembers.for_turn(text, remembers.most, assembly, share or 0) if assembly.rebases else {}
 
-    def tools(self, *given: Callable[..., Any] | JsonObject) -> list[Entry]:
+    def tools(self, *tools: Callable[..., Any] | JsonObject) -> list[Entry]:
         """Tools that the model may call from here on: Python functions, or definitions in any provider's form."""
         from quire.send.tools import Tool, tool
 
-        made = [each if isinstance(each, Tool) else tool(each) if callable(each) else each for each in given]
-        defined = [each.definition() if isinstance(each, Tool) else each for each in made]
+        offers = [offer if isinstance(offer, Tool) else tool(offer) if callable(offer) else offer for offer in tools]
+        defined = [offer.definition() if isinstance(offer, Tool) else offer for offer in offers]
         return self.append(*providers.tool_entries(defined))
 
     # Out of it: select, fit, render
@@ -286,10 +286,10 @@ class Thread:
         assembly = self._fold.assembly
         if assembly is None or "recall" in assembly.carried.tools:
             return False
-        seen = self._no_handle[1] if self._no_handle[0] is assembly else 0
-        made = {edit["action"] for edit in built.rebase["edits"]} if built.rebase is not None else set()
-        made |= {edit.action for rebase in assembly.rebases[seen:] for edit in rebase.edits}
-        if made.isdisjoint(SHORTENING):
+        checked = self._no_handle[1] if self._no_handle[0] is assembly else 0
+        actions = {edit["action"] for edit in built.rebase["edits"]} if built.rebase is not None else set()
+        actions |= {edit.action for rebase in assembly.rebases[checked:] for edit in rebase.edits}
+        if actions.isdisjoint(SHORTENING):
             self._no_handle = assembly, len(assembly.rebases)
             return False
         from quire.recall import RECALL_TOOL, installed
@@ -323,17 +323,17 @@ class Thread:
 
     def policy_at(self, target: str) -> Policy:
         """The policy given, else the one that the thread was last sent under; what neither says is the model's."""
-        asked = target, self.policy, self.policy_changes, self.windows.get(target)
-        if asked != self._policy[0]:
-            own = policy_for(target, self.policy) if self.policy is not None else None
-            own = own or changed_policy(target, self.policy_changes)
-            self._policy = asked, within(target, own, self.windows.get(target))
+        key = target, self.policy, self.policy_changes, self.windows.get(target)
+        if key != self._policy[0]:
+            policy = policy_for(target, self.policy) if self.policy is not None else None
+            policy = policy or changed_policy(target, self.policy_changes)
+            self._policy = key, within(target, policy, self.windows.get(target))
         return self._policy[1]
 
     @cached_property
     def windows(self) -> dict[str, int]:
         """What servers said of their windows, by "provider:model"."""
-        sent = self._kept
+        sent = self._last_sent
         window = (sent.get("meta") or {}).get("window")
         return {f"{sent['provider']}:{sent['model']}": window} if isinstance(window, int) else {}
 
@@ -353,13 +353,13 @@ class Thread:
         self.on_warning(f"{target} takes {window:,} tokens; requests keep to that from now on")
 
     @cached_property
-    def _kept(self) -> JsonObject:
+    def _last_sent(self) -> JsonObject:
         return self._fold.newest_request()
 
     @cached_property
     def policy_changes(self) -> JsonObject:
         """What this thread's own policy changes of a model's: what its newest request names, until it is set."""
-        named = (self._kept.get("meta") or {}).get("policy")
+        named = (self._last_sent.get("meta") or {}).get("policy")
         return named if isinstance(named, dict) else {}
 
     def _selected(self, target: str) -> Assembly:
@@ -421,9 +421,9 @@ class Thread:
 
     def _reader(self, request: Request | None = None) -> StreamReader:
         """A reader for the events of the reply to a request, the newest one where none is given."""
-        return providers.stream(self._asked(request).target, self._tool_names())
+        return providers.stream(self._sent_request(request).target, self._tool_names())
 
-    def _asked(self, request: Request | None) -> Request:
+    def _sent_request(self, request: Request | None) -> Request:
         if (sent := request or self._newest) is None:
             raise CallError("there is no request to record a reply for", hint="Call thread.request() first.")
         return sent
@@ -433,11 +433,11 @@ class Thread:
 
     @_one_at_a_time
     def _record(self, reply: Any, request: Request | None, served: Served | None) -> list[Entry]:
-        sent = self._asked(request)
+        sent = self._sent_request(request)
         parsed = reply if isinstance(reply, Reply) else parse_reply(sent.target, reply, self._tool_names())
-        kept = self.append(self.sent_entry(sent, parsed), *parsed.entries)
+        appended = self.append(self.sent_entry(sent, parsed), *parsed.entries)
         self.reported(sent, parsed, _diagnosis(reply), served)
-        return kept
+        return appended
 
     def results(self, reply: Any, run: Any) -> list[Entry]:
         """Carry out the calls of a recorded reply, and record their results; empty where it called nothing.
@@ -454,15 +454,15 @@ class Thread:
         if not isinstance(reply, list):
             target = self._newest.target if self._newest is not None else self._last_target()
             reply = (reply if isinstance(reply, Reply) else parse_reply(target, reply)).entries
-        asked = {entry.call_id for entry in reply if entry.kind == "call"}
-        calls = [entry for entry in newest if entry.kind == "call" and entry.call_id in asked]
-        if asked and not calls:
+        call_ids = {entry.call_id for entry in reply if entry.kind == "call"}
+        calls = [entry for entry in newest if entry.kind == "call" and entry.call_id in call_ids]
+        if call_ids and not calls:
             raise CallError("the reply is not in the log", hint="Call thread.record(reply) first.")
-        kept: list[Entry] = []
+        appended: list[Entry] = []
         for call in calls:
             if call.call_id not in answered:
-                kept += self.append(asyncio.run(toolbox.run(call)))
-        return kept
+                appended += self.append(asyncio.run(toolbox.run(call)))
+        return appended
 
     @_one_at_a_time
     def sent_entry(self, request: Request, reply: Reply | None = None) -> Entry:
@@ -478,13 +478,13 @@ class Thread:
         }
         # The window of one server is not the thread's choice: it is named apart, and another model has its own.
         window = self.windows.pop(request.target, 0)
-        asked = request.target, self.policy_at(request.target)
-        if asked != self._changes[0]:
-            self._changes = asked, changes(*asked)
-        own = self._changes[1]
+        basis = request.target, self.policy_at(request.target)
+        if basis != self._changes[0]:
+            self._changes = basis, changes(*basis)
+        changed = self._changes[1]
         if window:
             self.windows[request.target] = window
-        named = {"policy": own, "window": window, "same_segments": same}
+        named = {"policy": changed, "window": window, "same_segments": same}
         if meta := {key: value for key, value in named.items() if value}:
             body["meta"] = meta
         if reply is not None:
@@ -535,8 +535,8 @@ class Thread:
     @_one_at_a_time
     def recall_unasked(self, target: str, share: float) -> list[Entry]:
         """What the next request should bring back of what was left out, as entries to append; `Policy.recall` wins."""
-        own = self.policy_at(target).recall
-        share = share if own is None else own
+        chosen = self.policy_at(target).recall
+        share = share if chosen is None else chosen
         return self._remembers().unasked(self._selected(target), share) if share else []
 
     def _remembers(self) -> ThreadRecall:
@@ -575,23 +575,23 @@ class Thread:
         A file, its lines or a symbol, kept again or changed on disk, is a new version of the same item. `file` says
         where it was read, where its filename does not; other arguments are those of `Window.add`.
         """
-        kept = self.window.put(item, **how)
-        meta = kept.metadata or {}
+        added = self.window.put(item, **how)
+        meta = added.metadata or {}
         path = str(file or meta.get("filename") or meta.get("path") or "")
-        given = item.content if isinstance(item, Item) else item
+        content = item.content if isinstance(item, Item) else item
         # Only a file that holds these very words now is read again: nobody is shown one that they did not have.
         with contextlib.suppress(QuireError):
-            now = read_again(kept, path) if path else None
-            if now is not None and now.content == given:
-                self.store.set_state(self.name, _FILES, {**self._files(), kept.id: str(Path(path).resolve())})
-        return kept
+            now = read_again(added, path) if path else None
+            if now is not None and now.content == content:
+                self.store.set_state(self.name, _FILES, {**self._files(), added.id: str(Path(path).resolve())})
+        return added
 
     def _files(self) -> dict[str, str]:
         """Where kept items were read, by their id in the window; a fork begins with its parent's."""
-        name, found = self.name if self._fold.exists() else "", None
-        while name and found is None:
-            found, name = self.store.get_state(name, _FILES), self.store.info(name).parent
-        return found or {}
+        name, files = self.name if self._fold.exists() else "", None
+        while name and files is None:
+            files, name = self.store.get_state(name, _FILES), self.store.info(name).parent
+        return files or {}
 
     @_one_at_a_time
     def kept_items(self) -> list[JsonObject]:
@@ -600,28 +600,28 @@ class Thread:
         if not self._saved_window:
             return []
         files = self._files()
-        for kept in window.get():
-            if kept.id in files and kept.id in window:
+        for item in window.get():
+            if item.id in files and item.id in window:
                 try:
-                    now = read_again(kept, files[kept.id])
-                    if now is not None and now.content != kept.content:
+                    now = read_again(item, files[item.id])
+                    if now is not None and now.content != item.content:
                         window.put(now, truncate=True)
                 except QuireError as error:
-                    unread.add(kept.id)
-                    self.on_warning(f"{kept_id(kept)} is left out of this turn: {error}")
-        return [{**item_json(kept), "id": kept_id(kept)} for kept in window if kept.id not in unread]
+                    unread.add(item.id)
+                    self.on_warning(f"{kept_id(item)} is left out of this turn: {error}")
+        return [{**item_json(item), "id": kept_id(item)} for item in window if item.id not in unread]
 
 
-def _as_item(given: Item | JsonObject | str | Path) -> Item | JsonObject:
+def _as_item(source: Item | JsonObject | str | Path) -> Item | JsonObject:
     """An item; a path is the file there."""
-    return from_file(given) if isinstance(given, str | Path) else given
+    return from_file(source) if isinstance(source, str | Path) else source
 
 
-def _as_image(given: Json) -> Json:
+def _as_image(image: Json) -> Json:
     """An image as entries hold it; a path is the picture there."""
-    if isinstance(given, str) and not given.startswith(("http://", "https://", "data:")):
-        given = Path(given) if Path(given).suffix.lower() in IMAGE_TYPES else given
-    return from_image(given) if isinstance(given, Path) else given
+    if isinstance(image, str) and not image.startswith(("http://", "https://", "data:")):
+        image = Path(image) if Path(image).suffix.lower() in IMAGE_TYPES else image
+    return from_image(image) if isinstance(image, Path) else image
 
 
 def _diagnosis(reply: Any) -> JsonObject:

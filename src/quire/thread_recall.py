@@ -66,14 +66,14 @@ class ThreadRecall:
         """What a turn's message says of older entries: only what the prompt does not hold already."""
         if not assembly.entries:
             return place([], 0).meta
-        shown = shown_ahead(assembly)
+        in_request = shown_ahead(assembly)
         entries = assembly.entries
-        query = Query(text, _asked_before(assembly))
-        hits = self.search(query, k, lambda: assembly, kinds=PLACED, exclude=shown)
+        query = Query(text, _text_before(assembly))
+        hits = self.search(query, k, lambda: assembly, kinds=PLACED, exclude=in_request)
         if not relevant(hits):
             return {}
         room = int(assembly.policy.limit * share)
-        return place(hits, room, standing((entries[seq] for seq in sorted(shown)), shown), query=query).meta
+        return place(hits, room, standing((entries[seq] for seq in sorted(in_request)), in_request), query=query).meta
 
     def answer(self, call: Entry, assembly: Assembly) -> Entry:
         """The result of a call of the tool `recall`; what is wrong with a call is a result too."""
@@ -82,10 +82,10 @@ class ThreadRecall:
         try:
             if unknown := set(args) - set(RECALL_TOOL["parameters"]["properties"]):
                 raise CallError(f"recall takes no {sorted(unknown)[0]!r}")
-            found = asking(**args)
+            answer = asking(**args)
         except (QuireError, TypeError) as error:
             return values.result(call.call_id, str(error), error=True)
-        return values.result(call.call_id, found.about, found.text or None)
+        return values.result(call.call_id, answer.about, answer.text or None)
 
     def unasked(self, assembly: Assembly, share: float) -> list[Entry]:
         """What the next request should bring back of what was left out: nothing, or the entries that tell it.
@@ -100,26 +100,26 @@ class ThreadRecall:
             return []
         ahead = assembly.ahead()
         prompt = ahead.epoch.prompt()
-        shown = in_prompt(prompt, ahead.left_out, ahead.entries)
-        recalled = [entry for seq in sorted(shown) if "recalled_ids" in (entry := ahead.entries[seq]).meta]
-        room = int(assembly.policy.limit * share) - sum(counter().count(_recalled(each)) for each in recalled)
+        in_request = in_prompt(prompt, ahead.left_out, ahead.entries)
+        recalled = [entry for seq in sorted(in_request) if "recalled_ids" in (entry := ahead.entries[seq]).meta]
+        room = int(assembly.policy.limit * share) - sum(counter().count(_recalled(entry)) for entry in recalled)
         if room < LEAST_TOKENS:
             return []
         # What was recalled and still stands is never repeated.
-        known = {*shown, *(id for entry in recalled for id in entry.meta["recalled_ids"])}
+        exclude = {*in_request, *(id for entry in recalled for id in entry.meta["recalled_ids"])}
         spoken = any(entry.kind in SPOKEN and entry.meta.get("placement") != "context" for entry in turn)
         if not spoken:
             # Half of it is left for what the turn's own steps will name.
-            return self._for_words(turn[0], _asked_before(assembly, turn[0].seq), max(room // 2, LEAST_TOKENS), known)
-        return self._for_step(turn, prompt, room, known)
+            return self._for_words(turn[0], _text_before(assembly, turn[0].seq), max(room // 2, LEAST_TOKENS), exclude)
+        return self._for_step(turn, prompt, room, exclude)
 
-    def _for_words(self, user: Entry, before: str, room: int, known: set[int | str]) -> list[Entry]:
+    def _for_words(self, user: Entry, before: str, room: int, exclude: set[int | str]) -> list[Entry]:
         query = Query(user.text, before)
-        hits = self._recall.search(query, MOST, thread=self._thread, kinds=PLACED, exclude=known)
+        hits = self._recall.search(query, MOST, thread=self._thread, kinds=PLACED, exclude=exclude)
         # Nobody asked: what is not relevant for sure, or shares no word with the question, stays where it is.
-        asked = set(terms(user.text, is_query=True))
+        query_words = set(terms(user.text, is_query=True))
         near = [hit for hit in hits if hit.relevance >= FLOOR]
-        hits = [hit for hit in near if asked.intersection(terms(entry_text(hit.entry)))]
+        hits = [hit for hit in near if query_words.intersection(terms(entry_text(hit.entry)))]
         placed = place(hits, room, query=query)
         if not placed.text:
             return []
@@ -128,14 +128,14 @@ class ThreadRecall:
         meta = {"recalled_ids": list(placed.ids)}
         return [call, values.result(call.call_id, None, placed.text, meta=meta)]
 
-    def _for_step(self, turn: Sequence[Entry], prompt: Prompt, room: int, known: set[int | str]) -> list[Entry]:
+    def _for_step(self, turn: Sequence[Entry], prompt: Prompt, room: int, exclude: set[int | str]) -> list[Entry]:
         newest = [entry for entry in turn[_newest_request(turn) :] if entry.kind in SPOKEN]
-        own = {entry.seq for entry in turn if entry.seq >= newest[0].seq} if newest else set()
-        held = "\n".join(_texts(prompt, own))
-        named = [word for word in _telling(newest) if word not in held]
+        newest_seqs = {entry.seq for entry in turn if entry.seq >= newest[0].seq} if newest else set()
+        prompt_text = "\n".join(_texts(prompt, newest_seqs))
+        named = [word for word in _telling(newest) if word not in prompt_text]
         if not named:
             return []
-        hits = self._recall.search(" ".join(named), 2 * MOST, thread=self._thread, kinds=PLACED, exclude=known)
+        hits = self._recall.search(" ".join(named), 2 * MOST, thread=self._thread, kinds=PLACED, exclude=exclude)
         # A name is meant to the letter: what merely resembles it stays where it is.
         naming = [hit for hit in hits if any(word in entry_text(hit.entry) for word in named)][:MOST]
         placed = place(naming, room, query=" ".join(named))
@@ -155,10 +155,10 @@ def _newest_turn(entries: Mapping[int, Entry]) -> list[Entry]:
 
 def _newest_request(turn: Sequence[Entry]) -> int:
     """Where in a turn the newest request was sent; its beginning where none was."""
-    asked = [at for at, entry in enumerate(turn) if entry.kind == "sent" and not entry.meta.get("aside")]
+    sent_at = [at for at, entry in enumerate(turn) if entry.kind == "sent" and not entry.meta.get("aside")]
     # A streamed reply stands between two: the request was sent at the first.
-    opening = [at for at in asked if "usage" not in turn[at].body]
-    return (opening or asked or [0])[-1]
+    opening = [at for at in sent_at if "usage" not in turn[at].body]
+    return (opening or sent_at or [0])[-1]
 
 
 def _recalled(entry: Entry) -> str:
@@ -166,18 +166,18 @@ def _recalled(entry: Entry) -> str:
     return str(entry.meta.get("recalled") or "") if entry.kind == "user" else entry_text(entry)
 
 
-def _asked_before(assembly: Assembly, before: int | None = None) -> str:
+def _text_before(assembly: Assembly, before: int | None = None) -> str:
     """What the user said last (before an entry)."""
     entries = assembly.entries
     earlier = (entries[seq] for seq in sorted(entries, reverse=True) if before is None or seq < before)
     return next((entry.text for entry in earlier if entry.kind == "user"), "")
 
 
-def _texts(prompt: Prompt, own: set[int]) -> Iterator[str]:
+def _texts(prompt: Prompt, excluded: set[int]) -> Iterator[str]:
     """Everything that a prompt says, without the messages of some entries."""
     yield prompt.system
     for message in prompt.messages:
-        if own.isdisjoint(message.seqs):
+        if excluded.isdisjoint(message.seqs):
             for part in message.parts:
                 if isinstance(part, Text | Think | Result):
                     yield part.text
@@ -192,5 +192,5 @@ def _telling(entries: Sequence[Entry]) -> list[str]:
         for entry in entries
         if entry.kind != "think"
     )
-    found = (word.strip(".:/-#") for word in _TELLING.findall(text))
-    return list(dict.fromkeys(word for word in found if len(word) >= 4 and _NAMES_ONE.search(word)))
+    words = (word.strip(".:/-#") for word in _TELLING.findall(text))
+    return list(dict.fromkeys(word for word in words if len(word) >= 4 and _NAMES_ONE.search(word)))

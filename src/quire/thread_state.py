@@ -80,14 +80,14 @@ class ThreadState:
         """The fold that the store keeps, if it is of this policy and what it summarised would be told the same."""
         if self._checkpoint is None and self._has_checkpoint:
             self._checkpoint = self._read_checkpoint()
-        found, self._checkpoint = self._checkpoint, None
-        if found is None or found.policy != policy or (found.unrecorded and summarise is not extract):
+        saved, self._checkpoint = self._checkpoint, None
+        if saved is None or saved.policy != policy or (saved.unrecorded and summarise is not extract):
             return None
         try:
-            assembly = found.assembly(summarise, lambda after, limit: self._store.read(self._name, after, limit))
+            assembly = saved.assembly(summarise, lambda after, limit: self._store.read(self._name, after, limit))
         except (ValueError, RecursionError):
             return None  # its bytes are whole, but of another shape
-        self._go_on_from(found)
+        self._go_on_from(saved)
         return assembly
 
     def _read_checkpoint(self) -> Checkpoint | None:
@@ -96,21 +96,21 @@ class ThreadState:
             data = self._store.checkpoint(self._name)
         except NotFound:
             data = None
-        found = checkpoint.decode(data) if data is not None else None
-        named = self._store.read(self._name, found.seq - 1, 1) if found is not None and found.seq > 0 else []
-        return found if found is not None and [entry.id for entry in named] == [found.entry_id] else None
+        saved = checkpoint.decode(data) if data is not None else None
+        named = self._store.read(self._name, saved.seq - 1, 1) if saved is not None and saved.seq > 0 else []
+        return saved if saved is not None and [entry.id for entry in named] == [saved.entry_id] else None
 
-    def _go_on_from(self, found: Checkpoint) -> None:
+    def _go_on_from(self, saved: Checkpoint) -> None:
         """Stand where the checkpoint stands, what explains the next request included."""
-        unseen = self._seen or (found.sent_seq - 1 if found.sent_seq else found.seq)
-        if unseen < found.seq:
-            self._since += self._store.read(self._name, unseen, found.seq - unseen)
-        self._seen = max(self._seen, found.seq)
-        self.seq, self._entry_id, self.reply_id = found.seq, found.entry_id, found.reply_id
-        self.sent_seq, self._checkpoint_seq = found.sent_seq, found.seq
-        self._segments, self._standing = found.segments[:], dict(found.standing)
-        self.checked = lambda: found.checked
-        self._times, self.turn_times = found.times[:], tuple(found.times[: found.times_before_turn])
+        unseen = self._seen or (saved.sent_seq - 1 if saved.sent_seq else saved.seq)
+        if unseen < saved.seq:
+            self._since += self._store.read(self._name, unseen, saved.seq - unseen)
+        self._seen = max(self._seen, saved.seq)
+        self.seq, self._entry_id, self.reply_id = saved.seq, saved.entry_id, saved.reply_id
+        self.sent_seq, self._checkpoint_seq = saved.sent_seq, saved.seq
+        self._segments, self._standing = saved.segments[:], dict(saved.standing)
+        self.checked = lambda: saved.checked
+        self._times, self.turn_times = saved.times[:], tuple(saved.times[: saved.times_before_turn])
 
     def keep_checkpoint(self, every: int = CHECKPOINT_EVERY) -> None:
         """Have the store keep the fold, once enough is new; a store that cannot leaves it to the log."""
@@ -170,8 +170,8 @@ class ThreadState:
                 if is_request(entry):
                     return entry.body
             end, page = after, page * 4
-        known = self._store.read(self._name, self.sent_seq - 1, 1) if self.sent_seq else []
-        return known[0].body if known else {}
+        sent = self._store.read(self._name, self.sent_seq - 1, 1) if self.sent_seq else []
+        return sent[0].body if sent else {}
 
     def is_current(self) -> bool:
         """Whether the last entry that was read is still where it was."""
@@ -277,23 +277,23 @@ def policy_for(target: str, policy: Policy | None = None, **changes: Any) -> Pol
     A policy's own prices and cache life are those that are not a policy's usual ones.
     """
     info = model_info(target)
-    given = policy or Policy(budget=info.window or Policy().budget, reply=min(info.max_output, info.window // 8))
-    return msgspec.structs.replace(given, **{**_of_model(target, info), **_own(given, target), **changes})
+    base = policy or Policy(budget=info.window or Policy().budget, reply=min(info.max_output, info.window // 8))
+    return msgspec.structs.replace(base, **{**_of_model(target, info), **_own_prices(base, target), **changes})
 
 
-def _own(policy: Policy, target: str) -> JsonObject:
+def _own_prices(policy: Policy, target: str) -> JsonObject:
     """The prices and the cache life that a policy names itself."""
     if policy.model not in ("", target):
         return {}  # they are another model's
     named = {"read": policy.read, "write": policy.write}
-    own: JsonObject = {name: price for name, price in named.items() if price is not None}
-    return own if policy.ttl_s == Policy().ttl_s else {**own, "ttl_s": policy.ttl_s}
+    prices: JsonObject = {name: price for name, price in named.items() if price is not None}
+    return prices if policy.ttl_s == Policy().ttl_s else {**prices, "ttl_s": policy.ttl_s}
 
 
 def changes(target: str, policy: Policy) -> JsonObject:
     """What a policy of one's own decides other than the model's would, as the log keeps it with each request."""
-    usual, own = (msgspec.to_builtins(each) for each in (policy_for(target), policy_for(target, policy)))
-    return {name: value for name, value in own.items() if value != usual[name]}
+    usual, chosen = map(msgspec.to_builtins, (policy_for(target), policy_for(target, policy)))
+    return {name: value for name, value in chosen.items() if value != usual[name]}
 
 
 def policy_of(sent: JsonObject) -> Policy:
@@ -325,9 +325,9 @@ def changed_policy(target: str, named: Json) -> Policy:
     usual = policy_for(target)
     if not (isinstance(named, dict) and named):
         return usual
-    known = {name: value for name, value in named.items() if name in usual.__struct_fields__}
+    fields = {name: value for name, value in named.items() if name in usual.__struct_fields__}
     try:
-        return msgspec.convert({**msgspec.to_builtins(usual), **known}, Policy)
+        return msgspec.convert({**msgspec.to_builtins(usual), **fields}, Policy)
     except (msgspec.ValidationError, CallError):
         return usual  # meta is free: what stands there need not be ours
 
@@ -352,8 +352,8 @@ Read = Callable[[JsonObject], Policy]
 
 def policies(entries: Sequence[Entry], usual: Policy, read: Read = policy_of) -> list[Policy]:
     """For each entry, the policy in force: that of the next request sent, behind the last one that of the last."""
-    known: dict[bytes, Policy] = {}
-    sent = [_once(entry, known, read) if is_request(entry) else None for entry in entries]
+    by_key: dict[bytes, Policy] = {}
+    sent = [_once(entry, by_key, read) if is_request(entry) else None for entry in entries]
     now = next((policy for policy in reversed(sent) if policy is not None), usual)
     backwards = []
     for policy in reversed(sent):
@@ -362,12 +362,12 @@ def policies(entries: Sequence[Entry], usual: Policy, read: Read = policy_of) ->
     return backwards[::-1]
 
 
-def _once(sent: Entry, known: dict[bytes, Policy], read: Read) -> Policy:
+def _once(sent: Entry, by_key: dict[bytes, Policy], read: Read) -> Policy:
     """The policy of a `sent` entry; a thread names few, and many times."""
     key = canonical([sent.body["provider"], sent.body["model"], sent.meta.get("policy")])
-    if key not in known:
-        known[key] = _of(sent.body, read)
-    return known[key]
+    if key not in by_key:
+        by_key[key] = _of(sent.body, read)
+    return by_key[key]
 
 
 def _of(sent: JsonObject, read: Read) -> Policy:
@@ -384,19 +384,19 @@ class AssemblyPerPolicy:
     def __init__(self, under: Sequence[Policy]) -> None:
         self._all: list[Assembly] = []
         for policy in under:
-            if not any(each.policy == policy for each in self._all):
+            if not any(assembly.policy == policy for assembly in self._all):
                 self._all.append(Assembly(policy))
 
     def knows(self, under: Iterable[Policy]) -> bool:
         """Whether each of these policies has its assembly."""
-        return all(any(each.policy == policy for each in self._all) for policy in under)
+        return all(any(assembly.policy == policy for assembly in self._all) for policy in under)
 
     def under(self, policy: Policy) -> Assembly:
-        return next(each for each in self._all if each.policy == policy)
+        return next(assembly for assembly in self._all if assembly.policy == policy)
 
     def feed(self, entry: Entry) -> None:
-        for each in self._all:
-            each.feed(entry)
+        for assembly in self._all:
+            assembly.feed(entry)
 
 
 def requests_under(entries: Sequence[Entry], under: Sequence[Policy]) -> Iterator[tuple[Built | Refused, Policy]]:
@@ -445,24 +445,24 @@ class EarlierFolds:
         """Keep the fold of a point that lies far enough from the others of its policy."""
         point = FoldPoint(now.seq, turn, now.sent_seq, _name_of(now.policy))
         points = self.points()
-        near = (each.seq for each in points if each.policy == point.policy)
+        near = (fold.seq for fold in points if fold.policy == point.policy)
         if any(abs(point.seq - seq) < FOLD_EVERY for seq in near) or (data := encode()) is None:
             return
         packed = base64.b64encode(zlib.compress(data, 1)).decode()
         self._store.set_state(self._name, f"fold at {point.seq} {point.policy}", packed)
-        listed = sorted([*points, point], key=lambda each: each.seq)
+        listed = sorted([*points, point], key=lambda fold: fold.seq)
         self._store.set_state(self._name, _FOLDS, msgspec.to_builtins(listed))
 
     def at(self, point: FoldPoint) -> Checkpoint | None:
         """The fold of a point; None where it does not hold, or is another log's."""
         packed = self._store.get_state(self._name, f"fold at {point.seq} {point.policy}")
         try:
-            found = checkpoint.decode(zlib.decompress(base64.b64decode(packed)))
+            saved = checkpoint.decode(zlib.decompress(base64.b64decode(packed)))
         except (TypeError, ValueError, zlib.error):
             return None
         named = self._store.read(self._name, point.seq - 1, 1)
-        sound = found is not None and [entry.id for entry in named] == [found.entry_id]
-        return found if sound else None
+        sound = saved is not None and [entry.id for entry in named] == [saved.entry_id]
+        return saved if sound else None
 
 
 def _distinct(under: Sequence[Policy]) -> list[Policy]:
@@ -507,38 +507,38 @@ class SentTurns:
 
     def requests(self, first: int, last: int) -> Iterator[tuple[Built | Refused, Policy]]:
         """The requests of the turns from `first` to `last`, and the one before them, if any; a few more may come."""
-        points = [_START, *(each for each in self._folds.points() if each.turn < first)]
-        wanted = ""
+        points = [_START, *(fold for fold in self._folds.points() if fold.turn < first)]
+        policy_name = ""
         for point in reversed(points):
-            if wanted not in ("", point.policy) and point is not _START:
+            if policy_name not in ("", point.policy) and point is not _START:
                 continue
             under = self._read(point, last)
             if len(under) > 1:
                 break
-            wanted = _name_of(under[0]) if under else point.policy
-            made = self._from(point, under[0] if under else self._usual)
+            policy_name = _name_of(under[0]) if under else point.policy
+            requests = self._from(point, under[0] if under else self._usual)
             if point is _START:
-                yield from made
+                yield from requests
                 return
-            for request in made:
+            for request in requests:
                 if request[0].turn >= first:
                     break  # what came before this turn stands before this point
                 if isinstance(request[0], Built):
                     yield request
-                    yield from made
+                    yield from requests
                     return
         self.before, self.entries = 0, [usable(entry) for entry in self._store.read(self._name)]
-        made = requests_under(self.entries, policies(self.entries, self._usual))
-        yield from takewhile(lambda request: request[0].turn <= last, made)
+        requests = requests_under(self.entries, policies(self.entries, self._usual))
+        yield from takewhile(lambda request: request[0].turn <= last, requests)
 
     def _from(self, point: FoldPoint, policy: Policy) -> Iterator[tuple[Built | Refused, Policy]]:
         """The requests in what was read behind a point; none where its fold does not hold, or is another policy's."""
         if point is _START:
             return self._walk(Assembly(policy), 0)
-        found = self._folds.at(point) if point.policy == _name_of(policy) else None
+        saved = self._folds.at(point) if point.policy == _name_of(policy) else None
         try:
             read = partial(self._store.read, self._name)
-            return self._walk(found.assembly(extract, read), found.sent_seq) if found else iter(())
+            return self._walk(saved.assembly(extract, read), saved.sent_seq) if saved else iter(())
         except (ValueError, RecursionError):
             return iter(())  # its bytes are whole, but of another shape
 
@@ -548,7 +548,7 @@ class SentTurns:
 
     def _read(self, point: FoldPoint, last: int) -> list[Policy]:
         """Read from a point to the end of a turn; the policies that are in force there, which the next request says."""
-        known = self._store.read(self._name, point.sent_seq - 1, 1) if point.sent_seq else []
+        sent_before = self._store.read(self._name, point.sent_seq - 1, 1) if point.sent_seq else []
         newest, after, turn = [_START, *self._folds.points()][-1], point.seq, point.turn
         read, behind, size = list[Entry](), list[Entry](), 64
         while not any(map(is_request, behind)) and (page := self._store.read(self._name, after, size)):
@@ -559,8 +559,8 @@ class SentTurns:
             if behind and newest.sent_seq <= after < newest.seq:
                 after = newest.seq  # nothing was sent from here to there
         self.before, self.entries = point.seq, read
-        under = policies([*known, *read, *behind], self._usual)
-        return _distinct(under[len(known) : len(known) + len(read)])
+        under = policies([*sent_before, *read, *behind], self._usual)
+        return _distinct(under[len(sent_before) : len(sent_before) + len(read)])
 
     def _walk(self, assembly: Assembly, sent_seq: int) -> Iterator[tuple[Built | Refused, Policy]]:
         """The requests that stand in what was read; folds are kept on the way."""

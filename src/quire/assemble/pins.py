@@ -150,9 +150,9 @@ class LeftOutLog:
 
     def leave(self, seq: int, reason: str) -> None:
         if seq not in self.left:
-            self._own()[seq] = LeftOut(seq, reason)
+            self._own_reasons()[seq] = LeftOut(seq, reason)
 
-    def _own(self) -> dict[int, LeftOut]:
+    def _own_reasons(self) -> dict[int, LeftOut]:
         """The reasons as a dictionary of our own, which may be changed; a copy where it was shared."""
         if self._shared:
             self.left, self._shared = dict(self.left), False
@@ -182,7 +182,7 @@ class LeftOutLog:
         """Items that left the library are explained, unless a message shows them; those back in it need not be."""
         for seq, version in self.attached.items():
             if version in library:
-                self._own().pop(seq, None)
+                self._own_reasons().pop(seq, None)
             elif version in before and seq not in in_messages:
                 self.leave(seq, "its item left the library: unused for long, changed, or beyond its share")
 
