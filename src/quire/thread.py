@@ -373,7 +373,7 @@ class Thread:
         """Render from where the last request left it: what stands already is neither written nor checked again."""
         key = f"{target} {options!r}"
         if key not in self._renderings:
-            rendering = providers.rendering(target, providers.wanted(options, self.name))
+            rendering = providers.rendering(target, providers.options_of(options, self.name))
             self._renderings = {key: (rendering, providers.marker(target), GrowingCheck(self._fold.checked()))}
         rendering, marker, growing = self._renderings[key]
         before = self._fold.reply_id if self.diagnose else None

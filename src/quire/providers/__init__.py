@@ -73,13 +73,13 @@ _SAID_ELSEWHERE = {
 }
 
 
-def wanted(options: RequestOptions, key: str) -> Options:
+def options_of(options: RequestOptions, key: str) -> Options:
     """The options of a thread's request; a name that is none of them is an error."""
     for name in options.keys() - RequestOptions.__annotations__.keys():
-        meant = nearest(name, RequestOptions.__annotations__)
-        guess = f"Did you mean {meant!r}? " if meant else ""
-        own = f"{guess}A field of the provider's own goes under extra={{{name!r}: …}}."
-        raise CallError(f"request() has no option {name!r}", hint=_SAID_ELSEWHERE.get(name, own))
+        near = nearest(name, RequestOptions.__annotations__)
+        guess = f"Did you mean {near!r}? " if near else ""
+        hint = f"{guess}A field of the provider's own goes under extra={{{name!r}: …}}."
+        raise CallError(f"request() has no option {name!r}", hint=_SAID_ELSEWHERE.get(name, hint))
     fields: dict[str, Any] = {**options, **options.get("extra", {})}
     fields.pop("extra", None)
     return ask(key=key, **fields)

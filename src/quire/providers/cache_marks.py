@@ -39,22 +39,22 @@ class Pauses:
 
     def __init__(self, times: Sequence[int] = ()) -> None:
         # The moments that the pauses lie between, as long as they came in order.
-        self._known: list[int] = []
+        self._moments: list[int] = []
         self._lengths: list[int] = []
         self.go_on(times)
 
     def go_on(self, times: Sequence[int]) -> None:
         """All moments (ms) at which requests were made, those known already included."""
-        known, given = len(self._known), list(times)
-        new = given[known - 1 :] if known and given[:known] == self._known else given
-        if len(new) < len(given) and new == sorted(new):
+        count, moments = len(self._moments), list(times)
+        new = moments[count - 1 :] if count and moments[:count] == self._moments else moments
+        if len(new) < len(moments) and new == sorted(new):
             for pause in _gaps(new):
                 insort(self._lengths, pause)
-            self._known = given
+            self._moments = moments
             return
-        ordered = sorted(given)
+        ordered = sorted(moments)
         self._lengths = sorted(_gaps(ordered))
-        self._known = given if given == ordered else []
+        self._moments = moments if moments == ordered else []
 
     def between(self, least_ms: int, most_ms: int) -> int:
         """How many pauses are at least as long as the one, and shorter than the other."""
@@ -145,7 +145,7 @@ class MarkRow(msgspec.Struct, frozen=True):
         """The spot in front of the last `count` messages of the user; -1 where there are not as many."""
         place = len(self.spots)
         for _ in range(count):
-            place = next((each for each in range(place - 1, -1, -1) if self.spots[each].user), -1)
+            place = next((index for index in range(place - 1, -1, -1) if self.spots[index].user), -1)
             while place > 0 and self.spots[place - 1].path[:2] == self.spots[place].path[:2]:
                 place -= 1
         return place - 1
@@ -258,9 +258,9 @@ class MarkPlacer:
         """The place of a mark whose prefix the next rebase keeps; without an opening, the end of the epoch's first request."""
         if prompt is None:
             return -1
-        asked = self._runs(prompt, prompt.opening)
+        runs = self._runs(prompt, prompt.opening)
         # Where the model was last asked in the opening: what follows its end may be merged into one message with it.
-        return row.ends[asked - 1] if 0 < asked <= len(row.ends) else self._fold(row, prompt)
+        return row.ends[runs - 1] if 0 < runs <= len(row.ends) else self._fold(row, prompt)
 
     def _fold(self, row: MarkRow, prompt: Prompt) -> int:
         """The place of a mark at the end of the epoch's first request."""
@@ -279,7 +279,7 @@ class MarkPlacer:
 
 def _settled(row: MarkRow, place: int) -> int:
     """The place itself, or the nearest one before it that may carry a mark; -1 where there is none."""
-    return next((each for each in range(place, -1, -1) if row.spots[each].markable), -1)
+    return next((index for index in range(place, -1, -1) if row.spots[index].markable), -1)
 
 
 def _first_behind(spots: list[Spot], info: ModelInfo) -> int:
@@ -422,8 +422,8 @@ def _mark_anthropic(body: JsonObject, places: MarkPlaces, life: CacheLives, info
 def _mark_openai(body: JsonObject, places: MarkPlaces, life: CacheLives, info: ModelInfo) -> JsonObject:
     """Breakpoints on input blocks; where the end cannot carry one, OpenAI's own implicit one stays on."""
     spots = places.row.spots
-    asked = [spots[place] for place in places.all if spots[place].side != "speaking"]
-    carrying = [spot for spot in asked if spot.block.get("type") in _OPENAI_MARKABLE]
+    inputs = [spots[place] for place in places.all if spots[place].side != "speaking"]
+    carrying = [spot for spot in inputs if spot.block.get("type") in _OPENAI_MARKABLE]
     explicit = bool(carrying) and carrying[-1] is spots[-1]
     most = info.max_breakpoints if explicit else info.max_breakpoints - 1
     mark = {"prompt_cache_breakpoint": {"mode": "explicit"}}

@@ -101,7 +101,7 @@ def parts_of(entry: Entry, names: dict[str, str]) -> tuple[Part, ...]:
     match entry.kind:
         case "user":
             texts = [str(item.get("content", "")) for item in entry.attached] + [entry.text]
-            images = [image(each) for each in entry.body.get("images") or ()]
+            images = [image(picture) for picture in entry.body.get("images") or ()]
             return (Text("\n\n".join(text for text in texts if text), entry.wire), *images)
         case "think":
             return (Think(entry.text, entry.wire),)
@@ -165,14 +165,14 @@ def own_block(part: Text | Think | Call | Result, sheet: Draft) -> JsonObject | 
     native = sheet.native
     # A message that another program kept names whose words it holds.
     wire = obj(part.wire.get("from")) or part.wire
-    block = _kept(wire, native)
+    block = _block_in(wire, native)
     if block is None or not is_from(wire, native.formats, sheet) or _is_strange(block, native):
         return None
     # Marks of an earlier request are no part of it: each request is marked anew.
     return unmarked(block)
 
 
-def _kept(wire: JsonObject, native: Native) -> JsonObject | None:
+def _block_in(wire: JsonObject, native: Native) -> JsonObject | None:
     """The block an entry came as; where every message is one item, the message kept on import is the block."""
     block = wire.get("block") or (wire.get("message") if native.items else None)
     return block if isinstance(block, dict) else None
@@ -188,7 +188,7 @@ def strange_kinds(entries: Iterable[Entry]) -> list[str]:
     kinds: list[str] = []
     for entry in entries:
         native = _native(entry.wire.get("format"))
-        if (block := _kept(entry.wire, native)) and _is_strange(block, native):
+        if (block := _block_in(entry.wire, native)) and _is_strange(block, native):
             kinds.append(kind_of(block))
     return list(dict.fromkeys(kinds))
 
@@ -288,13 +288,13 @@ class UserContent(msgspec.Struct, frozen=True, kw_only=True):
         """The `wire` of an imported user entry: what it encloses, and the blocks unless its message has them."""
         kinds = [kind for block in content if (kind := self.kind(block))]
         named = {"encloses": list(dict.fromkeys(kinds))} if kinds else {}
-        kept = {"content": content} if not first and (kinds or len(content) > 1) else {}
-        return {**named, **kept} or None
+        blocks = {"content": content} if not first and (kinds or len(content) > 1) else {}
+        return {**named, **blocks} or None
 
     def blocks(self, sheet: Draft, message: Message, blank: str = NO_TEXT) -> list[JsonObject]:
         """All blocks of a user's message; `blank` stands for one that says nothing."""
         written = [*map(self.say, texts(message)), *self.images(sheet, message)]
-        return self.shown(sheet, message, written) or [self.say(blank)]
+        return self.user_blocks(sheet, message, written) or [self.say(blank)]
 
     def images(self, sheet: Draft, message: Message) -> list[JsonObject]:
         """The images of a message; one that cannot be shown is named in the text."""
@@ -304,13 +304,13 @@ class UserContent(msgspec.Struct, frozen=True, kw_only=True):
                 continue
             written = self.show(part)
             if written is None:
-                what = part.url or part.media_type or "without data"
-                sheet.leave_out(message, f"image {what[:80]} cannot be taken by {sheet.info.provider}")
+                name = part.url or part.media_type or "without data"
+                sheet.leave_out(message, f"image {name[:80]} cannot be taken by {sheet.info.provider}")
                 written = self.say(f"[image: {part.url}]" if part.url else "[image]")
             out.append(written)
         return out
 
-    def shown(self, sheet: Draft, message: Message, blocks: list[JsonObject]) -> list[JsonObject]:
+    def user_blocks(self, sheet: Draft, message: Message, blocks: list[JsonObject]) -> list[JsonObject]:
         """A user's blocks: as they came while the message says the same, else with what it encloses behind."""
         if (came := self.as_it_came(sheet, message)) is not None:
             return came
@@ -342,8 +342,8 @@ class UserContent(msgspec.Struct, frozen=True, kw_only=True):
             return None  # a log may hold as a block what no provider ever sent
         grammar = grammar_of(sheet.native.formats[0])
         same = bool(part.wire.get("model")) and is_from(part.wire, sheet.native.formats, sheet)
-        taken = same or all(fits(block, "@asked", grammar) for block in came)
-        return [_bare(block) for block in came] if taken else None
+        accepted = same or all(fits(block, "@asked", grammar) for block in came)
+        return [_bare(block) for block in came] if accepted else None
 
     def left_out(self, sheet: Draft, message: Message) -> None:
         """Say that what a message encloses does not go along."""
@@ -419,10 +419,10 @@ def _sent(part: Part, message: Message, sheet: Draft | None) -> list[JsonObject]
         return [{name: part.wire["message"].get(name) for name in part.wire["besides"]}] if back else []
     if "encloses" in part.wire and not isinstance(part, Call):
         return _enclosed(part, message, sheet)
-    block = own_block(part, sheet) if sheet is not None else _kept(part.wire, _native(part.wire.get("format")))
+    block = own_block(part, sheet) if sheet is not None else _block_in(part.wire, _native(part.wire.get("format")))
     if block is None:
         return []
-    return [each for each in _inside(block) if not is_text(each)] if isinstance(part, Result) else [block]
+    return [inner for inner in _inside(block) if not is_text(inner)] if isinstance(part, Result) else [block]
 
 
 def _enclosed(part: Text | Think | Result, message: Message, sheet: Draft | None) -> list[JsonObject]:
@@ -437,7 +437,7 @@ def _enclosed(part: Text | Think | Result, message: Message, sheet: Draft | None
         return []
     pictures = [block for block in content if is_image(block)]
     listed = pictures[: sum(isinstance(part, Image) for part in message.parts)]
-    return [block for block in content if not is_text(block) and not any(block is each for each in listed)]
+    return [block for block in content if not is_text(block) and not any(block is picture for picture in listed)]
 
 
 def _inside(block: JsonObject) -> list[JsonObject]:
@@ -448,7 +448,7 @@ def _inside(block: JsonObject) -> list[JsonObject]:
     listed: list[Json] = next(
         (inner[name] for name in ("content", "parts", "output") if isinstance(inner.get(name), list)), []
     )
-    return [each for each in listed if isinstance(each, dict)]
+    return [item for item in listed if isinstance(item, dict)]
 
 
 # Outputs whose place takes a screenshot, what a shell printed, or the tools that were found, and no words.
@@ -471,11 +471,11 @@ def pairs(blocks: Sequence[JsonObject | None]) -> list[tuple[int, ...]]:
     for place, block in enumerate(blocks):
         if block is None:
             continue
-        asked, answered = _asks(block), _answers(block)
-        if asked:
-            open_calls[asked] = place
-        elif answered:
-            out += [(open_calls.pop(answered), place)] if answered in open_calls else []
+        call_id, result_id = _asks(block), _answers(block)
+        if call_id:
+            open_calls[call_id] = place
+        elif result_id:
+            out += [(open_calls.pop(result_id), place)] if result_id in open_calls else []
         elif kind_of(block).endswith("_call") or kind_of(block) == "mcp_list_tools":
             out.append((place,))
     return out

@@ -52,8 +52,8 @@ def _layer(row: Sequence[Block], block: Block, offset: int) -> str:
     if block.section == "system":
         library = block.text.find(LIBRARY_HEADING)
         return "L2_PREVIOUS" if 0 <= library <= offset else "L1_SYSTEM"
-    asked = [place for place in row if place.role == "user" and place.kind != "tool_result"]
-    return "L5_USER" if asked and block in row[row.index(asked[-1]) :] else "L4_STRIP"
+    user_blocks = [other for other in row if other.role == "user" and other.kind != "tool_result"]
+    return "L5_USER" if user_blocks and block in row[row.index(user_blocks[-1]) :] else "L4_STRIP"
 
 
 Cause = Literal["ttl", "minimum", "marker", "moved", "in-flight", "key", "model", "routing", "first"]
@@ -228,8 +228,8 @@ def diagnosis_of(reply: Json) -> JsonObject:
     if not isinstance(reply, dict):
         return {}
     anthropic = (reply.get("diagnostics") or {}).get("cache_miss_reason")
-    found = anthropic or reply.get("prompt_cache_diagnostics")
-    return dict(found) if isinstance(found, dict) else {}
+    diagnosis = anthropic or reply.get("prompt_cache_diagnostics")
+    return dict(diagnosis) if isinstance(diagnosis, dict) else {}
 
 
 class Watch:
@@ -248,7 +248,7 @@ class Watch:
         """A request goes out."""
         predicted = self.simulator.step(at_ms, body)
         blocks = self.simulator.newest
-        before = next((each for each in reversed(self._recent) if continues(each.blocks, blocks)), None)
+        before = next((request for request in reversed(self._recent) if continues(request.blocks, blocks)), None)
         earlier = (before.blocks, before.at_ms, before.predicted.total) if before is not None else ()
         self._recent.append(SentRequest(at_ms, body, blocks, predicted, *earlier))
         return predicted

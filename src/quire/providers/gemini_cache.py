@@ -62,7 +62,7 @@ class CacheStep(msgspec.Struct, frozen=True):
 
 
 def plan(
-    kept: LiveCache | None,
+    cache: LiveCache | None,
     prefix: bytes,
     tokens: int,
     info: ModelInfo,
@@ -79,21 +79,21 @@ def plan(
     share of a prefix that the implicit cache reads anyway.
     """
     per_hour = _per_hour(times, at_ms)
-    if kept is not None and at_ms >= kept.expires_ms:
-        kept = None
+    if cache is not None and at_ms >= cache.expires_ms:
+        cache = None
     saves = _saves(info, per_hour, implicit_hits)
     if saves is None:
-        return _without(kept, "prices are not known")
+        return _without(cache, "prices are not known")
     if tokens < info.min_cache_tokens:
-        return _without(kept, f"{tokens:,} tokens are under the minimum of {info.min_cache_tokens:,}")
+        return _without(cache, f"{tokens:,} tokens are under the minimum of {info.min_cache_tokens:,}")
     if saves <= 0:
-        return _without(kept, f"{per_hour:.1f} requests an hour do not repay storage", saves * tokens)
+        return _without(cache, f"{per_hour:.1f} requests an hour do not repay storage", saves * tokens)
     ttl_s = max(_LEAST_TTL_S, min(3600, int(2 * 3600 / per_hour)))
     if missed_tokens * (1 - info.r) >= tokens:
-        return _made(kept, saves * tokens, ttl_s)
-    if kept is None or not kept.begins(prefix):
-        return _without(kept, "too little was missed so far to repay making one", saves * tokens)
-    return _used(kept, at_ms, per_hour, saves, ttl_s)
+        return _make(cache, saves * tokens, ttl_s)
+    if cache is None or not cache.begins(prefix):
+        return _without(cache, "too little was missed so far to repay making one", saves * tokens)
+    return _use(cache, at_ms, per_hour, saves, ttl_s)
 
 
 def _saves(info: ModelInfo, per_hour: float, implicit_hits: float) -> float | None:
@@ -105,24 +105,24 @@ def _saves(info: ModelInfo, per_hour: float, implicit_hits: float) -> float | No
     return (per_hour * (1 - implicit_hits) * (tier.input - tier.read) - stored) / 1_000_000
 
 
-def _made(kept: LiveCache | None, worth: float, ttl_s: int) -> CacheStep:
-    if kept is None:
+def _make(cache: LiveCache | None, worth: float, ttl_s: int) -> CacheStep:
+    if cache is None:
         return CacheStep("create", "what was missed so far would have repaid it", ttl_s, saves_usd_per_hour=worth)
-    return CacheStep("replace", "what the old one missed would have repaid a new one", ttl_s, kept.name, worth)
+    return CacheStep("replace", "what the old one missed would have repaid a new one", ttl_s, cache.name, worth)
 
 
-def _used(kept: LiveCache, at_ms: int, per_hour: float, saves: float, ttl_s: int) -> CacheStep:
+def _use(cache: LiveCache, at_ms: int, per_hour: float, saves: float, ttl_s: int) -> CacheStep:
     """Use it; renew it when it would end before the request after this one."""
-    worth = saves * kept.tokens
-    if kept.expires_ms - at_ms < _MARGIN * _HOUR_MS / per_hour:
+    worth = saves * cache.tokens
+    if cache.expires_ms - at_ms < _MARGIN * _HOUR_MS / per_hour:
         return CacheStep("extend", "it would end before the next request", ttl_s, saves_usd_per_hour=worth)
     return CacheStep("reuse", "it holds this prefix", saves_usd_per_hour=worth)
 
 
-def _without(kept: LiveCache | None, reason: str, worth: float = 0.0) -> CacheStep:
-    if kept is None:
+def _without(cache: LiveCache | None, reason: str, worth: float = 0.0) -> CacheStep:
+    if cache is None:
         return CacheStep("none", reason, saves_usd_per_hour=worth)
-    return CacheStep("drop", reason, drop=kept.name, saves_usd_per_hour=worth)
+    return CacheStep("drop", reason, drop=cache.name, saves_usd_per_hour=worth)
 
 
 def _per_hour(times: Sequence[int], at_ms: int) -> float:
@@ -212,9 +212,9 @@ class CacheKeeper:
         """The request without what the cache holds of it; the request itself where there is none for it."""
         if self.kept is None or not self.kept.begins(self._prefix(body)):
             return body
-        held = _contents_within(body, self.kept.length)
+        cached_count = _contents_within(body, self.kept.length)
         rest = {key: value for key, value in body.items() if key not in _HEAD}
-        return {**rest, "contents": body["contents"][held:], "cachedContent": self.kept.name}
+        return {**rest, "contents": body["contents"][cached_count:], "cachedContent": self.kept.name}
 
     def served(self, sent: JsonObject) -> Served | None:
         """What a cache did for the request that was sent just now; None where there never was one."""
@@ -247,10 +247,10 @@ class CacheKeeper:
 def lasting(body: JsonObject) -> JsonObject:
     """What of a request comes again in the next: all of it before the user's latest words."""
     contents = body.get("contents") or []
-    asked = [place for place, content in enumerate(contents) if _asks(content)]
-    held = {name: body[name] for name in _HEAD if body.get(name)}
-    before = contents[: asked[-1]] if asked else []
-    return {**held, "contents": before} if before else held
+    user_places = [place for place, content in enumerate(contents) if _asks(content)]
+    head = {name: body[name] for name in _HEAD if body.get(name)}
+    before = contents[: user_places[-1]] if user_places else []
+    return {**head, "contents": before} if before else head
 
 
 def _asks(content: JsonObject) -> bool:
@@ -262,10 +262,10 @@ def _asks(content: JsonObject) -> bool:
 def _contents_within(body: JsonObject, length: int) -> int:
     """How many contents stand in the first bytes of a request's prefix."""
     parts = prefix_parts(body, "gemini")
-    head, done, count = len(parts) - len(body["contents"]), 0, 0
+    head, end, count = len(parts) - len(body["contents"]), 0, 0
     for place, part in enumerate(parts):
-        done += len(part)
-        if done > length:
+        end += len(part)
+        if end > length:
             break
         count += place >= head
     return count

@@ -30,7 +30,7 @@ def plain(value: Any) -> Json:
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(each) for each in value]
+        return [plain(element) for element in value]
     if isinstance(value, bytes | bytearray):
         return base64.b64encode(value).decode()
     if isinstance(value, Enum):
@@ -38,41 +38,41 @@ def plain(value: Any) -> Json:
     return value
 
 
-def object_in(value: Any, what: str) -> JsonObject:
+def object_in(value: Any, subject: str) -> JsonObject:
     """A JSON object that came from outside, or an error that says what came instead."""
     try:
         value = plain(value)
     except RecursionError as error:
         raise FormatError(
-            f"{what} is nested too deeply to be read", hint="No provider sends such a thing; check the base URL."
+            f"{subject} is nested too deeply to be read", hint="No provider sends such a thing; check the base URL."
         ) from error
     if not isinstance(value, dict):
-        raise FormatError(f"{what} is {type(value).__name__}, not an object", hint="Hand over the decoded JSON.")
+        raise FormatError(f"{subject} is {type(value).__name__}, not an object", hint="Hand over the decoded JSON.")
     return value
 
 
 def sub(holder: JsonObject, field: str) -> JsonObject:
     """An object inside another; absent and null are an empty one."""
-    found: JsonObject = _inside(holder, field, dict, "an object")
-    return found
+    inner: JsonObject = _inside(holder, field, dict, "an object")
+    return inner
 
 
 def listed(holder: JsonObject, field: str) -> list[Json]:
     """A list inside an object; absent and null are an empty one."""
-    found: list[Json] = _inside(holder, field, list, "a list")
-    return found
+    items: list[Json] = _inside(holder, field, list, "a list")
+    return items
 
 
 def text_in(holder: JsonObject, field: str) -> str:
     """A text inside an object, mostly an event of a stream; absent and null are an empty one."""
-    found: str = _inside(holder, field, str, "text", "stream.partial() holds what came before.")
-    return found
+    text: str = _inside(holder, field, str, "text", "stream.partial() holds what came before.")
+    return text
 
 
-def _inside(holder: JsonObject, field: str, kind: type, what: str, hint: str = "Hand over the decoded JSON.") -> Any:
+def _inside(holder: JsonObject, field: str, kind: type, form: str, hint: str = "Hand over the decoded JSON.") -> Any:
     value = holder.get(field)
     if value is not None and not isinstance(value, kind):
-        raise FormatError(f"{field} is {type(value).__name__}, not {what}", hint=hint)
+        raise FormatError(f"{field} is {type(value).__name__}, not {form}", hint=hint)
     return kind() if value is None else value
 
 
@@ -150,8 +150,8 @@ class StreamGuard:
 
     def live(self) -> list[BlockDelta]:
         """What was shown since this was asked last."""
-        taken, self._live = self._live, []
-        return taken
+        deltas, self._live = self._live, []
+        return deltas
 
     def add(self, text: str) -> str:
         self.bytes += len(text)
@@ -178,7 +178,7 @@ class ReplyReader:
         self.provider, self.names = provider, tuple(names)
         self.tally = StreamGuard()
         # A model may be asked by one name and answer by another.
-        self.id, self.asked, self.model, self.stop = "", model, model, ""
+        self.id, self.alias, self.model, self.stop = "", model, model, ""
         self.reported: JsonObject = {}
         self.entries: list[Entry] = []
 
@@ -187,8 +187,8 @@ class ReplyReader:
         return self.tally.live()
 
     def _add(self, entries: Iterable[Entry]) -> list[Entry]:
-        said, names = identified(entries, len(self.entries)), read_back(self.names, self.spelling)
-        added = from_reply(said, self.format, self.model, names, begun=bool(self.entries), asked=self.asked)
+        entries, names = identified(entries, len(self.entries)), read_back(self.names, self.spelling)
+        added = from_reply(entries, self.format, self.model, names, begun=bool(self.entries), alias=self.alias)
         self.entries += added
         return added
 
@@ -204,8 +204,8 @@ class ReplyReader:
 
     def _whole_reply(self, reply: JsonObject, entries: Iterable[Entry], stop: Json, id: Json) -> Reply:
         """A reply that came whole; one that says nothing is an empty respond."""
-        said = self._add(entries) or self._add([respond("")])
-        return Reply(tuple(said), usage(self.provider, reply), str(stop or ""), str(id or ""), self.model)
+        added = self._add(entries) or self._add([respond("")])
+        return Reply(tuple(added), usage(self.provider, reply), str(stop or ""), str(id or ""), self.model)
 
     @property
     def usage(self) -> Usage:
@@ -249,11 +249,11 @@ _PASSING_CODES = ("408", "409", "425", "429", "500", "502", "503", "504", "529")
 
 def refused(error: Json) -> ProviderError:
     """The error that a reply or a stream is itself."""
-    given = error if isinstance(error, dict) else {"message": error}
-    named = [str(given[field]) for field in ("status", "code", "type") if given.get(field)]
+    fields = error if isinstance(error, dict) else {"message": error}
+    named = [str(fields[field]) for field in ("status", "code", "type") if fields.get(field)]
     kind = next((name for name in named if name != "error"), "error")
     return ProviderError(
-        f"{kind}: {given.get('message') or 'no message'}",
+        f"{kind}: {fields.get('message') or 'no message'}",
         retryable=any(name in _PASSING_CODES or word in name.lower() for name in named for word in _PASSING),
         hint="stream.partial() holds what was received before.",
     )
@@ -323,7 +323,7 @@ def tagged(entries: Iterable[Entry], format: str, message: JsonObject, model: st
         for place, entry in enumerate(entries)
     ]
     at = _recorded_at(message)
-    return out if at is None else [msgspec.structs.replace(each, body={**each.body, "at": at}) for each in out]
+    return out if at is None else [msgspec.structs.replace(entry, body={**entry.body, "at": at}) for entry in out]
 
 
 def from_reply(
@@ -333,13 +333,13 @@ def from_reply(
     names: Mapping[str, str] = {},  # nobody changes it
     *,
     begun: bool = False,
-    asked: str = "",
+    alias: str = "",
 ) -> list[Entry]:
     """Entries of one reply (`begun`: not its first); `names` turns respelled tool names back.
 
-    `model` is the name that answered, `asked` the one that was asked: an alias, a deployment.
+    `model` is the name that answered, `alias` the one that was asked for: a short name, a deployment.
     """
-    out, origin = list[Entry](), {**_origin(format, model), **({"asked": asked} if asked not in ("", model) else {})}
+    out, origin = list[Entry](), {**_origin(format, model), **({"asked": alias} if alias not in ("", model) else {})}
     for entry in entries:
         if entry.kind == "call" and entry.name in names:
             entry = msgspec.structs.replace(entry, body={**entry.body, "name": names[entry.name]})
@@ -377,9 +377,9 @@ _DEEPEST = MAX_DEPTH - 6
 def _depth(value: Json) -> int:
     """How deeply a value is nested, counted level by level, without recursion: {"a": [1]} -> 2."""
     depth, level = 0, [value]
-    while level := [each for each in level if isinstance(each, dict | list)]:
+    while level := [node for node in level if isinstance(node, dict | list)]:
         depth += 1
-        level = [inner for each in level for inner in (each.values() if isinstance(each, dict) else each)]
+        level = [inner for node in level for inner in (node.values() if isinstance(node, dict) else node)]
     return depth
 
 
@@ -393,7 +393,7 @@ def _text(value: Json) -> str:
 def _sound(value: Json, problems: list[str]) -> Json:
     """A value in which every text can be written as UTF-8."""
     if isinstance(value, list):
-        return [_sound(each, problems) for each in value]
+        return [_sound(element, problems) for element in value]
     if isinstance(value, dict):
         return {_sound(key, problems): _sound(item, problems) for key, item in value.items()}
     if not isinstance(value, str) or (whole := whole_characters(value)) == value:

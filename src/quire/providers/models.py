@@ -75,20 +75,20 @@ def _names() -> dict[str, tuple[str, str]]:
 
 def resolve(name: str) -> tuple[str, str]:
     """A provider or wire format by name: "openai-chat" -> ("openai", "openai-chat")."""
-    found = _names().get(name.strip().lower())
-    if found is None:
+    provider_and_wire = _names().get(name.strip().lower())
+    if provider_and_wire is None:
         near = nearest(name.strip().lower(), _names())
-        known = ", ".join(providers())
-        hint = f"Known: {known}; any other server that speaks OpenAI's Chat format is compatible:MODEL."
+        names = ", ".join(providers())
+        hint = f"Known: {names}; any other server that speaks OpenAI's Chat format is compatible:MODEL."
         raise CallError(f"unknown provider {name!r}", hint=f"Did you mean {near}?" if near else hint)
-    return found
+    return provider_and_wire
 
 
 def is_embedded(target: str) -> bool:
     """Whether a target means the model that Quire starts itself."""
     provider, model = split_target(target)
-    own: dict[str, str] = provider_facts(resolve(provider)[0]).get("embedded", {})
-    return provider == own.get("name") or model == own.get("model")
+    embedded: dict[str, str] = provider_facts(resolve(provider)[0]).get("embedded", {})
+    return provider == embedded.get("name") or model == embedded.get("model")
 
 
 def split_target(target: str) -> tuple[str, str]:
@@ -119,9 +119,9 @@ _REGION = re.compile(r"^(us|eu|apac|jp|au|ca|us-gov|global)\.")
 
 def find_row(provider: str, model: str) -> ModelRow:
     """A model's row in its provider's table, else in its maker's, else its family's, else empty."""
-    own = _listed(provider, model)
-    if own is not None:
-        return own
+    row = _listed(provider, model)
+    if row is not None:
+        return row
     maker, rest = _maker(provider, model)
     if maker:
         return _served(provider, _listed(maker, rest) or ModelRow(maker, rest, _family(maker, rest), False))
@@ -147,10 +147,10 @@ def exists(provider: str, model: str) -> bool:
 
 def _spellings(model: str) -> list[str]:
     """The ids a model may be listed under, nearest first; region and snapshot fall away."""
-    found = [model, _REGION.sub("", model.removeprefix("models/"))]
-    while (shorter := _SNAPSHOT.sub("", found[-1])) != found[-1]:
-        found.append(shorter)
-    return found
+    ids = [model, _REGION.sub("", model.removeprefix("models/"))]
+    while (shorter := _SNAPSHOT.sub("", ids[-1])) != ids[-1]:
+        ids.append(shorter)
+    return ids
 
 
 def _family(provider: str, model: str) -> JsonObject:
@@ -175,8 +175,8 @@ def _served(provider: str, row: ModelRow) -> ModelRow:
     """What of a maker's row holds where another provider serves the model."""
     carries = provider_facts(provider)["upstream"]["carries"]
     maker = provider_facts(row.owner)
-    own = ("features", "aliases", "cache")
-    facts: JsonObject = {name: fact for name, fact in row.facts.items() if name not in own}
+    excluded = ("features", "aliases", "cache")
+    facts: JsonObject = {name: fact for name, fact in row.facts.items() if name not in excluded}
     facts["features"] = {k: v for k, v in row.facts.get("features", {}).items() if k in carries}
     if "cache" in carries:
         facts["cache"] = row.facts.get("cache", maker["cache"])
@@ -189,9 +189,9 @@ _DATED = re.compile(r"(-v\d+(:\d+)?|[-@]20\d{6}|-20\d\d-\d\d-\d\d|[-:]latest)$")
 _HOSTED = re.compile(r"^([a-z-]+\.)?(anthropic|amazon|openai|google|models)[./]")
 
 
-def same_model(one: str, other: str) -> bool:
+def same_model(name: str, other: str) -> bool:
     """Whether two names mean one model: claude-opus-5-5 and us.anthropic.claude-opus-5-5-20261001-v1:0 do."""
-    return not one or not other or model_name(one) == model_name(other)
+    return not name or not other or model_name(name) == model_name(other)
 
 
 def model_name(model: str) -> str:
@@ -412,8 +412,8 @@ def _prices(provider: str, model: str, row: ModelRow) -> Prices:
     table = data("prices")
     of_owner = table["prices"].get(row.owner, {})
     # Models that are gone have prices, for what they cost in their time, and no other facts.
-    found: JsonObject = next((of_owner[id] for id in _spellings(row.id) if id in of_owner), {})
-    prices = read_as({**found, "as_of": table["as_of"]}, Prices)
+    price_row: JsonObject = next((of_owner[id] for id in _spellings(row.id) if id in of_owner), {})
+    prices = read_as({**price_row, "as_of": table["as_of"]}, Prices)
     served = provider_facts(provider).get("upstream", {}).get("regional", 1.0)
     factor = prices.regional if row.owner == provider else served
     # On Bedrock a regional endpoint costs more than the global one.

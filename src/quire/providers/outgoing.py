@@ -126,13 +126,13 @@ def giving_back(write: Write) -> Write:
     """A writer that lets imported messages go back as they came, whatever fields they hold, where it may."""
 
     def put(sheet: Draft, message: Message) -> None:
-        before, left, last, half = len(sheet.messages), len(sheet.left_out), sheet.last, sheet.half
+        before, omissions, last, half = len(sheet.messages), len(sheet.left_out), sheet.last, sheet.half
         tools, effort = len(sheet.late_tools), sheet.effort
         sheet.half = None
         write(sheet, message)
         if sheet.faithful:
             return
-        bridges = [each for each in sheet.messages[before:] if each is sheet.bridged]
+        bridges = [item for item in sheet.messages[before:] if item is sheet.bridged]
         anew = sheet.messages[before + len(bridges) :]
         if half and message.role == "user" and sheet.sealed < before and _says(message.parts, half[1]):
             # Results and words came as one message.
@@ -149,7 +149,7 @@ def giving_back(write: Write) -> Write:
         if _follows(sheet, message, before) and not parted:
             bridges = []
         sheet.messages[max(0, before - 1) :] = [*([last] if before else []), *bridges, *came]
-        del sheet.left_out[left:], sheet.late_tools[tools:]
+        del sheet.left_out[omissions:], sheet.late_tools[tools:]
         sheet.effort = effort
         sheet.given_back, sheet.given_seq = len(sheet.messages), max(message.seqs, default=0)
 
@@ -170,7 +170,7 @@ def _holds(came: Json, anew: Json) -> bool:
     if isinstance(came, list) and isinstance(anew, list):
         # Results may have come in another order than their calls.
         return len(came) == len(anew) and all(
-            _holds(came[place], each) or any(_holds(other, each) for other in came) for place, each in enumerate(anew)
+            _holds(came[place], item) or any(_holds(other, item) for other in came) for place, item in enumerate(anew)
         )
     return bool(came == anew)
 
@@ -186,7 +186,7 @@ def _as_they_came(sheet: Draft, message: Message) -> list[JsonObject] | None:
         if void or not was_sent(wire, sheet) or (message.role == "note" and not came_to(wire, sheet)):
             return None
         came = as_sent(wire["message"], sheet)
-        imported = [part for each in project(format_of(wire["format"]).imports([came])) for part in each.parts]
+        imported = [part for turn in project(format_of(wire["format"]).imports([came])) for part in turn.parts]
         if not _says(parts, imported[: len(parts)]) or _is_refused(came, sheet):
             return None
         if len(imported) > len(parts):
@@ -216,8 +216,8 @@ def as_sent(message: JsonObject, sheet: Draft) -> JsonObject:
     bare = {key: value for key, value in bare.items() if value is not None or key == "content"}
     content = bare.get("content")
     if isinstance(content, list):
-        blocks = [unmarked(each) if isinstance(each, dict) else each for each in content]
-        bare["content"] = [each for each in blocks if not (isinstance(each, dict) and "cachePoint" in each)]
+        blocks = [unmarked(block) if isinstance(block, dict) else block for block in content]
+        bare["content"] = [block for block in blocks if not (isinstance(block, dict) and "cachePoint" in block)]
     elif isinstance(content, str) and content and in_parts(sheet.info):
         # A mark must find a block.
         text = [{"type": "input_text" if sheet.native.items else "text", "text": content}]
@@ -237,22 +237,22 @@ def told_in_front(
     ]
 
 
-def _says(parts: Sequence[Part], told: Sequence[Part]) -> bool:
-    return len(parts) == len(told) and all(map(_says_the_same, parts, told))
+def _says(parts: Sequence[Part], imported: Sequence[Part]) -> bool:
+    return len(parts) == len(imported) and all(map(_says_the_same, parts, imported))
 
 
-def _says_the_same(part: Part, told: Part) -> bool:
+def _says_the_same(part: Part, imported: Part) -> bool:
     if isinstance(part, Text | Think | Result):
-        same = isinstance(told, type(part)) and normal(part.text) == normal(told.text)
-        if not isinstance(part, Result) or not isinstance(told, Result):
+        same = isinstance(imported, type(part)) and normal(part.text) == normal(imported.text)
+        if not isinstance(part, Result) or not isinstance(imported, Result):
             return same
         # Where no id is said, the name of the function stands for it, or its place.
-        return same and part.error == told.error and told.call_id in (part.call_id, part.name, "")
-    if isinstance(part, Call) and isinstance(told, Call):
-        return (part.call_id, part.name, part.args) == (told.call_id, told.name, told.args)
-    if isinstance(part, ToolSet) and isinstance(told, ToolSet):
-        return [_defined(tool) for tool in part.tools] == [_defined(tool) for tool in told.tools]
-    return part == told
+        return same and part.error == imported.error and imported.call_id in (part.call_id, part.name, "")
+    if isinstance(part, Call) and isinstance(imported, Call):
+        return (part.call_id, part.name, part.args) == (imported.call_id, imported.name, imported.args)
+    if isinstance(part, ToolSet) and isinstance(imported, ToolSet):
+        return [_defined(tool) for tool in part.tools] == [_defined(tool) for tool in imported.tools]
+    return part == imported
 
 
 def _defined(tool: JsonObject) -> list[Json]:
@@ -272,5 +272,5 @@ def _is_parted(sheet: Draft, last: JsonObject, message: JsonObject, place: int) 
     turn, sequels = turn_at(wire, message, place), [make() for make in rules.along]
     for sequel in sequels if place else ():
         list(sequel.take(check, turn_at(wire, last, place - 1)))
-    wrong = [*rules.each(check, turn), *(each for sequel in sequels for each in sequel.take(check, turn))]
+    wrong = [*rules.each(check, turn), *(finding for sequel in sequels for finding in sequel.take(check, turn))]
     return bool(errors(wrong))

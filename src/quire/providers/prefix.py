@@ -18,58 +18,58 @@ from quire.values import Json, JsonObject, Lines
 
 # Rows that grow: each knows how much of the row before it stands, and values along it are made for the rest only.
 
-Thing = TypeVar("Thing")
+Item = TypeVar("Item")
 Value = TypeVar("Value")
 
 
-class GrowingRow(list[Thing]):
-    """A row that says how many of its first things are the very same objects as in the row before it."""
+class GrowingRow(list[Item]):
+    """A row that says how many of its first items are the very same objects as in the row before it."""
 
     __slots__ = ("__weakref__", "_before", "_same")
 
-    def __init__(self, things: Iterable[Thing] = (), before: GrowingRow[Thing] | None = None, same: int = 0) -> None:
-        super().__init__(things)
+    def __init__(self, items: Iterable[Item] = (), before: GrowingRow[Item] | None = None, same: int = 0) -> None:
+        super().__init__(items)
         # A weak one, or every row would keep all rows before it.
         self._before = weakref.ref(before) if before is not None else None
         self._same = same
 
     def same_as(self, old: Sequence[object]) -> int | None:
-        """How many leading things are those of `old`, where that is the row before; None where it is another."""
+        """How many leading items are those of `old`, where that is the row before; None where it is another."""
         return self._same if self._before is not None and self._before() is old else None
 
 
 def leading(old: Sequence[object], new: Sequence[object]) -> int:
-    """How many leading things are the very same objects: [a, b, c], [a, b, d] -> 2."""
+    """How many leading items are the very same objects: [a, b, c], [a, b, d] -> 2."""
     if isinstance(new, GrowingRow) and (same := new.same_as(old)) is not None:
         return same
     parted = bytes(map(is_, old, new)).find(0)
     return parted if parted >= 0 else min(len(old), len(new))
 
 
-def same_start(one: Sequence[object], other: Sequence[object]) -> int:
-    """How many leading characters, bytes or things are equal, by halving: slices compare fast."""
-    low, high = 0, min(len(one), len(other))
+def same_start(first: Sequence[object], other: Sequence[object]) -> int:
+    """How many leading characters, bytes or items are equal, by halving: slices compare fast."""
+    low, high = 0, min(len(first), len(other))
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if one[low:middle] == other[low:middle] else (low, middle - 1)
+        low, high = (middle, high) if first[low:middle] == other[low:middle] else (low, middle - 1)
     return low
 
 
-class GrowingValues(Generic[Thing, Value]):
+class GrowingValues(Generic[Item, Value]):
     """One value for each thing of a row, made of the value before it and the thing itself.
 
     Things must be frozen: one that is the same object as before is taken to be what it was.
     """
 
     def __init__(self) -> None:
-        self._row: Sequence[Thing] = ()
+        self._row: Sequence[Item] = ()
         self._values: list[Value] = []
         self._ground: object = None
         # How many of the newest row's first values were not made again.
         self.same = 0
 
     def along(
-        self, row: Sequence[Thing], start: Value, step: Callable[[Value, Thing], Value], ground: object = None
+        self, row: Sequence[Item], start: Value, step: Callable[[Value, Item], Value], ground: object = None
     ) -> list[Value]:
         """The values of a row; `ground` is what start and step rest on besides, all is made anew when it changes."""
         self.same = same = leading(self._row, row) if ground == self._ground else 0
@@ -213,27 +213,27 @@ class _Values:
 
     def follow(self, values: Sequence[Json], make: Callable[[int], Unit]) -> list[Unit]:
         """The units of the next row; those at places where a value is new or has changed are made."""
-        known = min(len(self._units), len(values))
-        changed = list(self._changed(values, known))
-        self.same = changed[0] if changed else known
-        del self._units[known:]
-        for place in (*changed, *range(known, len(values))):
+        common = min(len(self._units), len(values))
+        changed = list(self._changed(values, common))
+        self.same = changed[0] if changed else common
+        del self._units[common:]
+        for place in (*changed, *range(common, len(values))):
             unit = self._moved.get(id(values[place]))
             self._units[place : place + 1] = [make(place) if unit is None else unit.at(place)]
         self._values = list(values)
         return self._units
 
-    def _changed(self, values: Sequence[Json], known: int) -> Iterable[int]:
+    def _changed(self, values: Sequence[Json], common: int) -> Iterable[int]:
         # Over all of them at the speed of C: nearly every value is unchanged.
         if not self._frozen:
             before, self._copies = self._copies, list(map(written, values))
-            return compress(range(known), map(ne, before, self._copies))
-        others = list(compress(range(known), map(is_not, self._values, values)))
+            return compress(range(common), map(ne, before, self._copies))
+        others = list(compress(range(common), map(is_not, self._values, values)))
         if not self._moving:
             return [place for place in others if written(self._values[place]) != written(values[place])]
         # A message that is another object has changed, or has moved.
-        gone = (*others, *range(known, len(self._units))) if others else ()
-        self._moved = {id(self._values[place]): self._units[place] for place in gone}
+        old_places = (*others, *range(common, len(self._units))) if others else ()
+        self._moved = {id(self._values[place]): self._units[place] for place in old_places}
         return others
 
 
@@ -268,7 +268,7 @@ def parts_of(content: Json, *path: str | int) -> list[UnitPart]:
     """The blocks of a list; a text is one block, which cannot be marked without changing what is compared."""
     if isinstance(content, str):
         return [UnitPart((*path, 0), {"type": "text", "text": content})] if content else []
-    return [UnitPart((*path, at), as_block(each), may_carry(each)) for at, each in enumerate(as_list(content))]
+    return [UnitPart((*path, at), as_block(block), may_carry(block)) for at, block in enumerate(as_list(content))]
 
 
 def as_list(value: Json) -> Sequence[Json]:
@@ -376,8 +376,8 @@ def lined(body: JsonObject, provider: str) -> Lines:
 
 def hashed(lines: Iterable[bytes]) -> Lines:
     """Lines with their hashes."""
-    each = tuple(lines)
-    return Lines(each, tuple(map(sha256_hex, each)), sha256_hex(b"".join(each)))
+    all_lines = tuple(lines)
+    return Lines(all_lines, tuple(map(sha256_hex, all_lines)), sha256_hex(b"".join(all_lines)))
 
 
 class PrefixLines:

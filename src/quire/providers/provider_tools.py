@@ -51,21 +51,21 @@ def tool_json(name: Json, description: Json, parameters: JsonObject) -> JsonObje
 
 def offered(defined: Iterable[Offered], model: str = "", **wire: object) -> Entry:
     """A `tools` entry of tools and, beside those of a provider's own, their definitions in its words."""
-    given = list(defined)
-    taken = {each.tool["name"] for each in given if each.own is None}
+    offers = list(defined)
+    names = {offer.tool["name"] for offer in offers if offer.own is None}
     listed: list[JsonObject] = []
-    own: JsonObject = {}
+    definitions: JsonObject = {}
     more: JsonObject = {}
-    for offer in given:
+    for offer in offers:
         tool = offer.tool
         if offer.own is not None:
-            tool = {**tool, "name": _free(tool["name"], taken | own.keys())}
-            own[tool["name"]] = offer.own
+            tool = {**tool, "name": _free(tool["name"], names | definitions.keys())}
+            definitions[tool["name"]] = offer.own
         elif offer.more:
             more[tool["name"]] = offer.more
         listed.append(tool)
-    if own:
-        wire |= {"own": own, "model": model} if model else {"own": own}
+    if definitions:
+        wire |= {"own": definitions, "model": model} if model else {"own": definitions}
     if more:
         wire |= {"more": more}
     return tools(listed, wire=wire or None)
@@ -82,29 +82,29 @@ class Offered(msgspec.Struct, frozen=True):
 
 
 def function(
-    given: JsonObject, read: Callable[[JsonObject], JsonObject], define: Callable[[JsonObject], JsonObject]
+    definition: JsonObject, read: Callable[[JsonObject], JsonObject], define: Callable[[JsonObject], JsonObject]
 ) -> Offered:
     """A function, with what its definition says that would not be written again: strict, defer_loading."""
-    tool = read(given)
-    return Offered(tool, more=_besides(given, define(tool)))
+    tool = read(definition)
+    return Offered(tool, more=_besides(definition, define(tool)))
 
 
 # What a definition holds the rest of it in.
 _INNER = ("function", "toolSpec", "inputSchema")
 
 
-def _besides(given: JsonObject, anew: JsonObject) -> JsonObject:
+def _besides(definition: JsonObject, anew: JsonObject) -> JsonObject:
     """Where a definition differs from the one that would be written: {"strict": True}, {"strict": None} for absent."""
-    given = {key: value for key, value in unmarked(given).items() if value is not None}
+    definition = {key: value for key, value in unmarked(definition).items() if value is not None}
     out: JsonObject = {}
-    for key, value in given.items():
+    for key, value in definition.items():
         if key in _INNER and isinstance(value, dict) and isinstance(anew.get(key), dict):
             if inner := _besides(value, anew[key]):
                 out[key] = inner
         elif anew.get(key) != value and not (key == "name" or value == "custom"):
             out[key] = value
-    gone = [key for key in anew if key not in given and key != "type"]
-    return {**out, **dict.fromkeys(gone)}
+    absent = [key for key in anew if key not in definition and key != "type"]
+    return {**out, **dict.fromkeys(absent)}
 
 
 def with_more(definition: JsonObject, tool: JsonObject, native: Native) -> JsonObject:
@@ -156,13 +156,13 @@ def tools_in(
     return [offered(typed(defined, read, define), model, format=format, tools=defined)] if defined else []
 
 
-def _free(name: str, taken: set[str]) -> str:
+def _free(name: str, names: set[str]) -> str:
     """A name that no tool of the list has: mcp, mcp-2, mcp-3."""
-    count, found = 1, name
-    while found in taken:
+    count, candidate = 1, name
+    while candidate in names:
         count += 1
-        found = f"{name}-{count}"
-    return found
+        candidate = f"{name}-{count}"
+    return candidate
 
 
 def own_definition(
@@ -172,12 +172,12 @@ def own_definition(
 
     `around`: what else the caller puts into the request.
     """
-    own = tool.get("own")
-    if own is None or own.get("format") not in native.formats:
+    origin = tool.get("own")
+    if origin is None or origin.get("format") not in native.formats:
         return None
-    if info.provider not in native.owners and own.get("model") != info.model:
+    if info.provider not in native.owners and origin.get("model") != info.model:
         return None
-    definition = unmarked(own["definition"])
+    definition = unmarked(origin["definition"])
     return definition if _is_taken(definition, native, around or {}) else None
 
 
@@ -208,20 +208,20 @@ def functions_of(tools: Iterable[JsonObject], others: Iterable[str] = ()) -> lis
 
     A custom tool is one that takes any text; a namespace is its members, by their own names where those are free.
     """
-    given = list(tools)
-    taken = {*others, *(tool["name"] for tool in given)}
+    listed = list(tools)
+    names = {*others, *(tool["name"] for tool in listed)}
     out: list[JsonObject] = []
-    for tool in given:
-        own = (tool.get("own") or {}).get("definition") or {}
+    for tool in listed:
+        definition = (tool.get("own") or {}).get("definition") or {}
         if "own" not in tool:
             out.append(tool)
-        elif own.get("type") == "custom":
+        elif definition.get("type") == "custom":
             out.append(_any_text(tool))
-        elif own.get("type") == "namespace":
-            for member in _members(own.get("tools")):
+        elif definition.get("type") == "namespace":
+            for member in _members(definition.get("tools")):
                 name = member["name"]
-                name = f"{tool['name']}__{name}" if name in taken else name
-                taken.add(name)
+                name = f"{tool['name']}__{name}" if name in names else name
+                names.add(name)
                 out.append({**member, "name": name})
     return out
 

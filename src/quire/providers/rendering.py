@@ -41,7 +41,7 @@ class CallPairer:
     def take(self, message: Message) -> list[Message]:
         """The message with unique ids, behind whatever had to be closed before it."""
         if message.role == "tool":
-            answered = self._answered(message)
+            answered = self._with_results(message)
             return [answered] if answered.parts else []
         closing = self.closing()
         self.open = []
@@ -53,14 +53,14 @@ class CallPairer:
 
     def _named(self, message: Message) -> Message:
         parts: list[Part] = []
-        # A conversation that was held so before may use an id twice, where that is not refused.
+        # An imported conversation may use an id twice, where the provider does not refuse that.
         first = getattr(next(iter(message.parts), None), "wire", {})
         again = not self.native.unique_ids and (self.native.items or "message" in first)
         for part in message.parts:
             if isinstance(part, Call):
                 spellings = self.ids.candidates(part.call_id or "call")
                 issued = [part.call_id] if part.call_id and self.is_own(part) else []
-                free = (each for each in chain(issued, spellings) if each not in self.used)
+                free = (spelling for spelling in chain(issued, spellings) if spelling not in self.used)
                 wire_id = issued[0] if issued and again else next(free)
                 self.used.add(wire_id)
                 self.open.append((part, wire_id))
@@ -76,12 +76,12 @@ class CallPairer:
         named = (str(part.wire.get(field) or "") for field in ("model", "asked"))
         return any(name and same_model(name, self.model) for name in named)
 
-    def _answered(self, message: Message) -> Message:
+    def _with_results(self, message: Message) -> Message:
         """The results of one group in their own order, then the missing ones."""
         parts: list[Part] = []
         for part in message.parts:
-            place = self._called(part) if isinstance(part, Result) else None
-            if not isinstance(part, Result) or (place is None and self._is_held(part)):
+            place = self._call_place(part) if isinstance(part, Result) else None
+            if not isinstance(part, Result) or (place is None and self._is_stored(part)):
                 parts.append(part)
             elif place is None:
                 self.dropped.append((message.seqs, f"result of {part.call_id!r} has no call before it"))
@@ -94,11 +94,11 @@ class CallPairer:
         self.open = []
         return msgspec.structs.replace(message, parts=tuple(parts))
 
-    def _is_held(self, result: Result) -> bool:
+    def _is_stored(self, result: Result) -> bool:
         """Whether the provider itself holds the call that a result answers."""
         return bool(result.wire.get("stored")) and self.is_own(result)
 
-    def _called(self, result: Result) -> int | None:
+    def _call_place(self, result: Result) -> int | None:
         """Which open call a result answers: same id, and among those the same name first."""
         same = [place for place, (call, _) in enumerate(self.open) if call.call_id == result.call_id]
         named = [place for place in same if self.open[place][0].name == result.name]
@@ -184,7 +184,7 @@ class Draft:
         """Say why an entry is not in the request; with `part`, the entry of that part alone."""
         seqs = message.seqs
         if part is not None and len(seqs) == len(message.parts):
-            seqs = tuple(seq for seq, each in zip(seqs, message.parts, strict=True) if each is part)
+            seqs = tuple(seq for seq, other in zip(seqs, message.parts, strict=True) if other is part)
         self.left_out += [{"entry": seq, "reason": reason} for seq in dict.fromkeys(seqs)]
 
     def need_beta(self, *names: str) -> None:
@@ -197,25 +197,25 @@ class Draft:
 
     def tools(self, prompt: Prompt) -> list[JsonObject]:
         """All tools in front, each name once; the later definition stands at the place of the earlier."""
-        known = self.offered(prompt.tools)
-        return list({tool["name"]: tool for tool in (*known, *self.late_tools)}.values())
+        front = self.offered(prompt.tools)
+        return list({tool["name"]: tool for tool in (*front, *self.late_tools)}.values())
 
     def offered(self, tools: Iterable[JsonObject], message: Message | None = None) -> list[JsonObject]:
         """The tools that this model can be told of; another provider's own are left out, with the reason."""
-        given, kept = list(tools), list[JsonObject]()
-        for tool in given:
+        listed, out = list(tools), list[JsonObject]()
+        for tool in listed:
             if self.own(tool) is not None:
-                kept.append(tool)
+                out.append(tool)
                 continue
-            if functions := functions_of([tool], [each["name"] for each in (*given, *kept)]):
-                kept += functions
+            if functions := functions_of([tool], [other["name"] for other in (*listed, *out)]):
+                out += functions
                 continue
             reason = f"{tool['name']} is a tool of {tool['own'].get('format')}'s own, which nobody here could answer"
             if message is not None:
                 self.leave_out(message, reason)
             else:
                 self.left_out.append({"entry": 0, "tool": tool["name"], "reason": reason})
-        return kept
+        return out
 
     def own(self, tool: JsonObject) -> JsonObject | None:
         """A tool in the words of the provider that it came from, if the request goes there again."""
@@ -276,42 +276,42 @@ class Rendering:
             stable=self._stable(prompt, len(sheet.messages), len(body[self.wire.layout.field])),
         )
 
-    def _keep_front(self, shown: list[JsonObject], written: int) -> None:
+    def _keep_front(self, messages: list[JsonObject], written: int) -> None:
         """Use the earlier objects for messages in front that have not changed, so that nobody looks at them twice."""
-        front = len(shown) - written
-        if front > 0 and shown[:front] == self._front:
-            shown[:front] = self._front
-        self._front = shown[: max(0, front)]
+        front = len(messages) - written
+        if front > 0 and messages[:front] == self._front:
+            messages[:front] = self._front
+        self._front = messages[: max(0, front)]
 
-    def _stable(self, prompt: Prompt, written: int, shown: int) -> int:
+    def _stable(self, prompt: Prompt, written: int, total: int) -> int:
         """How many of the messages shown were in the request before; some may stand in front of those written."""
         if not prompt.stable or prompt.ends[-1:] != (prompt.stable,):
             return 0
         # Where nothing has come since, the request is made once more.
-        held = written if prompt.stable >= len(prompt.messages) else self.held.get(prompt.stable, 0)
-        return held and held + shown - written
+        sent = written if prompt.stable >= len(prompt.messages) else self.written_counts.get(prompt.stable, 0)
+        return sent and sent + total - written
 
     def _start(self, ground: tuple[int, int, bool]) -> None:
         # What all written messages rest on; when it changes, they are written anew.
         self.ground = ground
-        self.taken: tuple[Message, ...] = ()
-        # Of each request that ended: how many messages were taken, and how many written for it.
-        self.held: dict[int, int] = {}
+        self.prompt_messages: tuple[Message, ...] = ()
+        # By the number of prompt messages at each request's end: how many wire messages were written for it.
+        self.written_counts: dict[int, int] = {}
         self.sheet = Draft(self.info, self.writer.native, self.ask)
         self.sheet.has_tools = ground[2]
         self.settler = CallPairer(self.writer.ids(self.info), self.writer.native, self.info.model)
 
     def _catch_up(self, prompt: Prompt) -> None:
-        known = len(self.taken)
-        ended = prompt.ends[: bisect_left(prompt.ends, known)]
+        count = len(self.prompt_messages)
+        ended = prompt.ends[: bisect_left(prompt.ends, count)]
         offered = any(is_offered(tool, self.info, self.writer.native) for tool in prompt.tools)
         ground = (prompt.epoch, prompt.fold, offered)
-        same = prompt.messages[:known] == self.taken and list(ended) == list(self.held)
+        same = prompt.messages[:count] == self.prompt_messages and list(ended) == list(self.written_counts)
         before: list[JsonObject] = []
         if ground != self.ground or not same:
-            before, known = self.sheet.messages, 0
+            before, count = self.sheet.messages, 0
             self._start(ground)
-        for place in range(known, len(prompt.messages)):
+        for place in range(count, len(prompt.messages)):
             message = prompt.messages[place]
             if _ended(prompt, place):
                 self._seal(place)
@@ -319,11 +319,11 @@ class Rendering:
             for settled in self.settler.take(message):
                 self.writer.write(self.sheet, settled)
                 self._offer_found(settled)
-        self.taken = prompt.messages
+        self.prompt_messages = prompt.messages
         if before:
             # Messages that a rebase did not change stay the same objects, so that nobody looks at them twice.
             standing = {written(message): message for message in before}
-            self.sheet.messages = [standing.get(written(each), each) for each in self.sheet.messages]
+            self.sheet.messages = [standing.get(written(message), message) for message in self.sheet.messages]
 
     def _offer_found(self, message: Message) -> None:
         """Tools that another provider's search brought are functions that this model has not been told of."""
@@ -333,13 +333,13 @@ class Rendering:
                 if functions := found_functions(block):
                     self.sheet.late_tools += self.sheet.offered(functions)
 
-    def _seal(self, taken: int) -> None:
+    def _seal(self, place: int) -> None:
         """Freeze what is written so far: a request ended here, so these bytes may not change."""
-        shown = self.sheet.copy()
-        self.writer.end(shown)
-        if len(shown.messages) > len(self.sheet.messages):
-            self.sheet.messages = shown.messages
-        self.sheet.sealed = self.held[taken] = len(self.sheet.messages)
+        draft = self.sheet.copy()
+        self.writer.end(draft)
+        if len(draft.messages) > len(self.sheet.messages):
+            self.sheet.messages = draft.messages
+        self.sheet.sealed = self.written_counts[place] = len(self.sheet.messages)
 
 
 def _ended(prompt: Prompt, place: int) -> bool:
@@ -365,8 +365,8 @@ def texts(message: Message) -> list[str]:
 
 def user_text(message: Message) -> str:
     """What the user said, for servers that take any text: white space alone goes out as it is."""
-    given = [part.text for part in message.parts if isinstance(part, Text)]
-    return "\n\n".join(texts(message)) or "".join(given)
+    pieces = [part.text for part in message.parts if isinstance(part, Text)]
+    return "\n\n".join(texts(message)) or "".join(pieces)
 
 
 def note_text(message: Message) -> str:
@@ -376,6 +376,6 @@ def note_text(message: Message) -> str:
 
 def wanted_effort(message: Message) -> str:
     """The reasoning effort that a note sets from here on: note("", wire={"effort": "low"})."""
-    given = [part.wire.get("effort") for part in message.parts if isinstance(part, Text)]
-    named = [effort for effort in given if isinstance(effort, str)]
+    efforts = [part.wire.get("effort") for part in message.parts if isinstance(part, Text)]
+    named = [effort for effort in efforts if isinstance(effort, str)]
     return named[-1] if named else ""

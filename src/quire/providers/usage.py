@@ -48,10 +48,10 @@ def _besides(reply: JsonObject, reported: JsonObject) -> Iterator[str]:
     for name in _TOOLS_USED:
         used = _sub(reported, name)
         # Fetching a page costs its tokens alone.
-        yield from (f"{each}: {used[each]}" for each in used if token_count(used, each) and "web_fetch" not in each)
+        yield from (f"{tool}: {used[tool]}" for tool in used if token_count(used, tool) and "web_fetch" not in tool)
     if token_count(reported, "num_sources_used"):
         yield "search sources"
-    models = {str(each["model"]) for each in map(_object, _list(reported, "iterations")) if each.get("model")}
+    models = {str(step["model"]) for step in map(_object, _list(reported, "iterations")) if step.get("model")}
     yield from (f"the share of {model}" for model in sorted(models - {str(reply.get("model") or "")}))
     kinds = {str(item.get("type")) for item in map(_object, _list(reply, "output"))}
     yield from (kind for kind in _CHARGED_ITEMS if kind in kinds)
@@ -75,8 +75,8 @@ def _other_ways(reply: JsonObject, reported: JsonObject) -> Iterator[str]:
     """Ways to be served that have prices of their own: a tier, a place, a speed."""
     for holder in (reported, reply):
         for name in ("service_tier", "serviceTier", "trafficType", "traffic_type"):
-            given = holder.get(name)
-            tier = str((_object(given).get("type") if isinstance(given, Mapping) else given) or "")
+            value = holder.get(name)
+            tier = str((_object(value).get("type") if isinstance(value, Mapping) else value) or "")
             if tier.lower() not in _USUAL_TIERS:
                 yield f"the {tier} tier"
     place, speed = str(reported.get("inference_geo") or ""), str(reported.get("speed") or "")
@@ -93,7 +93,7 @@ def _other_modalities(reported: JsonObject) -> Iterator[str]:
     for name in ("promptTokensDetails", "toolUsePromptTokensDetails", "candidatesTokensDetails"):
         listed = _list(reported, name) or _list(reported, snake(name))
         kinds = {
-            str(each.get("modality")) for each in map(_object, listed) if _either(each, "tokenCount", "token_count")
+            str(item.get("modality")) for item in map(_object, listed) if _either(item, "tokenCount", "token_count")
         }
         if "AUDIO" in kinds:
             yield "audio"
@@ -131,7 +131,7 @@ def _reported(raw: Json) -> JsonObject:
 
 def anthropic_usage(reported: JsonObject) -> Usage:
     # With compaction the top level leaves the summarising call out; the iterations hold everything.
-    iterations = [each for each in _list(reported, "iterations") if isinstance(each, Mapping)]
+    iterations = [item for item in _list(reported, "iterations") if isinstance(item, Mapping)]
     parts = [_anthropic_part(_object(iteration)) for iteration in iterations] or [_anthropic_part(reported)]
     thoughts = token_count(_sub(reported, "output_tokens_details"), "thinking_tokens")
     total, read, short, long, output = (sum(getattr(part, name) for part in parts) for name in COUNTS[:5])
@@ -189,7 +189,7 @@ def gemini_usage(reported: JsonObject) -> Usage:
     answered = answered or _either(reported, "responseTokenCount", "response_token_count")
     fetched = _either(reported, "toolUsePromptTokenCount", "tool_use_prompt_token_count")
     by_kind = _list(reported, "cacheTokensDetails") or _list(reported, "cache_tokens_details")
-    details = sum(_either(_object(each), "tokenCount", "token_count") for each in by_kind)
+    details = sum(_either(_object(detail), "tokenCount", "token_count") for detail in by_kind)
     return Usage(
         input_total=_either(reported, "promptTokenCount", "prompt_token_count") + fetched,
         cache_read=_either(reported, "cachedContentTokenCount", "cached_content_token_count") or details,
@@ -210,7 +210,7 @@ def _interactions(reported: JsonObject) -> Usage:
 
 def bedrock_usage(reported: JsonObject) -> Usage:
     read, written = token_count(reported, "cacheReadInputTokens"), token_count(reported, "cacheWriteInputTokens")
-    details = [_object(each) for each in _list(reported, "cacheDetails")]
+    details = [_object(item) for item in _list(reported, "cacheDetails")]
     long = sum(token_count(detail, "inputTokens") for detail in details if detail.get("ttl") == "1h")
     short = sum(token_count(detail, "inputTokens") for detail in details if detail.get("ttl") != "1h")
     written = max(written, long + short)
@@ -262,8 +262,8 @@ def token_count(reported: JsonObject, name: str) -> int:
     return max(0, int(value)) if value < float("inf") else 0
 
 
-def _either(reported: JsonObject, one: str, other: str) -> int:
-    return token_count(reported, one) or token_count(reported, other)
+def _either(reported: JsonObject, name: str, other: str) -> int:
+    return token_count(reported, name) or token_count(reported, other)
 
 
 # Money from usage: dated prices, by tier; a price that is not known is said, never guessed.
@@ -307,10 +307,10 @@ def cost(usage: Usage, target: str | ModelInfo, at: int | None = None) -> Money:
         return Money(0.0, True, dict.fromkeys(amounts, 0.0), (), "", _LOCAL)
     unknown = tuple(name for name, tokens in amounts.items() if tokens and prices[name] is None)
     unknown += usage.besides
-    known = bool(info.prices.tiers) and not unknown
+    priced = bool(info.prices.tiers) and not unknown
     return Money(
-        amount_usd=sum(parts.values()) if known else None,
-        known=known,
+        amount_usd=sum(parts.values()) if priced else None,
+        known=priced,
         parts=parts,
         unknown=unknown,
         as_of=info.prices.as_of,

@@ -49,14 +49,14 @@ __all__ = [
 ]  # fmt: skip
 
 
-def issue(memory: ServerMemory, body: JsonObject, provider: str, reply: Json) -> None:
+def issue(seen: ServerMemory, body: JsonObject, provider: str, reply: Json) -> None:
     """Record what `reply` (the provider's JSON) gave out in answer to `body`."""
-    wire_of(provider).rules.issued(memory, body, obj(reply))
+    wire_of(provider).rules.issued(seen, body, obj(reply))
 
 
-def observe(memory: ServerMemory, body: JsonObject, provider: str) -> None:
+def observe(seen: ServerMemory, body: JsonObject, provider: str) -> None:
     """Record what a request carries, as given out where it stands; for logs of requests without their replies."""
-    wire_of(provider).rules.observed(memory, body)
+    wire_of(provider).rules.observed(seen, body)
 
 
 def validate(
@@ -241,10 +241,10 @@ def _named(ground: object) -> str:
     return hashlib.sha256(repr(ground).encode(errors="backslashreplace")).hexdigest() if ground else ""
 
 
-_Held = TypeVar("_Held")
+_Item = TypeVar("_Item")
 
 
-def _put(places: dict[int, list[_Held]], place: int, items: list[_Held]) -> None:
+def _put(places: dict[int, list[_Item]], place: int, items: list[_Item]) -> None:
     if items:
         places[place] = items
     elif places:
@@ -393,7 +393,7 @@ def _media(check: Check, turn: TurnMessage) -> Iterator[Finding]:
     if takes is None:
         return
     for path, place, block in _enclosed(check, turn):
-        kind = _held(block) or place
+        kind = _audio_or_video(block) or place
         if kind not in takes:
             yield found(
                 "B.media", path, kind=kind, model=f"{info.provider}:{info.model}", takes=", ".join(takes) or "text"
@@ -403,14 +403,14 @@ def _media(check: Check, turn: TurnMessage) -> Iterator[Finding]:
 
 
 # A video that is sent as a file is a video all the same.
-_HELD = re.compile(r"(?:data:)?(audio|video)/[\w.+-]+(?:;.*)?", re.S)
+_AUDIO_OR_VIDEO = re.compile(r"(?:data:)?(audio|video)/[\w.+-]+(?:;.*)?", re.S)
 
 
-def _held(block: JsonObject) -> str:
+def _audio_or_video(block: JsonObject) -> str:
     """Audio or video, where a block says that it holds it in place of what its type says."""
     inner = [block, *(value for value in block.values() if isinstance(value, dict))]
     texts = [text(value)[:80] for part in inner for value in part.values() if isinstance(value, str)]
-    return next((match[1] for words in texts if (match := _HELD.fullmatch(words))), "")
+    return next((match[1] for words in texts if (match := _AUDIO_OR_VIDEO.fullmatch(words))), "")
 
 
 def _enclosed(check: Check, turn: TurnMessage) -> Iterator[tuple[str, str, JsonObject]]:

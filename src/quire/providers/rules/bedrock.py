@@ -56,12 +56,12 @@ class ToolsDefined(Sequel):
     """Calls and results are taken only where toolConfig defines tools."""
 
     def __init__(self) -> None:
-        self._said = False
+        self._reported = False
 
     def take(self, check: Check, turn: TurnMessage) -> Iterator[Finding]:
         block = next(iter(turn.of("tool_use", "tool_result")), None)
-        if block is not None and not self._said and check.body.get("toolConfig") is None:
-            self._said = True
+        if block is not None and not self._reported and check.body.get("toolConfig") is None:
+            self._reported = True
             problem = "The toolConfig field must be defined when using toolUse and toolResult content blocks."
             fix = "Define the tools that were called in toolConfig, or tell calls and results as text."
             yield found("B.converse", block.path, problem=problem, fix=fix)

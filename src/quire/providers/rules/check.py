@@ -198,7 +198,7 @@ class Check(msgspec.Struct, frozen=True):
     size: int = 0
     betas: frozenset[str] | None = None
     version: str = ""
-    seen: ServerMemory | None = None
+    memory: ServerMemory | None = None
     # Anthropic's own format, sent through Bedrock.
     via_bedrock: bool = False
 
@@ -220,7 +220,7 @@ def make_check(
         info=msgspec.structs.replace(info, wire=wire_of(provider, body).name),
         betas=_betas(body, sent),
         version=(sent or {}).get("anthropic-version", ""),
-        seen=memory,
+        memory=memory,
         via_bedrock=info.features.on_bedrock or bool(_BEDROCK_ID.match(name)),
     )
 
@@ -300,8 +300,8 @@ class WireRules(msgspec.Struct, frozen=True, kw_only=True):
     # A message may be a text alone.
     bare_texts: bool = False
     # What a reply gave out in answer to a body; what a body shows to have been given out.
-    issued: Callable[[ServerMemory, JsonObject, JsonObject], None] = lambda seen, body, reply: None
-    observed: Callable[[ServerMemory, JsonObject], None] = lambda seen, body: None
+    issued: Callable[[ServerMemory, JsonObject, JsonObject], None] = lambda memory, body, reply: None
+    observed: Callable[[ServerMemory, JsonObject], None] = lambda memory, body: None
     # What cannot be told from one request.
     unchecked: Callable[[Check], Iterable[Unchecked]] = lambda check: ()
 

@@ -243,7 +243,7 @@ class Compaction(Sequel):
     """Row 19. A threshold compaction's blocks stand behind what they summarise and are left alone."""
 
     def __init__(self) -> None:
-        self._held = False
+        self._compacted = False
 
     def take(self, check: Check, turn: TurnMessage) -> Iterator[Finding]:
         # A block with null content is a compaction that failed; the server passes over it.
@@ -252,15 +252,15 @@ class Compaction(Sequel):
         if not compactions or any(edit.get("type") == _THRESHOLD for _, edit in edits):
             return
         for block in compactions:
-            if self._held:
+            if self._compacted:
                 problem = "more than one compaction block with content"
                 yield _row19(block.path, "ambiguous", problem, "Send only the last one.")
             elif turn.index or turn.role == "system" or block is not turn.blocks[0]:
                 problem = "the compaction block is not the first block of the conversation"
                 fix = "Put it first and leave out what it summarises."
                 yield _row19(block.path, "misplaced", problem, fix)
-            self._held = True
-            yield from _verbatim(check.seen, block)
+            self._compacted = True
+            yield from _verbatim(check.memory, block)
 
     def end(self, check: Check) -> Iterator[Finding]:
         if check.body.get("compaction"):
@@ -300,9 +300,9 @@ def _row19(path: str, fault: str, problem: str, fix: str, *, code: str = "compac
 def unverified(check: Check) -> Iterator[Unchecked]:
     """What needs the replies that issued it."""
     kinds = {block.type for message in check.talk.messages for block in message.blocks}
-    if kinds & {"thinking", "redacted_thinking"} and check.seen is None:
+    if kinds & {"thinking", "redacted_thinking"} and check.memory is None:
         yield Unchecked("B2.10, B2.11, B2.12", "whether thinking is unmodified needs the replies that issued it")
-    if "compaction" in kinds and check.seen is None:
+    if "compaction" in kinds and check.memory is None:
         yield Unchecked("B2.19", "whether the compaction block is verbatim needs the reply that issued it")
 
 

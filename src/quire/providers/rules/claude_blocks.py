@@ -55,8 +55,8 @@ def thinking(check: Check) -> Iterator[Finding]:
     extra = obj(check.body.get("additionalModelRequestFields"))
     if obj(check.body.get("thinking", extra.get("thinking"))).get("type") == "enabled":
         yield from _in_front(check.talk)
-    if check.seen is not None:
-        yield from _against(check, check.seen, check.talk)
+    if check.memory is not None:
+        yield from _against(check, check.memory, check.talk)
 
 
 def _in_front(talk: Conversation) -> Iterator[Finding]:

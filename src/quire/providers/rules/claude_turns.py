@@ -108,7 +108,7 @@ class Pairs(Sequel):
         self._role = ""
         # The calls of the newest assistant turn, which of them the user has answered, and which results may come.
         self._calls: list[TurnBlock] = []
-        self._answered: set[str] = set()
+        self._answered_ids: set[str] = set()
         self._waiting: Counter[str] = Counter()
         # Whether what the server holds is answered, and whether something else stands before a result.
         self._elsewhere = self._others = False
@@ -117,7 +117,7 @@ class Pairs(Sequel):
         if turn.role == "assistant":
             if self._role != "assistant":
                 yield from self._unanswered()
-                self._calls, self._answered = [], set()
+                self._calls, self._answered_ids = [], set()
             self._calls += turn.of("tool_use")
         elif turn.role == "user":
             if self._role != "user":
@@ -142,12 +142,12 @@ class Pairs(Sequel):
             if self._others:
                 yield found("B2.3", block.path)
             self._waiting[id] -= 1
-            self._answered.add(id)
+            self._answered_ids.add(id)
         self._others = self._others or block.type not in ("tool_result", "cache_point")
 
     def _unanswered(self) -> Iterator[Finding]:
         for call in self._calls:
-            if text(call.raw.get("id")) not in self._answered:
+            if text(call.raw.get("id")) not in self._answered_ids:
                 yield found("B2.1", call.path, id=text(call.raw.get("id")) or "(no id)")
 
 
@@ -155,7 +155,7 @@ class CallIds(Sequel):
     """Row 1b: ids of calls, each once, in letters that the API takes."""
 
     def __init__(self) -> None:
-        self._known: set[str] = set()
+        self._ids: set[str] = set()
 
     def take(self, check: Check, turn: TurnMessage) -> Iterator[Finding]:
         for use in turn.of("tool_use"):
@@ -163,11 +163,11 @@ class CallIds(Sequel):
             if id and not re.fullmatch(limit("tool_id"), id):
                 problem = f"{where(use.path)}.id: String should match pattern '{limit('tool_id')}'"
                 yield found("B2.1b", f"{use.path}.id", problem=problem, fix="Use letters, digits, _ and - only.")
-            elif id in self._known:
+            elif id in self._ids:
                 problem = f"{where(use.path)}: `tool_use` ids must be unique"
                 fix = f"Give the second {id} a name of its own."
                 yield found("B2.1b", f"{use.path}.id", problem=problem, fix=fix)
-            self._known.add(id)
+            self._ids.add(id)
 
 
 # Whose messages a block may stand in.

@@ -100,30 +100,30 @@ class Responses(Sequel):
         self._before = ""
         self._due: int | None = None
         # The model's newest turn: where it begins, its calls and the responses in it.
-        self._spoken: tuple[str, int, int] | None = None
+        self._model_turn: tuple[str, int, int] | None = None
 
     def take(self, check: Check, turn: TurnMessage) -> Iterator[Finding]:
-        if not self._before and self._spoken is None:
+        if not self._before and self._model_turn is None:
             self._due = None if setting(check.body, "cachedContent")[1] is not None else 0
         responses = len(having(turn, "functionResponse"))
         if turn.role == "model":
-            path, calls, inside = self._spoken or (turn.path, 0, 0)
-            self._spoken = (path, calls + len(having(turn, "functionCall")), inside + responses)
+            path, calls, inside = self._model_turn or (turn.path, 0, 0)
+            self._model_turn = (path, calls + len(having(turn, "functionCall")), inside + responses)
             return
-        if self._spoken is not None:
-            yield from self._answered(self._spoken[0], self._spoken[2])
-            self._before, self._due, self._spoken = self._spoken[0], self._spoken[1], None
-        yield from self._answered(turn.path, responses)
+        if self._model_turn is not None:
+            yield from self._wrong_count(self._model_turn[0], self._model_turn[2])
+            self._before, self._due, self._model_turn = self._model_turn[0], self._model_turn[1], None
+        yield from self._wrong_count(turn.path, responses)
         self._before, self._due = turn.path, 0
 
     def end(self, check: Check) -> Iterator[Finding]:
-        if self._spoken is not None:
-            path, calls, inside = self._spoken
-            yield from self._answered(path, inside)
+        if self._model_turn is not None:
+            path, calls, inside = self._model_turn
+            yield from self._wrong_count(path, inside)
             if calls:
                 yield found("B2.29", path, calls=calls, responses=0)
 
-    def _answered(self, path: str, responses: int) -> Iterator[Finding]:
+    def _wrong_count(self, path: str, responses: int) -> Iterator[Finding]:
         # A model turn behind calls leaves them unanswered.
         if self._due is not None and responses != self._due:
             place = path if responses or not self._before else self._before
@@ -156,7 +156,7 @@ def _signs(check: Check) -> bool:
 def foreign(check: Check, turn: TurnMessage) -> Iterator[Finding]:
     """Row 31."""
     for part in having(turn, "thoughtSignature") if _signs(check) else ():
-        if problem := _foreign(check.seen, part.raw):
+        if problem := _foreign(check.memory, part.raw):
             yield found("B2.31", part.path, problem=problem)
 
 
@@ -270,7 +270,7 @@ def function_names(check: Check) -> Iterator[Finding]:
             yield found("B.gemini-name", f"{path}.name", name=name)
 
 
-def _held(part: JsonObject) -> str:
+def _media_kind(part: JsonObject) -> str:
     """What kind of media a Gemini part is, by its type."""
     for name in ("inlineData", "fileData"):
         kind, _, _ = text(get(obj(get(part, name)), "mimeType")).partition("/")
@@ -308,7 +308,7 @@ def _unchecked(check: Check) -> Iterator[Unchecked]:
     if setting(check.body, "cachedContent")[1] is not None:
         yield Unchecked("B2.33", "whether the cached content is large enough needs the cached content")
     signed = any(having(turn, "thoughtSignature") for turn in check.talk.messages)
-    if signed and check.seen is None:
+    if signed and check.memory is None:
         yield Unchecked("B2.31", "whether thought signatures are the server's own needs the replies that issued them")
 
 
@@ -320,7 +320,7 @@ RULES = WireRules(
     along=(Responses, Signatures),
     end=least,
     bare_texts=True,
-    media=_held,
+    media=_media_kind,
     placed=placed,
     issued=_issued,
     observed=_observed,

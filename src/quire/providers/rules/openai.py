@@ -102,12 +102,12 @@ class ToolMessages(Sequel):
     def __init__(self) -> None:
         # The calls of the newest message that is no tool's, and whether each is answered.
         self._calls: dict[str, bool] = {}
-        self._asked = ""
+        self._path = ""
 
     def take(self, check: Check, turn: TurnMessage) -> Iterator[Finding]:
         if turn.role != "tool":
             yield from self.end(check)
-            self._calls, self._asked = dict.fromkeys(call_ids(turn.raw), False), turn.path
+            self._calls, self._path = dict.fromkeys(call_ids(turn.raw), False), turn.path
         elif (id := text(turn.raw.get("tool_call_id"))) in self._calls:
             self._calls[id] = True
         else:
@@ -116,7 +116,7 @@ class ToolMessages(Sequel):
     def end(self, check: Check) -> Iterator[Finding]:
         missing = [id for id, answered in self._calls.items() if not answered]
         if missing:
-            yield found("B2.21", self._asked, ids=", ".join(missing))
+            yield found("B2.21", self._path, ids=", ".join(missing))
 
 
 def call_ids(message: JsonObject) -> list[str]:

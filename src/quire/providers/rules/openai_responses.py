@@ -72,7 +72,7 @@ class CallsAndOutputs(Sequel):
     def __init__(self) -> None:
         # The paths of the calls that wait for their outputs, by id; all ids that were called; outputs without a call.
         self._waiting: dict[str, deque[str]] = {}
-        self._asked: set[str] = set()
+        self._call_ids: set[str] = set()
         self._names: dict[str, str] = {}
         self._orphans: list[tuple[str, str]] = []
         # Calls of free text that the model's words follow: elsewhere than at OpenAI the server may have carried them out.
@@ -84,7 +84,7 @@ class CallsAndOutputs(Sequel):
         kind, id = kind_of(turn.raw), text(turn.raw.get("call_id"))
         self._elsewhere = self._elsewhere or kind in ("item_reference", "compaction")
         if kind.endswith("_call"):
-            self._asked.add(id)
+            self._call_ids.add(id)
         # DeepSeek takes the calls of a turn side by side.
         if kind == "message" and self._waiting and "deepseek" in check.info.model and not self._parted:
             self._parted = True
@@ -111,7 +111,7 @@ class CallsAndOutputs(Sequel):
         for path, id in () if self._elsewhere or _has_state(check.body) else self._orphans:
             missing = [found("B2.25b", path, id=id or "(none given)")]
             # An output too many is not refused by everybody, nor is one that stands before its call, or names none.
-            yield from missing if id and id not in self._asked and is_openais(check) else advice(missing)
+            yield from missing if id and id not in self._call_ids and is_openais(check) else advice(missing)
         for id, paths in self._waiting.items():
             missing = [found("B2.25", path, id=id) for path in paths]
             lenient = id in self._served and not (check.info.features.strict and is_openais(check))
@@ -122,7 +122,7 @@ class Reasoning(Sequel):
     """Rows 23 and 24: reasoning and what it led to go back together."""
 
     def __init__(self) -> None:
-        self._known: set[str] = set()
+        self._ids: set[str] = set()
         # Reasoning that nothing follows yet, and calls whose reasoning has not come.
         self._open: list[TurnMessage] = []
         self._missing: list[tuple[TurnMessage, str]] = []
@@ -133,18 +133,18 @@ class Reasoning(Sequel):
         if check.info.features.template:
             return
         kind = kind_of(turn.raw)
-        self._known.add(text(turn.raw.get("id")))
+        self._ids.add(text(turn.raw.get("id")))
         if kind == "reasoning":
             self._reasoned = True
             self._open.append(turn)
             return
         for reasoning in self._open:
-            yield from _follower(check.seen, reasoning.raw, reasoning.path, turn.raw)
+            yield from _follower(check.memory, reasoning.raw, reasoning.path, turn.raw)
         self._open = []
         if kind == "message" and turn.raw.get("role") == "user":
             self._reasoned = False
         elif kind == "function_call":
-            needed = check.seen.reasoning_of.get(text(turn.raw.get("id"))) if check.seen else None
+            needed = check.memory.reasoning_of.get(text(turn.raw.get("id"))) if check.memory else None
             if needed:
                 self._missing.append((turn, needed))
             else:
@@ -152,16 +152,16 @@ class Reasoning(Sequel):
 
     def end(self, check: Check) -> Iterator[Finding]:
         for turn, needed in self._missing:
-            if needed not in self._known:
+            if needed not in self._ids:
                 yield found("B2.23", turn.path, id=text(turn.raw.get("id")), reasoning=needed)
         for reasoning in self._open:
-            yield from _follower(check.seen, reasoning.raw, reasoning.path, None)
+            yield from _follower(check.memory, reasoning.raw, reasoning.path, None)
 
 
 def _reason(check: Check, turn: TurnMessage, reasoned: bool) -> Iterator[Finding]:
     """Row 23 where no server tells: a call with an id and no reasoning in its turn."""
     id = text(turn.raw.get("id"))
-    if check.seen and check.seen.complete:
+    if check.memory and check.memory.complete:
         return
     if id.startswith("fc_") and not reasoned and _reasons(check):
         # Not every call of such a model follows from reasoning.
@@ -263,7 +263,7 @@ def _each(check: Check, turn: TurnMessage) -> Iterator[Finding]:
 
 def _unchecked(check: Check) -> Iterator[Unchecked]:
     reasoned = any(kind_of(turn.raw) == "reasoning" for turn in check.talk.messages)
-    if check.seen is None and reasoned:
+    if check.memory is None and reasoned:
         yield Unchecked("B2.23, B2.24", "which reasoning led to which item needs the reply that issued them")
 
 

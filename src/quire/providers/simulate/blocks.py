@@ -201,8 +201,8 @@ def continues(old: Sequence[Block], new: Sequence[Block]) -> bool:
     if old and new and old[0].digest == new[0].digest:
         return True
     # What stands in front of the messages, by its hash, and the hashes of the messages.
-    old_head, new_head = ({each.digest: each.text for each in row if each.section != "messages"} for row in (old, new))
-    old_messages, new_messages = ({each.digest for each in row if each.section == "messages"} for row in (old, new))
+    old_head, new_head = ({part.digest: part.text for part in row if part.section != "messages"} for row in (old, new))
+    old_messages, new_messages = ({part.digest for part in row if part.section == "messages"} for row in (old, new))
     if not old_head.keys().isdisjoint(new_head) or any(
         _alike(value, other) for value in old_head.values() for other in new_head.values()
     ):

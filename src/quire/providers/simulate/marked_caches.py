@@ -200,8 +200,8 @@ def _prompt_blocks(blocks: list[Block], info: ModelInfo) -> list[Block]:
     """The blocks that are in the prompt: older models forget thinking once the user says something new."""
     if _keeps_thinking(info.model):
         return blocks
-    asked = [place for place, block in enumerate(blocks) if block.role == "user" and block.kind != "tool_result"]
-    spoken = asked[-1] if asked else -1
+    user_places = [place for place, block in enumerate(blocks) if block.role == "user" and block.kind != "tool_result"]
+    spoken = user_places[-1] if user_places else -1
     return [block for place, block in enumerate(blocks) if place > spoken or block.kind not in _UNMARKABLE]
 
 

@@ -232,7 +232,7 @@ class UnitCache(Engine):
             self._prefixes.digest(length)
         self._hashed = total
         lengths = reversed(self._lengths[:end])
-        return next((each for each in lengths if self._units.get(self._prefixes.digest(each), at_ms) < at_ms), 0)
+        return next((size for size in lengths if self._units.get(self._prefixes.digest(size), at_ms) < at_ms), 0)
 
     def _store(self, length: int, at_ms: int) -> None:
         self._units.setdefault(self._prefixes.digest(length), at_ms)

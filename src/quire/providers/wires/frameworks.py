@@ -254,12 +254,12 @@ def _pydantic_ai_entries(message: Json, where: str) -> list[Entry]:
     kind = message.get("kind") if isinstance(message, dict) else None
     if kind not in ("request", "response"):
         raise FormatError(f"{where}: unknown kind {kind!r}", hint="Messages are of kind request or response.")
-    read = _asked if kind == "request" else _spoken
+    read = _request_entries if kind == "request" else _response_entries
     entries = [entry for part in objects(message, "parts") for entry in read(part)]
     return entries or [values.respond("") if kind == "response" else values.user("")]
 
 
-def _asked(part: JsonObject) -> Iterator[Entry]:
+def _request_entries(part: JsonObject) -> Iterator[Entry]:
     kind, content = part.get("part_kind"), part.get("content")
     if kind == "system-prompt":
         yield values.system(_pydantic_ai_text(content))
@@ -272,7 +272,7 @@ def _asked(part: JsonObject) -> Iterator[Entry]:
         yield values.user(_pydantic_ai_text(content), images=images or None)
 
 
-def _spoken(part: JsonObject) -> Iterator[Entry]:
+def _response_entries(part: JsonObject) -> Iterator[Entry]:
     kind, content = part.get("part_kind"), part.get("content")
     if kind == "thinking":
         yield values.think(str(content or ""))

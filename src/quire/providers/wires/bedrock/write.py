@@ -262,7 +262,7 @@ def _end(sheet: Draft) -> None:
 def _body(sheet: Draft, prompt: Prompt) -> JsonObject:
     ask = sheet.ask
     body: JsonObject = {"modelId": sheet.info.model}
-    if tools := sheet.tools(prompt) or _called(sheet):
+    if tools := sheet.tools(prompt) or _called_tools(sheet):
         body["toolConfig"] = {"tools": sheet.defined(tools, tool_spec)}
     if prompt.system.strip():
         body["system"] = [text_block(prompt.system)]
@@ -274,7 +274,7 @@ def _body(sheet: Draft, prompt: Prompt) -> JsonObject:
     return {**body, **ask.extra}
 
 
-def _called(sheet: Draft) -> list[JsonObject]:
+def _called_tools(sheet: Draft) -> list[JsonObject]:
     for message in sheet.called.values():
         sheet.leave_out(message, "a called tool is named in front because none is defined, which moves the prefix")
     return [{"name": name} for name in sheet.called]

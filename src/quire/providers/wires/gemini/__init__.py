@@ -215,7 +215,7 @@ class GeminiReader(ReplyReader):
         finished = [entry for part in parts_in(candidate) for entry in self._part(part)]
         if stop := text_in(candidate, "finishReason") or text_in(candidate, "finish_reason"):
             self.stop = stop
-            finished += [*self._called(), *self._grown()] or ([] if self.entries else self._add([respond("")]))
+            finished += [*self._end_call(), *self._end_text()] or ([] if self.entries else self._add([respond("")]))
         return finished
 
     def _part(self, part: JsonObject) -> list[Entry]:
@@ -224,26 +224,26 @@ class GeminiReader(ReplyReader):
             return self._call_piece(part, piece)
         shape = {"text": "", **({"thought": True} if part.get("thought") else {})}
         if set(part) == set(shape):
-            entries = self._grown() if self.growing and self.growing != shape else []
+            entries = self._end_text() if self.growing and self.growing != shape else []
             self.growing = shape
             kind = "think" if "thought" in shape else "respond"
             self.pieces.append(self.tally.show(self.parts, kind, text_in(part, "text")))
             return entries
-        entries = self._grown()
+        entries = self._end_text()
         # Text may follow in the same chunk: whoever watches is told that this one comes before it.
         self.tally.begin(self.parts, "respond")
         return [*entries, *self._whole(part)]
 
     def _call_piece(self, part: JsonObject, piece: JsonObject) -> list[Entry]:
         """More of a call: {"name": "f", "willContinue": true}, {"partialArgs": [{"jsonPath": "$.a", …}]}, {}."""
-        entries = self._called() if self.call and piece.get("name") else self._grown()
+        entries = self._end_call() if self.call and piece.get("name") else self._end_text()
         call = sub(self.call, "functionCall")
         args = {**sub(call, "args"), **sub(piece, "args")}
         named = {field: piece[field] for field in ("id", "name") if piece.get(field)}
         self.call = {**self.call, **part, "functionCall": {**call, **named, "args": args}}
         for argument in objects(piece, "partialArgs"):
             self._argument(args, camel_in(argument))
-        return entries if piece.get("willContinue") else [*entries, *self._called()]
+        return entries if piece.get("willContinue") else [*entries, *self._end_call()]
 
     def _argument(self, args: JsonObject, piece: JsonObject) -> None:
         path = text_in(piece, "jsonPath")
@@ -253,12 +253,12 @@ class GeminiReader(ReplyReader):
         _put_at(args, path, value, goes_on=path in self.paths)
         (self.paths.add if piece.get("willContinue") else self.paths.discard)(path)
 
-    def _called(self) -> list[Entry]:
+    def _end_call(self) -> list[Entry]:
         """The call so far, now that it is whole."""
         part, self.call, self.paths = self.call, {}, set()
         return self._whole(part) if part else []
 
-    def _grown(self) -> list[Entry]:
+    def _end_text(self) -> list[Entry]:
         """The text so far, now that something else follows it."""
         if not self.growing:
             return []
@@ -274,8 +274,8 @@ class GeminiReader(ReplyReader):
         if self.growing:
             kind = "think" if self.growing.get("thought") else "respond"
             yield {"kind": kind, "text": "".join(self.pieces)}
-        if called := sub(self.call, "functionCall"):
-            yield {"kind": "call", "name": called.get("name", ""), "text": compact(called["args"])}
+        if call := sub(self.call, "functionCall"):
+            yield {"kind": "call", "name": call.get("name", ""), "text": compact(call["args"])}
 
 
 # Arguments that come in pieces, each with a JSON path (RFC 9535) to where it belongs.

@@ -108,7 +108,7 @@ def _user_content(sheet: Draft, message: Message) -> str | list[JsonObject]:
     parts += CONTENT.images(sheet, message) if images else []
     if sheet.info.provider not in _TAKES_FILES:
         CONTENT.left_out(sheet, message)
-    elif (content := CONTENT.shown(sheet, message, parts)) is not parts:
+    elif (content := CONTENT.user_blocks(sheet, message, parts)) is not parts:
         return content
     return parts if images else _content(sheet, text)
 

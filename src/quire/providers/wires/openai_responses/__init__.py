@@ -242,8 +242,8 @@ class ResponseReader(ReplyReader):
     def __init__(self, provider: str, model: str, names: Iterable[str]) -> None:
         super().__init__(provider, model, names)
         # Items by their place in the output, and how many of them are entries.
-        self.done: dict[int, JsonObject] = {}
-        self.shown = 0
+        self.finished: dict[int, JsonObject] = {}
+        self.entry_count = 0
         self.after = ""
         self.open: dict[int, JsonObject] = {}
         self.pieces: dict[int, list[str]] = {}
@@ -268,7 +268,7 @@ class ResponseReader(ReplyReader):
         elif kind == "response.output_item.added":
             self.open[number_in(event, "output_index")] = object_in(event.get("item"), "an item")
         elif kind == "response.output_item.done":
-            return self._done(number_in(event, "output_index"), object_in(event.get("item"), "an item"))
+            return self._finish_item(number_in(event, "output_index"), object_in(event.get("item"), "an item"))
         elif kind in _ENDS:
             return self._end(object_in(event.get("response"), "a response"))
         elif kind == "response.failed":
@@ -286,23 +286,23 @@ class ResponseReader(ReplyReader):
         self.id = text_in(response, "id") or self.id
         self.model = text_in(response, "model") or self.model
 
-    def _done(self, index: int, item: JsonObject) -> list[Entry]:
+    def _finish_item(self, index: int, item: JsonObject) -> list[Entry]:
         self.open.pop(index, None)
         self.pieces.pop(index, None)
-        self.done[index] = item
+        self.finished[index] = item
         return self._in_order()
 
     def _in_order(self) -> list[Entry]:
         """The finished items whose turn has come: they stand as `output_index` says, however they arrive."""
         ready: list[Entry] = []
-        while self.shown in self.done:
-            behind = [self.done[place] for place in takewhile(self.done.__contains__, count(self.shown))]
+        while self.entry_count in self.finished:
+            behind = [self.finished[place] for place in takewhile(self.finished.__contains__, count(self.entry_count))]
             served = 0 in carried_out(behind, self.provider)
             if behind[0].get("type") in _HOSTED and not served and not self.stop:
                 break  # what follows tells whether the provider carried it out itself
             entry, self.after = entry_of(behind[0], self.after, served)
             ready.append(entry)
-            self.shown += 1
+            self.entry_count += 1
         return self._add(ready) if ready else []
 
     def _end(self, response: JsonObject) -> list[Entry]:
@@ -310,12 +310,12 @@ class ResponseReader(ReplyReader):
         self.stop, self.reported = stop_of(response), response
         self.open, self.pieces = {}, {}
         # What the events did not bring, the whole response does.
-        done_ids = {str(item.get("id")) for item in self.done.values()}
+        done_ids = {str(item.get("id")) for item in self.finished.values()}
         for index, item in enumerate(listed(response, "output")):
-            if index not in self.done and str(object_in(item, "an item").get("id")) not in done_ids:
-                self.done[index] = item
-        unshown = [self.done[index] for index in sorted(self.done) if index >= self.shown]
-        self.done = {self.shown + place: item for place, item in enumerate(unshown)}
+            if index not in self.finished and str(object_in(item, "an item").get("id")) not in done_ids:
+                self.finished[index] = item
+        unshown = [self.finished[index] for index in sorted(self.finished) if index >= self.entry_count]
+        self.finished = {self.entry_count + place: item for place, item in enumerate(unshown)}
         return self._in_order() or ([] if self.entries else self._add([respond("")]))
 
     def unfinished(self) -> Iterator[JsonObject]:

@@ -48,7 +48,7 @@ def assistant_entry(item: Json, after: str = "", served: bool = False) -> Entry:
         parts = objects(item, "content") or objects(item, "summary")
         return values.think("\n\n".join(str(part.get("text") or "") for part in parts), wire={"block": item})
     if kind in ("function_call", "custom_tool_call") and not served:
-        return _called(item, wire)
+        return _call_entry(item, wire)
     if kind.endswith("_call") and item.get("call_id") and not (served or is_served(item)):
         # A hosted tool that the client carries out (computer, shell, apply_patch): a call like any other.
         args = {key: value for key, value in item.items() if key not in ("type", "id", "call_id", "status")}
@@ -61,7 +61,7 @@ def is_served(item: JsonObject) -> bool:
     return item.get("execution") == "server" or item.get("type") == "program_output"
 
 
-def _called(item: JsonObject, wire: JsonObject) -> Entry:
+def _call_entry(item: JsonObject, wire: JsonObject) -> Entry:
     call_id, name = str(item.get("call_id") or ""), str(item.get("name") or "")
     if item["type"] == "custom_tool_call":
         return values.call(call_id, name, str(item.get("input") or ""), wire=wire)
