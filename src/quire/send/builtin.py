@@ -161,8 +161,8 @@ def recall_tool(store: Store, thread: str, searching: Recall | None = None, limi
         return Output(answer.text, answer.about)
 
     about = {name: RECALL_TOOL[name] for name in ("name", "description", "category", "output")}
-    made = tool(idempotent=True, limit=limit * 2, **about)(recall)
-    return msgspec.structs.replace(made, parameters=RECALL_TOOL["parameters"])
+    base = tool(idempotent=True, limit=limit * 2, **about)(recall)
+    return msgspec.structs.replace(base, parameters=RECALL_TOOL["parameters"])
 
 
 # The tools by which a model reads and writes records; each may run again, for a call writes no record twice.
@@ -177,7 +177,7 @@ def entry_tag(entry: Entry) -> str:
     return f"{_ENTRY}{entry.id.removeprefix('sha256:')[:12]}"
 
 
-def record_tools(kept: Records, *, clock: Callable[[], int] = now_ms) -> list[Tool]:
+def record_tools(records: Records, *, clock: Callable[[], int] = now_ms) -> list[Tool]:
     """`find_records` and `change_record`; contexts of consumers that a change concerns are built anew."""
     locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
@@ -204,7 +204,7 @@ def record_tools(kept: Records, *, clock: Callable[[], int] = now_ms) -> list[To
             tag: Only records with this tag.
             k: At most so many.
         """
-        return await in_order(partial(_find, kept, query, id, schema_name, tag, max(1, min(k, 50)), clock()))
+        return await in_order(partial(_find, records, query, id, schema_name, tag, max(1, min(k, 50)), clock()))
 
     @tool(
         idempotent=True,
@@ -235,23 +235,23 @@ def record_tools(kept: Records, *, clock: Callable[[], int] = now_ms) -> list[To
             context: What it holds, a JSON object.
         """
         fields = {"title": title, "tags": tags, "context": context}
-        given = {name: value for name, value in fields.items() if value is not None}
-        return await in_order(partial(_change, kept, action, call, id, version, schema_name, given, clock()))
+        changes = {name: value for name, value in fields.items() if value is not None}
+        return await in_order(partial(_change, records, action, call, id, version, schema_name, changes, clock()))
 
     return [find_records, change_record]
 
 
-def _find(kept: Records, query: str, id: str, schema_name: str, tag: str, k: int, now: int) -> JsonObject:
-    wanted = Selector(schemas=(schema_name,) if schema_name else (), all_tags=(tag,) if tag else ())
-    found: Sequence[Record]
+def _find(records: Records, query: str, id: str, schema_name: str, tag: str, k: int, now: int) -> JsonObject:
+    selector = Selector(schemas=(schema_name,) if schema_name else (), all_tags=(tag,) if tag else ())
+    matching: Sequence[Record]
     if id:
-        found = [kept.read_full(id, now=now)]
+        matching = [records.read_full(id, now=now)]
     elif query.strip():
-        near = kept.near(query, wanted, keep=lambda each: not built_by(each), now=now)
-        found = [hit.record for hit in near if hit.share > 0][:k]
+        near = records.near(query, selector, keep=lambda record: not built_by(record), now=now)
+        matching = [hit.record for hit in near if hit.share > 0][:k]
     else:
-        found = kept.select(wanted, newest=k, keep=lambda each: not built_by(each), now=now)
-    return {"count": len(found), "records": [_record_json(each) for each in found]}
+        matching = records.select(selector, newest=k, keep=lambda record: not built_by(record), now=now)
+    return {"count": len(matching), "records": [_record_json(record) for record in matching]}
 
 
 def _record_json(record: Record) -> JsonObject:
@@ -262,49 +262,49 @@ def _record_json(record: Record) -> JsonObject:
 
 
 def _change(
-    kept: Records,
+    records: Records,
     action: RecordAction,
     call: Entry,
     id: str,
     version: int,
     schema_name: str,
-    given: JsonObject,
+    fields: JsonObject,
     now: int,
 ) -> JsonObject:
     if action == "create":
-        made = _create(kept, call, schema_name, given, now)
+        record = _create(records, call, schema_name, fields, now)
     elif not (id and version):
         raise CallError(f"to {action} a record, name its id and version", hint="find_records shows both.")
     elif action == "update":
-        made = _update(kept, id, version, given, now)
+        record = _update(records, id, version, fields, now)
     else:
         try:
-            kept.delete(id, version, now=now)
+            records.delete(id, version, now=now)
         except NotFound:
             return {"done": f"there is no record {id} any more"}
         return {"done": f"{id} is deleted"}
-    react(kept, made, now=now)
-    return {"done": f"{made.id} is {_DONE[action]}", "record": _record_json(made)}
+    react(records, record, now=now)
+    return {"done": f"{record.id} is {_DONE[action]}", "record": _record_json(record)}
 
 
-def _create(kept: Records, call: Entry, schema_name: str, given: JsonObject, now: int) -> Record:
+def _create(records: Records, call: Entry, schema_name: str, fields: JsonObject, now: int) -> Record:
     if not schema_name:
         raise CallError("a new record needs a schema_name", hint="Such as note.v1.")
     mark = entry_tag(call)
-    there = kept.select(Selector(all_tags=(mark,), schemas=(schema_name,)), newest=1, now=now)
-    context, tags = given.get("context") or {}, [*(given.get("tags") or ()), mark]
-    return there[0] if there else kept.create(schema_name, context, title=given.get("title") or "", tags=tags, now=now)
+    old = records.select(Selector(all_tags=(mark,), schemas=(schema_name,)), newest=1, now=now)
+    context, tags = fields.get("context") or {}, [*(fields.get("tags") or ()), mark]
+    return old[0] if old else records.create(schema_name, context, title=fields.get("title") or "", tags=tags, now=now)
 
 
-def _update(kept: Records, id: str, version: int, given: JsonObject, now: int) -> Record:
+def _update(records: Records, id: str, version: int, fields: JsonObject, now: int) -> Record:
     try:
-        return kept.update(id, version, **given, now=now)
+        return records.update(id, version, **fields, now=now)
     except ConflictError:
         # The same call may have run before an interruption: then the record is what it asked for.
-        there = kept.read_full(id, now=now)
-        same = all(json.dumps(getattr(there, name)) == json.dumps(value) for name, value in given.items())
-        if there.version == version + 1 and same:
-            return there
+        newest = records.read_full(id, now=now)
+        same = all(json.dumps(getattr(newest, name)) == json.dumps(value) for name, value in fields.items())
+        if newest.version == version + 1 and same:
+            return newest
         raise
 
 

@@ -46,7 +46,7 @@ class CachedConversation:
     def __init__(self, request: Request) -> None:
         self.model, self.keeper = request.model, CacheKeeper(model_info(request.target))
         self.tool_config: Any = request.body.get("toolConfig")
-        self.prefix, self.said = b"", frozenset[str]()
+        self.prefix, self.hashes = b"", frozenset[str]()
         self.asked_ms = 0
         self.busy = self.refused = False
         # The latest request that was answered, and what a cache did for it.
@@ -60,12 +60,12 @@ class CachedConversation:
         if request.prefix.startswith(self.prefix):
             return True
         contents = _content_hashes(request.body)[1:]
-        return 2 * sum(each in self.said for each in contents) >= max(1, len(contents))
+        return 2 * sum(content in self.hashes for content in contents) >= max(1, len(contents))
 
     def ask(self, request: Request, at_ms: int) -> list[CacheCall]:
         """Take the next request; the calls to make before it."""
         self.prefix = prefix_bytes(lasting(request.body), "gemini")
-        self.said, self.asked_ms = frozenset(_content_hashes(request.body)), at_ms
+        self.hashes, self.asked_ms = frozenset(_content_hashes(request.body)), at_ms
         return [] if self.busy or self.refused else self.keeper.due(request.body, at_ms)
 
 
@@ -90,8 +90,8 @@ class CachedTransport:
 
     def served(self, request: Request) -> Served | None:
         """What an explicit cache did for a request that was answered; None where there was none."""
-        known = [conversation.answered for conversation in self.conversations if conversation.answered is not None]
-        return next((served for asked, served in known if asked is request), None)
+        answers = [conversation.answered for conversation in self.conversations if conversation.answered is not None]
+        return next((served for sent, served in answers if sent is request), None)
 
     async def send(self, request: Request) -> JsonObject:
         """The whole reply."""
@@ -115,7 +115,7 @@ class CachedTransport:
         began = False
         for sent in (_behind(at, request), request):
             try:
-                async with aclosing(self._heard(at, sent)) as events:
+                async with aclosing(self._reply_events(at, sent)) as events:
                     async for event in events:
                         began = True
                         yield event
@@ -126,7 +126,7 @@ class CachedTransport:
                     raise
                 at.keeper.forget()
 
-    async def _heard(self, at: CachedConversation, request: Request) -> AsyncGenerator[JsonObject]:
+    async def _reply_events(self, at: CachedConversation, request: Request) -> AsyncGenerator[JsonObject]:
         """A reply's events; what it used is known even where its reader leaves early."""
         latest: JsonObject = {}
         try:
@@ -153,11 +153,11 @@ class CachedTransport:
     def _conversation(self, request: Request, at_ms: int) -> CachedConversation:
         """The one that this request continues most closely, or a new one."""
         recent = [conversation for conversation in self.conversations if at_ms - conversation.asked_ms <= _LONGEST_MS]
-        known = [each for each in recent if each.goes_on(request)]
-        if not known:
+        continued = [conversation for conversation in recent if conversation.goes_on(request)]
+        if not continued:
             recent.append(CachedConversation(request))
         self.conversations = recent
-        return max(known, key=lambda each: len(each.prefix), default=recent[-1])
+        return max(continued, key=lambda conversation: len(conversation.prefix), default=recent[-1])
 
     async def _carry_out(self, at: CachedConversation, errand: CacheCall) -> None:
         """One call; one that fails leaves the conversation without a cache."""
@@ -247,10 +247,10 @@ class RetryingTransport:
 
     async def _wait(self, attempt: int, error: ProviderError) -> None:
         """Wait before the next attempt, or give up with the error at hand."""
-        asked = error.retry_after_s
-        if not error.retryable or attempt >= self.retry.attempts or (asked or 0) > self.retry.most_s:
+        asked_s = error.retry_after_s
+        if not error.retryable or attempt >= self.retry.attempts or (asked_s or 0) > self.retry.most_s:
             raise error
-        wait_s = self.retry.wait_s(attempt, asked)
+        wait_s = self.retry.wait_s(attempt, asked_s)
         self._say(f"{error}; trying again in {wait_s:g} s")
         await self._sleep(wait_s)
 

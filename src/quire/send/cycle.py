@@ -115,16 +115,16 @@ class Cycle:
         self._growing = Growing()
         self._began = False
         self._learned = False
-        self._turn, self._seen = TurnState(), 0
+        self._turn, self._last_seq = TurnState(), 0
         self._tip: Entry | None = None
-        self._made: list[Entry] = []
+        self._new_entries: list[Entry] = []
         # Calls that run side by side store their results one after the other.
         self._writing = asyncio.Lock()
 
     async def run(self) -> Outcome:
         """The whole cycle; the limit in seconds holds for this run, the others for the turn."""
         with self.thread.store.turn_lock(self.thread.name):
-            self._seen = (await off_loop(self.thread.store.info, self.thread.name)).seq
+            self._last_seq = (await off_loop(self.thread.store.info, self.thread.name)).seq
             self._turn = await off_loop(standing, self.thread.store, self.thread.name)
             if self._turn.user is None:
                 raise CallError(f"thread {self.thread.name!r} has no user entry to answer", hint="Append one first.")
@@ -133,7 +133,7 @@ class Cycle:
             await self._keep_besides()
             text = "".join(entry.text for entry in self._turn.answer if entry.kind == "respond")
             used, usd = usage_of(self._turn), usd_of(self._turn)
-            return Outcome(stop, text, self._turn.steps, used, usd, tuple(self._made))
+            return Outcome(stop, text, self._turn.steps, used, usd, tuple(self._new_entries))
 
     async def _within_seconds(self) -> Stop:
         try:
@@ -173,19 +173,19 @@ class Cycle:
 
     async def _appended(self, entries: Sequence[Entry]) -> None:
         async with self._writing:
-            before, kept = await off_loop(self._stored, entries)
-            for entry in [*before, *kept]:
+            before, stored = await off_loop(self._stored, entries)
+            for entry in [*before, *stored]:
                 self._turn.take(entry)
-            self._made += [*before, *kept]
-            self._tip, self._seen = kept[-1], kept[-1].seq
-            self._tell([*(entry_event(each) for each in before), *self._growing.finish(kept)])
+            self._new_entries += [*before, *stored]
+            self._tip, self._last_seq = stored[-1], stored[-1].seq
+            self._tell([*(entry_event(entry) for entry in before), *self._growing.finish(stored)])
 
     def _stored(self, entries: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
         """The entries as they are kept, and what came in between: a rebase, a question aside, another writer's."""
-        kept = self.thread.append(*entries)
-        others = kept[0].seq - self._seen - 1
-        before = self.thread.store.read(self.thread.name, after=self._seen, limit=others) if others else []
-        return before, kept
+        stored = self.thread.append(*entries)
+        others = stored[0].seq - self._last_seq - 1
+        before = self.thread.store.read(self.thread.name, after=self._last_seq, limit=others) if others else []
+        return before, stored
 
     def _tell(self, events: Sequence[Event]) -> None:
         if self._on_event is not None:
@@ -196,10 +196,10 @@ class Cycle:
         """The runner's memory, system prompt and tools are in the log before anything is asked."""
         if not (self.runner.system or self.runner.memory is not None or self._tools):
             return
-        known = await off_loop(read_head, self.thread.store, self.thread.name)
-        if head := head_entries(known, self.runner.system, self.runner.memory):
+        thread_head = await off_loop(read_head, self.thread.store, self.thread.name)
+        if head := head_entries(thread_head, self.runner.system, self.runner.memory):
             await self._append(*head)
-        if new := [tool for tool in self._tools if known.tools.get(str(tool["name"])) != tool]:
+        if new := [tool for tool in self._tools if thread_head.tools.get(str(tool["name"])) != tool]:
             await self._append(values.tools(new))
 
     async def _prepare(self) -> None:
@@ -267,9 +267,9 @@ class Cycle:
         """What was left out and is named again comes back, before the model is asked."""
         if self._speech is not MESSAGES:
             return
-        found = await off_loop(self.thread.recall_unasked, self.target, self.runner.recall)
-        if found:
-            await self._append(*found)
+        entries = await off_loop(self.thread.recall_unasked, self.target, self.runner.recall)
+        if entries:
+            await self._append(*entries)
 
     async def _ask(self) -> None:
         """Send the next request; a reply that breaks off is asked for again, and the cut part counts no more."""
@@ -332,15 +332,15 @@ class Cycle:
 
     async def _keep(self, request: Request, partial: providers.Partial) -> None:
         """The user stopped the reply: what came stays and is marked; half a call is no call."""
-        made = {"respond": values.respond, "think": values.think}
-        said = [
-            made[piece["kind"]](piece["text"], meta={"stopped": True})
+        makers = {"respond": values.respond, "think": values.think}
+        spoken = [
+            makers[piece["kind"]](piece["text"], meta={"stopped": True})
             for piece in partial.unfinished
-            if piece["kind"] in made and piece["text"].strip()
+            if piece["kind"] in makers and piece["text"].strip()
         ]
         reply = Reply((), partial.usage, "stopped")
         sent = self._speech.sent(self.thread, request, reply).body
-        await self._append(*said, Entry("sent", {**sent, "meta": {**sent.get("meta", {}), "stopped": True}}))
+        await self._append(*spoken, Entry("sent", {**sent, "meta": {**sent.get("meta", {}), "stopped": True}}))
 
 
 def interrupted_result(call: Entry) -> Entry:
@@ -404,19 +404,19 @@ async def resume(
 
     Without a transport the model that was asked last is reached at its own address, the local one started.
     """
-    asked = target or await off_loop(last_target, thread.store, thread.name)
-    if not asked:
+    model = target or await off_loop(last_target, thread.store, thread.name)
+    if not model:
         raise CallError(f"thread {thread.name!r} was never sent anywhere", hint="Name a target: provider:model.")
     with thread.store.turn_lock(thread.name):
         turn = standing(thread.store, thread.name)
         if turn.next == "done" and turn.stopped:
             thread.append(going_on(turn))
     if transport is not None:
-        return await run(thread, asked, transport, runner, **how)
+        return await run(thread, model, transport, runner, **how)
     from quire.send.local import TARGET, local_target
 
-    own = transport_for(asked, local_target().base_url if asked == TARGET else None)
-    return await _then_closed(run(thread, asked, own, runner, **how), own)
+    own_transport = transport_for(model, local_target().base_url if model == TARGET else None)
+    return await _then_closed(run(thread, model, own_transport, runner, **how), own_transport)
 
 
 def resume_sync(thread: TurnThread, transport: Transport | None = None, runner: Runner = CHAT, **how: Any) -> Outcome:

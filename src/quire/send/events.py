@@ -72,12 +72,12 @@ class Growing:
             return None
         self.blocks[part].pieces.append(piece.text)
         self.blocks[part].shown += len(piece.text)
-        return Event(event_id(tip, self._shown()), piece.kind, piece.text, part=part)
+        return Event(event_id(tip, self._sizes()), piece.kind, piece.text, part=part)
 
     def _find(self, piece: BlockDelta) -> int:
         at = [(block.place, block.kind) for block in self.blocks]
         if (piece.place, piece.kind) not in at:
-            at = sorted([*at, (piece.place, piece.kind)], key=lambda each: each[0])
+            at = sorted([*at, (piece.place, piece.kind)], key=lambda place: place[0])
             self.blocks.insert(at.index((piece.place, piece.kind)), OpenBlock(piece.kind, piece.place, []))
         return at.index((piece.place, piece.kind))
 
@@ -85,25 +85,25 @@ class Growing:
         """These entries are in the log now: as many blocks are done."""
         out = []
         for entry in entries:
-            done, self.blocks = self.blocks[:1], self.blocks[1:]
-            out.append(entry_event(entry, done[0].shown if done else 0, self._shown()))
+            front, self.blocks = self.blocks[:1], self.blocks[1:]
+            out.append(entry_event(entry, front[0].shown if front else 0, self._sizes()))
         return out
 
-    def _shown(self) -> list[int]:
+    def _sizes(self) -> list[int]:
         return _without_empty_end([block.shown for block in self.blocks])
 
     def texts(self) -> list[dict[str, str]]:
         return [{"kind": block.kind, "text": "".join(block.pieces)} for block in self.blocks]
 
 
-def event_id(seq: int, shown: Sequence[int] = ()) -> str:
+def event_id(seq: int, sizes: Sequence[int] = ()) -> str:
     """A place: 17 and [40, 5] -> "17:40,5"."""
-    return f"{seq}:{','.join(map(str, shown))}" if shown else str(seq)
+    return f"{seq}:{','.join(map(str, sizes))}" if sizes else str(seq)
 
 
-def entry_event(entry: Entry, shown: int = 0, others: Sequence[int] = ()) -> Event:
-    """An entry, of whose text the first `shown` characters are known to the reader."""
-    text = entry.text[shown:] if entry.kind != "call" else ""
+def entry_event(entry: Entry, skip: int = 0, others: Sequence[int] = ()) -> Event:
+    """An entry, of whose text the first `skip` characters are known to the reader."""
+    text = entry.text[skip:] if entry.kind != "call" else ""
     return Event(event_id(entry.seq, others), entry.kind, text, entry)
 
 
@@ -129,37 +129,37 @@ def missed(store: ThreadReader, thread: str, last: str = "0", limit: int | None 
 
     With a limit, that many entries at most; what is being written comes when all of them have been told.
     """
-    seq, shown = read_id(last)
+    seq, sizes = read_id(last)
     entries = store.read(thread, after=seq, limit=limit)
     events = []
     for entry in entries:
         if entry.kind not in SPOKEN:
-            shown = []
-        events.append(entry_event(entry, shown[0] if shown else 0, shown[1:]))
-        shown = shown[1:]
+            sizes = []
+        events.append(entry_event(entry, sizes[0] if sizes else 0, sizes[1:]))
+        sizes = sizes[1:]
     if limit is not None and len(entries) >= limit:
         return events
     tip = entries[-1] if entries else next(iter(store.read(thread, after=seq - 1, limit=1)), None) if seq else None
-    return events + (_unfinished(store, thread, tip, shown) if tip is not None else [])
+    return events + (_unfinished(store, thread, tip, sizes) if tip is not None else [])
 
 
 def read_id(id: str) -> tuple[int, list[int]]:
     """An event's place: "17" -> (17, []), "17:40,5" -> (17, [40, 5])."""
     seq, colon, rest = id.partition(":")
-    shown = rest.split(",") if colon else []
-    if not all(number.isdecimal() for number in [seq, *shown]):
+    sizes = rest.split(",") if colon else []
+    if not all(number.isdecimal() for number in [seq, *sizes]):
         raise CallError(f"{id!r} is no event's id", hint="Ids look like 17 or 17:40; 0 is the beginning.")
-    return int(seq), [int(number) for number in shown]
+    return int(seq), [int(number) for number in sizes]
 
 
-def _unfinished(store: ThreadReader, thread: str, tip: Entry, shown: list[int]) -> list[Event]:
+def _unfinished(store: ThreadReader, thread: str, tip: Entry, sizes: list[int]) -> list[Event]:
     """What has been noted of the blocks behind `tip`, as far as the reader does not know it."""
-    kept = store.get_state(thread, STATE)
-    if not kept or kept["after"] != tip.id:
+    note = store.get_state(thread, STATE)
+    if not note or note["after"] != tip.id:
         return []
-    places = [*shown, *[0] * (len(kept["blocks"]) - len(shown))]
+    places = [*sizes, *[0] * (len(note["blocks"]) - len(sizes))]
     out = []
-    for part, block in enumerate(kept["blocks"]):
+    for part, block in enumerate(note["blocks"]):
         rest = block["text"][places[part] :]
         places[part] += len(rest)
         if rest:

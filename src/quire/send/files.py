@@ -41,8 +41,8 @@ def piece(text: str, name: str, start: int, end: int, limit: int, column: int = 
         return FileLines(whole, start, start + len(lines) - 1)
     count = _cut_at(lines, limit, _levels(text, name, start, lines))
     if count == 0:
-        shown = head(lines[0], limit) or lines[0][:limit]
-        return FileLines(shown, start, start, column + len(shown))
+        beginning = head(lines[0], limit) or lines[0][:limit]
+        return FileLines(beginning, start, start, column + len(beginning))
     return FileLines("\n".join(lines[:count]).rstrip("\n"), start, start + count - 1)
 
 
@@ -76,10 +76,10 @@ def _definition_lines(text: str, name: str, suffix: str) -> tuple[set[int], set[
     from quire.items.symbols import definitions
 
     try:
-        found = definitions(text, suffix, name)
+        symbols = definitions(text, suffix, name)
     except QuireError:
         return set(), set()
-    return {each.start for each in found if len(each.path) == 1}, {each.start for each in found}
+    return {symbol.start for symbol in symbols if len(symbol.path) == 1}, {symbol.start for symbol in symbols}
 
 
 # Lines that match a pattern, within a time that no pattern can exceed.
@@ -107,17 +107,17 @@ def matcher(pattern: str, ignore_case: bool = False, seconds: float = _SECONDS) 
     def search(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
         for number, line in enumerate(lines, 1):
             for begin, part in _parts(line):
-                left = until - time.monotonic()
+                time_left = until - time.monotonic()
                 try:
-                    found = compiled(part, left) if left > 0 else None
+                    match = compiled(part, time_left) if time_left > 0 else None
                 except TimeoutError:
-                    left = 0
-                if left <= 0:
+                    time_left = 0
+                if time_left <= 0:
                     raise CallError(
                         f"the search took longer than {seconds:g} s", hint="Use a simpler pattern or a smaller folder."
                     )
-                if found is not None:
-                    yield number, _around(line, begin + found.start(), begin + found.end())
+                if match is not None:
+                    yield number, _around(line, begin + match.start(), begin + match.end())
                     break
 
     return search
@@ -133,7 +133,7 @@ def _compiled(pattern: str, ignore_case: bool) -> Callable[[str, float], Any]:
     """Python's own matcher cannot be stopped, so it is given only patterns that cannot run away."""
     if _PLAIN.match(pattern):
         plain = re.compile(re.escape(pattern), re.IGNORECASE if ignore_case else 0)
-        return lambda line, left: plain.search(line)
+        return lambda line, time_left: plain.search(line)
     try:
         import regex
     except ImportError as error:
@@ -145,7 +145,7 @@ def _compiled(pattern: str, ignore_case: bool) -> Callable[[str, float], Any]:
         bounded = regex.compile(pattern, regex.IGNORECASE if ignore_case else 0)
     except regex.error as error:
         raise CallError(f"{pattern!r} is not a regular expression: {error}") from error
-    return lambda line, left: bounded.search(line, timeout=left, concurrent=True)
+    return lambda line, time_left: bounded.search(line, timeout=time_left, concurrent=True)
 
 
 def _check_size(pattern: str) -> None:
@@ -197,9 +197,9 @@ def file_tools(root: str | Path, limit: int = _LIMIT) -> list[Tool]:
             raise CallError(f"{path} has {count} lines; {start} to {end or count} are not in it")
         if column > 1 and column > len(text.split("\n", start)[start - 1]):
             raise CallError(f"line {start} of {path} ends before character {column}")
-        found = piece(text, path, start, min(end or count, count), limit, column)
-        about = f"{path}, lines {found.start}-{found.end} of {count}" if count else f"{path}, empty"
-        return Output(_text_and_rest(found, min(end or count, count)), about)
+        lines = piece(text, path, start, min(end or count, count), limit, column)
+        about = f"{path}, lines {lines.start}-{lines.end} of {count}" if count else f"{path}, empty"
+        return Output(_text_and_rest(lines, min(end or count, count)), about)
 
     @tool(name="list", idempotent=True, category="files", output=("names",), limit=limit * 2)
     def list_(path: str = ".", depth: Annotated[int, msgspec.Meta(ge=1, le=10)] = 1) -> Output:
@@ -212,9 +212,9 @@ def file_tools(root: str | Path, limit: int = _LIMIT) -> list[Tool]:
         about = {"folder": "/", "link": " (a link)", "other": " (no file)"}
         entries = inside.entries(path, depth)
         names = [f"{entry.path}{about.get(entry.kind) or f' ({entry.size:,} bytes)'}" for entry in entries]
-        shown = at_hits(names, limit).replace(" more hits not shown", " more entries not shown")
+        listing = at_hits(names, limit).replace(" more hits not shown", " more entries not shown")
         place = inside.relative(inside.resolve(path))
-        return Output(shown, f"{place}: {len(names)} {'entry' if len(names) == 1 else 'entries'}")
+        return Output(listing, f"{place}: {len(names)} {'entry' if len(names) == 1 else 'entries'}")
 
     @tool(name="grep", idempotent=True, category="files", output=("hits",), limit=limit * 2, timeout_s=30.0)
     def grep(
@@ -238,9 +238,9 @@ def file_tools(root: str | Path, limit: int = _LIMIT) -> list[Tool]:
         files = 0
         for name in inside.walk(path):
             if fnmatch(name.rpartition("/")[2], glob) or fnmatch(name, glob):
-                found = [f"{name}:{number}: {line}" for number, line in search(_lines_of(inside, name))]
-                files += bool(found)
-                hits += found
+                lines = [f"{name}:{number}: {line}" for number, line in search(_lines_of(inside, name))]
+                files += bool(lines)
+                hits += lines
         outcome = f"{len(hits)} hit{'' if len(hits) == 1 else 's'} in {files} file{'' if files == 1 else 's'}"
         return Output(at_hits(hits[:most], limit, len(hits[most:])), outcome)
 
@@ -254,14 +254,14 @@ def _text(root: Root, path: str) -> str:
     return data.decode(errors="replace").replace("\r\n", "\n")
 
 
-def _text_and_rest(found: FileLines, until: int) -> str:
+def _text_and_rest(lines: FileLines, until: int) -> str:
     """The text, and where to go on when there is more."""
-    if found.rest:
-        again = f"start={found.end}, column={found.rest}"
-        return f"{found.text}\n[… line {found.end} of {until} goes on; read again with {again} …]"
-    if found.end >= until:
-        return found.text
-    return f"{found.text}\n[… lines {found.end + 1}-{until} not shown; read again with start={found.end + 1} …]"
+    if lines.rest:
+        again = f"start={lines.end}, column={lines.rest}"
+        return f"{lines.text}\n[… line {lines.end} of {until} goes on; read again with {again} …]"
+    if lines.end >= until:
+        return lines.text
+    return f"{lines.text}\n[… lines {lines.end + 1}-{until} not shown; read again with start={lines.end + 1} …]"
 
 
 def _lines_of(root: Root, name: str) -> list[str]:

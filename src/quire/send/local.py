@@ -32,10 +32,10 @@ _START_TIMEOUT_S = 120.0
 
 def weights() -> Path:
     """The small instruct model's weights: as `quire local install smollm2` put them, or as the package has them."""
-    found = find("smollm2")
-    if found is None:
+    file = find("smollm2")
+    if file is None:
         raise MissingPart("no local model is installed", hint=_INSTALL)
-    return found
+    return file
 
 
 class LocalServer:
@@ -143,10 +143,10 @@ class LocalServer:
 
     def prompt_ids(self, body: JsonObject) -> list[int]:
         """The token ids the engine makes of a chat request: its template applied, then tokenized."""
-        asked: dict[str, Any] = {
+        fields: dict[str, Any] = {
             name: body[name] for name in ("messages", "tools", "tool_choice", "chat_template_kwargs") if name in body
         }
-        prompt = self.post("/apply-template", asked)["prompt"]
+        prompt = self.post("/apply-template", fields)["prompt"]
         tokens = self.post("/tokenize", {"content": prompt, "add_special": True, "parse_special": True})["tokens"]
         return [int(token) for token in tokens]
 
@@ -294,22 +294,22 @@ _OWN = ("transfer-encoding", "connection", "content-length", "keep-alive", "serv
 
 def demanding(body: JsonObject, path: str) -> JsonObject:
     """The engine lets a model talk before a call it demands, and takes no tool by name: so the answer is begun for it."""
-    wanted = _demanded_tool(body.get("tool_choice"))
+    tool_name = _demanded_tool(body.get("tool_choice"))
     tools = body.get("tools")
-    if wanted is None or not isinstance(tools, list):
+    if tool_name is None or not isinstance(tools, list):
         return body
-    kept = [tool for tool in tools if not wanted or _name(tool) == wanted]
+    offered = [tool for tool in tools if not tool_name or _name(tool) == tool_name]
     field = "input" if path.endswith("/responses") else "messages"
     talk = body.get(field)
     messages = [{"role": "user", "content": talk}] if isinstance(talk, str) else talk
-    if not kept or not isinstance(messages, list):
+    if not offered or not isinstance(messages, list):
         return body
     begun: JsonObject = {"role": "assistant", "content": CALL}
     if field == "input":
         parts = [{"type": "output_text", "text": CALL, "annotations": []}]
         begun = {"type": "message", "role": "assistant", "status": "completed", "content": parts}
     choice = {"type": "any"} if path.endswith("/messages") else "required"
-    return {**body, "tools": kept, "tool_choice": choice, field: [*messages, begun]}
+    return {**body, "tools": offered, "tool_choice": choice, field: [*messages, begun]}
 
 
 def _demanded_tool(choice: Json) -> str | None:
@@ -323,9 +323,9 @@ def _demanded_tool(choice: Json) -> str | None:
 
 def _name(tool: Json) -> str:
     """A tool's name, of its definition or of a choice, in any of the formats."""
-    given = tool if isinstance(tool, dict) else {}
-    inner = given.get("function")
-    return str((inner if isinstance(inner, dict) else given).get("name") or "")
+    definition = tool if isinstance(tool, dict) else {}
+    inner = definition.get("function")
+    return str((inner if isinstance(inner, dict) else definition).get("name") or "")
 
 
 class Front:

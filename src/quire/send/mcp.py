@@ -31,19 +31,19 @@ class _OneLine(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self.told = False
+        self.reported = False
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.exc_info is None:
             return True
-        told, self.told = self.told, True
+        before, self.reported = self.reported, True
         record.msg, record.args, record.exc_info = (
             "an MCP server writes to its standard output what is no message; it is passed over",
             (),
             None,
         )
         record.levelno, record.levelname = logging.WARNING, "WARNING"
-        return not told
+        return not before
 
 
 _ONE_LINE = _OneLine()
@@ -100,7 +100,7 @@ class McpServer:
                 f"the MCP server {self._name()} did not start: {_reason(error)}{output}",
                 hint="Run its command by hand to see what it says.",
             ) from error
-        self.tools = tuple(self._tool(each) for each in listed)
+        self.tools = tuple(self._tool(tool) for tool in listed)
 
     def stop(self) -> None:
         """End the session and the server; safe to call twice."""
@@ -127,7 +127,7 @@ class McpServer:
         command, *args = self._server
         parameters = mcp.StdioServerParameters(command=command, args=args, env=self._env, cwd=self._cwd)
         logging.getLogger("mcp.client.stdio").addFilter(_ONE_LINE)
-        _ONE_LINE.told = False
+        _ONE_LINE.reported = False
         # A server's own log would otherwise be written over the terminal.
         self._log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - lives as long as the server
         return mcp.stdio_client(parameters, self._log)
@@ -149,20 +149,20 @@ class McpServer:
             ready.set_result(await _all_tools(client))
             await self._stop.wait()
 
-    def _tool(self, told: Any) -> Tool:
+    def _tool(self, remote: Any) -> Tool:
         """One of the server's tools as ours; only what is said to change nothing may run again."""
-        name = _name(self._prefix + told.name)
-        hints = told.annotations
+        name = _name(self._prefix + remote.name)
+        hints = remote.annotations
         harmless = bool(hints and (hints.read_only_hint or hints.idempotent_hint))
 
         async def invoke(args: JsonObject, call: Entry) -> Output:
-            result = await self._ask(told.name, args)
+            result = await self._ask(remote.name, args)
             return Output(_content(result), error=bool(result.is_error))
 
         return Tool(
             name=name,
-            description=told.description or told.title or told.name,
-            parameters=told.input_schema or {"type": "object", "properties": {}},
+            description=remote.description or remote.title or remote.name,
+            parameters=remote.input_schema or {"type": "object", "properties": {}},
             invoke=invoke,
             idempotent=harmless,
             timeout_s=self._timeout_s,
@@ -175,8 +175,8 @@ class McpServer:
         """A call carried over to the session's thread; giving up here gives up there."""
         if self._client is None or self._loop is None or self._loop.is_closed():
             raise CallError(f"the MCP server {self._name()} has ended", hint="Start it again.")
-        asked: Coroutine[Any, Any, Any] = self._client.call_tool(name, args)
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asked, self._loop))
+        call: Coroutine[Any, Any, Any] = self._client.call_tool(name, args)
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._loop))
 
     def _name(self) -> str:
         if isinstance(self._server, str):
@@ -193,20 +193,20 @@ class McpServer:
 
 
 async def _all_tools(client: mcp.Client) -> list[Any]:
-    found: list[Any] = []
+    tools: list[Any] = []
     cursor: str | None = None
     for _ in range(_MAX_PAGES):
         page = await client.list_tools(cursor=cursor)
-        found += page.tools
+        tools += page.tools
         cursor = page.next_cursor
         if not cursor:
             break
-    return found
+    return tools
 
 
-def _name(told: str) -> str:
+def _name(text: str) -> str:
     """A name that every provider takes: other signs become _."""
-    name = re.sub(r"[^A-Za-z0-9_-]", "_", told)[:64]
+    name = re.sub(r"[^A-Za-z0-9_-]", "_", text)[:64]
     return name if re.match(r"[A-Za-z_]", name) else f"_{name}"[:64]
 
 

@@ -162,7 +162,7 @@ def _config(store: Records, consumer: str, now: int) -> Config:
 # What a conversation says, as records: the user's messages, the replies as they came, what the tools returned.
 
 
-def keep_records(kept: Records, store: Store, thread: str, now: int | None = None) -> list[Record]:
+def keep_records(records: Records, store: Store, thread: str, now: int | None = None) -> list[Record]:
     """Keep what a thread has gained since the last time; a kill in between makes none twice and loses none."""
     begin = int((store.get_state(thread, STATE) or {}).get("seq", 0))
     new = store.read(thread, after=begin)
@@ -172,11 +172,11 @@ def keep_records(kept: Records, store: Store, thread: str, now: int | None = Non
     calls = {call.call_id: call for call in [*newest_turn(store, thread), *entries] if call.kind == "call"}
     # That a reply was cut off may be told by nothing but the next request, which has not ended itself.
     spoken = [entry for entry in without_cut(new) if entries and entry.seq <= entries[-1].seq]
-    drafts = [drafts for entry in spoken if (drafts := _draft(entry, calls, thread, now))]
-    created = kept.create_all(draft for draft in drafts if not _newest_record(kept, draft.tags, now))
+    drafts = [draft for entry in spoken if (draft := _draft(entry, calls, thread, now))]
+    created = records.create_all(draft for draft in drafts if not _newest_record(records, draft.tags, now))
     if entries:
         store.set_state(thread, STATE, {"seq": entries[-1].seq})
-    react(kept, *created, now=now)
+    react(records, *created, now=now)
     return created
 
 
@@ -234,7 +234,7 @@ class AgentResponses(msgspec.Struct, frozen=True):
 
     def reader(self, thread: TurnThread, target: str, names: Iterable[str]) -> RereadStream:
         call_ids = {entry.call_id for entry in thread.store.read(thread.name) if entry.kind == "call"}
-        return RereadStream(providers.stream(target, names), partial(reply_entries, taken=call_ids))
+        return RereadStream(providers.stream(target, names), partial(reply_entries, ids=call_ids))
 
 
 def _messages(entries: Sequence[Entry], items: Sequence[JsonObject]) -> tuple[Message, ...]:
@@ -295,7 +295,7 @@ def reply_text(entry: Entry) -> str:
     return str(entry.meta.get("reply") or (entry.text if entry.kind == "respond" else ""))
 
 
-def reply_entries(entry: Entry, taken: set[str]) -> list[Entry]:
+def reply_entries(entry: Entry, ids: set[str]) -> list[Entry]:
     """What a reply says and the calls it asks for; the first of them keeps the reply as it came."""
     if entry.kind != "respond":
         return [entry]
@@ -306,7 +306,7 @@ def reply_entries(entry: Entry, taken: set[str]) -> list[Entry]:
     answer = [values.respond(reply.message)] if reply.structured and reply.message else []
     calls = [
         values.call(
-            _free(wanted_call.request_id, taken),
+            _free(wanted_call.request_id, ids),
             wanted_call.tool,
             wanted_call.input,
             meta={"requestId": wanted_call.request_id},
@@ -314,7 +314,7 @@ def reply_entries(entry: Entry, taken: set[str]) -> list[Entry]:
         for wanted_call in reply.tool_requests
     ]
     wrong = [
-        values.call(_free("malformed", taken), "tool_requests", {}, meta={"malformed": problem, "idempotent": True})
+        values.call(_free("malformed", ids), "tool_requests", {}, meta={"malformed": problem, "idempotent": True})
         for problem in problems
     ]
     first, *others = [*answer, *calls, *wrong] or [values.respond("")]
@@ -328,8 +328,8 @@ def _broken(text: str) -> list[str]:
     return [f"the reply is no valid JSON of {RESPONSE_SCHEMA}; nothing was run. Send all of it again."] * is_meant
 
 
-def _free(id: str, taken: set[str]) -> str:
+def _free(id: str, ids: set[str]) -> str:
     """A call's id that the thread does not have: models like to begin again at 1."""
-    free = next(name for n in range(1, len(taken) + 2) if (name := id if n == 1 else f"{id}-{n}") not in taken)
-    taken.add(free)
+    free = next(name for n in range(1, len(ids) + 2) if (name := id if n == 1 else f"{id}-{n}") not in ids)
+    ids.add(free)
     return free

@@ -56,17 +56,17 @@ async def plan(turn: Turn, tools: Toolbox, *, most: int = 6, attempts: int = 2) 
     """The calls to run before the model answers; after a reply that cannot be used it is told why, once."""
     if not len(tools):
         return []
-    asked = [question(turn.user.text, attached(turn.thread.store, turn.thread.name, turn.user), tools)]
-    found = PlannedCalls()
+    texts = [question(turn.user.text, attached(turn.thread.store, turn.thread.name, turn.user), tools)]
+    draft = PlannedCalls()
     for _ in range(attempts):
-        request = planner_request(asked, turn.target, tools)
+        request = planner_request(texts, turn.target, tools)
         reply = await ask_aside(turn, request, "plan")
         text = "".join(entry.text for entry in reply.entries if entry.kind == "respond")
-        found = read_plan(text, tools, most)
-        if not found.problems:
+        draft = read_plan(text, tools, most)
+        if not draft.problems:
             break
-        asked += [text or "[]", f"This cannot be used: {'; '.join(found.problems)}. Reply with the JSON array alone."]
-    return [call_entry(turn.user, n, name, args, tools) for n, (name, args) in enumerate(found.calls, 1)]
+        texts += [text or "[]", f"This cannot be used: {'; '.join(draft.problems)}. Reply with the JSON array alone."]
+    return [call_entry(turn.user, n, name, args, tools) for n, (name, args) in enumerate(draft.calls, 1)]
 
 
 def call_entry(user: Entry, number: int, name: str, args: JsonObject, tools: Toolbox) -> Entry:
@@ -97,9 +97,9 @@ def question(text: str, items: Sequence[JsonObject], tools: Toolbox) -> str:
     return "\n\n".join([*parts, f"# User message\n{text}"])
 
 
-def planner_request(asked: Sequence[str], target: str, tools: Toolbox) -> Request:
+def planner_request(texts: Sequence[str], target: str, tools: Toolbox) -> Request:
     """The planner's own small request: its instruction and the question, nothing of the conversation."""
-    messages = tuple(Message("user" if n % 2 == 0 else "assistant", (Text(text),)) for n, text in enumerate(asked))
+    messages = tuple(Message("user" if n % 2 == 0 else "assistant", (Text(text),)) for n, text in enumerate(texts))
     extra: dict[str, Any] = {}
     if endpoint_for(target).holds_to_schema:
         schema = {"name": "plan", "schema": plan_schema(tools)}
@@ -157,8 +157,8 @@ def _array(text: str) -> list[Json] | None:
     decoder = json.JSONDecoder()
     for start in islice(re.finditer(r"\[", text), 50):
         with contextlib.suppress(ValueError, RecursionError):
-            found: list[Json] = decoder.raw_decode(text, start.start())[0]
-            return found
+            array: list[Json] = decoder.raw_decode(text, start.start())[0]
+            return array
     return None
 
 
@@ -247,11 +247,11 @@ def agent(
 ) -> Runner:
     """The model calls tools until it answers; without native tools they are told of in L1 and called in words."""
     box = _box(tools)
-    made = Runner(name="agent", system=system, memory=memory, tools=box, limits=limits or AGENT_LIMITS, options=options)
+    base = Runner(name="agent", system=system, memory=memory, tools=box, limits=limits or AGENT_LIMITS, options=options)
     if native:
-        return msgspec.structs.replace(made, recall=RECALL_SHARE)
+        return msgspec.structs.replace(base, recall=RECALL_SHARE)
     prompt = system_text(system, tool_text=tool_text(box.definitions())).lstrip("\n")
-    return msgspec.structs.replace(made, system=prompt, tools=box.hidden(), speech=TextTools())
+    return msgspec.structs.replace(base, system=prompt, tools=box.hidden(), speech=TextTools())
 
 
 def project(
@@ -275,11 +275,11 @@ def project(
     return msgspec.structs.replace(runner, name="project", system=system.lstrip("\n"), memory=memory)
 
 
-def _file_block(given: str | Path | Item | JsonObject) -> str:
-    if isinstance(given, Item | dict):
-        return block(item_json(given)).text
-    made = item_json(from_file(given, truncate=True))
-    return block({**made, "id": str(given)}).text
+def _file_block(file: str | Path | Item | JsonObject) -> str:
+    if isinstance(file, Item | dict):
+        return block(item_json(file)).text
+    item = item_json(from_file(file, truncate=True))
+    return block({**item, "id": str(file)}).text
 
 
 def _box(tools: Toolbox | Iterable[Tool | Callable[..., Any]]) -> Toolbox:

@@ -26,9 +26,9 @@ from quire.values import JsonObject, Request
 
 def sdk_transport(call: ModelCall, base_url: str, api_key: str, timeout_s: float) -> Transport:
     """A transport over the SDK that a format's call names."""
-    made, extra = _SDKS[call.sdk]
+    transport, extra = _SDKS[call.sdk]
     try:
-        return made(call, base_url, api_key, timeout_s)
+        return transport(call, base_url, api_key, timeout_s)
     except ImportError as error:
         name = call.sdk.replace("google.genai", "google-genai")
         raise MissingPart(f"the {name} SDK is not installed", hint=f"pip install 'quire[{extra}]'") from error
@@ -188,8 +188,8 @@ class Gemini(SdkTransport):
 
 def _cache_kwargs(body: JsonObject) -> dict[str, Any]:
     """The arguments of caches.create: what a request would hold is part of the configuration."""
-    held = {"contents": [], **{key: value for key, value in body.items() if key != "model"}}
-    kwargs = sdk_kwargs(Request("gemini", body["model"], held))
+    fields = {"contents": [], **{key: value for key, value in body.items() if key != "model"}}
+    kwargs = sdk_kwargs(Request("gemini", body["model"], fields))
     contents = {"contents": kwargs["contents"]} if kwargs["contents"] else {}
     return {"model": kwargs["model"], "config": {**kwargs["config"], **contents}}
 

@@ -35,12 +35,12 @@ class ByModel:
         # What each question used: cache_read says how much of it was not paid for again.
         self.used: list[Usage] = []
 
-    def __call__(self, gone: Leaving) -> str:
+    def __call__(self, leaving: Leaving) -> str:
         """The summary of what leaves."""
-        if text := self._known.get(_key(gone)):
+        if text := self._known.get(_key(leaving)):
             return text
-        self._wanted.append(gone)
-        return self._fallback(gone)
+        self._wanted.append(leaving)
+        return self._fallback(leaving)
 
     @property
     def wanted(self) -> Leaving | None:
@@ -56,17 +56,17 @@ class ByModel:
         if built.rebase is not None and self.wanted is not None:
             await self.ask(turn, self.wanted)
 
-    async def ask(self, turn: Turn, gone: Leaving) -> str:
+    async def ask(self, turn: Turn, leaving: Leaving) -> str:
         """Have the model summarise what leaves; why the fallback stands in for it, or nothing."""
         try:
-            reply = await ask_aside(turn, summary_request(turn, gone.limit), "summary")
+            reply = await ask_aside(turn, summary_request(turn, leaving.limit), "summary")
         except ProviderError as error:
             return f"summary failed: {error}"
         self.used.append(reply.usage)
         text = "".join(entry.text for entry in reply.entries if entry.kind == "respond").strip()
         if not text:
             return "summary was empty"
-        self._known[_key(gone)] = fitted(text, gone.limit)
+        self._known[_key(leaving)] = fitted(text, leaving.limit)
         return ""
 
 
@@ -82,10 +82,10 @@ def summary_request(turn: Turn, limit: int) -> Request:
 
 def cached_messages(prompt: Prompt) -> tuple[Message, ...]:
     """What the last request said, and the answer to it if it was one."""
-    kept = prompt.messages[: prompt.stable]
+    cached = prompt.messages[: prompt.stable]
     after = prompt.messages[prompt.stable : prompt.stable + 1]
     answered = [m for m in after if m.role == "assistant" and not any(isinstance(p, Call) for p in m.parts)]
-    return (*kept, *answered)
+    return (*cached, *answered)
 
 
 def fitted(text: str, limit: int) -> str:
@@ -94,5 +94,5 @@ def fitted(text: str, limit: int) -> str:
     return text if tokens <= limit else truncate(text, int(len(text) * limit / tokens))
 
 
-def _key(gone: Leaving) -> tuple[str, ...]:
-    return (gone.before, *(entry.id for entry in gone.entries))
+def _key(leaving: Leaving) -> tuple[str, ...]:
+    return (leaving.before, *(entry.id for entry in leaving.entries))

@@ -44,8 +44,8 @@ def _heads(lines: list[str], at: int) -> bool:
 
 
 def _rest(lines: list[str]) -> dict[str, str]:
-    found = [match for line in lines if (match := _REST.match(line.strip()))]
-    return {match[1]: match[2].strip() for match in found}
+    matches = [match for line in lines if (match := _REST.match(line.strip()))]
+    return {match[1]: match[2].strip() for match in matches}
 
 
 def _sectioned(lines: list[str]) -> dict[str, str]:
@@ -56,9 +56,9 @@ def _sectioned(lines: list[str]) -> dict[str, str]:
             inside = line.startswith(("Arg", "Param"))
             name, numpy = "", not line.rstrip().endswith(":")
         elif inside and line.strip() and set(line.strip()) != {"-"}:
-            found = _parameter(line, numpy)
-            if found:
-                name, text = found
+            parameter = _parameter(line, numpy)
+            if parameter:
+                name, text = parameter
                 out[name] = [text] if text else []
             elif name:
                 out[name].append(line.strip())
@@ -153,7 +153,7 @@ def _schema(arguments: Any, name: str) -> JsonObject:
 def _inlined(schema: Json, defs: JsonObject, inside: tuple[str, ...]) -> Json:
     """Definitions where they are used: only a type that holds itself keeps its reference."""
     if isinstance(schema, list):
-        return [_inlined(each, defs, inside) for each in schema]
+        return [_inlined(part, defs, inside) for part in schema]
     if not isinstance(schema, dict):
         return schema
     if "$ref" in schema:
@@ -173,11 +173,11 @@ def _inlined(schema: Json, defs: JsonObject, inside: tuple[str, ...]) -> Json:
 
 def _still_named(schema: Json) -> set[str]:
     if isinstance(schema, list):
-        return {name for each in schema for name in _still_named(each)}
+        return {name for part in schema for name in _still_named(part)}
     if not isinstance(schema, dict):
         return set()
-    own = {schema["$ref"].removeprefix("#/$defs/")} if isinstance(schema.get("$ref"), str) else set()
-    return own | {name for value in schema.values() for name in _still_named(value)}
+    refs = {schema["$ref"].removeprefix("#/$defs/")} if isinstance(schema.get("$ref"), str) else set()
+    return refs | {name for value in schema.values() for name in _still_named(value)}
 
 
 # Arguments against a JSON schema: the keywords that tools use, each fault with its place.
@@ -215,9 +215,9 @@ def _faults(value: Json, schema: Json, root: JsonObject, at: str, depth: int) ->
     if "$ref" in schema:
         yield from _faults(value, _referred(schema["$ref"], root), root, at, depth + 1)
     kinds = schema.get("type")
-    wanted = [kinds] if isinstance(kinds, str) else kinds or []
-    if wanted and not any(_TYPES.get(kind, lambda _: True)(value) for kind in wanted):
-        yield f"{at}: must be {' or '.join(wanted)}, not {_short(value)}"
+    types = [kinds] if isinstance(kinds, str) else kinds or []
+    if types and not any(_TYPES.get(kind, lambda _: True)(value) for kind in types):
+        yield f"{at}: must be {' or '.join(types)}, not {_short(value)}"
         return
     yield from _choices(value, schema, root, at, depth)
     if isinstance(value, dict):
@@ -231,15 +231,15 @@ def _faults(value: Json, schema: Json, root: JsonObject, at: str, depth: int) ->
 
 
 def _referred(reference: Json, root: JsonObject) -> Json:
-    found: Json = root
+    value: Json = root
     for part in str(reference).removeprefix("#").split("/")[1:]:
         name = part.replace("~1", "/").replace("~0", "~")
-        found = found.get(name, {}) if isinstance(found, dict) else {}
-    return found
+        value = value.get(name, {}) if isinstance(value, dict) else {}
+    return value
 
 
 def _choices(value: Json, schema: JsonObject, root: JsonObject, at: str, depth: int) -> Iterator[str]:
-    if "enum" in schema and not any(_same(value, each) for each in schema["enum"]):
+    if "enum" in schema and not any(_same(value, option) for option in schema["enum"]):
         yield f"{at}: must be one of {', '.join(map(_short, schema['enum']))}, not {_short(value)}"
     if "const" in schema and not _same(value, schema["const"]):
         yield f"{at}: must be {_short(schema['const'])}, not {_short(value)}"
@@ -247,7 +247,7 @@ def _choices(value: Json, schema: JsonObject, root: JsonObject, at: str, depth: 
         yield from _faults(value, part, root, at, depth + 1)
     for keyword in ("anyOf", "oneOf"):
         tried = [list(_faults(value, part, root, at, depth + 1)) for part in schema.get(keyword) or ()]
-        fitting = sum(not found for found in tried)
+        fitting = sum(not problems for problems in tried)
         if tried and not fitting:
             yield min(tried, key=len)[0] if len(tried) == 1 else f"{at}: fits none of {len(tried)} forms"
         elif keyword == "oneOf" and fitting > 1:
@@ -255,15 +255,15 @@ def _choices(value: Json, schema: JsonObject, root: JsonObject, at: str, depth: 
 
 
 def _members(value: JsonObject, schema: JsonObject, root: JsonObject, at: str, depth: int) -> Iterator[str]:
-    known: JsonObject = schema.get("properties") or {}
+    properties: JsonObject = schema.get("properties") or {}
     for name in schema.get("required") or ():
         if name not in value:
             yield f"{at}: {name!r} is missing"
     for name, member in value.items():
-        if name in known:
-            yield from _faults(member, known[name], root, f"{at}.{name}", depth + 1)
+        if name in properties:
+            yield from _faults(member, properties[name], root, f"{at}.{name}", depth + 1)
         elif schema.get("additionalProperties") is False:
-            yield f"{at}: {name!r} is not known; there is {', '.join(known) or 'nothing'}"
+            yield f"{at}: {name!r} is not known; there is {', '.join(properties) or 'nothing'}"
         else:
             yield from _faults(member, schema.get("additionalProperties", True), root, f"{at}.{name}", depth + 1)
 
@@ -271,8 +271,8 @@ def _members(value: JsonObject, schema: JsonObject, root: JsonObject, at: str, d
 def _elements(value: list[Json], schema: JsonObject, root: JsonObject, at: str, depth: int) -> Iterator[str]:
     first = schema.get("prefixItems") or ()
     for index, element in enumerate(value):
-        own = first[index] if index < len(first) else schema.get("items", True)
-        yield from _faults(element, own, root, f"{at}[{index}]", depth + 1)
+        element_schema = first[index] if index < len(first) else schema.get("items", True)
+        yield from _faults(element, element_schema, root, f"{at}[{index}]", depth + 1)
     yield from _bounds(len(value), schema, at, "minItems", "maxItems", "elements")
 
 

@@ -102,36 +102,36 @@ def tool(
 def tool(function: Callable[..., Any] | None = None, /, *, name: str = "", **settings: Any) -> Any:
     """A tool from a function with types and a docstring: `@tool` or `@tool(idempotent=True, timeout_s=5)`."""
     if function is None:
-        return lambda given: _make_tool(given, name, settings)
+        return lambda decorated: _make_tool(decorated, name, settings)
     return _make_tool(function, name, settings)
 
 
 def _make_tool(function: Callable[..., Any], name: str, settings: dict[str, Any]) -> Tool:
-    found = signature(function)
+    shape = signature(function)
     name = name or getattr(function, "__name__", "")
-    description = settings.get("description") or found.description
+    description = settings.get("description") or shape.description
     if not description:
         raise CallError(f"tool {name!r} has no description", hint="Give the function a docstring.")
-    unknown = set(settings.get("shown", ())) - set(found.names)
+    unknown = set(settings.get("shown", ())) - set(shape.names)
     if unknown:
         raise CallError(
             f"tool {name!r} shows {', '.join(sorted(unknown))}, which it does not take",
-            hint=f"It takes {', '.join(found.names) or 'nothing'}.",
+            hint=f"It takes {', '.join(shape.names) or 'nothing'}.",
         )
     lists = {listed: tuple(settings.get(listed, ())) for listed in ("shown", "output")}
-    known = {**settings, **lists, "name": name, "description": description, "parameters": found.parameters}
-    return Tool(invoke=_invoke(function, found), function=function, **known)
+    fields = {**settings, **lists, "name": name, "description": description, "parameters": shape.parameters}
+    return Tool(invoke=_invoke(function, shape), function=function, **fields)
 
 
-def _invoke(function: Callable[..., Any], found: Signature) -> Invoke:
+def _invoke(function: Callable[..., Any], shape: Signature) -> Invoke:
     async def invoke(args: JsonObject, call: Entry) -> Any:
-        checked = msgspec.convert(args, found.arguments)
-        given = {name: getattr(checked, name) for name in found.names}
-        if found.call:
-            given[found.call] = call
+        checked = msgspec.convert(args, shape.arguments)
+        arguments = {name: getattr(checked, name) for name in shape.names}
+        if shape.call:
+            arguments[shape.call] = call
         if inspect.iscoroutinefunction(function):
-            return await function(**given)
-        returned = await in_thread(lambda: function(**given))
+            return await function(**arguments)
+        returned = await in_thread(lambda: function(**arguments))
         return await returned if inspect.isawaitable(returned) else returned
 
     return invoke
@@ -140,24 +140,24 @@ def _invoke(function: Callable[..., Any], found: Signature) -> Invoke:
 async def in_thread(work: Callable[[], Any]) -> Any:
     """Run blocking work in a thread of its own, which cannot keep the program alive if it never ends."""
     loop, context = asyncio.get_running_loop(), contextvars.copy_context()
-    done: asyncio.Future[Any] = loop.create_future()
+    future: asyncio.Future[Any] = loop.create_future()
 
     def settle(setter: Callable[[Any], None], value: Any) -> None:
-        if not done.cancelled():
+        if not future.cancelled():
             setter(value)
 
     def run() -> None:
         try:
             value = context.run(work)
         except BaseException as error:  # a tool's sys.exit() must not vanish with its thread
-            outcome: tuple[Any, Any] = (done.set_exception, _raisable(error))
+            outcome: tuple[Any, Any] = (future.set_exception, _raisable(error))
         else:
-            outcome = (done.set_result, value)
+            outcome = (future.set_result, value)
         if not loop.is_closed():
             loop.call_soon_threadsafe(settle, *outcome)
 
     threading.Thread(target=run, daemon=True).start()
-    return await done
+    return await future
 
 
 def _raisable(error: BaseException) -> BaseException:
@@ -179,11 +179,11 @@ class Toolbox:
     def __init__(self, *tools: Tool | Callable[..., Any], offered: bool = True) -> None:
         self._tools: dict[str, Tool] = {}
         self.offered = offered
-        for given in tools:
-            made = given if isinstance(given, Tool) else tool(given)
-            if made.name in self._tools:
-                raise CallError(f"there are two tools called {made.name!r}", hint="Give one another name.")
-            self._tools[made.name] = made
+        for member in tools:
+            new_tool = member if isinstance(member, Tool) else tool(member)
+            if new_tool.name in self._tools:
+                raise CallError(f"there are two tools called {new_tool.name!r}", hint="Give one another name.")
+            self._tools[new_tool.name] = new_tool
 
     def __iter__(self) -> Iterator[Tool]:
         return iter(self._tools.values())
@@ -199,7 +199,7 @@ class Toolbox:
 
     def definitions(self) -> Sequence[JsonObject]:
         """The tools the model is told of."""
-        return [each.definition() for each in self] if self.offered else []
+        return [tool.definition() for tool in self] if self.offered else []
 
     def hidden(self) -> Toolbox:
         """The same tools, of which the model is not told."""
@@ -207,13 +207,13 @@ class Toolbox:
 
     async def run(self, call: Entry) -> Entry:
         """The result of a call: unknown tools, wrong arguments, failures and timeouts are results too."""
-        found = self.get(call.name)
-        if found is None:
+        tool = self.get(call.name)
+        if tool is None:
             near = difflib.get_close_matches(call.name, self._tools, 3) or sorted(self._tools)
-            there = f"; there is {', '.join(near)}" if near else ""
-            output = _failure(f"there is no tool {call.name!r}{there}")
+            others = f"; there is {', '.join(near)}" if near else ""
+            output = _failure(f"there is no tool {call.name!r}{others}")
         else:
-            output = await _output(found, call)
+            output = await _output(tool, call)
         return values.result(
             call.call_id,
             whole_characters(output.outcome) or None,
@@ -243,27 +243,27 @@ def toolbox_of(run: Any) -> Toolbox:
     if isinstance(run, Toolbox):
         return run
     if isinstance(run, Mapping):
-        named = {name: given if isinstance(given, Tool) else tool(given) for name, given in run.items()}
-        return Toolbox(*[msgspec.structs.replace(given, name=name) for name, given in named.items()])
+        named = {name: member if isinstance(member, Tool) else tool(member) for name, member in run.items()}
+        return Toolbox(*[msgspec.structs.replace(member, name=name) for name, member in named.items()])
     return OneForAll(run) if callable(run) and not isinstance(run, Tool) else Toolbox(*run)
 
 
-async def _output(found: Tool, call: Entry) -> Output:
+async def _output(tool: Tool, call: Entry) -> Output:
     if not isinstance(call.args, dict):
-        return _failure(f"the arguments of {found.name} must be an object, not {json.dumps(call.args)[:80]}")
+        return _failure(f"the arguments of {tool.name} must be an object, not {json.dumps(call.args)[:80]}")
     try:
-        async with asyncio.timeout(found.timeout_s) as limit:
-            output = _as_output(await found.invoke(call.args, call))
-        if len(output.content) <= found.limit:
+        async with asyncio.timeout(tool.timeout_s) as limit:
+            output = _as_output(await tool.invoke(call.args, call))
+        if len(output.content) <= tool.limit:
             return output
-        return msgspec.structs.replace(output, content=found.cut(output.content, found.limit))
+        return msgspec.structs.replace(output, content=tool.cut(output.content, tool.limit))
     except msgspec.ValidationError as error:
-        return _failure(f"the arguments do not fit {found.name}: {error}")
+        return _failure(f"the arguments do not fit {tool.name}: {error}")
     except QuireError as error:
         return _failure(f"{error} ({error.hint})" if error.hint else str(error))
     except TimeoutError as error:
         return _failure(
-            f"{found.name} did not end within {found.timeout_s:g} s" if limit.expired() else _error_line(error)
+            f"{tool.name} did not end within {tool.timeout_s:g} s" if limit.expired() else _error_line(error)
         )
     # A tool is foreign code and may raise anything; the model is told, without the traceback.
     except (Exception, SystemExit) as error:

@@ -172,8 +172,8 @@ def may_run_again(runner: Runner, call: Entry) -> bool:
         return True
     if isinstance(runner.tools, Toolbox):
         # The model may not have been told of them.
-        found = runner.tools.get(call.name)
-        return found is not None and found.idempotent
+        named_tool = runner.tools.get(call.name)
+        return named_tool is not None and named_tool.idempotent
     defined = runner.tools.definitions() if runner.tools is not None else ()
     return any(tool["name"] == call.name and tool.get("idempotent") for tool in defined)
 
@@ -313,17 +313,17 @@ def attached(store: Store, thread: str, user: Entry) -> list[JsonObject]:
 
 def without_cut(entries: Iterable[Entry], asking: bool = False) -> list[Entry]:
     """A thread without the parts of replies that broke off and were asked for again, or are now (`asking`)."""
-    kept: list[Entry] = []
+    log: list[Entry] = []
     begun: int | None = None
     for entry in entries:
         if entry.kind in ("user", "result"):
             begun = None
         elif entry.kind == "sent" and not is_aside(entry):
             if is_opening(entry) and begun is not None:
-                kept = _silent_from(kept, begun)
-            begun = len(kept) if is_opening(entry) else None
-        kept.append(entry)
-    return _silent_from(kept, begun) if asking and begun is not None else kept
+                log = _silent_from(log, begun)
+            begun = len(log) if is_opening(entry) else None
+        log.append(entry)
+    return _silent_from(log, begun) if asking and begun is not None else log
 
 
 def _silent_from(entries: list[Entry], place: int) -> list[Entry]:
@@ -338,7 +338,7 @@ Met = Literal["steps", "tokens", "money"]
 def usage_of(turn: TurnState) -> Usage:
     """All requests of a turn together, questions beside the conversation included."""
     used = [usage for _, usage in turn.usages]
-    besides = dict.fromkeys(what for usage in used for what in usage.besides)
+    besides = dict.fromkeys(kind for usage in used for kind in usage.besides)
     totals = {name: sum(getattr(usage, name) for usage in used) for name in COUNTS}
     return Usage(**totals, besides=tuple(besides))
 
@@ -346,8 +346,8 @@ def usage_of(turn: TurnState) -> Usage:
 def usd_of(turn: TurnState) -> float | None:
     """What they cost; None where a price is not known."""
     amounts = [cost(usage, target).amount_usd for target, usage in turn.usages]
-    known = [amount for amount in amounts if amount is not None]
-    return sum(known) if len(known) == len(amounts) else None
+    known_amounts = [amount for amount in amounts if amount is not None]
+    return sum(known_amounts) if len(known_amounts) == len(amounts) else None
 
 
 def limit_met(turn: TurnState, limits: Limits) -> Met | None:
@@ -412,8 +412,8 @@ class ThreadHead(msgspec.Struct):
 
 def read_head(store: Store, thread: str) -> ThreadHead:
     """What a thread has been given so far."""
-    kept = store.get_state(thread, STATE)
-    head = msgspec.convert(kept, ThreadHead) if kept else ThreadHead()
+    state = store.get_state(thread, STATE)
+    head = msgspec.convert(state, ThreadHead) if state else ThreadHead()
     start = head.seq
     for entry in store.read(thread, after=start):
         head.take(entry)
@@ -422,15 +422,15 @@ def read_head(store: Store, thread: str) -> ThreadHead:
     return head
 
 
-def head_entries(known: ThreadHead, prompt: str, memory: str | None) -> list[Entry]:
+def head_entries(head: ThreadHead, prompt: str, memory: str | None) -> list[Entry]:
     """What a thread is to be told before it is asked: memory and prompt in L1, later on what changed of the memory."""
-    new = bool(prompt) and prompt not in (*known.prompts, *known.systems)
-    if memory and not known.memory and (new or not known.systems):
+    new = bool(prompt) and prompt not in (*head.prompts, *head.systems)
+    if memory and not head.memory and (new or not head.systems):
         return [values.system(system_text(prompt, memory), meta={"memory": memory})]
     entries = [values.system(prompt)] if new else []
-    if memory is None or memory == known.memory:
+    if memory is None or memory == head.memory:
         return entries
-    return [*entries, values.note(memory_change(known.memory, memory), meta={"memory": memory})]
+    return [*entries, values.note(memory_change(head.memory, memory), meta={"memory": memory})]
 
 
 def memory_change(old: str, new: str) -> str:
@@ -438,10 +438,10 @@ def memory_change(old: str, new: str) -> str:
     if not old or not new:
         return f"What is known of the user:\n{new}" if new else "Forget what you were told of the user."
     lines = list(difflib.ndiff(old.splitlines(), new.splitlines()))
-    gone, come = ([line[2:] for line in lines if line.startswith(sign)] for sign in ("- ", "+ "))
+    removed, added = ([line[2:] for line in lines if line.startswith(sign)] for sign in ("- ", "+ "))
     parts = ["What is known of the user has changed."]
-    parts += ["No longer:", *gone] if gone else []
-    parts += ["New:", *come] if come else []
+    parts += ["No longer:", *removed] if removed else []
+    parts += ["New:", *added] if added else []
     return "\n".join(parts)
 
 
@@ -452,6 +452,6 @@ async def ask_aside(turn: Turn, request: Request, purpose: str) -> Reply:
     """Send a request of one's own; the log's line for it is marked, so that no turn counts it as an answer."""
     reply = providers.parse_reply(turn.target, await turn.transport.send(request))
     sent = turn.thread.sent_entry(request, reply)
-    aside = Entry("sent", {**sent.body, "meta": {**sent.meta, "aside": purpose}})
-    await off_loop(turn.thread.append, aside)
+    entry = Entry("sent", {**sent.body, "meta": {**sent.meta, "aside": purpose}})
+    await off_loop(turn.thread.append, entry)
     return reply

