@@ -158,7 +158,7 @@ def test_a_rebase_of_the_log_may_name_an_item_of_long_ago() -> None:
     old, newer = note("a.md", "the old content"), note("a.md", "newer")
     policy = Policy(budget=2_000)
     log = list(chain([values.attach(old), values.user("one"), values.respond("1"), values.user("two", [newer])]))
-    block = Assembly(policy).extend(log).epoch.known.has["a.md"]
+    block = Assembly(policy).extend(log).epoch.item_library.has["a.md"]
     log = list(
         chain([*log, *(e for n in range(40) for e in (values.user(many_words(90, f"{n}x")), values.respond("ok")))])
     )

@@ -96,7 +96,7 @@ class _Epoch(msgspec.Struct, frozen=True, array_like=True):
     grown: tuple[float, float]
     sent: int
     ends: list[int]
-    said: UserMessage | None
+    user_message: UserMessage | None
     head_tokens: int
 
 
@@ -125,7 +125,7 @@ class _Fold(msgspec.Struct, frozen=True, array_like=True):
     turn: int
     step: int
     # Reasons with the entries that have them, in the order in which they left.
-    left: list[tuple[str, list[int]]]
+    runs: list[tuple[str, list[int]]]
     attached: dict[int, tuple[str, str]]
     rebases: list[Rebase]
     pins: list[Pin]
@@ -207,8 +207,8 @@ def _packed(assembly: Assembly) -> _Fold:
         results=_results_in_place(assembly, users),
         turn=assembly.turn,
         step=assembly.step,
-        left=_runs(assembly.absent.left.values()),
-        attached=assembly.absent.attached,
+        runs=_runs(assembly.left_out_log.reasons.values()),
+        attached=assembly.left_out_log.attached,
         rebases=_needed_later(assembly.rebases, assembly.policy),
         pins=assembly.pins,
         rent=assembly.rent,
@@ -230,8 +230,8 @@ def _packed_epoch(epoch: Epoch, blocks: _Blocks) -> _Epoch:
         epoch.front,
         epoch.tools,
         blocks.places(epoch.l2),
-        blocks.places(epoch.known.has.values()),
-        epoch.known.used,
+        blocks.places(epoch.item_library.has.values()),
+        epoch.item_library.used,
         [_packed_leaf(leaf, blocks) for leaf in epoch.strip.leaves],
         epoch.opening,
         epoch.whole,
@@ -239,7 +239,7 @@ def _packed_epoch(epoch: Epoch, blocks: _Blocks) -> _Epoch:
         epoch.grown,
         epoch.sent,
         epoch.ends,
-        epoch.said,
+        epoch.user_message,
         epoch.head_tokens(),
     )
 
@@ -299,7 +299,7 @@ def _unpacked(fold: _Fold, policy: Policy, summarise: Summarise, entries: FedEnt
     versions = {(block.id, block.sha256): block for block in (fold.blocks[place] for place in fold.versions)}
     assembly.carried = Outliving(fold.tools, versions, fold.late, fold.turn, fold.results)
     assembly.attached_at = {(id, sha256): (seq, place) for id, sha256, seq, place in fold.attached_at}
-    assembly.absent.restore({seq: LeftOut(seq, why) for why, seqs in fold.left for seq in seqs}, fold.attached)
+    assembly.left_out_log.restore({seq: LeftOut(seq, why) for why, seqs in fold.runs for seq in seqs}, fold.attached)
     assembly.turn, assembly.step = fold.turn, fold.step
     assembly.rebases, assembly.pins = fold.rebases, fold.pins
     assembly.rent = fold.rent
@@ -314,12 +314,12 @@ def _unpacked_epoch(packed: _Epoch, blocks: list[ItemBlock]) -> Epoch:
     epoch.number, epoch.l1, epoch.tools = packed.number, packed.l1, packed.tools
     epoch.front = packed.front
     epoch.l2 = tuple(blocks[place] for place in packed.l2)
-    epoch.known.has = {blocks[place].id: blocks[place] for place in packed.has}
-    epoch.known.used = packed.used
+    epoch.item_library.has = {blocks[place].id: blocks[place] for place in packed.has}
+    epoch.item_library.used = packed.used
     epoch.strip = History(_unpacked_leaf(leaf, blocks) for leaf in packed.leaves)
     epoch.opening, epoch.whole, epoch.fold = packed.opening, packed.whole, packed.fold
     epoch.grown, epoch.sent = packed.grown, packed.sent
-    epoch.ends, epoch.said = packed.ends, packed.said
+    epoch.ends, epoch.user_message = packed.ends, packed.user_message
     epoch.keep_head_tokens(packed.head_tokens)
     return epoch
 

@@ -234,7 +234,7 @@ def build(
         head_tokens=epoch.head_tokens(),
         sizes=tuple(strip.sizes),
         blocks=epoch.l2,
-        said=epoch.said,
+        said=epoch.user_message,
         query=newest.entry.text if newest else "",
         user=user,
         left_out=left_out,

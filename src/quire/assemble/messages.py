@@ -413,7 +413,7 @@ class Epoch:
         self.front: list[JsonObject] = []
         self.tools: tuple[JsonObject, ...] = ()
         self.l2: tuple[ItemBlock, ...] = ()
-        self.known = Library()
+        self.item_library = Library()
         self.strip = History()
         # How many of the first leaves are the thread's opening, which every rebase lets stand.
         self.opening = 0
@@ -427,13 +427,13 @@ class Epoch:
         # How many leaves each of its requests had that went by.
         self.ends: list[int] = []
         # The newest turn's L3, for the envelope.
-        self.said: UserMessage | None = None
+        self.user_message: UserMessage | None = None
         self._head: tuple[object, int] = ((), 0)
 
     def copy(self) -> Epoch:
         twin = Epoch.__new__(Epoch)
         twin.__dict__.update(self.__dict__)
-        twin.l1, twin.known, twin.strip = self.l1[:], self.known.copy(), self.strip.copy()
+        twin.l1, twin.item_library, twin.strip = self.l1[:], self.item_library.copy(), self.strip.copy()
         twin.ends, twin.front = self.ends[:], self.front[:]
         return twin
 
@@ -495,8 +495,8 @@ class Epoch:
 
     def say(self, turn: UserTurn, number: int, policy: Policy) -> PlacedMessage:
         """Place a user turn, referring to what the model has."""
-        self.said = say(turn, self.known, number, policy.promote)
-        placed = leaf(self.said.message, number, user=turn, image_tokens=policy.image_tokens, model=policy.model)
+        spoken = self.user_message = say(turn, self.item_library, number, policy.promote)
+        placed = leaf(spoken.message, number, user=turn, image_tokens=policy.image_tokens, model=policy.model)
         self.strip.add(placed)
         return placed
 

@@ -124,7 +124,7 @@ class LeftOutLog:
     """One reason for each entry; what an entry attached counts as shown while the library holds it."""
 
     def __init__(self) -> None:
-        self.left: dict[int, LeftOut] = {}
+        self.reasons: dict[int, LeftOut] = {}
         # Whether a twin looks at the same reasons, which must then be copied before they change.
         self._shared = False
         self._all: tuple[LeftOut, ...] | None = ()
@@ -133,7 +133,7 @@ class LeftOutLog:
 
     def restore(self, reasons: dict[int, LeftOut], attached: dict[int, Version]) -> None:
         """Go on from reasons that were found before."""
-        self.left, self.attached, self._all = reasons, attached, None
+        self.reasons, self.attached, self._all = reasons, attached, None
 
     def copy(self) -> LeftOutLog:
         self._all = self.all
@@ -145,19 +145,19 @@ class LeftOutLog:
     @property
     def all(self) -> tuple[LeftOut, ...]:
         if self._all is None:
-            self._all = tuple(self.left.values())
+            self._all = tuple(self.reasons.values())
         return self._all
 
     def leave(self, seq: int, reason: str) -> None:
-        if seq not in self.left:
+        if seq not in self.reasons:
             self._own_reasons()[seq] = LeftOut(seq, reason)
 
     def _own_reasons(self) -> dict[int, LeftOut]:
         """The reasons as a dictionary of our own, which may be changed; a copy where it was shared."""
         if self._shared:
-            self.left, self._shared = dict(self.left), False
+            self.reasons, self._shared = dict(self.reasons), False
         self._all = None
-        return self.left
+        return self.reasons
 
     def attach(self, seq: int, item: JsonObject) -> None:
         """An item that waited has been said."""

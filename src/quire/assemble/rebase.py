@@ -145,9 +145,9 @@ def apply(epoch: Epoch, rebase: Rebase, policy: Policy, state: Outliving) -> Epo
     after.l1 = [*epoch.l1, *state.folded_texts(edited)]
     after.tools = ordered(state.tools)
     after.l2 = tuple(map(state.version, rebase.versions))
-    after.known = Library()
-    after.known.has = {block.id: block for block in after.l2}
-    after.known.used = dict(epoch.known.used)
+    after.item_library = Library()
+    after.item_library.has = {block.id: block for block in after.l2}
+    after.item_library.used = dict(epoch.item_library.used)
     leaves = [placed for placed in epoch.strip.leaves if placed.turn != SUMMARY_TURN]
     begins = _behind_opening(leaves, rebase.opening)
     for placed in leaves[:begins]:
@@ -162,7 +162,7 @@ def apply(epoch: Epoch, rebase: Rebase, policy: Policy, state: Outliving) -> Epo
         _carry(after, placed, edited, policy, state)
     after.fold = len(after.strip.leaves)
     if after.strip.newest_user() is epoch.strip.newest_user():
-        after.said = epoch.said
+        after.user_message = epoch.user_message
     return after
 
 
@@ -420,7 +420,7 @@ def _thoughts(leaves: list[PlacedMessage]) -> list[Edit]:
 
 def folded(epoch: Epoch, policy: Policy, turn: int, cutting: bool, pinned: Container[str] = ()) -> list[ItemBlock]:
     """The items that L2 holds after a rebase, in first-seen order; unused ones leave when a cut is made."""
-    used, oldest = epoch.known.used, turn - policy.unused_turns
+    used, oldest = epoch.item_library.used, turn - policy.unused_turns
     blocks = [
         block
         for block in _newest(epoch, policy, turn)
@@ -433,7 +433,7 @@ def _newest(epoch: Epoch, policy: Policy, turn: int) -> Iterable[ItemBlock]:
     """The newest version of every item that the model was given up to the turn before."""
     newest: dict[str, ItemBlock] = {block.id: block for block in epoch.l2}
     if policy.promote == "at-rebase":
-        shown_blocks = list(epoch.known.has.values())
+        shown_blocks = list(epoch.item_library.has.values())
     else:
         users = [placed.user for placed in epoch.strip.leaves if placed.user is not None and placed.turn < turn]
         shown_blocks = [block for user in users for block in user.blocks]

@@ -117,7 +117,7 @@ class Assembly:
         self.carried = Outliving({}, {}, {})
         self.turn = 0
         self.step = 0
-        self.absent = LeftOutLog()
+        self.left_out_log = LeftOutLog()
         self.rebases: list[Rebase] = []
         # Whether one of them is this fold's own: its summary is by the summariser at hand, not the log's.
         self.unrecorded = False
@@ -169,7 +169,7 @@ class Assembly:
 
     def _feed_system(self, entry: Entry) -> None:
         if not normal(entry.text):
-            self.absent.leave(entry.seq, "empty message")
+            self.left_out_log.leave(entry.seq, "empty message")
         elif not (self.requests or (self.turn and self.epoch.l1) or self._stands(entry)):
             # All that stand in front of the user's first words are the system prompt.
             came = self._came(entry)
@@ -190,7 +190,7 @@ class Assembly:
                 self.carried.late[entry.seq] = ("", False)
                 self.carried.results[entry.seq] = entry.id
         else:
-            self.absent.leave(entry.seq, "empty message")
+            self.left_out_log.leave(entry.seq, "empty message")
 
     def _feed_tools(self, entry: Entry) -> None:
         tools_before = self.carried.tools
@@ -232,7 +232,7 @@ class Assembly:
         if "encloses" in entry.wire:
             self.carried.results[entry.seq] = entry.id
         for seq, item in self.pending.attached:
-            self.absent.attach(seq, item)
+            self.left_out_log.attach(seq, item)
         attached = [(seq, self._block(item)) for seq, item in self.pending.attached]
         inline = [self._block(item) for item in entry.attached]
         blocks = tuple(unique([*(item for _, item in attached), *inline]))
@@ -242,7 +242,7 @@ class Assembly:
         self.attached_at.update({(item.id, item.sha256): at[item.id] for item in blocks})
         older = [seq for seq, item in attached if item not in blocks]
         for seq in older:
-            self.absent.leave(seq, "a newer version was attached in the same turn")
+            self.left_out_log.leave(seq, "a newer version was attached in the same turn")
         self.pending.attached = [pair for pair in self.pending.attached if pair[0] not in older]
         self.pending.say(entry, blocks)
 
@@ -267,7 +267,7 @@ class Assembly:
         elif entry.wire.get("stored") and self._is_known(entry):
             self.pending.answer_stored(entry)
         else:
-            self.absent.leave(entry.seq, "no call waits for this result")
+            self.left_out_log.leave(entry.seq, "no call waits for this result")
 
     def _request_sent(self, entry: Entry, before: Round) -> None:
         """A `sent` entry with usage ends the reply it stands behind; any other begins one."""
@@ -286,7 +286,7 @@ class Assembly:
         """The reply broke off and its request was made once more: what came of it counts no more."""
         for group in self.pending.groups:
             for entry in group.entries:
-                self.absent.leave(entry.seq, "cut off; the request was sent again")
+                self.left_out_log.leave(entry.seq, "cut off; the request was sent again")
         self.pending.groups = []
         self._close(final=True)
         self.epoch.pass_by()
@@ -316,7 +316,7 @@ class Assembly:
 
     def _close(self, final: bool = False) -> None:
         for left_out in self.pending.close(self.epoch, self.turn, self.policy, final):
-            self.absent.leave(left_out.entry, left_out.reason)
+            self.left_out_log.leave(left_out.entry, left_out.reason)
 
     def _pass(self, sent: bool = False) -> None:
         """A request goes by: its cut, if one is due and none was recorded, is made in memory."""
@@ -367,7 +367,7 @@ class Assembly:
         edited = {edit.entry for edit in rebase.edits}
         for seq in [s for s, (_, always) in carried.late.items() if always or s in edited]:
             del carried.late[seq]
-        self.absent.rebased(old, self.epoch, rebase.reason, self.turn, self.policy.promote, carried.results)
+        self.left_out_log.rebased(old, self.epoch, rebase.reason, self.turn, self.policy.promote, carried.results)
         self.rebases.append(rebase)
         self.rent, self.tools_moved = self.rent.ended(), False
 
@@ -381,7 +381,7 @@ class Assembly:
     @property
     def left_out(self) -> tuple[LeftOut, ...]:
         """What no request holds any more, and why."""
-        return self.absent.all
+        return self.left_out_log.all
 
     def expected_tokens(self, built: Built) -> int:
         """How many tokens the model will count in a request, by what it reported before."""
@@ -395,7 +395,7 @@ class Assembly:
         twin.carried = Outliving(
             self.carried.tools, self.carried.versions, dict(self.carried.late), self.turn, self.carried.results
         )
-        twin.absent, twin.rebases = self.absent.copy(), self.rebases[:]
+        twin.left_out_log, twin.rebases = self.left_out_log.copy(), self.rebases[:]
         twin.pending = self.pending.copy()
         return twin
 
