@@ -63,13 +63,13 @@ def test_every_engine_predicts_the_same_going_on_and_beginning_anew(target: str,
 @given(st.data())
 def test_walking_on_is_the_same_as_walking_anew(wire: str, data: st.DataObject) -> None:
     """Messages are new objects where they changed, and may be elsewhere: those of a rendering are."""
-    spots = MarkRows(wire)
+    rows = MarkRows(wire)
     for body in series(data, wire):
         given = copy.deepcopy(body)
-        assert spots.row(given) == MarkRows(wire).row(given)
+        assert rows.row(given) == MarkRows(wire).row(given)
         listed = given[LISTS.get(wire, "messages")]
         grown = {**given, LISTS.get(wire, "messages"): [*listed, *copy.deepcopy(listed)]}
-        assert spots.row(grown) == MarkRows(wire).row(grown)
+        assert rows.row(grown) == MarkRows(wire).row(grown)
 
 
 @given(st.lists(st.tuples(st.lists(st.integers(0, 3), max_size=8), st.integers(0, 9)), max_size=8))

@@ -93,27 +93,27 @@ def lives(pauses: Pauses, info: ModelInfo, sizes: tuple[int, int]) -> CacheLives
     )
 
 
-# A body as spots that may carry a mark. Only the shape is looked at: nothing is hashed or counted.
+# A body as blocks that may carry a mark. Only the shape is looked at: nothing is hashed or counted.
 
 Side = Literal["head", "asking", "speaking"]
 
 
-class Spot(msgspec.Struct, frozen=True):
+class BodyBlock(msgspec.Struct, frozen=True):
     """One block of a body: who speaks there, and whether it may carry a mark."""
 
     path: Path
     side: Side
     markable: bool
-    block: JsonObject
+    value: JsonObject
     # Whether the user speaks here, and not a tool or a late instruction.
     user: bool = False
 
 
 class MarkRow(msgspec.Struct, frozen=True):
-    """The spots of a body in the order its provider compares them."""
+    """The blocks of a body in the order its provider compares them."""
 
-    spots: list[Spot]
-    # The spots that end what was asked, each right before the model speaks; -1 where it speaks first.
+    blocks: list[BodyBlock]
+    # The blocks that end what was asked, each right before the model speaks; -1 where it speaks first.
     ends: list[int]
     # Characters in all.
     size: int
@@ -122,39 +122,39 @@ class MarkRow(msgspec.Struct, frozen=True):
 
     @property
     def head(self) -> int:
-        """The last spot of tools and system; -1 where there is none."""
-        places = (place for place, spot in enumerate(self.spots) if spot.side != "head")
-        return next(places, len(self.spots)) - 1
+        """The last block of tools and system; -1 where there is none."""
+        places = (place for place, block in enumerate(self.blocks) if block.side != "head")
+        return next(places, len(self.blocks)) - 1
 
     @property
     def sizes(self) -> tuple[int, int]:
         """Characters in all, and since the model last spoke: how much a request adds."""
         since = self.ends[-1] + 1 if self.ends else 0
-        return self.size, sum(size_of(spot.block) for spot in self.spots[since:]) if since else self.size
+        return self.size, sum(size_of(block.value) for block in self.blocks[since:]) if since else self.size
 
     def behind(self, messages: int) -> int:
-        """The spot that ends the first so many messages; where they hold nothing, the end of tools and system."""
-        for place in range(len(self.spots) - 1, -1, -1):
-            spot = self.spots[place]
+        """The block that ends the first so many messages; where they hold nothing, the end of tools and system."""
+        for place in range(len(self.blocks) - 1, -1, -1):
+            block = self.blocks[place]
             # Messages may lead as part of the system prompt.
-            if spot.side == "head" or int(spot.path[1]) < messages:
+            if block.side == "head" or int(block.path[1]) < messages:
                 return place
         return -1
 
     def before_user(self, count: int) -> int:
-        """The spot in front of the last `count` messages of the user; -1 where there are not as many."""
-        place = len(self.spots)
+        """The block in front of the last `count` messages of the user; -1 where there are not as many."""
+        place = len(self.blocks)
         for _ in range(count):
-            place = next((index for index in range(place - 1, -1, -1) if self.spots[index].user), -1)
-            while place > 0 and self.spots[place - 1].path[:2] == self.spots[place].path[:2]:
+            place = next((index for index in range(place - 1, -1, -1) if self.blocks[index].user), -1)
+            while place > 0 and self.blocks[place - 1].path[:2] == self.blocks[place].path[:2]:
                 place -= 1
         return place - 1
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """One message's spots, and what is known of the row up to their end."""
+    """One message's blocks, and what is known of the row up to their end."""
 
-    spots: tuple[Spot, ...] = ()
+    blocks: tuple[BodyBlock, ...] = ()
     ends: tuple[int, ...] = ()
     marked: bool = False
     count: int = 0
@@ -170,18 +170,18 @@ class MarkRows:
     def __init__(self, wire: str) -> None:
         self._walk = Walk(wire_of(wire).layout, frozen=True)
         self._pieces: GrowingValues[Unit, Piece] = GrowingValues()
-        self._spots: list[Spot] = []
+        self._blocks: list[BodyBlock] = []
         self._ends: list[int] = []
 
     def row(self, body: JsonObject) -> MarkRow:
-        """The spots of a body."""
+        """The blocks of a body."""
         pieces = self._pieces.along(self._walk.units(body), Piece(), _next_piece)
         last, new = pieces[-1] if pieces else Piece(), pieces[self._pieces.same :]
         standing = pieces[self._pieces.same - 1].count if self._pieces.same else 0
-        del self._spots[standing:], self._ends[bisect_left(self._ends, standing - 1) :]
-        self._spots += chain.from_iterable(piece.spots for piece in new)
+        del self._blocks[standing:], self._ends[bisect_left(self._ends, standing - 1) :]
+        self._blocks += chain.from_iterable(piece.blocks for piece in new)
         self._ends += chain.from_iterable(piece.ends for piece in new)
-        return MarkRow(self._spots, self._ends, last.size, last.marked)
+        return MarkRow(self._blocks, self._ends, last.size, last.marked)
 
 
 def _next_piece(before: Piece, unit: Unit) -> Piece:
@@ -189,7 +189,7 @@ def _next_piece(before: Piece, unit: Unit) -> Piece:
     side: Side = "head" if leading else "speaking" if unit.speaks else "asking"
     begins = bool(unit.parts) and side == "speaking" and not before.speaking
     return Piece(
-        tuple(Spot((*unit.path, *part.path), side, part.markable, part.value, unit.asks) for part in unit.parts),
+        tuple(BodyBlock((*unit.path, *part.path), side, part.markable, part.value, unit.asks) for part in unit.parts),
         (before.count - 1,) if begins else (),
         before.marked or unit.marked,
         before.count + len(unit.parts),
@@ -216,8 +216,8 @@ class MarkPlaces(msgspec.Struct, frozen=True):
 
     def stand_in(self, body: JsonObject) -> bool:
         """Whether the body holds at each place the block that was seen there."""
-        spots = [self.row.spots[place] for place in self.all]
-        return all(_block_at(body, spot) == spot.block for spot in spots)
+        blocks = [self.row.blocks[place] for place in self.all]
+        return all(_block_at(body, block) == block.value for block in blocks)
 
 
 class Spoken(NamedTuple):
@@ -232,27 +232,27 @@ class MarkPlacer:
 
     def __init__(self, info: ModelInfo) -> None:
         self._info = info
-        self._spots = MarkRows(info.wire)
-        # The spots up to the first behind which a prefix is long enough to be stored.
-        self._short: list[Spot] = []
+        self._rows = MarkRows(info.wire)
+        # The blocks up to the first behind which a prefix is long enough to be stored.
+        self._short: list[BodyBlock] = []
         self._spoken: GrowingValues[Message, Spoken] = GrowingValues()
 
     def places(self, body: JsonObject, prompt: Prompt | None, stable: int = 0) -> MarkPlaces:
         """End of tools and system, opening or fold; end of the request before, end: those long enough to be stored."""
-        row = self._spots.row(body)
+        row = self._rows.row(body)
         if row.marked:
             return MarkPlaces(row, (), ())
-        enough = self._enough(row.spots)
+        enough = self._enough(row.blocks)
         lasting = [_settled(row, place) for place in (row.head, self._lasting(row, prompt))]
-        moving = [_settled(row, place) for place in (_stable(row, prompt, stable), len(row.spots) - 1)]
+        moving = [_settled(row, place) for place in (_stable(row, prompt, stable), len(row.blocks) - 1)]
         return MarkPlaces(row, *(tuple(place for place in row if place >= enough) for row in (lasting, moving)))
 
-    def _enough(self, spots: list[Spot]) -> int:
-        """The first spot behind which a prefix is long enough to be stored."""
-        if not self._short or self._short != spots[: len(self._short)]:
-            first = _first_behind(spots, self._info)
-            self._short = spots[: first + 1] if first < len(spots) else []
-        return len(self._short) - 1 if self._short else len(spots)
+    def _enough(self, blocks: list[BodyBlock]) -> int:
+        """The first block behind which a prefix is long enough to be stored."""
+        if not self._short or self._short != blocks[: len(self._short)]:
+            first = _first_behind(blocks, self._info)
+            self._short = blocks[: first + 1] if first < len(blocks) else []
+        return len(self._short) - 1 if self._short else len(blocks)
 
     def _lasting(self, row: MarkRow, prompt: Prompt | None) -> int:
         """The place of a mark whose prefix the next rebase keeps; without an opening, the end of the epoch's first request."""
@@ -267,7 +267,7 @@ class MarkPlacer:
         if not prompt.fold:
             return -1
         if prompt.fold >= len(prompt.messages):
-            return len(row.spots) - 1
+            return len(row.blocks) - 1
         spoken = self._runs(prompt, prompt.fold)
         return row.ends[spoken] if spoken < len(row.ends) else -1
 
@@ -279,30 +279,30 @@ class MarkPlacer:
 
 def _settled(row: MarkRow, place: int) -> int:
     """The place itself, or the nearest one before it that may carry a mark; -1 where there is none."""
-    return next((index for index in range(place, -1, -1) if row.spots[index].markable), -1)
+    return next((index for index in range(place, -1, -1) if row.blocks[index].markable), -1)
 
 
-def _first_behind(spots: list[Spot], info: ModelInfo) -> int:
-    """The first spot that ends at least as many tokens as a stored prefix must have; behind the last if none does."""
+def _first_behind(blocks: list[BodyBlock], info: ModelInfo) -> int:
+    """The first block that ends at least as many tokens as a stored prefix must have; behind the last if none does."""
     count, total = counter(f"{info.provider}:{info.model}").count, 0
-    for index, spot in enumerate(spots):
-        text, extra = countable(spot.block)
+    for index, block in enumerate(blocks):
+        text, extra = countable(block.value)
         # More than the minimum need not be known.
         total += extra + count(text[: info.min_cache_tokens * 16])
         if total >= info.min_cache_tokens:
             return index
-    return len(spots)
+    return len(blocks)
 
 
-def _block_at(body: JsonObject, spot: Spot) -> Json:
+def _block_at(body: JsonObject, block: BodyBlock) -> Json:
     try:
-        return reduce(getitem, spot.path, body)  # type: ignore[arg-type]
+        return reduce(getitem, block.path, body)  # type: ignore[arg-type]
     except (LookupError, TypeError):
         return None
 
 
 def _stable(row: MarkRow, prompt: Prompt | None, stable: int) -> int:
-    """The spot where the request before this one ended.
+    """The block where the request before this one ended.
 
     Where nobody knows how many messages it held, counted from the end, where the two differ least.
     """
@@ -375,7 +375,7 @@ class Marker:
     def _marked(self, body: JsonObject, prompt: Prompt | None, stable: int) -> JsonObject:
         places = self._placed(body, prompt, stable)
         row = places.row
-        if not row.spots or row.marked or body.get("cache_control") or body.get("prompt_cache_options"):
+        if not row.blocks or row.marked or body.get("cache_control") or body.get("prompt_cache_options"):
             return body
         life = lives(self._pauses, self.info, row.sizes)
         return _MARKERS[self.info.engine](body, places, life, self.info)
@@ -415,20 +415,20 @@ def _mark_anthropic(body: JsonObject, places: MarkPlaces, life: CacheLives, info
     for place in reversed(places.all[-info.max_breakpoints :]):
         # The longer life may not stand behind the shorter one; what lasts stands in front.
         long = life.tail_long or (life.head_long and place in places.lasting)
-        body = write(body, places.row.spots[place].path, long)
+        body = write(body, places.row.blocks[place].path, long)
     return body
 
 
 def _mark_openai(body: JsonObject, places: MarkPlaces, life: CacheLives, info: ModelInfo) -> JsonObject:
     """Breakpoints on input blocks; where the end cannot carry one, OpenAI's own implicit one stays on."""
-    spots = places.row.spots
-    inputs = [spots[place] for place in places.all if spots[place].side != "speaking"]
-    carrying = [spot for spot in inputs if spot.block.get("type") in _OPENAI_MARKABLE]
-    explicit = bool(carrying) and carrying[-1] is spots[-1]
+    blocks = places.row.blocks
+    inputs = [blocks[place] for place in places.all if blocks[place].side != "speaking"]
+    carrying = [block for block in inputs if block.value.get("type") in _OPENAI_MARKABLE]
+    explicit = bool(carrying) and carrying[-1] is blocks[-1]
     most = info.max_breakpoints if explicit else info.max_breakpoints - 1
     mark = {"prompt_cache_breakpoint": {"mode": "explicit"}}
-    for spot in carrying[-most:]:
-        body = changed_body(body, spot.path, lambda block: {**block, **mark})
+    for block in carrying[-most:]:
+        body = changed_body(body, block.path, lambda value: {**value, **mark})
     return {**body, "prompt_cache_options": {"mode": "explicit" if explicit else "implicit", "ttl": "30m"}}
 
 
