@@ -82,6 +82,34 @@ def test_a_class_name_stands_once() -> None:
     assert twice == []
 
 
+# Names that leave the thing out: of a variable they tell what happened to it, or that there is one.
+STAND_INS = frozenset({"each", "one", "told", "said", "gone"})
+# Where a variable is called so all the same, and why.
+STANDING_IN = {
+    ("send/note_search.py", "each"): "a parameter that callers name: so many characters in all, and for each"
+}
+
+
+def test_variables_are_named_after_what_they_hold() -> None:
+    """Fields of a class may stand in logs and in code of others."""
+    bound = set[tuple[str, str]]()
+    for path, tree in source_trees().items():
+        classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+        fields = {line.target for node in classes for line in node.body if isinstance(line, ast.AnnAssign)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node not in fields:
+                name = node.id
+            elif isinstance(node, ast.arg):
+                name = node.arg
+            elif isinstance(node, ast.MatchAs | ast.MatchStar | ast.ExceptHandler):
+                name = node.name or ""
+            else:
+                continue
+            if name in STAND_INS:
+                bound.add((path.relative_to(SRC).as_posix(), name))
+    assert bound == set(STANDING_IN)
+
+
 @pytest.mark.parametrize(
     ("name", "command"), commands(quire), ids=lambda value: value if isinstance(value, str) else ""
 )
