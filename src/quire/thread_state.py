@@ -24,7 +24,7 @@ from quire.providers.models import ModelInfo, model_info
 from quire.providers.rules import Checked
 from quire.providers.wires import wire_of
 from quire.tokens import IMAGE_TOKENS
-from quire.values import Entry, Json, JsonObject
+from quire.values import Entry, Json, JsonObject, read_early
 
 # A checkpoint is written when so many entries are new to it; a reader, who would wait for writers, waits for more.
 CHECKPOINT_EVERY = 128
@@ -416,6 +416,7 @@ FOLD_EVERY = 512
 _FOLDS = "folds"
 
 
+@read_early
 class FoldPoint(msgspec.Struct, frozen=True, array_like=True):
     """A point of a thread whose fold is kept: its last entry, the turn there, the newest request sent, the policy's hash."""
 

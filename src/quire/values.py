@@ -7,7 +7,7 @@ Values know their own shape; how they are stored, counted or rendered is for oth
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, TypeAlias, TypedDict, get_args, overload
+from typing import Literal, TypeAlias, TypedDict, TypeVar, get_args, overload
 
 import msgspec
 
@@ -280,6 +280,19 @@ class RequestOptions(TypedDict, total=False):
     extra: JsonObject
 
 
+_Kind = TypeVar("_Kind", bound=type)
+
+
+def read_early(kind: _Kind) -> _Kind:
+    """Have msgspec read a type while its module is loaded, by one OS thread.
+
+    Else it does so when something is first converted to it: two OS threads that do that at the same moment end the process.
+    """
+    msgspec.json.Decoder(kind)
+    return kind
+
+
+@read_early
 class Usage(msgspec.Struct, frozen=True):
     """What a reply used, in one form for every provider; input_total includes what was cached."""
 

@@ -251,3 +251,39 @@ def test_no_connection_is_left_to_the_interpreter(tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path)
     run = [sys.executable, "-X", "dev", "-W", "error::ResourceWarning", "-c", script]
     assert subprocess.run(run, capture_output=True, text=True, check=True).stderr == ""
+
+
+# msgspec reads a type when something is first converted to it: two OS threads that do that at once end the process.
+CONVERTING = """
+import sys
+import quire
+from quire import Reply, Usage, values
+from quire.send.connect import transport_for
+from quire.send.turn import standing
+from quire.testing import emulator
+
+met = []
+
+def look(frame, event, _):
+    if event == "call" and frame.f_code.co_name == "get_class_annotations":
+        callers = []
+        while frame := frame.f_back:
+            callers.append(frame.f_code.co_name)
+        met.extend([callers[:8]] * ("read_as" not in callers))
+
+thread = quire.open(sys.argv[1], "t")
+sys.setprofile(look)
+thread.user("Hello")
+request = thread.request("anthropic:claude-opus-5-5")
+thread.record(Reply((values.respond("Hello to you"),), Usage(100)), request)
+standing(thread.store, "t")
+with emulator("vllm", ["Well."]) as server:
+    thread.user("How are you?")
+    thread.resume(target="vllm:m", transport=transport_for("vllm:m", f"{server.url}/v1"))
+print(met)
+"""
+
+
+def test_types_are_read_when_modules_are_loaded_or_by_one_os_thread_at_a_time(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", CONVERTING, str(tmp_path / "q.db")]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[]\n"

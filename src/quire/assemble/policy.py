@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Literal, get_args
 
@@ -10,6 +9,7 @@ import msgspec
 
 from quire.errors import CallError
 from quire.tokens import IMAGE_TOKENS
+from quire.values import read_early
 
 Promote = Literal["at-rebase", "each-turn"]
 # How items are told: in tags, or under headings with code fences.
@@ -117,16 +117,15 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         return self.budget - self.reply
 
 
-@functools.cache
-def _kinds() -> type[msgspec.Struct]:
-    """The fields of a policy and their kinds, without its rules."""
-    return msgspec.defstruct("PolicyKinds", [(field.name, field.type) for field in msgspec.structs.fields(Policy)])
+# The fields of a policy and their kinds, without its rules.
+_FIELDS = [(field.name, field.type) for field in msgspec.structs.fields(Policy)]
+_KINDS = read_early(msgspec.defstruct("PolicyKinds", _FIELDS))
 
 
 def _check_kinds(policy: Policy) -> None:
     """Each choice is of its kind, so that budget="16000" is refused here and not where it is used."""
     try:
-        msgspec.convert(policy, _kinds(), from_attributes=True)
+        msgspec.convert(policy, _KINDS, from_attributes=True)
     except msgspec.ValidationError as error:
         expected, _, name = str(error).partition(" - at `$.")
         name = name.rstrip("`").partition("[")[0]

@@ -19,7 +19,7 @@ from quire.providers.gemini_cache import CacheCall, Served
 from quire.providers.models import provider_facts, resolve
 from quire.providers.wires import wire_of
 from quire.providers.wires.openai_chat import DONE
-from quire.values import Json, JsonObject, Request
+from quire.values import Json, JsonObject, Request, read_early
 
 if TYPE_CHECKING:
     import httpx
@@ -52,6 +52,7 @@ def served(transport: Transport, request: Request) -> Served | None:
 # Where each provider is reached, and what its key is called; the environment is given, never read here.
 
 
+@read_early
 class Endpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A provider's row: its address, and the environment variables its key is usually kept in, first one first."""
 

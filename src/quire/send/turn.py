@@ -22,7 +22,7 @@ from quire.providers.gemini_cache import Served
 from quire.providers.usage import cost
 from quire.send.tools import Toolbox
 from quire.send.transport import Transport
-from quire.values import COUNTS, SPOKEN, Entry, JsonObject, Prompt, Reply, Request, RequestOptions, Usage
+from quire.values import COUNTS, SPOKEN, Entry, JsonObject, Prompt, Reply, Request, RequestOptions, Usage, read_early
 
 
 class TurnThread(Protocol):
@@ -380,6 +380,7 @@ STATE = "head"
 _FAR = 200
 
 
+@read_early
 class ThreadHead(msgspec.Struct):
     """Up to entry `seq`: what a thread was told beside the conversation.
 
