@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import re
-import threading
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -16,10 +15,7 @@ import msgspec
 
 from quire.errors import CallError, nearest
 from quire.tokens.vocabularies import vocabulary
-from quire.values import Json, JsonObject
-
-_Kind = TypeVar("_Kind")
-_reading = threading.Lock()
+from quire.values import JsonObject, read_early
 
 # Names to rows: which provider a name means, and which row of the dated data files a model's id means.
 #
@@ -40,15 +36,6 @@ def data(name: str) -> JsonObject:
     """One of the data files that ship with the package: providers, models, prices, caching, rules."""
     loaded: JsonObject = msgspec.json.decode((Path(__file__).parent / "data" / f"{name}.json").read_bytes())
     return loaded
-
-
-def read_as(value: Json, kind: type[_Kind]) -> _Kind:
-    """A part of a data file as what it tells of, by one OS thread at a time.
-
-    msgspec reads a type when it first meets it: two OS threads that meet one at the same moment end the process.
-    """
-    with _reading:
-        return msgspec.convert(value, kind)
 
 
 def providers() -> tuple[str, ...]:
@@ -228,6 +215,7 @@ class PriceChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, renam
     storage_per_hour: float | None = None
 
 
+@read_early
 class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A model's prices; no tiers means that none are known."""
 
@@ -254,6 +242,7 @@ class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return fitting[-1] if fitting else Tier()
 
 
+@read_early
 class Cache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How a provider's prompt cache matches; the fields are explained in data/caching.json."""
 
@@ -271,6 +260,7 @@ class Cache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     unsure: tuple[str, ...] = ()
 
 
+@read_early
 class Features(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a model's requests may hold."""
 
@@ -395,7 +385,7 @@ def _info(provider: str, wire: str, model: str) -> ModelInfo:
         token_factor=words.factor,
         prices=_prices(provider, model, row),
         cache=_cache(facts),
-        features=read_as(features, Features),
+        features=msgspec.convert(features, Features),
         as_of=data("models")["as_of"],
         source=data("models" if row.known else "providers")["source"],
         note=facts.get("note", ""),
@@ -403,7 +393,7 @@ def _info(provider: str, wire: str, model: str) -> ModelInfo:
 
 
 def _cache(facts: dict[str, Any]) -> Cache:
-    cache = read_as(data("caching")["caches"][facts["cache"]], Cache)
+    cache = msgspec.convert(data("caching")["caches"][facts["cache"]], Cache)
     least = facts.get("min_cache_tokens", cache.min_tokens)
     return msgspec.structs.replace(cache, min_tokens=least, unsure=(*cache.unsure, *facts.get("unsure", ())))
 
@@ -413,7 +403,7 @@ def _prices(provider: str, model: str, row: ModelRow) -> Prices:
     of_owner = table["prices"].get(row.owner, {})
     # Models that are gone have prices, for what they cost in their time, and no other facts.
     price_row: JsonObject = next((of_owner[id] for id in _spellings(row.id) if id in of_owner), {})
-    prices = read_as({**price_row, "as_of": table["as_of"]}, Prices)
+    prices = msgspec.convert({**price_row, "as_of": table["as_of"]}, Prices)
     served = provider_facts(provider).get("upstream", {}).get("regional", 1.0)
     factor = prices.regional if row.owner == provider else served
     # On Bedrock a regional endpoint costs more than the global one.

@@ -11,8 +11,8 @@ from typing import Literal
 import msgspec
 
 from quire.entry import sha256_hex, whole_characters
-from quire.providers.models import ModelInfo, data, read_as
-from quire.values import Json, JsonObject
+from quire.providers.models import ModelInfo, data
+from quire.values import Json, JsonObject, read_early
 
 
 class Spelling(msgspec.Struct, frozen=True):
@@ -92,6 +92,7 @@ def _refuse(constant: str) -> Json:
 # What differs between the servers that speak OpenAI's formats: a row of data each, plus the model's features.
 
 
+@read_early
 class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A row of data/dialects.json, where the fields are explained."""
 
@@ -107,7 +108,7 @@ class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @functools.cache
 def _rows() -> dict[str, Dialect]:
-    return read_as(data("dialects")["dialects"], dict[str, Dialect])
+    return msgspec.convert(data("dialects")["dialects"], dict[str, Dialect])
 
 
 _USUAL = Dialect()
