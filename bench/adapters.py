@@ -146,7 +146,9 @@ def main() -> None:
     options.add_argument("--budget", type=int, default=BUDGET)
     options.add_argument("--messages", type=int, default=MESSAGES)
     arguments = options.parse_args()
-    longest = max((one["messages"] for path in files(arguments.data) for one in conversations(path)), key=len)
+    longest = max(
+        (conversation["messages"] for path in files(arguments.data) for conversation in conversations(path)), key=len
+    )
     messages = replayable(longest, arguments.messages)
     rows = []
     for name in arguments.frameworks:

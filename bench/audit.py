@@ -24,7 +24,7 @@ from traces import conversations, files, parser
 
 def requests(paths: list[Path]) -> Iterator[dict[str, Any]]:
     """Lines of a log, for ever: four runs take turns, each request with all that was said before it."""
-    threads = [one["messages"] for path in paths for one in conversations(path)]
+    threads = [conversation["messages"] for path in paths for conversation in conversations(path)]
     places = {n: iter(()) for n in range(4)}
     upcoming = enumerate(cycle(threads))
     at = 1_794_000_000_000
@@ -45,7 +45,7 @@ def run(messages: list[dict[str, Any]], number: int) -> Iterator[dict[str, Any]]
     for place, message in enumerate(messages):
         if message["role"] != "assistant" or not place:
             continue
-        sent = [{key: value for key, value in one.items() if key[0] != "_"} for one in messages[:place]]
+        sent = [{key: value for key, value in message.items() if key[0] != "_"} for message in messages[:place]]
         size = sum(len(str(one.get("content") or "")) for one in sent) // 4 + 100
         used = {"prompt_tokens": size, "prompt_tokens_details": {"cached_tokens": read}, "completion_tokens": 20}
         body = {"model": "gpt-5.4", "messages": sent, "prompt_cache_key": f"run {number}"}

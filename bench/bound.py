@@ -96,7 +96,7 @@ def least_cost(talk: Talk, budget: int, kept: float, below: int, floor: float = 
 
     def dual(kept_price: float, below_price: float) -> float:
         worth = kept_price * kept * len(talk.ends) - below_price * below
-        return worth + min(cheapest(talk, budget, one, kept_price, below_price, floor) for one in OPENINGS)
+        return worth + min(cheapest(talk, budget, opening, kept_price, below_price, floor) for opening in OPENINGS)
 
     below_prices = [scale * budget for scale in (0.0, 0.2, 1.0, 5.0)]
     return max(peak(partial(dual, below_price=price), 0, 4.0 * budget) for price in below_prices)
@@ -213,12 +213,12 @@ def sweep(budget: int = 24_000) -> Iterable[dict[str, Any]]:
         threads = [with_results(share, budget, 7 + n) for n in range(MANY if share >= 0.1 else SEVERAL)]
         ours, made = measured(threads, policy)
         best = sum(
-            min(optimum(foreseen(entries({"messages": one}), deep), deep).cost for deep in _depths(policy))
-            for one in threads
+            min(optimum(foreseen(entries({"messages": thread}), deep), deep).cost for deep in _depths(policy))
+            for thread in threads
         )
-        least = sum(least_cost(Talk.of(one), budget, ours.share, 0, policy.floor) for one in threads)
+        least = sum(least_cost(Talk.of(thread), budget, ours.share, 0, policy.floor) for thread in threads)
         plain, half = (
-            [measure_peer(peer, one, budget) for one in threads]
+            [measure_peer(peer, thread, budget) for thread in threads]
             for peer in (PEERS["cut to half"](), cut_to_half_validly)
         )
         plain_kept, half_kept = (

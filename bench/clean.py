@@ -46,7 +46,7 @@ def _row(row: dict[str, Any], at: int, times: bool) -> dict[str, Any]:
 
 def thread(messages: list[dict[str, Any]]) -> dict[str, Any]:
     """A recorded conversation as clean's input: what was said, what tools gave, the last user message."""
-    names = {one["id"]: one["function"]["name"] for m in messages for one in m.get("tool_calls") or ()}
+    names = {call["id"]: call["function"]["name"] for m in messages for call in m.get("tool_calls") or ()}
     spoken = [m for m in messages if m["role"] in ("user", "assistant") and isinstance(m.get("content"), str)]
     spoken = [{"role": m["role"], "content": m["content"]} for m in spoken if m["content"]]
     last = max((at for at, m in enumerate(spoken) if m["role"] == "user"), default=None)

@@ -204,7 +204,7 @@ class Bench:
             choice = (event.get("choices") or [{}])[0]
             if (choice.get("delta") or {}).get("content") and not first:
                 first = time.perf_counter() - began
-            ids += [one["id"] for one in (choice.get("logprobs") or {}).get("content") or ()]
+            ids += [block["id"] for block in (choice.get("logprobs") or {}).get("content") or ()]
             if choice.get("finish_reason") == "stop":
                 ids.append(0)  # the token that ends an answer is not streamed, but it was drawn
         self.simulator.answered(ids)
@@ -241,9 +241,9 @@ class Bench:
         found: dict[str, list[list[Measured]]] = {}
         try:
             for name, promote in QUIRE.items():
-                found[name] = [await self.quire(one, promote) for one in talks]
+                found[name] = [await self.quire(talk, promote) for talk in talks]
             for name, layout in NAIVE.items():
-                found[name] = [await self.naive(one, layout) for one in talks]
+                found[name] = [await self.naive(talk, layout) for talk in talks]
         finally:
             await close(self.transport)
         return found

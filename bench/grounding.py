@@ -163,7 +163,7 @@ class History:
         self.said += self.said_in(new)
 
     def said_in(self, messages: Iterable[dict[str, Any]]) -> int:
-        return sum(self.sizes.of(one) for one in messages if one["role"] in ("user", "assistant"))
+        return sum(self.sizes.of(message) for message in messages if message["role"] in ("user", "assistant"))
 
 
 def of_quire(messages: list[dict[str, Any]], policy: Policy) -> Iterator[Sent | None]:
@@ -223,7 +223,9 @@ def main() -> None:
     usual = [name for name in PEERS if name not in LEFT_OUT]
     options.add_argument("--peers", nargs="*", default=usual, help="which peers (default: all)")
     arguments = options.parse_args()
-    threads = [(path.stem, one["messages"]) for path in files(arguments.data) for one in conversations(path)]
+    threads = [
+        (path.stem, conversation["messages"]) for path in files(arguments.data) for conversation in conversations(path)
+    ]
     threads = [(name, messages) for name, messages in threads if any(wanted(messages))]
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as workers:
         work = partial(measured, budgets=tuple(arguments.budget), peers=tuple(arguments.peers))

@@ -54,7 +54,7 @@ class Conversation(msgspec.Struct, frozen=True):
 
 def load(*files: Path) -> list[Conversation]:
     """The conversations of files in LoCoMo's form: a list of them, or a single one."""
-    return [_conversation(one) for file in files or (DATA,) for one in raw_conversations(file)]
+    return [_conversation(conversation) for file in files or (DATA,) for conversation in raw_conversations(file)]
 
 
 def raw_conversations(file: Path) -> list[dict[str, Any]]:

@@ -214,7 +214,7 @@ async def _compacted(
         taken = place
         if estimate_token_count(history, _count) > room:
             history = list(await strategy.compact(history, None))
-        made.append(head + [origin.get(id(one)) or _wire(one, origin) for one in history])
+        made.append(head + [origin.get(id(entry)) or _wire(entry, origin) for entry in history])
     return made
 
 

@@ -50,7 +50,7 @@ class Run(msgspec.Struct):
 def runs(given: Any, most: int) -> Iterator[Run]:
     """Runs that are longer than the budget and shorter than the model's window."""
     dice = random.Random(7)
-    found = [(path.stem, one["messages"]) for path in files(given) for one in conversations(path)]
+    found = [(path.stem, conversation["messages"]) for path in files(given) for conversation in conversations(path)]
     fitting = [(name, said) for name, said in found if BUDGET * 1.4 < sum(map(size, said)) < WINDOW - 1_500]
     for name, said in dice.sample(fitting, min(most, len(fitting))):
         own = {kind: f"{dice.randint(1_000, 9_999)}" for kind in PROBES}

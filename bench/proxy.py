@@ -80,7 +80,7 @@ def main() -> None:
     made = parser(__doc__, "request bodies")
     made.add_argument("--requests", type=int, default=400, help="how many of each")
     options = made.parse_args()
-    bodies = [(each.name, each.read_bytes()) for each in options.data or ()] or [
+    bodies = [(path.name, path.read_bytes()) for path in options.data or ()] or [
         ("10 KB", body(10, 10_000, True)),
         ("100 KB", body(40, 100_000, True)),
         ("400 KB", body(100, 400_000, True)),

@@ -169,8 +169,8 @@ def main() -> None:
         if args.json:
             about = {"by": "words" if model is None else "words and meaning"}
             counted = {
-                "questions": sum(len(one.questions) for one in conversations),
-                "evidence_skipped": sum(one.skipped for one in conversations),
+                "questions": sum(len(conversation.questions) for conversation in conversations),
+                "evidence_skipped": sum(conversation.skipped for conversation in conversations),
             }
             print(json.dumps({**as_json(ours), **about, **counted}))
             return
@@ -187,7 +187,7 @@ def main() -> None:
             [[who, *(f"{x:.1f}" for x in found[name])] for who, found in rows.items() if name in found],
         )
         print()
-    print(f"evidence that names no turn: {sum(one.skipped for one in conversations)} (skipped)")
+    print(f"evidence that names no turn: {sum(conversation.skipped for conversation in conversations)} (skipped)")
 
 
 if __name__ == "__main__":

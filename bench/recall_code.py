@@ -103,7 +103,7 @@ def main() -> None:
     files = args.data or [TRACES / "pi_large_session.jsonl"]
     if not all(file.exists() for file in files):
         raise SystemExit("the traces are not here; pass --data FILE")
-    some = [one for file in files for talk in conversations(file) for one in documents(entries(talk))]
+    some = [document for file in files for talk in conversations(file) for document in documents(entries(talk))]
     named, drawn = names(some), few_words(some)
     sets = {
         "a name": named,

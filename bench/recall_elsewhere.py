@@ -47,7 +47,7 @@ def notes(raw: dict[str, Any], conversation: Conversation, session: bool) -> Tas
         (question.text, {at for at, (_, _, turns, _) in enumerate(facts) if turns & question.evidence})
         for question in conversation.questions
     ]
-    return documents, [one for one in questions if one[1]]
+    return documents, [question for question in questions if question[1]]
 
 
 def roles(conversation: Conversation) -> Task:
@@ -92,11 +92,11 @@ def ways(embedder: Any) -> dict[str, Way]:
         return made
 
     def nearest(documents: list[Document]) -> Callable[[str], Sequence[int]]:
-        matrix = embedder.encode([one.meaning for one in documents])
+        matrix = embedder.encode([document.meaning for document in documents])
         return lambda query: np.argsort(-(matrix @ embedder.encode([query])[0]), kind="stable").tolist()
 
     out: dict[str, Way] = {
-        "BM25": lambda documents: _Bm25([_words(one) for one in documents]).rank,
+        "BM25": lambda documents: _Bm25([_words(document) for document in documents]).rank,
         "BM25, joined to the one before": lambda documents: _Bm25(_joined(documents)).rank,
     }
     if embedder is not None:
@@ -111,7 +111,7 @@ def _words(one: Document) -> str:
 
 
 def _joined(documents: list[Document]) -> list[str]:
-    texts = [_words(one) for one in documents]
+    texts = [_words(document) for document in documents]
     return [
         f"{texts[at - 1]} {text}" if at and documents[at - 1].session == documents[at].session else text
         for at, text in enumerate(texts)
@@ -123,7 +123,7 @@ def main() -> None:
     options.add_argument("--no-embedder", action="store_true", help="search by words alone")
     args = options.parse_args()
     given = args.data or [DATA]
-    raw = [one for file in given for one in raw_conversations(file)]
+    raw = [conversation for file in given for conversation in raw_conversations(file)]
     pairs = list(zip(raw, load(*given), strict=True))
     tasks = {
         "notes of one speaker": [notes(raw, one, session=True) for raw, one in pairs],

@@ -105,7 +105,7 @@ def main() -> None:
     rows, sizes = [], []
     for tuned_on in combinations(range(len(parts)), len(parts) // 2):
         rest = [one for at, part in enumerate(parts) if at not in tuned_on for one in part]
-        weights = tune([one for at in tuned_on for one in parts[at]])
+        weights = tune([part for at in tuned_on for part in parts[at]])
         rows.append((tuned_on, measure(rest, weights), measure(rest, shipped)))
         sizes.append(len(rest))
     mean = [np.average([row[at] for row in rows], axis=0, weights=sizes) for at in (1, 2)]

@@ -52,7 +52,7 @@ def needs(thread: str, log: Sequence[Entry]) -> list[Need]:
     for at, entry in enumerate(log[cut:], cut):
         if entry.kind != "call":
             continue
-        kept = " ".join(_shown(one) for one in log[cut:at])
+        kept = " ".join(_shown(entry) for entry in log[cut:at])
         wanted = {id for id in _IDENTIFIER.findall(_shown(entry)) if id in dropped and id not in kept}
         if wanted:
             found.append(Need(thread, cut, query_for(log[:at]), frozenset(wanted)))

@@ -59,7 +59,7 @@ def filled(store: SqliteStore, talk: list[tuple[str, str]], rng: random.Random, 
 
 
 def newest(records: Records, number: int) -> list[Record]:
-    return [one for one in records.list() if one.schema_name in SPOKEN][-number:]
+    return [record for record in records.list() if record.schema_name in SPOKEN][-number:]
 
 
 def as_text(shown: list[Record]) -> str:

@@ -60,8 +60,8 @@ def sayings(given: Sequence[Path] | None) -> Iterator[str]:
         said = [
             str(m.get("content") or "")[:2000]
             for path in files(given)
-            for one in conversations(path)
-            for m in one["messages"]
+            for conversation in conversations(path)
+            for m in conversation["messages"]
         ]
         return cycle([text.replace("\0", " ") for text in said if text])
     dice = random.Random(5)
@@ -105,8 +105,8 @@ def bare_inserts_per_s(server: PostgresServer, texts: Sequence[str], clients: in
     body, done = plain_body(texts).encode(), [0] * clients
     with ExitStack() as stack:
         conns = [stack.enter_context(psycopg.connect(server.url, autocommit=True)).pgconn for _ in range(clients)]
-        for each in conns:
-            each.prepare(b"plain", b"insert into plain (thread, body) values ($1, $2)")
+        for conn in conns:
+            conn.prepare(b"plain", b"insert into plain (thread, body) values ($1, $2)")
         until = time.monotonic() + seconds
 
         def write(client: int) -> None:
@@ -140,10 +140,10 @@ def appends_per_s(store: Store, texts: Sequence[str], clients: int, seconds: flo
 
 def together(work: Callable[[int], None], of: Sequence[int]) -> None:
     threads = [threading.Thread(target=work, args=(each,)) for each in of]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 def appending(server: PostgresServer, folder: Path, texts: Sequence[str], seconds: float, rounds: int) -> list[Row]:

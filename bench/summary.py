@@ -83,7 +83,9 @@ def main() -> None:
     arguments = options.parse_args()
     rows = []
     for path in files(arguments.data):
-        found = [row for one in conversations(path) if (row := measure(entries(one), arguments.budget))]
+        found = [
+            row for conversation in conversations(path) if (row := measure(entries(conversation), arguments.budget))
+        ]
         if found:
             mean = {key: sum(row[key] for row in found) / len(found) for key in found[0]}
             rows.append({"trace": path.stem, "threads": len(found), **mean})

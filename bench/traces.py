@@ -88,7 +88,7 @@ def conversations(path: Path) -> Iterator[dict[str, Any]]:
 
 def said(paths: Iterable[Path], *roles: str) -> Iterator[tuple[str, str]]:
     """Role and words of every message that has any, in order; of all roles when none is named."""
-    for message in (one for path in paths for talk in conversations(path) for one in talk["messages"]):
+    for message in (message for path in paths for talk in conversations(path) for message in talk["messages"]):
         words = message.get("content")
         if isinstance(words, str) and words and (not roles or message["role"] in roles):
             yield message["role"], words

@@ -260,7 +260,7 @@ def longest(given: list[Path] | None) -> list[dict[str, Any]]:
     """The longest of the conversations given, or a synthetic one."""
     if not given:
         return synthetic()
-    found = [one["messages"] for path in files(given) for one in conversations(path)]
+    found = [conversation["messages"] for path in files(given) for conversation in conversations(path)]
     plain = [[{k: v for k, v in m.items() if not k.startswith("_")} for m in one] for one in found]
     return [{**m, "content": m.get("content") or ""} for m in max(plain, key=len)]
 

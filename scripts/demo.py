@@ -47,7 +47,7 @@ def model(body: dict[str, Any]) -> Any:
     if '"tool_result"' in json.dumps(body["messages"][-1]):
         return "One paragraph on it, from what was found. " * 6
     said = json.dumps(body["messages"][-1])
-    return {"calls": [{"name": "search", "args": {"topic": next(each for each in TOPICS if each in said)}}]}
+    return {"calls": [{"name": "search", "args": {"topic": next(topic for topic in TOPICS if topic in said)}}]}
 
 
 def send(url: str, body: dict[str, Any]) -> Any:
@@ -106,8 +106,8 @@ def with_trimming(url: str) -> list[Usage]:
             calls = [block for block in reply["content"] if block["type"] == "tool_use"]
             if calls:
                 results = [
-                    {"type": "tool_result", "tool_use_id": each["id"], "content": search(**each["input"])}
-                    for each in calls
+                    {"type": "tool_result", "tool_use_id": call["id"], "content": search(**call["input"])}
+                    for call in calls
                 ]
                 turns[-1].append({"role": "user", "content": results})
     return used

@@ -96,7 +96,7 @@ def _matrix(found: list[Proof]) -> list[str]:
 
 def _features(found: list[Proof]) -> list[str]:
     named = {proof.feature for proof in found}
-    return [*(one for one in FEATURES if one in named), *sorted(named - set(FEATURES))]
+    return [*(feature for feature in FEATURES if feature in named), *sorted(named - set(FEATURES))]
 
 
 def _facts() -> list[str]:

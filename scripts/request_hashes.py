@@ -83,7 +83,7 @@ def cases(files: list[Path]) -> Iterable[tuple[str, list[list[quire.Entry]], tup
     for path in files:
         with path.open(encoding="utf-8") as lines:
             read = [json.loads(line) for line in islice(lines, CONVERSATIONS)]
-        talks = [list(import_("openai-chat", one)) for one in read]
+        talks = [list(import_("openai-chat", entry)) for entry in read]
         large = sum(map(len, talks)) > 800
         for target in FEW if large else TARGETS:
             for budget in BUDGETS[1:] if large else BUDGETS if target in FEW else BUDGETS[:2]:

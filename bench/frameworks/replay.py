@@ -90,11 +90,11 @@ def replayable(messages: list[dict[str, Any]], most: int = 200) -> list[dict[str
     Aborted answers, empty messages and calls without a result go; neighbours of one speaker are one message; a turn
     that was broken off behind a result ends with "Stopped.".
     """
-    given = {one["tool_call_id"] for one in messages if one["role"] == "tool"}
+    given = {message["tool_call_id"] for message in messages if message["role"] == "tool"}
     out: list[dict[str, Any]] = []
-    for one in messages:
-        role, text = one["role"], one.get("content") or ""
-        calls = [call for call in one.get("tool_calls") or () if call["id"] in given]
+    for message in messages:
+        role, text = message["role"], message.get("content") or ""
+        calls = [call for call in message.get("tool_calls") or () if call["id"] in given]
         if role == "system" or (role == "assistant" and not text.strip() and not calls):
             continue
         if role == "user" and out and out[-1]["role"] == "tool":
@@ -102,7 +102,9 @@ def replayable(messages: list[dict[str, Any]], most: int = 200) -> list[dict[str
         if out and out[-1]["role"] == role and role != "tool" and not out[-1].get("tool_calls"):
             before = out.pop()
             text = "\n\n".join(filter(None, (before["content"], text)))
-        kept = {"tool_calls": calls} if calls else {"tool_call_id": one.get("tool_call_id")} if role == "tool" else {}
+        kept = (
+            {"tool_calls": calls} if calls else {"tool_call_id": message.get("tool_call_id")} if role == "tool" else {}
+        )
         out.append({"role": role, "content": text, **kept})
     last = next(n for n in range(min(most, len(out)) - 1, 0, -1) if out[n]["role"] == "assistant")
     return [*out[:last], {"role": "assistant", "content": out[last]["content"] or "Stopped."}]
@@ -112,16 +114,16 @@ def taken_apart(messages: list[dict[str, Any]]) -> tuple[Replay, list[dict[str, 
     """What a runner replays, and what the emulator answers."""
     results: dict[str, list[str]] = defaultdict(list)
     answers, called, names = [], {}, {}
-    for one in messages:
-        if one["role"] == "assistant":
+    for message in messages:
+        if message["role"] == "assistant":
             calls = []
-            for call in one.get("tool_calls") or ():
+            for call in message.get("tool_calls") or ():
                 name, args = call["function"]["name"], json.loads(call["function"]["arguments"] or "{}")
                 called[call["id"]] = key(name, args)
                 calls.append({"name": name, "args": args})
                 names[name] = True
-            answers.append({"text": one["content"], "calls": calls})
-        elif one["role"] == "tool":
-            results[called[one["tool_call_id"]]].append(one["content"] or "(no output)")
-    turns = [one["content"] for one in messages if one["role"] == "user"]
+            answers.append({"text": message["content"], "calls": calls})
+        elif message["role"] == "tool":
+            results[called[message["tool_call_id"]]].append(message["content"] or "(no output)")
+    turns = [message["content"] for message in messages if message["role"] == "user"]
     return Replay(turns, list(names), dict(results)), answers

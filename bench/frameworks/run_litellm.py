@@ -65,7 +65,7 @@ async def main() -> None:
                 args = json.loads(call["function"]["arguments"])
                 told = replay.result(call["function"]["name"], args)
                 messages.append({"role": "tool", "tool_call_id": call["id"], "content": told})
-    said = [one["role"] for one in messages]
+    said = [message["role"] for message in messages]
     for _ in range(200 if asked.by_quire else 0):  # callbacks are told in the background
         if logged() == said:
             return

@@ -345,12 +345,14 @@ def main(words: list[str]) -> int:
 def report(outcomes: list[Outcome], missing: dict[str, str]) -> None:
     row = "{:<16}{:<10}{:<13}{:>9}{:>10}  {}".format
     print(row("client", "version", "wire", "requests", "streamed", "result"))
-    for one in outcomes:
-        print(row(one.client.name, one.version, one.wire, one.requests, one.streamed, one.verdict))
-        for refusal in one.refusals:
+    for outcome in outcomes:
+        print(
+            row(outcome.client.name, outcome.version, outcome.wire, outcome.requests, outcome.streamed, outcome.verdict)
+        )
+        for refusal in outcome.refusals:
             print(f"    refused: {refusal}")
-        if one.problem:
-            print("".join(f"    | {line[:160]}\n" for line in one.log.strip().splitlines()[-8:]), end="")
+        if outcome.problem:
+            print("".join(f"    | {line[:160]}\n" for line in outcome.log.strip().splitlines()[-8:]), end="")
     for name, reason in missing.items():
         print(row(name, "-", "-", "-", "-", f"not installable: {reason}"))
 

@@ -36,7 +36,7 @@ class Behind:
 
     @property
     def causes(self) -> str:
-        verdicts = [found for each in self.watcher.grouping.conversations for found in each.verdicts]
+        verdicts = [found for conversation in self.watcher.grouping.conversations for found in conversation.verdicts]
         return ", ".join(sorted({found.cause for found in verdicts})) or "none"
 
 
