@@ -102,6 +102,30 @@ def test_results_run_each_call_once_and_failures_are_results(tmp_path: Path, run
     assert thread.results(spoken, run) == []
 
 
+@pytest.mark.parametrize("run", [[look], lambda name, args: look(**args)], ids=["list", "one"])
+def test_results_answer_a_recall_that_the_thread_offered(tmp_path: Path, run: Any) -> None:
+    thread = opened(tmp_path, budget=2400, reply=200, handles=0.25, floor=0.3)
+    thread.tools(look)
+    for shelf in range(8):
+        found = f"shelf {shelf}\n" + "\n".join(f"{shelf} {line} some words of a long result" for line in range(40))
+        thread.append(quire.user("Look."), quire.call(f"c{shelf}", "look", {"shelf": shelf}))
+        thread.append(quire.result(f"c{shelf}", None, found), quire.respond("Done."))
+    thread.user("And now?")
+    handle = str(thread.request(TARGET).body).partition("recall with handle ")[2][:12]
+    reply = called(thread, ("r1", "recall", {"handle": handle}), ("r2", "recall", {"handle": "ffff"}))
+    original, wrong = thread.results(reply, run)
+    assert original.body["content"].startswith("shelf ")
+    assert "no entry" in wrong.body["outcome"]
+
+
+def test_a_tool_called_recall_of_the_users_own_is_run(tmp_path: Path) -> None:
+    thread = opened(tmp_path)
+    thread.tools({"name": "recall", "parameters": {"type": "object", "properties": {}}})
+    thread.user("What was there?")
+    (result,) = thread.results(called(thread, ("r1", "recall", {})), lambda name, args: f"{name} of mine")
+    assert result.body["content"] == "recall of mine"
+
+
 def test_a_reply_that_was_not_recorded_is_an_error(tmp_path: Path) -> None:
     thread = opened(tmp_path)
     thread.user("What lies there?")

@@ -421,20 +421,20 @@ class Thread:
 
     def _reader(self, request: Request | None = None) -> StreamReader:
         """A reader for the events of the reply to a request, the newest one where none is given."""
-        return providers.stream(self._sent_request(request).target, self._tool_names())
+        return providers.stream(self._sent_request(request).target, list(self._tools_offered()))
 
     def _sent_request(self, request: Request | None) -> Request:
         if (sent := request or self._newest) is None:
             raise CallError("there is no request to record a reply for", hint="Call thread.request() first.")
         return sent
 
-    def _tool_names(self) -> list[str]:
-        return list(self._fold.assembly.carried.tools) if self._fold.assembly is not None else []
+    def _tools_offered(self) -> dict[str, JsonObject]:
+        return self._fold.assembly.carried.tools if self._fold.assembly is not None else {}
 
     @_one_at_a_time
     def _record(self, reply: Any, request: Request | None, served: Served | None) -> list[Entry]:
         sent = self._sent_request(request)
-        parsed = reply if isinstance(reply, Reply) else parse_reply(sent.target, reply, self._tool_names())
+        parsed = reply if isinstance(reply, Reply) else parse_reply(sent.target, reply, list(self._tools_offered()))
         appended = self.append(self.sent_entry(sent, parsed), *parsed.entries)
         self.reported(sent, parsed, _diagnosis(reply), served)
         return appended
@@ -442,9 +442,11 @@ class Thread:
     def results(self, reply: Any, run: Any) -> list[Entry]:
         """Carry out the calls of a recorded reply, and record their results; empty where it called nothing.
 
-        `reply` is what was recorded, or what `record` returned of it. `run` are functions, in a list or by the names that the model calls, a `Toolbox`, or one function of a call's
-        name and arguments. Whatever a function raises is a result, too. A call that has its result is not run again.
+        `reply` is what was recorded, or what `record` returned of it. `run` are functions, in a list or by the names
+        that the model calls, a `Toolbox`, or one function of a call's name and arguments. Whatever a function raises is
+        a result, too. A call that has its result is not run again; a `recall` that the thread offered, it answers.
         """
+        from quire.recall import RECALL_TOOL
         from quire.send.tools import toolbox_of
 
         refuse_loop("await AsyncThread(thread).results(…)")
@@ -461,7 +463,8 @@ class Thread:
         appended: list[Entry] = []
         for call in calls:
             if call.call_id not in answered:
-                appended += self.append(asyncio.run(toolbox.run(call)))
+                ours = call.name not in toolbox and self._tools_offered().get(call.name) == RECALL_TOOL
+                appended += self.append(self.recall_result(call) if ours else asyncio.run(toolbox.run(call)))
         return appended
 
     @_one_at_a_time
