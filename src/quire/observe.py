@@ -186,7 +186,7 @@ SHORT_EPOCH, SHORT_EPOCHS, GOOD_EPOCH = 4, 3, 8
 class ShortEpochs(msgspec.Struct, frozen=True):
     """The budget ends epoch after epoch before the cache is used much: each request brings too much for it."""
 
-    # How many requests the newest epochs had, and how many tokens a request brings.
+    # How many requests the newest epochs had, and how many tokens a request brings, as the model counts them.
     lengths: tuple[int, ...]
     growth: int
     # The tokens in front of the messages.
@@ -213,11 +213,14 @@ class EpochWatch:
         self._warn = warn
         self._lengths: list[int] = []
         self._epoch, self._requests, self._tokens = 0, 0, 0
+        # How many tokens the model counts for one of ours.
+        self._scale = 1.0
         # What requests of one epoch have brought, each.
         self._growth: list[int] = []
 
     def on_request(self, sending: Sending) -> None:
         reasons = (entry.body["reason"] for entry in sending.since if entry.kind == "rebase")
+        self._scale = (sending.expected_tokens or sending.built.tokens) / max(1, sending.built.tokens)
         self.passed(sending.built, "+".join(reasons))
 
     def passed(self, built: Built, reasons: str) -> None:
@@ -240,9 +243,9 @@ class EpochWatch:
         if len(newest) < SHORT_EPOCHS or max(newest) >= SHORT_EPOCH or not self._growth:
             return
         growth = sum(self._growth[-GOOD_EPOCH:]) // len(self._growth[-GOOD_EPOCH:])
-        short = ShortEpochs(newest, growth, built.head_tokens)
+        short = ShortEpochs(newest, round(growth * self._scale), round(built.head_tokens * self._scale))
         # Where prices alone make epochs short, a larger budget would not help.
-        if short.budget > built.limit:
+        if short.budget > built.limit * self._scale:
             self._warn(short)
             self._lengths = []
             self._warn = lambda event: None

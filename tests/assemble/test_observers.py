@@ -68,8 +68,10 @@ def test_each_request_and_reply_is_told_in_order(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(("share", "warned"), [(0.4, True), (0.02, False)])
-def test_epochs_that_the_budget_ends_early_are_told_with_the_budget_that_would_help(share: float, warned: bool) -> None:
+@pytest.mark.parametrize(("share", "scale", "warned"), [(0.4, 0, True), (0.02, 0, False), (0.08, 3, True)])
+def test_epochs_that_the_budget_ends_early_are_told_with_the_budget_that_would_help(
+    share: float, scale: float, warned: bool
+) -> None:
     def told_at(budget: int) -> list[ShortEpochs]:
         told: list[object] = []
         thread = Thread(MemoryStore(), "t", Policy(budget=budget, ttl_s=None))
@@ -78,7 +80,8 @@ def test_epochs_that_the_budget_ends_early_are_told_with_the_budget_that_would_h
         for n in range(20):
             request = thread.request("openai-chat:gpt-5")
             call = values.call(f"c{n}", "read", {"path": str(n)})
-            thread.record(Reply((call,), Usage()), request)
+            counted = int(scale * thread.build("openai-chat:gpt-5").tokens)
+            thread.record(Reply((call,), Usage(input_total=counted)), request)
             thread.append(values.result(f"c{n}", None, f"river stone {n}\n" * int(share * 24_000 / 5)))
         return [what for what in told if isinstance(what, ShortEpochs)]
 
@@ -86,6 +89,7 @@ def test_epochs_that_the_budget_ends_early_are_told_with_the_budget_that_would_h
     assert len(told) == warned
     for what in told:
         assert max(what.lengths) < 4
+        assert what.budget > 24_000
         assert f"budget={what.budget:,}" in str(what)
         assert told_at(what.budget) == []
 

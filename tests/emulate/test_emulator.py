@@ -266,6 +266,19 @@ def test_faults_come_when_they_are_asked_for() -> None:
     assert "no reply left: 3 were given" in answers[4].json["error"]["message"]
 
 
+def test_a_function_that_raises_or_gives_no_reply_is_told_to_whoever_asked() -> None:
+    def replies(body: JsonObject) -> str:
+        return body["questions"][0] if body["max_tokens"] == 1 else 7  # type: ignore[return-value]
+
+    with emulator("anthropic", replies) as server:
+        answers = [call(server, "/v1/messages", claude(max_tokens=most)) for most in (1, 2)]
+    assert [one.status for one in answers] == [400, 400]
+    assert [one.json["error"]["message"] for one in answers] == [
+        "the script raised KeyError: 'questions'",
+        "the script raised CallError: a reply cannot be int",
+    ]
+
+
 @pytest.mark.parametrize("streamed", [False, True])
 def test_a_reply_breaks_off_where_it_is_cut(streamed: bool) -> None:
     with emulator("anthropic", replies=[Cut("a long reply " * 20, 300)]) as server:

@@ -77,7 +77,10 @@ class Script:
         if self._waiting:
             return answer(self._waiting.popleft())
         if self._function is not None:
-            return answer(self._function(body))
+            try:
+                return answer(self._function(body))
+            except Exception as error:  # whatever it is, who sent the request reads it in the refusal
+                return ScriptedAnswer(refusal=Refuse(400, f"the script raised {type(error).__name__}: {error}"))
         if self._endless:
             return ScriptedAnswer((Text(f"This is reply {self._answered} of the emulator."),))
         return ScriptedAnswer(refusal=Refuse(400, f"the script has no reply left: {self._count} were given"))
