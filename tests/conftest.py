@@ -28,6 +28,7 @@ from quire import Assembly, Request, Thread, open_store
 from quire.assemble import Built
 from quire.log.sqlite import SqliteStore
 from quire.providers import Rendering
+from quire.send.connect import RetryingTransport
 from quire.testing import emulator, postgres_server
 from quire.values import Prompt
 from toolbox import close_opened
@@ -50,6 +51,9 @@ ROOT = Path(__file__).resolve().parent.parent
 # Many processes share the machine: what httpx waits for unless it is told otherwise, which all of its calls share.
 _patience = inspect.signature(httpx.get).parameters["timeout"].default
 _patience.connect = _patience.read = _patience.write = _patience.pool = 600.0
+
+# Nobody waits before a request is sent again; how long a user does is in tests/send/test_transport.py.
+RetryingTransport.__init__.__defaults__ = (None, lambda seconds: asyncio.sleep(0), lambda line: None)
 
 # `ci` gives the same cases every time, so that a red run can be repeated; the others look for new ones.
 _EXAMPLES = {"ci": 200, "explore": 500, "nightly": 10_000, "quick": 60}

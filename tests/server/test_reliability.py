@@ -205,6 +205,8 @@ def test_what_is_no_request_ends_its_own_connection_alone(
                     heard += piece
         assert heard[:13] in answers
         assert client.get("/api/threads").json() == {"threads": []}
+        ending = time.monotonic()
+    assert time.monotonic() - ending < 5, "the service waited for a connection that was gone"
     assert not caplog.records
 
 

@@ -87,6 +87,8 @@ def http_protocol() -> type[asyncio.Protocol]:
                 super().data_received(data)
             except Exception:  # the caller's fault, whatever it is: it alone is cut off
                 self.transport.abort()
+                # A WebSocket that failed while it was made would be waited for when the server ends.
+                self.connections -= {socket for socket in self.connections if socket.transport is self.transport}
                 return
             if self._head > _HEAD_BYTES and not self.transport.is_closing():
                 self.send_400_response(f"The head of the request is larger than {_HEAD_BYTES:,} bytes.")
