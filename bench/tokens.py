@@ -1,4 +1,4 @@
-"""Counting: speed against tiktoken in one run, hostile megabytes, growth, and calibration on a real session.
+"""Counting: speed against tiktoken in one run, hostile megabytes, and calibration on a real session.
 
 tiktoken's vocabulary files come from a peer's package; nothing is downloaded. Its panic on long runs of
 spaces is no Exception, so each of its rows is guarded and a panic is shown as such.
@@ -17,9 +17,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from quire import values
 from quire.cli.output import print_json, print_table
-from quire.tokens import Ledger, counter, message_tokens, uncalibrated
+from quire.tokens import counter, message_tokens, uncalibrated
 from quire.tokens.vocabularies import RELATIVE
 from quire.values import Call, Message, Result, Text
 from traces import ROOT, TRACES, parser
@@ -131,26 +130,6 @@ def every_vocabulary() -> list[dict[str, Any]]:
     return rows
 
 
-def growth() -> list[dict[str, Any]]:
-    """One more short message on threads of growing length: counted anew, and by a ledger."""
-    rows = []
-    for length in (100, 1000, 10_000):
-        thread = [values.user(f"message {n}: " + "some words of text " * 20) for n in range(length)]
-        ledger = Ledger()
-        ledger.follow(thread)
-        thread.append(values.user("one more"))
-        start = time.process_time()
-        for n in range(100):
-            thread[-1] = values.user(f"one more {n}")
-            ledger.extend(thread[-1:])
-        incremental = (time.process_time() - start) / 100
-        start = time.process_time()
-        Ledger().follow(thread)
-        anew = time.process_time() - start
-        rows.append({"entries": length, "ledger_us": round(incremental * 1e6, 1), "anew_ms": round(anew * 1e3, 2)})
-    return rows
-
-
 def chat_message(raw: dict[str, Any]) -> Message:
     if raw["role"] == "tool":
         return Message("tool", (Result("", "", raw["content"] or ""),))
@@ -195,10 +174,10 @@ def _percent(value: float) -> str:
 def main() -> None:
     given = parser(__doc__, "sessions with reported usage (_usage of their messages)").parse_args()
     speed = [row for name in ("o200k_base", "cl100k_base") for row in against_tiktoken(name)]
-    vocabularies, grown = every_vocabulary(), growth()
+    vocabularies = every_vocabulary()
     errors = [row for file in given.data or [SESSION] if file.exists() for row in calibration(file)]
     if given.json:
-        print_json({"speed": speed, "vocabularies": vocabularies, "growth": grown, "calibration": errors})
+        print_json({"speed": speed, "vocabularies": vocabularies, "calibration": errors})
         return
     print_table(
         ["vocabulary", "1 MB of", "tokens", "quire ms", "tiktoken ms", "times faster", "same count"],
@@ -209,11 +188,6 @@ def main() -> None:
         ["vocabulary", "tokens of 1 MB mixed", "ms", "slowest hostile MB, ms", "which"],
         [list(row.values()) for row in vocabularies],
         title="\nEvery vocabulary",
-    )
-    print_table(
-        ["entries in the thread", "one more by ledger, µs", "counted anew, ms"],
-        [list(row.values()) for row in grown],
-        title="\nA grown thread",
     )
     print_table(
         ["session", "predictions", "scale found", "stated factor: median", "p90", "calibrated: median", "p90"],

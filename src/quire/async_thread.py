@@ -59,7 +59,7 @@ class AsyncThread:
     kept_items = _awaited(Thread.kept_items)
     keep = _awaited(Thread.keep)  # type: ignore[arg-type]  # nobody gives self by name
     learn_window = _awaited(Thread.learn_window)
-    told_window = _awaited(Thread.told_window)
+    use_window = _awaited(Thread.use_window)
     close = _awaited(Thread.close)
 
     async def record(

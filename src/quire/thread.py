@@ -337,7 +337,7 @@ class Thread:
         window = (sent.get("meta") or {}).get("window")
         return {f"{sent['provider']}:{sent['model']}": window} if isinstance(window, int) else {}
 
-    def told_window(self, target: str, window: int) -> None:
+    def use_window(self, target: str, window: int) -> None:
         """A server says that it takes `window` tokens (0: it does not say); a budget of one's own wins."""
         # What a refusal taught is counted as we count, and so a little smaller: it stays.
         taught = window * 0.7 < self.windows.get(target, 0) <= window

@@ -186,7 +186,7 @@ LIBRARY_INTRO = "The following notes are available for reference:"
 class Lines(msgspec.Struct, frozen=True):
     """What a cache compares of a request: a line for each tool, system block and message, and their hashes."""
 
-    each: tuple[bytes, ...] = ()
+    rows: tuple[bytes, ...] = ()
     segments: tuple[str, ...] = ()
     sha256: str = ""
 
@@ -253,7 +253,7 @@ class Request(msgspec.Struct, frozen=True):
     @property
     def prefix(self) -> bytes:
         """All lines together: a request extends another if these bytes begin with the other's."""
-        return b"".join(self.lines.each)
+        return b"".join(self.lines.rows)
 
     @property
     def target(self) -> str:

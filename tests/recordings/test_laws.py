@@ -176,7 +176,7 @@ def added(store: Store, exchange: Exchange) -> list[str]:
         twice = rendered(store, exchange, once.body)
     except quire.QuireError as error:
         return [f"{type(error).__name__}: {error}"]
-    lines = [[json.loads(line) for line in one.lines.each] for one in (once, twice)]
+    lines = [[json.loads(line) for line in one.lines.rows] for one in (once, twice)]
     return sorted(set(differences(*lines)))
 
 

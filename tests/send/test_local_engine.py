@@ -26,7 +26,7 @@ from quire.providers.rules import errors
 from quire.send.local import TARGET, Front, LocalServer, announce, local_target, retract, serving_url, weights
 from quire.send.summarise import ByModel
 from quire.send.text_protocol import Completion
-from quire.send.transport import told_window
+from quire.send.transport import server_window
 from quire.send.turn import Runner
 from quire.send.weights import faster
 from tiny_model import tiny_model
@@ -264,7 +264,7 @@ def test_quire_model_serve_says_when_the_window_is_smaller_and_tells_no_path(ggu
 
 def test_the_engine_tells_its_window_and_a_thread_keeps_to_it(tiny: LocalServer, tmp_path: Path) -> None:
     with Front(tiny.url) as front:
-        assert told_window(front.url, "any") == told_window(f"{tiny.url}/v1", "any") == tiny.window == 4096
+        assert server_window(front.url, "any") == server_window(f"{tiny.url}/v1", "any") == tiny.window == 4096
         words = ["run", "t", "Hi", "--db", str(tmp_path / "t.db"), "--model", "llamacpp:any", "--base-url", front.url]
         with quire(*words) as process:
             _, said = process.communicate(timeout=600)

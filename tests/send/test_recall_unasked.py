@@ -64,7 +64,7 @@ def test_a_users_words_bring_back_what_fits_them_once_and_it_stays_in_its_place(
     assert "Ottilie" not in said(bodies[1])
     assert all(whole(body).count("Ottilie") == 1 for body in bodies)
     assert all(
-        lined(after, provider).each[: len(lined(one, provider).each)] == lined(one, provider).each
+        lined(after, provider).rows[: len(lined(one, provider).rows)] == lined(one, provider).rows
         for one, after in pairwise(bodies)
     )
     assert not any(errors(validate(body, provider, body["model"])) for body in bodies)

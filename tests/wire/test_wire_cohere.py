@@ -66,7 +66,7 @@ def test_the_models_own_words_go_back_to_it() -> None:
         "max_tokens": 50,
     }
     assert errors(validate(request)) == []
-    assert [line for line in request.lines.each if b"Oslo?" in line]
+    assert [line for line in request.lines.rows if b"Oslo?" in line]
     assert Simulator(TARGET).count(request.body) > 20
     foreign = render(Prompt("", "", (), messages), "openai-chat:gpt-4o")
     assert "I will ask." not in str(foreign.body)

@@ -202,7 +202,7 @@ class Built(msgspec.Struct, frozen=True):
     # Tokens of each message, in the prompt's order.
     sizes: tuple[int, ...]
     blocks: tuple[ItemBlock, ...]
-    said: UserMessage | None
+    user_message: UserMessage | None
     # The current user's words, and the place of their message in the prompt.
     query: str
     user: int | None
@@ -234,7 +234,7 @@ def build(
         head_tokens=epoch.head_tokens(),
         sizes=tuple(strip.sizes),
         blocks=epoch.l2,
-        said=epoch.user_message,
+        user_message=epoch.user_message,
         query=newest.entry.text if newest else "",
         user=user,
         left_out=left_out,
@@ -351,7 +351,7 @@ def _message_segment(index: int, message: JsonObject) -> Segment:
 
 def _turn_segments(built: Built) -> list[Segment]:
     """This turn's context: what was recalled, what tools gave, what is referred to and what is new."""
-    message = built.said
+    message = built.user_message
     if message is None:
         return []
     named = [segment(f"reference:{name}", f"- {name}", stable=False, reference=True) for name in message.references]

@@ -100,8 +100,8 @@ class Rent(msgspec.Struct, frozen=True, array_like=True):
     requests: int = 0
     # In tokens: means over the newest requests, and over how many, of all epochs.
     cached: float = 0.0
-    seen: int = 0
-    kept: float = 0.0
+    samples: int = 0
+    remaining: float = 0.0
 
     def ended(self) -> Rent:
         """At the start of the next epoch, whose first request pays none."""
@@ -112,7 +112,7 @@ class Moment(msgspec.Struct, frozen=True):
     """What the rule looks at, at one request, all in tokens."""
 
     fits: bool
-    kept: int
+    remaining: int
     removed: int
     # Of what would be kept behind the first changed byte, how much the provider still has cached.
     cached: int
@@ -127,34 +127,34 @@ def rent_after(moment: Moment, policy: Policy) -> Rent:
     rent = moment.rent
     if moment.removed <= 0:
         return _to(rent, requests=rent.requests + 1)
-    samples = min(_USUAL, rent.seen + 1)
+    samples = min(_USUAL, rent.samples + 1)
     cached = rent.cached + (moment.cached - rent.cached) / samples
-    mean_kept = rent.kept + (moment.kept - rent.kept) / samples
-    return Rent(rent.paid + policy.prices[0] * moment.removed, rent.requests + 1, cached, samples, mean_kept)
+    remaining = rent.remaining + (moment.remaining - rent.remaining) / samples
+    return Rent(rent.paid + policy.prices[0] * moment.removed, rent.requests + 1, cached, samples, remaining)
 
 
 def reason_to_cut(moment: Moment, policy: Policy) -> str:
     """Why to cut now, or '': 'budget', 'cold', 'rent' or 'brim'."""
     if not moment.fits:
         return "budget"
-    if policy.when == "full" or moment.removed < max(1, LEAST_SHARE * moment.kept):
+    if policy.when == "full" or moment.removed < max(1, LEAST_SHARE * moment.remaining):
         return ""
     if moment.cold:
         return "cold"
     (read, write), rent = policy.prices, moment.rent
     owed, dearer, larger = read * moment.removed, 0.0, 0.0
-    if rent.seen:
+    if rent.samples:
         # A cheap moment is worth no more than what the cut takes away.
         dearer = (write - read) * max(moment.cached - rent.cached, -moment.removed)
         # What stays beyond the usual is read until the next cut, in about as many requests as there were since the last.
-        larger = read * rent.requests * (moment.kept - rent.kept)
+        larger = read * rent.requests * (moment.remaining - rent.remaining)
     price = _WAIT * (write - read) * moment.cached + _DEARER * dearer + _LARGER * larger
     # Half of this request's rent has been due since the one before it.
     if read and owed * (rent.requests + 0.5) >= rent.paid + price:
         return "rent"
     # Where reading is free, room ends epochs and not rent: a cut now takes away the share of one that was still to come.
     used = moment.removed / (moment.removed + moment.room)
-    return "brim" if not read and rent.seen >= _KNOWN and moment.cached <= used * rent.cached else ""
+    return "brim" if not read and rent.samples >= _KNOWN and moment.cached <= used * rent.cached else ""
 
 
 _NOTHING_PINNED = "Raise the budget, or put less into the largest of these."
@@ -200,7 +200,7 @@ def moment_of(epoch: Epoch, policy: Policy, rent: Rent, cold: bool) -> Moment:
     new = epoch.strip.total - epoch.strip.sums[epoch.sent]
     return Moment(
         fits=policy.fits(epoch.head_tokens(), epoch.strip.total),
-        kept=plan.kept,
+        remaining=plan.kept,
         removed=plan.removed,
         cached=max(0, plan.kept - plan.same - new),
         room=policy.limit - epoch.total_tokens(),

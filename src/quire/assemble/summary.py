@@ -168,7 +168,7 @@ def earlier(text: str) -> EarlierSummary:
 class Leaving(msgspec.Struct, frozen=True):
     """What a summary has to stand for, and how long it may be.
 
-    What the user demanded is told even where it takes more than `limit`, up to `most` tokens. `known` are telling words
+    What the user demanded is told even where it takes more than `limit`, up to `most` tokens. `present` are telling words
     that the request holds without it.
     """
 
@@ -176,7 +176,7 @@ class Leaving(msgspec.Struct, frozen=True):
     before: str
     limit: int
     most: int = 0
-    known: frozenset[str] = frozenset()
+    present: frozenset[str] = frozenset()
 
 
 Summarise: TypeAlias = Callable[[Leaving], str]
@@ -319,7 +319,7 @@ def extract(leaving: Leaving) -> str:
     for share, longest in _SHARES:
         if length < longest:
             length = max(length, min(longest, _length(size, limit * share)))
-    named_elsewhere = {*leaving.known, *telling("\n".join([prose, *_cut(lines, length, whole)]))}
+    named_elsewhere = {*leaving.present, *telling("\n".join([prose, *_cut(lines, length, whole)]))}
     words = _words(leaving.entries, before.words, named_elsewhere, min(limit - size(length), limit * _WORDS))
     # What the words leave goes back to the lines.
     length = max(length, _length(size, limit - _count(words)))
@@ -346,7 +346,7 @@ def forgotten(leaving: Leaving, text: str) -> str:
     lines = [Line("User", demand) for demand in dict.fromkeys(demanded) if demand not in text]
     while lines and _count("\n".join(written(lines))) > room[whole]:
         del lines[0]
-    words = _words(leaving.entries, before.words, {*leaving.known, *telling(text)}, leaving.limit / 4)
+    words = _words(leaving.entries, before.words, {*leaving.present, *telling(text)}, leaving.limit / 4)
     return "\n".join(part for part in (*written(lines), words) if part)
 
 

@@ -40,7 +40,7 @@ question_options = with_options(
 )
 
 
-class Attached(msgspec.Struct, frozen=True):
+class Attachment(msgspec.Struct, frozen=True):
     """An item or an image, and by what name it was asked for."""
 
     item: JsonObject | None
@@ -65,7 +65,7 @@ class Attached(msgspec.Struct, frozen=True):
         return counter().count(self.item["content"]) if self.item is not None else IMAGE_TOKENS
 
 
-def attached_items(name: str, vault: Vault | None) -> list[Attached]:
+def attached_items(name: str, vault: Vault | None) -> list[Attachment]:
     """What a name means; a note of the vault goes before a file of the same name."""
     if re.match(r"[a-z][a-z0-9+.-]+://", name, re.I):
         return [_from_web(name)]
@@ -74,24 +74,24 @@ def attached_items(name: str, vault: Vault | None) -> list[Attached]:
     return [_from_files(name, vault)]
 
 
-def note_items(name: str | None, vault: Vault | None) -> list[Attached]:
+def note_items(name: str | None, vault: Vault | None) -> list[Attachment]:
     """The note that is being looked at, as it is now, its images with it."""
     if not name:
         return []
     if vault is None:
         raise _no_vault(name)
-    return [Attached(item_json(item), name, "note") for item in vault.active(name)]
+    return [Attachment(item_json(item), name, "note") for item in vault.active(name)]
 
 
 def _no_vault(name: str) -> CallError:
     return CallError(f"{name} is a note of no vault", hint="Name the folder of notes with --vault.")
 
 
-def linked_items(text: str, vault: Vault | None, note: Callable[[str], None]) -> list[Attached]:
+def linked_items(text: str, vault: Vault | None, note: Callable[[str], None]) -> list[Attachment]:
     """The notes that a question names in [[brackets]]; of one that cannot be read, `note` hears why."""
     from quire.notes.note import links, prose
 
-    items: list[Attached] = []
+    items: list[Attachment] = []
     for link in links(prose(text)) if vault is not None else ():
         try:
             items += attached_items(f"[[{link.target}]]", vault)
@@ -100,7 +100,7 @@ def linked_items(text: str, vault: Vault | None, note: Callable[[str], None]) ->
     return items
 
 
-def question(attached: Iterable[Attached], meta: JsonObject, thread: Thread) -> JsonObject:
+def question(attached: Iterable[Attachment], meta: JsonObject, thread: Thread) -> JsonObject:
     """What `thread.user` takes beside the words; tags and folders are named for chat files.
 
     The images of a note that stand in the thread already are not sent again.
@@ -129,14 +129,14 @@ def _sent_images(thread: Thread) -> set[str]:
     return images_data
 
 
-def _from_vault(name: str, vault: Vault) -> list[Attached]:
+def _from_vault(name: str, vault: Vault) -> list[Attachment]:
     if name.startswith("#"):
-        return [Attached(item_json(item), name, "tags") for item in vault.tagged(name)]
+        return [Attachment(item_json(item), name, "tags") for item in vault.tagged(name)]
     if name.endswith("/"):
-        return [Attached(item_json(item), name.rstrip("/"), "folders") for item in vault.within(name)]
+        return [Attachment(item_json(item), name.rstrip("/"), "folders") for item in vault.within(name)]
     try:
-        items = [Attached(item_json(item), name, "note") for item in vault.attach(name)]
-        return items + [Attached(None, name, image=image, embedded=True) for image in vault.images(name)]
+        items = [Attachment(item_json(item), name, "note") for item in vault.attach(name)]
+        return items + [Attachment(None, name, image=image, embedded=True) for image in vault.images(name)]
     except CallError as error:
         if name.startswith("[[") and isinstance(error, NotFound) and (place := vault.file(name)):
             return [_file(vault.root.path / place, place)]
@@ -146,7 +146,7 @@ def _from_vault(name: str, vault: Vault) -> list[Attached]:
         return []
 
 
-def _from_files(name: str, vault: Vault | None) -> Attached:
+def _from_files(name: str, vault: Vault | None) -> Attachment:
     from quire.items import from_region, from_symbol
 
     path = Path(name).expanduser()
@@ -155,16 +155,16 @@ def _from_files(name: str, vault: Vault | None) -> Attached:
     if match := _LINES.match(name):
         file, start, end = match[1], int(match[2]), int(match[3])
         region = from_region(Path(file).expanduser(), start, end, name=file)
-        return Attached(_named_item(region, f"{file}#L{start}-L{end}"), name)
+        return Attachment(_named_item(region, f"{file}#L{start}-L{end}"), name)
     file, colons, symbol = name.partition("::")
     if colons:
-        return Attached(_named_item(from_symbol(Path(file).expanduser(), symbol, name=file), name), name)
+        return Attachment(_named_item(from_symbol(Path(file).expanduser(), symbol, name=file), name), name)
     if vault is None and name.startswith("[["):
         raise _no_vault(name)
     raise NotFound(f"there is no file {name!r}", hint=_near(path))
 
 
-def _file(path: Path, name: str) -> Attached:
+def _file(path: Path, name: str) -> Attachment:
     from quire.items import from_file, from_image
     from quire.items.sources import IMAGE_TYPES
 
@@ -172,11 +172,11 @@ def _file(path: Path, name: str) -> Attached:
     # A name with ~ is known by the path it means.
     called = readable(str(path) if name.startswith("~") else name)
     if suffix in IMAGE_TYPES:
-        return Attached(None, called, image=from_image(path))
+        return Attachment(None, called, image=from_image(path))
     item = item_json(from_file(path, name=called, truncate=True))
     if suffix in _NOTES:
         item["metadata"] = {"source": "note", "path": called, "title": readable(path.stem)}
-    return Attached({**item, "id": called}, called)
+    return Attachment({**item, "id": called}, called)
 
 
 def readable(name: str) -> str:
@@ -196,7 +196,7 @@ _ENDINGS = {
 _PLAIN = re.compile(r"text/.*|application/(?:.*\+)?(?:json|xml|yaml|x-yaml|javascript|x-ndjson)")
 
 
-def _from_web(name: str) -> Attached:
+def _from_web(name: str) -> Attachment:
     """A page as an item under its address, an image as an image."""
     from quire.items import from_url
     from quire.items.sources import IMAGE_TYPES, document_text
@@ -205,7 +205,7 @@ def _from_web(name: str) -> Attached:
     url = without_password(name).partition("#")[0]
     kind, data, encoding = _fetched(name, url)
     if kind in IMAGE_TYPES.values():
-        return Attached(None, url, image={"media_type": kind, "data": base64.b64encode(data).decode()})
+        return Attachment(None, url, image={"media_type": kind, "data": base64.b64encode(data).decode()})
     title = ""
     if kind in _ENDINGS:
         text = document_text(data, f"{url}{'' if url.endswith(_ENDINGS[kind]) else _ENDINGS[kind]}")
@@ -221,7 +221,7 @@ def _from_web(name: str) -> Attached:
         raise FormatError(
             f"{url} holds no text", hint="Pages that a program writes are empty here; save and attach them."
         )
-    return Attached(item_json(from_url(url, text, title=title, truncate=True)), url)
+    return Attachment(item_json(from_url(url, text, title=title, truncate=True)), url)
 
 
 def _fetched(name: str, url: str) -> tuple[str, bytes, str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import platformdirs
 
-from quire.cli.attachments import Attached, attached_items, linked_items, note_items, question, question_options
+from quire.cli.attachments import Attachment, attached_items, linked_items, note_items, question, question_options
 from quire.cli.chat_commands import COMMANDS, PlannedRebase, compact, money, run_command, totals
 from quire.cli.main import report
 from quire.cli.output import Place, PlainScreen, confirm, db_option, shortened
@@ -52,7 +52,7 @@ class Session:
         self.base_url: str | None = None
         self.explicit_cache = False
         # What joins the next user entry: items, and facts for its meta.
-        self.waiting: list[Attached] = []
+        self.waiting: list[Attachment] = []
         # The note that is being looked at: beside every question, as it is then.
         self.note = ""
         self.meta: JsonObject = {}
@@ -65,7 +65,7 @@ class Session:
         """Go on in another thread."""
         self.thread = watched_thread(self.store, name, self.screen.note)
         if self.reached is not None:
-            self.thread.told_window(self.target, self.reached.window)
+            self.thread.use_window(self.target, self.reached.window)
 
     # The model
 
@@ -102,7 +102,7 @@ class Session:
 
     # Turns
 
-    def attach(self, names: Iterable[str]) -> list[Attached]:
+    def attach(self, names: Iterable[str]) -> list[Attachment]:
         """Put files or notes beside the next question."""
         items = [item for name in names for item in attached_items(name, self.kit.vault)]
         self.waiting += items

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 
 from quire.cli.assemble import LAYERS
-from quire.cli.attachments import Attached, attached_items
+from quire.cli.attachments import Attachment, attached_items
 from quire.cli.output import counted, shortened
 from quire.errors import CallError, NotFound, nearest
 from quire.values import Entry, Usage
@@ -287,7 +287,7 @@ def _pin(session: Session, rest: str) -> None:
     session.screen.note("the last answer will be kept word for word")
 
 
-def _to_pin(session: Session, rest: str) -> list[Attached]:
+def _to_pin(session: Session, rest: str) -> list[Attachment]:
     """The files and notes that are named; words that name none are kept as they stand."""
     names = _names(session, rest)
     try:
@@ -295,14 +295,14 @@ def _to_pin(session: Session, rest: str) -> list[Attached]:
     except NotFound:
         if len(names) == 1 or any(_like_a_name(name) for name in names):
             raise
-        return [Attached({"content": rest, "type": "text"}, f"“{shortened(rest, 60)}”")]
+        return [Attachment({"content": rest, "type": "text"}, f"“{shortened(rest, 60)}”")]
 
 
 def _like_a_name(word: str) -> bool:
     return word.startswith(("[[", "#")) or "/" in word or bool(Path(word).suffix[1:]) or os.path.exists(word)
 
 
-def _keep(session: Session, attached: Attached) -> None:
+def _keep(session: Session, attached: Attachment) -> None:
     from quire.cli.window import keep
 
     item = keep(session.thread, attached, session.kit.vault)

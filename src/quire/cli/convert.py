@@ -52,7 +52,7 @@ PROGRAMS = (
 _HOLDERS = ("messages", "input", "contents")
 
 
-class Imported(NamedTuple):
+class ImportedConversation(NamedTuple):
     """A conversation as entries, the store that it was recognised as, what that leaves out; a chat file as loaded."""
 
     entries: list[Entry]
@@ -61,7 +61,7 @@ class Imported(NamedTuple):
     chat: Any = None  # a Loaded: chat files may not be installed
 
 
-class Stored(NamedTuple):
+class ThreadGrowth(NamedTuple):
     """How many entries a thread has gained, and how many it had; of a fork, of which thread it is one."""
 
     thread: str
@@ -149,13 +149,13 @@ class ChatFiles(NamedTuple):
     vault: Path | None
     db: Place | None
 
-    def read(self, text: str) -> Imported:
+    def read(self, text: str) -> ImportedConversation:
         archive = _chat_files()
         comment = archive.parse(text).comment or {}
         loaded = archive.load(text, _notes(self.vault), self._attached(comment.get("thread")))
         for warning in loaded.warnings:
             echo(f"warning: {warning}", err=True)
-        return Imported(list(loaded.entries), chat=loaded)
+        return ImportedConversation(list(loaded.entries), chat=loaded)
 
     def _attached(self, thread: object) -> dict[str, str]:
         """The texts that a thread of the database attached, by sha256."""
@@ -166,14 +166,14 @@ class ChatFiles(NamedTuple):
         return texts
 
 
-def _read(path: str, format: str | None, model: str, chats: ChatFiles) -> list[Imported]:
+def _read(path: str, format: str | None, model: str, chats: ChatFiles) -> list[ImportedConversation]:
     """The conversations at a path, as entries that the log takes."""
     from quire.archive.sessions import STORES, files_under, source_file
 
     store = next((known_store for known_store in STORES if known_store.name == format), None)
     if format in FORMATS and not (store and path != "-" and _is_of(store, path)):
         return _in_format(path, format, model, chats)
-    conversations: list[Imported] = []
+    conversations: list[ImportedConversation] = []
     for file in [Path("-")] if path == "-" else files_under(Path(path).expanduser()):
         try:
             conversations += _sessions(source_file(file, read_text("-") if path == "-" else None), store, model, chats)
@@ -193,7 +193,7 @@ def _is_of(store: SessionStore, path: str) -> bool:
     return place.exists() and store.recognises(source_file(place))
 
 
-def _sessions(file: SourceFile, store: SessionStore | None, model: str, chats: ChatFiles) -> list[Imported]:
+def _sessions(file: SourceFile, store: SessionStore | None, model: str, chats: ChatFiles) -> list[ImportedConversation]:
     from quire.archive.sessions import conversations, recognised
 
     if store is None and file.text.startswith("---\n"):
@@ -201,11 +201,11 @@ def _sessions(file: SourceFile, store: SessionStore | None, model: str, chats: C
     store = store or recognised(file)
     stored = conversations(file, store)
     named = [msgspec.structs.replace(conversation, model=model or conversation.model) for conversation in stored]
-    imported = [Imported(conversation.entries(), store.name, conversation.lacks) for conversation in named]
+    imported = [ImportedConversation(conversation.entries(), store.name, conversation.lacks) for conversation in named]
     return [conversation for conversation in imported if conversation.entries]
 
 
-def _in_format(path: str, format: str, model: str, chats: ChatFiles) -> list[Imported]:
+def _in_format(path: str, format: str, model: str, chats: ChatFiles) -> list[ImportedConversation]:
     """A file in a wire format, or a chat file."""
     from quire import providers
     from quire.log.entries import check
@@ -221,11 +221,11 @@ def _in_format(path: str, format: str, model: str, chats: ChatFiles) -> list[Imp
             first = strange_kinds(entries)[0]
             problem = f"{called(path)} begins with {first!r}, which {format} does not have"
             raise FormatError(problem, line=1, column=1, hint="Leave --from out, and it is recognised.")
-        conversations.append(Imported(entries))
+        conversations.append(ImportedConversation(entries))
     return conversations
 
 
-def _warn(conversations: list[Imported]) -> None:
+def _warn(conversations: list[ImportedConversation]) -> None:
     """Say what was kept although nobody knows it, and what the source did not hold."""
     from quire.providers.convert import strange_kinds
     from quire.tokens import entry_texts
@@ -262,7 +262,7 @@ def _values(text: str, file: str) -> list[Any]:
     return values if apart else [values]
 
 
-def _store(conversations: list[Imported], thread: str, db: Place | None) -> list[Stored]:
+def _store(conversations: list[ImportedConversation], thread: str, db: Place | None) -> list[ThreadGrowth]:
     """What each thread has gained; what was edited in a chat file is a fork of its own."""
     from quire.log.entries import known_entries
 
@@ -273,11 +273,11 @@ def _store(conversations: list[Imported], thread: str, db: Place | None) -> list
             before = entries_so_far(store, name)
             fresh = conversation.entries[known_entries(before, conversation.entries) :]
             store.append(name, fresh)
-            out.append(Stored(name, len(fresh), len(before)))
+            out.append(ThreadGrowth(name, len(fresh), len(before)))
             if conversation.chat is not None and conversation.chat.fork is not None:
                 forked = _chat_files().read_back(store, name, conversation.chat)
                 fork = conversation.chat.fork
-                out += [Stored(forked, len(fork.entries), fork.behind, name)] if forked else []
+                out += [ThreadGrowth(forked, len(fork.entries), fork.behind, name)] if forked else []
     return out
 
 

@@ -53,7 +53,7 @@ def _is_value(line: str) -> bool:
 
 # Terminals take these as commands: colours, the cursor, the title; and those that turn the order of letters
 # round, hide them, or break lines where none is seen.
-_COMMANDS = re.compile(
+_TERMINAL_CONTROLS = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\U000e0000-\U000e007f]"
 )
@@ -61,7 +61,7 @@ _COMMANDS = re.compile(
 
 def printable(text: str) -> str:
     """Text of others for a terminal: what would command it as dots, lines as they are."""
-    return _COMMANDS.sub("·", text.replace("\r\n", "\n"))
+    return _TERMINAL_CONTROLS.sub("·", text.replace("\r\n", "\n"))
 
 
 def in_line(text: str) -> str:
@@ -193,7 +193,7 @@ def confirm_deletion(description: str, name: str) -> None:
 def print_json(value: Any, indent: int | None = 2) -> None:
     """One JSON value on stdout, readable, with ASCII escapes only for what would command a terminal."""
     text = json.dumps(value, ensure_ascii=False, indent=indent, separators=None if indent else (",", ":"))
-    text = _COMMANDS.sub(lambda match: json.dumps(match[0])[1:-1], text) if sys.stdout.isatty() else text
+    text = _TERMINAL_CONTROLS.sub(lambda match: json.dumps(match[0])[1:-1], text) if sys.stdout.isatty() else text
     sys.stdout.write(text + "\n")
 
 

@@ -211,7 +211,7 @@ class Wiring(msgspec.Struct, frozen=True):
     files: dict[Path, JsonObject] = {}
 
 
-class Wrapped(msgspec.Struct, frozen=True):
+class ProxiedClient(msgspec.Struct, frozen=True):
     """A client: its command, the providers it may ask, and its wiring by their addresses."""
 
     command: str
@@ -246,20 +246,22 @@ def _gemini(urls: dict[str, str]) -> Wiring:
 # Claude Code leaves its search for tools out behind another base URL unless it is told that references pass.
 _CLAUDE = {"ENABLE_TOOL_SEARCH": "true"}
 
-CLIENTS: dict[str, Wrapped] = {
-    "pi": Wrapped("pi", ("anthropic", "openai", "gemini"), _pi),
-    "opencode": Wrapped("opencode", ("anthropic", "openai", "gemini"), _opencode),
-    "codex": Wrapped("codex", ("openai",), lambda urls: Wiring(words=("-c", f'openai_base_url="{urls["openai"]}/v1"'))),
-    "gemini-cli": Wrapped("gemini", ("gemini",), _gemini),
-    "claude": Wrapped(
+CLIENTS: dict[str, ProxiedClient] = {
+    "pi": ProxiedClient("pi", ("anthropic", "openai", "gemini"), _pi),
+    "opencode": ProxiedClient("opencode", ("anthropic", "openai", "gemini"), _opencode),
+    "codex": ProxiedClient(
+        "codex", ("openai",), lambda urls: Wiring(words=("-c", f'openai_base_url="{urls["openai"]}/v1"'))
+    ),
+    "gemini-cli": ProxiedClient("gemini", ("gemini",), _gemini),
+    "claude": ProxiedClient(
         "claude", ("anthropic",), lambda urls: Wiring({"ANTHROPIC_BASE_URL": urls["anthropic"], **_CLAUDE})
     ),
-    "llm": Wrapped(
+    "llm": ProxiedClient(
         "llm",
         ("anthropic", "openai"),
         lambda urls: Wiring({"ANTHROPIC_BASE_URL": urls["anthropic"], "OPENAI_BASE_URL": urls["openai"] + "/v1"}),
     ),
-    "aider": Wrapped(
+    "aider": ProxiedClient(
         "aider",
         ("anthropic", "openai"),
         lambda urls: Wiring({"ANTHROPIC_API_BASE": urls["anthropic"], "OPENAI_API_BASE": urls["openai"] + "/v1"}),

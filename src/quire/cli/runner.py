@@ -88,12 +88,12 @@ def _local() -> Connection:
 def _window(target: str, url: str | None) -> int:
     """What a server of one's own says of its window; a provider is not asked."""
     from quire.providers.models import split_target
-    from quire.send.transport import endpoint_for, key_for, told_window
+    from quire.send.transport import endpoint_for, key_for, server_window
 
     endpoint = endpoint_for(target)
     if endpoint.needs_key or not endpoint.base_url:
         return 0
-    return told_window(url or endpoint.base_url, split_target(target)[1], key_for(target, os.environ) or "")
+    return server_window(url or endpoint.base_url, split_target(target)[1], key_for(target, os.environ) or "")
 
 
 def last_model(db: Place | None, thread: str) -> str:
@@ -359,5 +359,5 @@ def under_policy(thread: Thread, reached: Connection, choice: Choice) -> Thread:
         if changes["budget"] != thread.policy_changes.get("budget"):
             thread.windows.pop(reached.target, None)
     thread.policy_changes = {**thread.policy_changes, **changes}
-    thread.told_window(reached.target, reached.window)
+    thread.use_window(reached.target, reached.window)
     return thread

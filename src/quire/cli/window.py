@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from quire.cli.attachments import Attached, attached_items
+from quire.cli.attachments import Attachment, attached_items
 from quire.cli.output import Place, db_json_options, echo, print_json, print_table, read_text
 from quire.cli.store import open_db
 from quire.errors import CallError, NotFound
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 ACTIONS = ("show", "add", "remove", "pin", "unpin", "clear")
 
 
-def keep(thread: Thread, attached: Attached, vault: Vault | None = None) -> Item:
+def keep(thread: Thread, attached: Attachment, vault: Vault | None = None) -> Item:
     """Put what was named into the window; a file or note of a vault is read again when it changes."""
     from quire.items import item
 

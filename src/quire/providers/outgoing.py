@@ -263,7 +263,7 @@ def _is_refused(message: JsonObject, sheet: Draft) -> bool:
     """Whether the rules find that a message would be refused wherever it stands."""
     check, rules = Check({}, sheet.info), wire_of(sheet.info.wire).rules
     turn = turn_at(sheet.info.wire, message, 1)
-    return bool(errors([*rules.message(check, turn), *rules.each(check, turn)]))
+    return bool(errors([*rules.message(check, turn), *rules.turn(check, turn)]))
 
 
 def _is_parted(sheet: Draft, last: JsonObject, message: JsonObject, place: int) -> bool:
@@ -272,5 +272,5 @@ def _is_parted(sheet: Draft, last: JsonObject, message: JsonObject, place: int) 
     turn, sequels = turn_at(wire, message, place), [make() for make in rules.along]
     for sequel in sequels if place else ():
         list(sequel.take(check, turn_at(wire, last, place - 1)))
-    wrong = [*rules.each(check, turn), *(finding for sequel in sequels for finding in sequel.take(check, turn))]
+    wrong = [*rules.turn(check, turn), *(finding for sequel in sequels for finding in sequel.take(check, turn))]
     return bool(errors(wrong))

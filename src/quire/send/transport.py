@@ -418,7 +418,7 @@ class _Model(msgspec.Struct):
         return self.max_model_len or self.context_length or self.loaded_context_length or 0
 
 
-class _Told(msgspec.Struct):
+class _WindowAnswer(msgspec.Struct):
     default_generation_settings: _Config = msgspec.field(default_factory=_Config)
     data: tuple[_Model, ...] = ()
     models: tuple[_Model, ...] = ()
@@ -428,7 +428,7 @@ class _Told(msgspec.Struct):
 _TELLING = ("/props", "/v1/models", "/api/ps", "/api/v1/models", "/api/v0/models")
 
 
-def told_window(base_url: str, model: str, api_key: str = "", timeout_s: float = 1.0) -> int:
+def server_window(base_url: str, model: str, api_key: str = "", timeout_s: float = 1.0) -> int:
     """The tokens that a server of one's own says the model takes as it is loaded; 0 where it does not say."""
     httpx = _httpx()
     headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
@@ -445,7 +445,7 @@ def told_window(base_url: str, model: str, api_key: str = "", timeout_s: float =
 
 def _window(data: bytes, model: str) -> int:
     try:
-        answer = msgspec.json.decode(data, type=_Told)
+        answer = msgspec.json.decode(data, type=_WindowAnswer)
     except (msgspec.DecodeError, RecursionError):
         return 0
     windows = (listed.window(model) for listed in (*answer.data, *answer.models))

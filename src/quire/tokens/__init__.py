@@ -1,4 +1,4 @@
-"""Token counts: a counter per vocabulary, incremental ledgers, calibration; and the budget's own count.
+"""Token counts: a counter per vocabulary, calibration; and the budget's own count.
 
 The budget's count of a prompt's parts is for when no provider has counted them: always o200k, never scaled.
 """
@@ -9,12 +9,11 @@ import base64
 import json
 import re
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import msgspec
 
 from quire.entry import canonical
-from quire.errors import CallError
 from quire.tokens.vocabularies import (
     Calibration,
     Calibrations,
@@ -25,11 +24,11 @@ from quire.tokens.vocabularies import (
     uncalibrated,
     vocabulary_for,
 )
-from quire.values import SPOKEN, Call, Entry, Image, Json, JsonObject, Message, Part, Result, Text, Think, ToolSet
+from quire.values import Call, Entry, Image, Json, JsonObject, Message, Part, Result, Text, Think, ToolSet
 
 __all__ = [
-    "Calibration", "Calibrations", "Counter", "Ledger", "VocabularyCounter", "count", "counter", "entry_tokens",
-    "message_tokens", "text_tokens", "tools_tokens", "uncalibrated", "vocabulary_for",
+    "Calibration", "Calibrations", "Counter", "VocabularyCounter", "count", "counter", "message_tokens",
+    "text_tokens", "tools_tokens", "uncalibrated", "vocabulary_for",
 ]  # fmt: skip
 
 # What a provider's framing of one message costs, whatever is in it.
@@ -312,73 +311,6 @@ def _pages(pdf: bytes) -> int:
 
 def _inner(value: Json) -> JsonObject:
     return value if isinstance(value, dict) else {}
-
-
-# A thread's running count: what was counted once is never counted again.
-
-# Entries that say something about the thread, not to the model.
-SILENT = frozenset({"sent", "rebase"})
-
-
-class Ledger:
-    """Tokens of an append-only list of entries, as sums up to each entry; growing it costs the new text only."""
-
-    def __init__(self, with_: Counter | None = None) -> None:
-        self._with = with_ or counter()
-        self._sums = [0]
-        self._last: Entry | None = None
-
-    def __len__(self) -> int:
-        return len(self._sums) - 1
-
-    @property
-    def total(self) -> int:
-        return self._sums[-1]
-
-    def extend(self, entries: Iterable[Entry]) -> int:
-        """Count entries behind those already here; returns what they add."""
-        before = self.total
-        for entry in entries:
-            self._sums.append(self.total + entry_tokens(entry, self._with, self._last))
-            self._last = entry
-        return self.total - before
-
-    def follow(self, thread: Sequence[Entry]) -> int:
-        """The total of a whole thread of which the part already here is not looked at again."""
-        if len(thread) < len(self):
-            raise CallError(
-                f"{len(self)} entries were counted but the thread has {len(thread)}",
-                hint="A thread only grows; start a new ledger for a fork.",
-            )
-        self.extend(thread[len(self) :])
-        return self.total
-
-    def between(self, start: int, stop: int) -> int:
-        """Tokens of entries start..stop-1, counted from 0."""
-        return self._sums[stop] - self._sums[start]
-
-
-def entry_tokens(entry: Entry, with_: Counter | None = None, before: Entry | None = None) -> int:
-    """An entry's tokens, and its message's framing where it begins one (a model's entries in a row are one)."""
-    if entry.kind in SILENT:
-        return 0
-    chosen = with_ or counter()
-    if entry.kind == "tools":
-        return tools_tokens(entry.tools, chosen)
-    joins = entry.kind in SPOKEN and before is not None and before.kind in SPOKEN
-    block_sum = sum(block_tokens(block, chosen) for block in _entry_blocks(entry))
-    return sum(map(chosen.count, entry_texts(entry))) + block_sum + (0 if joins else MESSAGE_TOKENS)
-
-
-def _entry_blocks(entry: Entry) -> list[JsonObject]:
-    """The blocks that an entry came with and its text does not show: a search of the provider's own, documents."""
-    if "encloses" in entry.wire:
-        message = _inner(entry.wire.get("message"))
-        content = entry.wire.get("content") or message.get("content") or message.get("parts")
-        blocks = [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
-        return [block for block in blocks if not is_text(block) and not is_image(block)]
-    block = entry.wire.get("block")
-    return [block] if isinstance(block, dict) and not entry_texts(entry) else []
 
 
 def entry_texts(entry: Entry) -> list[str]:

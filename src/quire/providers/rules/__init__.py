@@ -131,7 +131,7 @@ class GrowingCheck:
 
     def of(self, request: Request) -> list[Finding]:
         """What is wrong with the next request."""
-        return self.findings(_check(request, None, None, None, None), request.lines.each)
+        return self.findings(_check(request, None, None, None, None), request.lines.rows)
 
     def findings(self, check: Check, lines: Sequence[bytes] = ()) -> list[Finding]:
         """What is wrong with a body; by their `lines` it is told which messages only have other marks than before."""
@@ -206,7 +206,7 @@ class GrowingCheck:
             size, wrong = _encoded(value, turn.path)
             wrong += wire.rules.message(check, turn)
             if not self._shape_only and (turn.raw or wire.rules.bare_texts):
-                wrong += wire.rules.each(check, turn)
+                wrong += wire.rules.turn(check, turn)
                 wrong += _accepted_in(check, turn)
             marks += wire.rules.marks(turn)
         if place and not wrong and not marks:

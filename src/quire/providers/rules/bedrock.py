@@ -175,7 +175,7 @@ def _head(check: Check) -> Iterator[Finding]:
         yield from converse_model(check)
 
 
-def _each(check: Check, turn: TurnMessage) -> Iterator[Finding]:
+def _turn(check: Check, turn: TurnMessage) -> Iterator[Finding]:
     yield from speakers(turn)
     # What a model said without a word is taken back by most.
     blank = blank_blocks(turn.blocks)
@@ -211,7 +211,7 @@ RULES = WireRules(
     body=bedrock_body,
     message=bedrock_message,
     head=_head,
-    each=_each,
+    turn=_turn,
     along=(ConverseOrder, ToolsDefined, ConverseLateSystem),
     end=_end,
     block=converse_block,

@@ -287,7 +287,7 @@ class WireRules(msgspec.Struct, frozen=True, kw_only=True):
     message: Callable[[Check, TurnMessage], Iterable[Finding]]
     # What else is wrong around the messages, in each of them, along them, and where they end.
     head: Callable[[Check], Iterable[Finding]] = lambda check: ()
-    each: Callable[[Check, TurnMessage], Iterable[Finding]] = lambda check, turn: ()
+    turn: Callable[[Check, TurnMessage], Iterable[Finding]] = lambda check, turn: ()
     along: tuple[Callable[[], Sequel], ...] = ()
     end: Callable[[Check], Iterable[Finding]] = lambda check: ()
     # How a block is read, and the cache marks of a message.

@@ -323,7 +323,7 @@ def _head(check: Check) -> Iterator[Finding]:
     yield from prewarm(check)
 
 
-def _each(check: Check, turn: TurnMessage) -> Iterator[Finding]:
+def _turn(check: Check, turn: TurnMessage) -> Iterator[Finding]:
     yield from speakers(turn)
     yield from misplaced_in(turn)
     yield from unsigned(check, turn)
@@ -361,7 +361,7 @@ RULES = WireRules(
     body=anthropic_body,
     message=anthropic_message,
     head=_head,
-    each=_each,
+    turn=_turn,
     along=(Pairs, CallIds, Blanks, LateSystem, Compaction),
     end=_end,
     marks=marks_of,

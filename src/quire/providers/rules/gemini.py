@@ -294,7 +294,7 @@ def _head(check: Check) -> Iterator[Finding]:
     yield from function_names(check)
 
 
-def _each(check: Check, turn: TurnMessage) -> Iterator[Finding]:
+def _turn(check: Check, turn: TurnMessage) -> Iterator[Finding]:
     yield from order(check, turn)
     yield from foreign(check, turn)
 
@@ -316,7 +316,7 @@ RULES = WireRules(
     body=gemini_body,
     message=gemini_content,
     head=_head,
-    each=_each,
+    turn=_turn,
     along=(Responses, Signatures),
     end=least,
     bare_texts=True,

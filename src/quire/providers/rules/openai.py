@@ -342,7 +342,7 @@ def _head(check: Check) -> Iterator[Finding]:
     yield from marks_around(check)
 
 
-def _each(check: Check, turn: TurnMessage) -> Iterator[Finding]:
+def _turn(check: Check, turn: TurnMessage) -> Iterator[Finding]:
     if not check.info.features.template:
         yield from names(called_names(turn))
     yield from marks_in(check, turn)
@@ -351,5 +351,5 @@ def _each(check: Check, turn: TurnMessage) -> Iterator[Finding]:
 
 # Chat signs nothing.
 CHAT_RULES = WireRules(
-    body=chat_body, message=chat_message, head=_head, each=_each, along=(ToolMessages, MistralOrder, Alternation)
+    body=chat_body, message=chat_message, head=_head, turn=_turn, along=(ToolMessages, MistralOrder, Alternation)
 )

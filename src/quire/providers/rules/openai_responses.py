@@ -253,7 +253,7 @@ def _head(check: Check) -> Iterator[Finding]:
     yield from names(_tool_names(check.body, "$"))
 
 
-def _each(check: Check, turn: TurnMessage) -> Iterator[Finding]:
+def _turn(check: Check, turn: TurnMessage) -> Iterator[Finding]:
     yield from marks_in(check, turn)
     if kind_of(turn.raw) in _CALLS:
         yield from names([(f"{turn.path}.name", turn.raw.get("name"))])
@@ -271,7 +271,7 @@ RESPONSES_RULES = WireRules(
     body=responses_body,
     message=responses_item,
     head=_head,
-    each=_each,
+    turn=_turn,
     along=(Reasoning, CallsAndOutputs, Trigger),
     issued=lambda memory, body, reply: remember_items(memory, reply.get("output")),
     unchecked=_unchecked,

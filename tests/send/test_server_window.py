@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from quire import Thread, open_store
-from quire.send.transport import told_window
+from quire.send.transport import server_window
 from quire.thread_state import policy_for
 from quire.values import Json
 from toolbox import QuietHandler, in_background, invoke, until
@@ -68,29 +68,29 @@ def serving(told: dict[str, Json], wait_s: float = 0.0) -> Iterator[Server]:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine a server may take its time, which is not what is tried here."""
-    monkeypatch.setattr(told_window, "__defaults__", ("", 60.0))
+    monkeypatch.setattr(server_window, "__defaults__", ("", 60.0))
 
 
 @pytest.mark.parametrize("path", TOLD)
 def test_each_server_tells_its_window_in_its_own_place(path: str) -> None:
     with serving({path: TOLD[path]}) as server:
-        assert told_window(f"{server.url}/v1", "m") == told_window(f"{server.url}/", "m") == 5000
-        assert told_window(server.url, "idle") == (5000 if path == "/props" else 0)
+        assert server_window(f"{server.url}/v1", "m") == server_window(f"{server.url}/", "m") == 5000
+        assert server_window(server.url, "idle") == (5000 if path == "/props" else 0)
 
 
 @pytest.mark.parametrize("said", [None, [], {"data": 3}, {"data": [{"id": "m", "max_model_len": "many"}]}, "x"])
 def test_a_server_that_tells_nothing_of_use_is_left_alone(said: Json) -> None:
     with serving({"/v1/models": said}) as server:
-        assert told_window(server.url, "m") == 0
+        assert server_window(server.url, "m") == 0
 
 
 def test_nobody_waits_long_for_a_server_that_is_slow_or_away() -> None:
     with serving(TOLD, wait_s=0.5) as server:
-        assert told_window(server.url, "m", timeout_s=0.1) == 0
+        assert server_window(server.url, "m", timeout_s=0.1) == 0
         until(lambda: server.asked)
         assert len(server.asked) == 1
-    assert told_window(server.url, "m") == 0
-    assert told_window("no address", "m") == 0
+    assert server_window(server.url, "m") == 0
+    assert server_window("no address", "m") == 0
 
 
 def sent(home: Path, target: str) -> tuple[list[Json], int]:
