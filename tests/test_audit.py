@@ -106,6 +106,14 @@ def test_marks_that_are_missing_are_named() -> None:
     assert set(found) == {"marks-absent"}
 
 
+def test_what_was_never_marked_neither_expired_nor_moved_nor_was_aborted() -> None:
+    """Claude stores at marks alone: without one there was nothing to lose, whatever else happened in between."""
+    asked = {"system": "It is 10:00. " + words(random.Random(4), 900), "messages": [{"role": "user", "content": "Hi"}]}
+    assert _cause_of("anthropic", asked, asked) == "marks-absent"
+    assert _cause_of("anthropic", asked, asked, pause_ms=600_000) == "marks-absent"
+    assert _cause_of("anthropic", asked, {**asked, "system": asked["system"].replace("0:", "1:")}) == "marks-absent"
+
+
 # The files that are read, and what is told of them.
 
 

@@ -157,6 +157,8 @@ def _cause(
         return "model", "certain", None, f"{before.model}, then {now.model}"
     if not now.body or not before.body:
         return _from_usage(before, now, info)
+    if _left_nothing(before, info) and not _below_minimum(before, now, info):
+        return "marks-absent", "certain", None, "in the request before" if _marks(now.body) else ""
     old, new = units
     place = first_moved(old, new)
     if place is not None:
@@ -220,14 +222,19 @@ def _same_bytes(
     if info.max_breakpoints and info.engine == "anthropic":
         if not _marks(now.body):
             return "marks-absent", "certain", None, ""
-        if not _marks(before.body):
-            return "marks-absent", "certain", None, "in the request before"
         read = now.usage.cache_read if now.usage is not None else 0
         reached = _last_reached(*units)
         if reached + 1 < len(units[0]) and read >= 0.6 * sum(map(size, units[0][: reached + 1])) - _TOKENS:
             last = where(units[0][reached]) if reached >= 0 else "nowhere"
             return "marks-moved", "certain", None, f"they reach {last}; the request before went on"
     return "provider", "likely", None, ""
+
+
+def _left_nothing(before: SentCall, info: ModelInfo) -> bool:
+    """Whether a request left no cache because it has no mark: nothing that comes later can have lost any of it."""
+    used = before.usage
+    wrote = used is not None and used.cache_read + used.cache_write_5m + used.cache_write_1h
+    return bool(info.max_breakpoints) and info.engine == "anthropic" and not wrote and not _marks(before.body)
 
 
 def _below_minimum(before: SentCall, now: SentCall, info: ModelInfo) -> bool:
