@@ -21,6 +21,7 @@ interface Passed {
 }
 
 interface Watched {
+  total: Spent & { conversations: number };
   conversations: (Spent & { name: string; session: string; kind: string; retries?: number; requests_seen: Passed[] })[];
   failures: string[];
   savings?: {
@@ -59,16 +60,16 @@ export function ProxyView() {
 }
 
 function Conversations({ watched }: { watched: Watched }) {
-  const sum = (name: "requests" | "lost" | "lost_usd" | "usd" | "input" | "read") => watched.conversations.reduce((all, each) => all + (each[name] ?? 0), 0);
-  const asked = watched.provider_agreement;
+  const { total, provider_agreement: asked } = watched;
+  const older = total.conversations - watched.conversations.length;
   return (
     <>
       <Figures
         of={[
-          ["Conversations", count(watched.conversations.length), plural(sum("requests"), "request")],
-          ["Read from the cache", percent(sum("read"), sum("input")), `${short(sum("input"))} tokens in`],
-          ["Lost", short(sum("lost")), "tokens that could have been read"],
-          ["Lost money", dollars(sum("lost_usd")), `of ${dollars(sum("usd"))}`],
+          ["Conversations", count(total.conversations), plural(total.requests, "request")],
+          ["Read from the cache", percent(total.read ?? 0, total.input ?? 0), `${short(total.input ?? 0)} tokens in`],
+          ["Lost", short(total.lost), "tokens that could have been read"],
+          ["Lost money", dollars(total.lost_usd), `of ${dollars(total.usd)}`],
           ...(asked?.asked ? ([["The provider agrees", percent(asked.agreed, asked.asked), plural(asked.asked, "comparison")]] as [string, string, string][]) : []),
         ]}
       />
@@ -87,6 +88,7 @@ function Conversations({ watched }: { watched: Watched }) {
           </div>
         </Card>
       ))}
+      {older ? <p class="soft pad">{plural(older, "older conversation")} {older === 1 ? "is" : "are"} in the figures above and not shown.</p> : null}
       {watched.failures.length ? <Card title="What went wrong beside requests that passed all the same"><ul class="pad small">{watched.failures.map((each, n) => <li key={n}>{visible(each)}</li>)}</ul></Card> : null}
     </>
   );

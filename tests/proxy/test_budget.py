@@ -127,7 +127,8 @@ def test_a_conversation_stays_one_when_it_is_fitted_and_that_loss_is_quires(
         for turn in (8, 9, 30, 31):
             path, given = request("anthropic", turn, False)
             tools = [{"name": name, "input_schema": {"type": "object"}} for name in ("find", "open")]
-            given |= {"system": f"It is 12:{turn:02}:00.", "tools": tools[:: 1 if turn % 2 else -1]}
+            head = {"type": "text", "text": f"It is 12:{turn:02}:00.", "cache_control": {"type": "ephemeral"}}
+            given |= {"system": [head], "tools": tools[:: 1 if turn % 2 else -1]}
             assert httpx.post(f"{proxy.url}{path}", json=given, headers=HEADERS).status_code == 200
     assert len({each.conversation.name for each in seen}) == 1
     [audited] = audit(read_calls(log)).conversations

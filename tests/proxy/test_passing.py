@@ -5,6 +5,7 @@ import gzip
 import json
 import socket
 import time
+import tracemalloc
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -222,6 +223,24 @@ def test_an_application_that_goes_ends_the_call(before_s: float) -> None:
             if not before_s:
                 assert own.recv(10)
         until(lambda: app.gone)
+
+
+def test_an_upload_to_another_route_is_handed_on_and_not_held() -> None:
+    async def count(scope: Any, receive: Any, send: Any) -> None:
+        size = 0
+        while (message := await receive()).get("more_body"):
+            size += len(message["body"])
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": str(size).encode()})
+
+    pieces = (bytes([n]) * 1_000_000 for n in range(60))
+    with Upstream(count) as upstream, Proxy(upstream, CacheWatcher()) as proxy:
+        tracemalloc.start()
+        try:
+            assert httpx.post(f"{proxy.url}/v1/files", content=pieces, timeout=60).text == "60000000"
+            assert tracemalloc.get_traced_memory()[1] < 30_000_000
+        finally:
+            tracemalloc.stop()
 
 
 def test_a_slow_reader_slows_the_provider_down() -> None:

@@ -220,6 +220,21 @@ def test_a_request_that_is_tried_again_counts_once(claude: Watching) -> None:
     assert json.dumps(row)
 
 
+def test_conversations_of_long_ago_are_forgotten_and_what_they_came_to_is_not() -> None:
+    seen = list[str]()
+    watcher = CacheWatcher(lambda watched: seen.append(watched.conversation.name), most=2)
+    with emulator("anthropic") as server, Proxy(server.url, watcher) as proxy:
+        for spoken in ("1", "2", "3", "2 and more", "1 and more", "3 and more"):
+            asked = body(*(f"{word} of {spoken[0]}" for word in spoken.split()))
+            reply = httpx.post(f"{proxy.url}/v1/messages", json=asked, headers=HEADERS)
+            assert reply.status_code == 200
+    assert seen == [f"conversation {n}" for n in (1, 2, 3, 2, 4, 5)]
+    told = watcher.as_json()
+    assert [row["name"] for row in told["conversations"]] == ["conversation 5", "conversation 4"]
+    assert (told["total"]["conversations"], told["total"]["requests"]) == (5, 6)
+    assert len(watcher.grouping.conversations) == 2
+
+
 def test_a_full_disk_is_said_and_fails_nothing() -> None:
     for watched in watching("anthropic", Path("/dev/full")):
         reply = httpx.post(f"{watched.url}/v1/messages", json=body("Hi"), headers=HEADERS)

@@ -299,3 +299,31 @@ def _expired(before: SentCall, now: SentCall, info: ModelInfo) -> str:
 def _marks(body: JsonObject) -> int:
     data = written(body)
     return data.count(b'"cache_control":{') + data.count(b'"cachePoint":{')
+
+
+# What a provider itself says that it could not reuse.
+
+# Anthropic says nothing where nothing differs.
+NOTHING_CHANGED: JsonObject = {"type": "nothing_changed"}
+
+# The provider's word for what changed, and what Quire says of the same.
+_SAME_WORDS: dict[str, Callable[[Verdict], bool]] = {
+    "model_changed": lambda lost: lost.cause == "model",
+    "tools_changed": lambda lost: lost.path.startswith("tools"),
+    "system_changed": lambda lost: lost.path.startswith("system"),
+    "messages_changed": lambda lost: lost.path.startswith("messages") or lost.cause == "settings",
+    "input_changed": lambda lost: lost.path.startswith(("input", "system")),
+    "context_compacted": lambda lost: lost.cause in ("compaction", "trimmed"),
+}
+
+
+def agrees(reason: str, diagnosis: JsonObject, lost: Verdict | None) -> bool:
+    """Whether the provider and the moved byte say the same; where nothing moved, time and luck remain."""
+    if reason in ("cache_hit", NOTHING_CHANGED["type"]):
+        return lost is None or lost.side in ("ttl", "provider") or lost.cause.startswith("marks")
+    if lost is None:
+        # Too little to be called a loss here.
+        missed = diagnosis.get("cache_missed_input_tokens") or diagnosis.get("cache_missed_tokens") or 0
+        return isinstance(missed, int) and missed < 1_024
+    same = _SAME_WORDS.get(reason)
+    return same(lost) if same is not None else lost.cause == "settings"

@@ -143,7 +143,9 @@ class Grouping:
     """Puts calls into conversations as they come; what is asked beside one (a title, a summary) stands apart."""
 
     def __init__(self) -> None:
-        self.conversations: list[WatchedConversation] = []
+        self._by_number: dict[int, WatchedConversation] = {}
+        # How many there were, and what those came to that were forgotten.
+        self.count, self.forgotten = 0, Spent()
         # Which conversations hold a message, and which one a session's usage belongs to.
         self._holders: dict[str, list[int]] = {}
         self._by_session: dict[tuple[str, str], int] = {}
@@ -151,11 +153,37 @@ class Grouping:
         # Replies that were counted: stores copy sessions when they are resumed, forked or archived.
         self._replies: dict[tuple[str, int], int] = {}
 
+    @property
+    def conversations(self) -> list[WatchedConversation]:
+        return list(self._by_number.values())
+
+    @property
+    def total(self) -> Spent:
+        """What all conversations came to."""
+        total = Spent()
+        for spent in (self.forgotten, *(conversation.spent for conversation in self._by_number.values())):
+            total += spent
+        return total
+
+    def forget(self, conversation: WatchedConversation) -> None:
+        """Let go of one that seems to be over; should it go on after all, that begins another."""
+        at = next(at for at, other in self._by_number.items() if other is conversation)
+        del self._by_number[at]
+        self.forgotten += conversation.spent
+        self._of_session[conversation.session].remove(at)
+        if not self._of_session[conversation.session]:
+            del self._of_session[conversation.session]
+        self._by_session = {key: other for key, other in self._by_session.items() if other != at}
+        for hash in conversation.messages:
+            self._holders[hash].remove(at)
+            if not self._holders[hash]:
+                del self._holders[hash]
+
     def add(self, call: SentCall) -> tuple[WatchedConversation, Verdict | None]:
         """The conversation that a call goes on with, or begins, and what it lost."""
         reply = call.id, call.usage.input_total if call.usage else 0
         if call.id and not call.body and reply in self._replies:
-            counted_in = self.conversations[self._replies[reply]]
+            counted_in = self._by_number[self._replies[reply]]
             counted_in.spent.copies += 1
             return counted_in, None
         units = units_of(call)
@@ -168,7 +196,7 @@ class Grouping:
         if call.id and not call.body:
             self._replies[reply] = at
         self._index_messages(at, messages)
-        return self.conversations[at], self.conversations[at].add(call, units)
+        return self._by_number[at], self._by_number[at].add(call, units)
 
     def join(self, part: Grouping, calls: Iterable[SentCall] = ()) -> None:
         """Add the conversations of a part that was read separately, and calls of which only usage is known."""
@@ -183,13 +211,13 @@ class Grouping:
                 self._index_messages(at, later.messages, indexed=False)
             else:
                 self._index_messages(at, later.messages)
-                self.conversations[at].join(later)
+                self._by_number[at].join(later)
         for call in calls:
             self.add(call)
 
     def _begin(self, conversation: WatchedConversation, call: SentCall) -> int:
-        self.conversations.append(conversation)
-        at = len(self.conversations) - 1
+        at, self.count = self.count, self.count + 1
+        self._by_number[at] = conversation
         self._of_session.setdefault(conversation.session, []).append(at)
         if not call.body:
             self._by_session[call.session, call.agent] = at
@@ -197,7 +225,7 @@ class Grouping:
 
     def _index_messages(self, at: int, messages: Iterable[str], indexed: bool = True) -> None:
         """Remember which conversation said what."""
-        hashes = self.conversations[at].messages
+        hashes = self._by_number[at].messages
         for hash in set(messages) - hashes if indexed else messages:
             self._holders.setdefault(hash, []).append(at)
         hashes.update(messages)
@@ -207,14 +235,14 @@ class Grouping:
         if not call.body:
             return self._by_session.get((call.session, call.agent))
         votes = Counter(at for hash in dict.fromkeys(messages) for at in self._holders.get(hash, ())[-8:])
-        same = {at: count for at, count in votes.items() if self.conversations[at].session == call.session}
+        same = {at: count for at, count in votes.items() if self._by_number[at].session == call.session}
         # A question for a title repeats the user's first message under instructions of its own.
         several = [at for at in same if same[at] > 1]
-        going_on = several or [at for at in same if self.conversations[at].goes_on(units)]
+        going_on = several or [at for at in same if self._by_number[at].goes_on(units)]
         best = max(going_on, key=lambda at: (same[at], at), default=None)
         if best is None:
             return None
-        candidate = self.conversations[best]
+        candidate = self._by_number[best]
         enough = same[best] >= min(2, len(set(messages))) or len(candidate.messages) <= 2
         # One message in common, of several, is a coincidence ("continue", an equal greeting), unless it says much.
         shared = (
@@ -225,10 +253,10 @@ class Grouping:
 
     def _kind(self, call: SentCall, units: tuple[Unit, ...]) -> ConversationKind:
         """Whether something new in a session is asked beside it, or is another agent's work."""
-        others = [self.conversations[at] for at in self._of_session.get(call.session, ())]
         if call.agent:
             return "agent"
-        if not call.session or not others:
+        others = [self._by_number[at] for at in self._of_session.get(call.session, ())] if call.session else []
+        if not others:
             return "main"
         has_tools = any(unit.section == "tools" for unit in units)
         asks_once = sum(unit.section == "messages" for unit in units) <= 2 and not has_tools
@@ -310,11 +338,8 @@ def audit(calls: Iterable[SentCall]) -> AuditReport:
 
 
 def report_of(grouping: Grouping) -> AuditReport:
-    total = Spent()
-    for audited in grouping.conversations:
-        total += audited.spent
     worst = sorted(grouping.conversations, key=lambda audited: (-audited.spent.lost_usd, -audited.spent.lost))
-    return AuditReport(total, tuple(worst))
+    return AuditReport(grouping.total, tuple(worst))
 
 
 # Files, and parts of long ones, are read apart and put together in their order: whoever reads them, the report is

@@ -172,10 +172,9 @@ def _key(variable: str | None) -> str:
 
 def show_total(watcher: CacheWatcher) -> None:
     """What all that passed came to."""
-    spent = [conversation.spent for conversation in watcher.grouping.conversations]
-    lost, usd = sum(part.lost for part in spent), sum(part.lost_usd for part in spent)
-    requests = counted(sum(part.requests for part in spent), "request")
-    echo(f"stopped after {requests}; {lost:,} tokens (${usd:,.2f}) could have been read and were not", err=True)
+    total = watcher.grouping.total
+    lost = f"{total.lost:,} tokens (${total.lost_usd:,.2f}) could have been read and were not"
+    echo(f"stopped after {counted(total.requests, 'request')}; {lost}", err=True)
     status = watcher.as_json()
     for row in status["savings"]["simulated"]:
         read = f"{abs(row['tokens']):,} tokens {'more' if row['tokens'] >= 0 else 'fewer'} were read"

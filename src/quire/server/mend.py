@@ -47,6 +47,7 @@ from quire.values import Json, JsonObject, Message, Prompt, Reply, Text, Usage
 
 _MOST_CONVERSATIONS = 5_000
 _MOST_MESSAGES = 500_000
+_MOST_COMPARED = 2_000
 
 
 class Mended(msgspec.Struct, frozen=True):
@@ -345,8 +346,10 @@ class Savings:
             self.by_rules[key] = (times + 1, tokens + call.usage.cache_read - before.cache_read, usd + unmended - paid)
 
     def _count(self, mended: Mended, used: Usage, paid: float) -> None:
-        _, tokens, usd = self._arms.get(mended.conversation, (True, 0, 0.0))
+        _, tokens, usd = self._arms.pop(mended.conversation, (True, 0, 0.0))
         self._arms[mended.conversation] = not mended.held_out, tokens + used.input_total, usd + paid
+        if len(self._arms) > _MOST_COMPARED:
+            del self._arms[next(iter(self._arms))]
 
     def _unmended_usage(self, call: SentCall, original: JsonObject, conversation: str, at_ms: int) -> Usage:
         """What the application's own request would have used, in the tokens that were reported."""
@@ -384,7 +387,7 @@ class Savings:
         if min(map(len, arms)) < 2:
             return None
         dice = random.Random(0)
-        drawn = sorted(_saving([[dice.choice(arm) for _ in arm] for arm in arms]) for _ in range(rounds))
+        drawn = sorted(_saving([dice.choices(arm, k=len(arm)) for arm in arms]) for _ in range(rounds))
         low, high = drawn[int(0.025 * rounds)], drawn[int(0.975 * rounds) - 1]
         return {
             "conversations": len(arms[0]),

@@ -115,7 +115,7 @@ class Passing:
             first = await receive()
             if self._finder is None and first.get("more_body"):
                 # Nothing of it needs to be known before it goes on.
-                upload = _Upload(receive, first)
+                upload = _Upload(receive, first, keep=True)
                 await _until_disconnect(self._ask(scope, upload, send), receive, upload)
             elif (content := await _read_whole(receive, first)) is not None:
                 await _until_disconnect(self._ask(scope, content, send), receive)
@@ -397,8 +397,8 @@ async def _read_whole(receive: Any, message: Any) -> bytes | None:
 class _Upload:
     """A body that is handed on as it comes."""
 
-    def __init__(self, receive: Any, first: Any = None) -> None:
-        self._receive, self._first = receive, first
+    def __init__(self, receive: Any, first: Any = None, keep: bool = False) -> None:
+        self._receive, self._first, self._keep = receive, first, keep
         self.pieces: list[bytes] = []
         self.ended = asyncio.Event()
 
@@ -406,8 +406,10 @@ class _Upload:
         try:
             while (message := self._first or await self._receive())["type"] == "http.request":
                 self._first = None
-                self.pieces.append(message.get("body", b""))
-                yield self.pieces[-1]
+                piece = message.get("body", b"")
+                if self._keep:
+                    self.pieces.append(piece)
+                yield piece
                 if not message.get("more_body"):
                     return
             raise ConnectionError("the application went away")

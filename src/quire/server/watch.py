@@ -6,6 +6,7 @@ All of it happens in a thread of its own, behind the application's back: whateve
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import logging
 import queue
@@ -21,7 +22,7 @@ import msgspec
 
 from quire import providers
 from quire.audit import Grouping, SentCall, Verdict, WatchedConversation, call_of, is_body
-from quire.audit.causes import Side
+from quire.audit.causes import NOTHING_CHANGED, Side, agrees
 from quire.errors import FormatError, MissingPart, QuireError
 from quire.providers.explain import diagnosis_of
 from quire.providers.usage import cost
@@ -35,6 +36,10 @@ _logger = logging.getLogger("quire")
 _KEPT_HEADERS = ("session_id", "session-id", "x-session-id", "x-claude-code-session-id", "conversation_id")
 # How many bytes of requests and replies may wait to be read; what comes on top passes unwatched, which is said.
 _MOST_WAITING = 256 * 1024 * 1024
+# How many bytes the newest requests of all conversations may have before the oldest of these are forgotten.
+_MOST_FOLLOWED = 256 * 1024 * 1024
+# How many conversations are shown.
+_MOST_SHOWN = 200
 
 
 class WatchedExchange(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,25 +136,40 @@ class Watched(msgspec.Struct, frozen=True):
         }
 
 
-class CacheWatcher:
-    """Takes in what passed, tells `tell` of each request, and keeps it in `log`, a file that `quire audit` reads."""
+class _Followed(msgspec.Struct):
+    """A conversation that may go on: its newest requests, and the last one as the application sent it, by its hash."""
 
-    def __init__(self, tell: Callable[[Watched], None] = lambda watched: None, log: Path | None = None) -> None:
+    conversation: WatchedConversation
+    rows: deque[JsonObject]
+    retries: int = 0
+    last: bytes = b""
+    last_whole: bool = True
+    size: int = 0
+
+
+class CacheWatcher:
+    """Takes in what passed, tells `tell` of each request, and keeps it in `log`, a file that `quire audit` reads.
+
+    Of more than `most` conversations those are forgotten that went on longest ago; what they came to is not.
+    """
+
+    def __init__(
+        self, tell: Callable[[Watched], None] = lambda watched: None, log: Path | None = None, most: int = 5_000
+    ) -> None:
         self.grouping = Grouping()
         # Ids of replies by conversation, for whoever asks the provider to compare; what went wrong, newest last.
-        self.reply_ids: dict[str, str] = {}
+        self.reply_ids: OrderedDict[str, str] = OrderedDict()
         # How many tokens the provider counted of the newest request of a conversation, without what was recalled.
-        self.input_totals: dict[str, int] = {}
+        self.input_totals: OrderedDict[str, int] = OrderedDict()
         self.failures: deque[str] = deque(maxlen=100)
         # How often the provider was asked what it could not reuse, and said the same as the moved byte.
         self.compared, self.agreed = 0, 0
         self.savings = Savings()
-        self._tell, self._log = tell, log
+        self._tell, self._log, self._most = tell, log, most
         self._count = 0
         self._items = ServerItems()
-        self._last: dict[int, tuple[bytes, bool]] = {}
-        self._rows: dict[int, deque[JsonObject]] = {}
-        self._retries: dict[int, int] = {}
+        self._followed: OrderedDict[int, _Followed] = OrderedDict()
+        self._followed_bytes = 0
         self._lock = threading.Lock()
         self._waiting: queue.SimpleQueue[WatchedExchange | None] = queue.SimpleQueue()
         self._waiting_bytes = 0
@@ -186,22 +206,23 @@ class CacheWatcher:
         _logger.warning(message)
 
     def as_json(self) -> JsonObject:
-        """All conversations with their newest requests, those with the newest first: what the inspector shows."""
+        """What all came to, and the newest conversations with their newest requests: what the inspector shows."""
         with self._lock:
+            total = {**self.grouping.total.as_json(), "conversations": self.grouping.count}
             rows = [
                 {
-                    "name": conversation.name,
-                    "session": conversation.session,
-                    "kind": conversation.kind,
-                    **conversation.spent.as_json(),
-                    "retries": self._retries.get(id(conversation), 0),
-                    "requests_seen": list(self._rows.get(id(conversation), ())),
+                    "name": followed.conversation.name,
+                    "session": followed.conversation.session,
+                    "kind": followed.conversation.kind,
+                    **followed.conversation.spent.as_json(),
+                    "retries": followed.retries,
+                    "requests_seen": list(followed.rows),
                 }
-                for conversation in self.grouping.conversations
+                for followed in list(self._followed.values())[: -_MOST_SHOWN - 1 : -1]
             ]
-        rows.sort(key=lambda row: -max((request["at"] or 0 for request in row["requests_seen"]), default=0))
         agreement = {"asked": self.compared, "agreed": self.agreed}
         return {
+            "total": total,
             "conversations": rows,
             "failures": list(self.failures),
             "savings": self.savings.as_json(),
@@ -233,9 +254,26 @@ class CacheWatcher:
             except OSError as error:
                 self.fail(f"{self._log} could not be written: {error.strerror}; nothing of this request is kept")
             watched = self._judge(call, reading, exchange)
-            rows = self._rows.setdefault(id(watched.conversation), deque(maxlen=200))
-            rows.append(watched.as_json())
+            self._followed[id(watched.conversation)].rows.append(watched.as_json())
+            self._forget_oldest()
         self._tell(watched)
+
+    def _follow(self, conversation: WatchedConversation, size: int) -> _Followed:
+        """What is kept of a conversation, which has the newest request now."""
+        followed = self._followed.setdefault(id(conversation), _Followed(conversation, deque(maxlen=200)))
+        self._followed.move_to_end(id(conversation))
+        self._followed_bytes += size - followed.size
+        followed.size = size
+        return followed
+
+    def _forget_oldest(self) -> None:
+        while len(self._followed) > self._most or (self._followed_bytes > _MOST_FOLLOWED and len(self._followed) > 1):
+            _, oldest = self._followed.popitem(last=False)
+            self._followed_bytes -= oldest.size
+            self.grouping.forget(oldest.conversation)
+        for by_name in (self.reply_ids, self.input_totals):
+            while len(by_name) > self._most:
+                by_name.popitem(last=False)
 
     def _write(self, call: SentCall, exchange: WatchedExchange, reading: Reading) -> None:
         if self._log is None:
@@ -261,16 +299,18 @@ class CacheWatcher:
         """Which conversation it belongs to, what it lost, and whose doing that is."""
         conversation, lost = self.grouping.add(call)
         if conversation.name == call.source:
-            conversation.name = f"conversation {len(self.grouping.conversations)}"
-        key = id(conversation)
-        retry = self._is_retry(key, exchange, reading.whole)
+            conversation.name = f"conversation {self.grouping.count}"
+        followed = self._follow(conversation, len(exchange.given))
+        retry = _is_retry(followed, exchange, reading.whole)
         if retry:
             conversation.spent.requests -= 1
-            self._retries[key] = self._retries.get(key, 0) + 1
+            followed.retries += 1
         if reading.id and exchange.mended.conversation:
             self.reply_ids[exchange.mended.conversation] = reading.id
+            self.reply_ids.move_to_end(exchange.mended.conversation)
         if call.usage is not None and "recalled" not in exchange.mended.rules:
             self.input_totals[exchange.mended.conversation] = call.usage.input_total
+            self.input_totals.move_to_end(exchange.mended.conversation)
         self.savings.add(call, reading.given, exchange.mended, exchange.at_ms)
         if reading.diagnosis:
             self._compare(reading.diagnosis, lost)
@@ -280,52 +320,26 @@ class CacheWatcher:
                 usd = cost(call.usage, f"{call.provider}:{call.model}", call.at_ms).amount_usd
         return Watched(call, conversation, lost, usd, retry, reading.whole, exchange.mended, reading.diagnosis)
 
-    def _is_retry(self, key: int, exchange: WatchedExchange, whole: bool) -> bool:
-        """Whether the newest request of the conversation is sent again because its reply never came whole."""
-        before = self._last.get(key)
-        self._last[key] = exchange.given, whole
-        counted = exchange.headers.get("x-stainless-retry-count", "0") not in ("", "0")
-        return before is not None and before[0] == exchange.given and (not before[1] or counted)
-
     def _compare(self, diagnosis: JsonObject, lost: Verdict | None) -> None:
         reason = str(diagnosis.get("reason") or diagnosis.get("type") or "")
         if reason in ("unavailable", "previous_message_not_found", "comparison_response_not_found"):
             return
         self.compared += 1
-        self.agreed += _agrees(reason, diagnosis, lost)
+        self.agreed += agrees(reason, diagnosis, lost)
 
 
-# The provider's word for what changed, and what Quire says of the same.
-_SAME_WORDS: dict[str, Callable[[Verdict], bool]] = {
-    "model_changed": lambda lost: lost.cause == "model",
-    "tools_changed": lambda lost: lost.path.startswith("tools"),
-    "system_changed": lambda lost: lost.path.startswith("system"),
-    "messages_changed": lambda lost: lost.path.startswith("messages") or lost.cause == "settings",
-    "input_changed": lambda lost: lost.path.startswith(("input", "system")),
-    "context_compacted": lambda lost: lost.cause in ("compaction", "trimmed"),
-}
-
-
-def _agrees(reason: str, diagnosis: JsonObject, lost: Verdict | None) -> bool:
-    """Whether the provider and the moved byte say the same; where nothing moved, time and luck remain."""
-    if reason in ("cache_hit", _NOTHING["type"]):
-        return lost is None or lost.side in ("ttl", "provider")
-    if lost is None:
-        # Too little to be called a loss here.
-        missed = diagnosis.get("cache_missed_input_tokens") or diagnosis.get("cache_missed_tokens") or 0
-        return isinstance(missed, int) and missed < 1_024
-    same = _SAME_WORDS.get(reason)
-    return same(lost) if same is not None else lost.cause == "settings"
-
-
-# Anthropic says nothing where nothing differs.
-_NOTHING: JsonObject = {"type": "nothing_changed"}
+def _is_retry(followed: _Followed, exchange: WatchedExchange, whole: bool) -> bool:
+    """Whether the newest request of a conversation is sent again because its reply never came whole."""
+    digest, counted = hashlib.sha256(exchange.given).digest(), exchange.headers.get("x-stainless-retry-count", "0")
+    again = followed.last == digest and (not followed.last_whole or counted not in ("", "0"))
+    followed.last, followed.last_whole = digest, whole
+    return again
 
 
 def _no_difference(sent: JsonObject) -> JsonObject:
     """What the silence of a provider that was asked means."""
     diagnostics = sent.get("diagnostics")
-    return _NOTHING if isinstance(diagnostics, dict) and diagnostics.get("previous_message_id") else {}
+    return NOTHING_CHANGED if isinstance(diagnostics, dict) and diagnostics.get("previous_message_id") else {}
 
 
 # Reading one exchange.
