@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, cached_property, lru_cache, partial
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -199,6 +199,9 @@ _SENTENCE_MOST, _SENTENCE_LEAST = 400, 200
 _OWN = 200
 # Of a long sentence so many words of command are told with what stands around them.
 _COMMANDS_TOLD = 4
+# Of so many lines it is remembered what they demand and how long they are: a summary is tried at several lengths, and a
+# thread's next one holds most of its lines.
+_REMEMBERED = 32_768
 # A short sentence has three words at least: 'go on' and 'thank you' tell nothing.
 _BRIEF_SPACES = 2
 
@@ -217,18 +220,31 @@ _WHOLES = (Whole(400, 60), Whole(200, 60), Whole(120, 60), _SHORT_FACTS, Whole(6
 _CODE = re.compile(r"[;{}]\s*$|^\s*(?:[-+@|>$#*/]{2}|import |from \S+ import|def |class |const |let |return )|\w\(.*\)")
 
 
-@lru_cache(maxsize=4096)
-def demands(text: str, whole: Whole = _WHOLES[0]) -> tuple[str, ...]:
-    """The sentences of a user's message that are kept word for word: those of command, and others by their length."""
-    text = text.removesuffix(_MORE)
-    sentences, place = list[str](), 0
+class _Sentence(NamedTuple):
+    """A sentence of a user's message: whether they typed it or pasted it, and where words of command stand in it."""
+
+    text: str
+    typed: bool
+    commands: tuple[int, ...]
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _sentences(text: str) -> tuple[_Sentence, ...]:
+    sentences, place = list[_Sentence](), 0
     for sentence in _SENTENCES.split(text):
         place = text.index(sentence, place)
-        typed = len(text) <= _PASTED or not _OWN < place < len(text) - _OWN
-        if sentence.endswith(CUT):
-            continue
-        commanding = commands(sentence) if not _CODE.search(sentence) else []
-        longest = _SENTENCE_MOST if whole.facts > _SHORT_FACTS.facts else _SENTENCE_LEAST
+        if not sentence.endswith(CUT):
+            typed = len(text) <= _PASTED or not _OWN < place < len(text) - _OWN
+            sentences.append(_Sentence(sentence, typed, () if _CODE.search(sentence) else tuple(commands(sentence))))
+    return tuple(sentences)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def demands(text: str, whole: Whole = _WHOLES[0]) -> tuple[str, ...]:
+    """The sentences of a user's message that are kept word for word: those of command, and others by their length."""
+    demanding = list[str]()
+    longest = _SENTENCE_MOST if whole.facts > _SHORT_FACTS.facts else _SENTENCE_LEAST
+    for sentence, typed, commanding in _sentences(text.removesuffix(_MORE)):
         if commanding and len(sentence) > longest:
             parts = [*_around(sentence, commanding[:_COMMANDS_TOLD], longest // 2)]
         elif commanding or (typed and _states(sentence, whole)):
@@ -236,9 +252,9 @@ def demands(text: str, whole: Whole = _WHOLES[0]) -> tuple[str, ...]:
         else:
             continue
         # A paste may be full of words of command: it takes no more than a long message would.
-        if typed or sum(map(len, sentences)) < _PASTED:
-            sentences += parts
-    return tuple(dict.fromkeys(filter(None, sentences)))
+        if typed or sum(map(len, demanding)) < _PASTED:
+            demanding += parts
+    return tuple(dict.fromkeys(filter(None, demanding)))
 
 
 def _states(sentence: str, whole: Whole) -> bool:
@@ -536,7 +552,7 @@ def _lines_count(lines: Sequence[str]) -> int:
     return sum(map(_line_count, lines[:-1])) + _count(lines[-1])
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=_REMEMBERED)
 def _line_count(line: str) -> int:
     """The tokens of a line and its end."""
     return _count(f"{line}\n")
@@ -552,7 +568,7 @@ def _cut(lines: Sequence[Line], length: int, whole: Whole) -> list[str]:
     )
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=_REMEMBERED)
 def _first_words_and_demands(line: Line, length: int, whole: Whole) -> str:
     """A line by its first words; of a request the demands behind them are told whole."""
     if line.who != "User":
