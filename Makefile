@@ -16,14 +16,15 @@ setup: .venv/.ready  ## make .venv with everything (uv when present)
 demo: .venv/.ready   ## the main job end to end on the embedded defaults
 	@$(PY) scripts/demo.py
 
+# Three processes on two cores: tests wait for servers, browsers and programs.
 test: .venv/.ready   ## the whole suite
-	@$(PY) -m pytest -n 2 $(ARGS)
+	@$(PY) -m pytest -n 3 $(ARGS)
 
 matrix:              ## the suite on every Python from 3.11 up that is here
 	@bash scripts/matrix.sh $(ARGS)
 
 nightly: .venv/.ready ## the suite with 10,000 random cases for each property
-	@HYPOTHESIS_PROFILE=nightly $(PY) -m pytest -n 2 $(ARGS)
+	@HYPOTHESIS_PROFILE=nightly $(PY) -m pytest -n 3 $(ARGS)
 
 clients: .venv/.ready ## agents of others, installed on demand, against the emulator
 	@$(PY) scripts/clients $(ARGS)

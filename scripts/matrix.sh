@@ -24,7 +24,7 @@ for version in 3.11 3.12 3.13 3.14 3.15; do
     VENV=$venv PYTHON=$python bash scripts/setup.sh ||
       { results+=("Python $version: FAILED to install"); failed=1; continue; }
   fi
-  if "$venv/bin/python" -m pytest -n 2 "$@"; then
+  if "$venv/bin/python" -m pytest -n 3 "$@"; then
     results+=("Python $version: passed")
   else
     results+=("Python $version: FAILED"); failed=1

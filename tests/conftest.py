@@ -56,7 +56,7 @@ _patience.connect = _patience.read = _patience.write = _patience.pool = 600.0
 RetryingTransport.__init__.__defaults__ = (None, lambda seconds: asyncio.sleep(0), lambda line: None)
 
 # `ci` gives the same cases every time, so that a red run can be repeated; the others look for new ones.
-_EXAMPLES = {"ci": 200, "explore": 500, "nightly": 10_000, "quick": 60}
+_EXAMPLES = {"ci": 100, "explore": 500, "nightly": 10_000, "quick": 60}
 for _name, _examples in _EXAMPLES.items():
     settings.register_profile(
         _name, max_examples=_examples, derandomize=_name == "ci", deadline=None, suppress_health_check=list(HealthCheck)

@@ -169,7 +169,7 @@ def fewer(part: int) -> settings:
 def at_least(cases: int) -> settings:
     """No fewer random cases than this, for a law that all else rests on; in a quick run as few as everywhere."""
     usual = settings.default.max_examples
-    return settings(max_examples=max(cases, usual) if usual >= 200 else usual)
+    return settings(max_examples=max(cases, usual) if usual >= 100 else usual)
 
 
 SCALARS = st.none() | st.booleans() | st.integers()

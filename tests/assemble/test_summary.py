@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quire import Assembly, Entry, Policy, requests, values
@@ -24,7 +24,7 @@ from quire.assemble.telling import likelihood, telling, telling_behind
 from quire.entry import chain
 from quire.tokens import counter
 from quire.values import Text
-from toolbox import fewer
+from toolbox import at_least, fewer
 
 flat = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Zs", "Zl", "Zp"]), min_size=1)
 phrases = st.lists(flat, min_size=1, max_size=30).map(" ".join)
@@ -387,7 +387,7 @@ def demanding_thread(seed: int) -> tuple[list[Entry], list[str], int]:
 
 @pytest.mark.moves_prefix(reason="many rebases are made")
 def test_what_the_user_demanded_stands_in_the_last_request_word_for_word() -> None:
-    for seed in range(min(200, settings.default.max_examples)):
+    for seed in range(min(200, at_least(200).max_examples)):
         entries, demanded, budget = demanding_thread(seed)
         assembly = Assembly(Policy(budget=budget, ttl_s=None)).extend(entries[:-1])
         assert len(assembly.rebases) >= 5

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from cache_bodies import MINUTE, OPUS, assistant, claude, marked, simulator, split, text, user
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.providers.models import model_info
@@ -99,7 +99,6 @@ def block_json(kind: str, size: int, number: int) -> JsonObject:
     return {"type": "text", "text": said}
 
 
-@settings(max_examples=100)
 @given(conversations(), st.integers(0, 3))
 def test_the_simulator_agrees_with_a_naive_reading_of_the_rules(
     conversation: list[tuple[int, list[tuple[str, str, int, str]]]], setting: int

@@ -66,7 +66,6 @@ def test_every_part_of_the_protocol_is_there(store: Store) -> None:
 
 
 @given(batches=st.lists(st.lists(bodies, max_size=3), max_size=3))
-@settings(max_examples=100)
 def test_whatever_is_appended_is_read_back_with_its_chain(batches: list[list[dict[str, Any]]]) -> None:
     with MemoryStore() as store:
         store.create("t")

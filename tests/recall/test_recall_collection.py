@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hashed_words import HashedWords
@@ -83,7 +83,6 @@ def test_a_query_without_any_known_word_finds_nothing_by_words(query: str, embed
     assert Collection(embedder).search("hat") == []
 
 
-@settings(max_examples=120)
 @given(st.lists(TEXT, min_size=1, max_size=20), TEXT, st.booleans())
 def test_scores_are_the_sum_of_their_parts_and_fall(texts: list[str], query: str, meaning: bool) -> None:
     made = told(texts, session="s", embedder=HashedWords() if meaning else None)
@@ -95,7 +94,6 @@ def test_scores_are_the_sum_of_their_parts_and_fall(texts: list[str], query: str
     assert len(set(ids(found))) == len(found)
 
 
-@settings(max_examples=120)
 @given(st.lists(TEXT, min_size=1, max_size=8), TEXT)
 def test_equals_stand_in_the_order_they_were_added(texts: list[str], query: str) -> None:
     found = told(texts * 2).search(query, 100)
@@ -110,7 +108,6 @@ SPEAKER = st.sampled_from(["", "user", "Ann", "Bob", "Ann Lee"])
 CHANGE = st.tuples(st.sampled_from("abcdef"), st.none() | TEXT, SPEAKER, st.booleans())
 
 
-@settings(max_examples=120)
 @given(
     st.lists(CHANGE, max_size=25), TEXT, st.sampled_from(["", "Ann", "Bob"]), st.sampled_from(["", "s"]), st.booleans()
 )
@@ -248,7 +245,6 @@ def test_signs_lead_to_nearly_all_that_every_vector_would_give(monkeypatch: pyte
 BAGS = st.lists(st.lists(st.sampled_from(["hat", "red", "shop", "=42"]), max_size=6), max_size=12)
 
 
-@settings(max_examples=150)
 @given(st.lists(BAGS, max_size=6))
 def test_postings_are_what_counting_gives(batches: list[list[list[str]]]) -> None:
     made, rows = Postings(), 0
@@ -312,7 +308,6 @@ def _weight(distance: int, asks: bool) -> float:
     return 0.3 * 0.6 ** (-distance - 1) if -REACH <= distance < 0 else 0.0
 
 
-@settings(max_examples=200)
 @given(ROWS, st.data())
 def test_values_spread_as_the_matrix_says(rows: list[tuple[str, int, bool]], data: st.DataObject) -> None:
     gone = data.draw(st.sets(st.integers(0, len(rows) - 1), max_size=3))
@@ -326,7 +321,6 @@ def test_a_long_text_lends_in_proportion_less() -> None:
     assert long.tolist() == pytest.approx([1, short[1] / 100])
 
 
-@settings(max_examples=200)
 @given(ROWS)
 def test_smoothing_keeps_a_constant_and_stays_within_bounds(rows: list[tuple[str, int, bool]]) -> None:
     made, everyone = built(rows), np.arange(len(rows))

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
@@ -63,7 +63,6 @@ def test_notes_and_items_are_left_out_with_a_reason() -> None:
 TEXTS = st.lists(st.tuples(st.sampled_from(["user", "respond", "result"]), st.text(max_size=300)), max_size=6)
 
 
-@settings(max_examples=150)
 @given(TEXTS, st.integers(0, 120))
 def test_the_share_is_never_exceeded_and_nothing_disappears(texts: list[tuple[str, str]], share: int) -> None:
     hits = []

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quire import count
@@ -217,7 +217,6 @@ def test_texts_that_differ_in_a_number_or_a_not_are_never_the_same() -> None:
 texts = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=40)
 
 
-@settings(max_examples=150)
 @given(
     st.lists(st.tuples(st.sampled_from(["user", "assistant", "tool"]), texts), max_size=12),
     st.integers(70, 200),

@@ -3,7 +3,7 @@
 import copy
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.records import apply_hints
@@ -207,7 +207,6 @@ hostile_hints = st.one_of(
 )
 
 
-@settings(max_examples=300)
 @given(json_values, hostile_hints)
 def test_any_hints_on_any_context_give_a_view_or_an_error(context: object, hints: object) -> None:
     before = copy.deepcopy(context)

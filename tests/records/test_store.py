@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quire import QuireError, user
@@ -206,7 +206,6 @@ finite = st.floats(allow_nan=False, allow_infinity=False)
 json_values = json_of(SCALARS | finite | WHOLE_TEXTS, WHOLE_TEXTS)
 
 
-@settings(max_examples=100)
 @given(st.dictionaries(WHOLE_TEXTS, json_values), st.randoms())
 def test_any_context_comes_back_as_it_was_order_included(context: dict[str, object], rng: random.Random) -> None:
     with SqliteStore(":memory:") as store:

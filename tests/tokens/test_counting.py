@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from quire.errors import CallError, FormatError
@@ -62,7 +62,6 @@ def reference(request: pytest.FixtureRequest, tiktoken_cache: Path) -> object:
         return tiktoken.get_encoding(request.param)
 
 
-@settings(max_examples=300)
 @given(text=hostile_text)
 @example(text=" " * 10_000 + "x")
 @example(text="<|endoftext|>")
