@@ -6,26 +6,24 @@ Takes the usage object or the whole reply, in JSON's or an SDK's spelling. Absen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import functools
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from typing import TypeAlias
 
 import msgspec
 
-from quire.providers.models import ModelInfo, Tier, model_info
+from quire.providers.models import ModelInfo, Tier, data, model_info
 from quire.providers.rules.grammar import snake
 from quire.providers.wires import wire_of
-from quire.values import COUNTS, Json, JsonObject, Usage
-
-Reader: TypeAlias = Callable[[JsonObject], Usage]
+from quire.values import Json, JsonObject, Usage, read_early
 
 
 def usage(provider: str, raw: Json) -> Usage:
     """What a reply used; `raw` is its usage object, or the whole reply, which tells more."""
     reported = _reported(raw)
     # By the fields that only one form has, else by the wire format.
-    readers = (reader for field, reader in _BY_FIELD.items() if reported.get(field) is not None)
-    counts = (next(readers, None) or wire_of(provider).usage)(reported)
+    by_field = (form for field, form in data("usage")["by_field"].items() if reported.get(field) is not None)
+    counts = _forms()[next(by_field, None) or wire_of(provider).name].counts(reported)
     every = counts.input_total + counts.output + counts.reasoning
     if counts.reasoning and token_count(reported, "total_tokens") == every and "prompt_tokens" in reported:
         # Some Chat servers count reasoning beside the completion; their own total tells.
@@ -67,7 +65,8 @@ def _besides(reply: JsonObject, reported: JsonObject) -> Iterator[str]:
             yield "grounding"
     if "guardrail" in _sub(reply, "trace"):
         yield "guardrail"
-    yield from _other_modalities(reported)
+    # Tokens that are no text and have prices of their own; images that are read count as text.
+    yield from (name for name, counted in data("usage")["besides"].items() if _tokens(reported, counted))
     yield from _other_ways(reply, reported)
 
 
@@ -86,26 +85,6 @@ def _other_ways(reply: JsonObject, reported: JsonObject) -> Iterator[str]:
         yield f"{speed} speed"
     if _sub(reply, "performanceConfig").get("latency") == "optimized":
         yield "optimized latency"
-
-
-def _other_modalities(reported: JsonObject) -> Iterator[str]:
-    """Tokens that are no text and have prices of their own; images that are read count as text."""
-    for name in ("promptTokensDetails", "toolUsePromptTokensDetails", "candidatesTokensDetails"):
-        listed = _list(reported, name) or _list(reported, snake(name))
-        kinds = {
-            str(item.get("modality")) for item in map(_object, listed) if _either(item, "tokenCount", "token_count")
-        }
-        if "AUDIO" in kinds:
-            yield "audio"
-        if "IMAGE" in kinds and name == "candidatesTokensDetails":
-            yield "images made"
-    details = ("prompt_tokens_details", "completion_tokens_details", "input_tokens_details", "output_tokens_details")
-    if any(token_count(_sub(reported, name), "audio_tokens") for name in details) or token_count(
-        reported, "prompt_audio_seconds"
-    ):
-        yield "audio"
-    if any(token_count(_sub(reported, name), "image_tokens") for name in details[1::2]):
-        yield "images made"
 
 
 def _charged(reported: JsonObject) -> float | None:
@@ -129,116 +108,63 @@ def _reported(raw: Json) -> JsonObject:
     return {**_object(inner), **timings}
 
 
-def anthropic_usage(reported: JsonObject) -> Usage:
-    # With compaction the top level leaves the summarising call out; the iterations hold everything.
-    iterations = [item for item in _list(reported, "iterations") if isinstance(item, Mapping)]
-    parts = [_anthropic_part(_object(iteration)) for iteration in iterations] or [_anthropic_part(reported)]
-    thoughts = token_count(_sub(reported, "output_tokens_details"), "thinking_tokens")
-    total, read, short, long, output = (sum(getattr(part, name) for part in parts) for name in COUNTS[:5])
-    return Usage(total, read, short, long, output, thoughts)
+@read_early
+class UsageForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A row of data/usage.json, where the fields are explained."""
+
+    total: str
+    read: str
+    output: str
+    written: str = ""
+    lives: str = ""
+    long: str = ""
+    reasoning: str = ""
+    cache_apart: bool = False
+    reasoning_apart: bool = False
+    parts: str = ""
+
+    def counts(self, reported: JsonObject) -> Usage:
+        """The counts of a usage object in this form."""
+        # With compaction the top level leaves the summarising call out; the iterations hold everything.
+        parts = [_object(part) for part in _list(reported, self.parts) if isinstance(part, Mapping)] or [reported]
+        total, read, short, long, output = map(sum, zip(*map(self._part, parts), strict=True))
+        reasoning = _tokens(reported, self.reasoning)
+        return Usage(total, read, short, long, output + reasoning * self.reasoning_apart, reasoning)
+
+    def _part(self, reported: JsonObject) -> tuple[int, ...]:
+        read, long = _tokens(reported, self.read), _tokens(reported, self.long)
+        written = max(_tokens(reported, self.written), _tokens(reported, self.lives))
+        total = _tokens(reported, self.total) + (read + written) * self.cache_apart
+        return total, read, written - long, long, _tokens(reported, self.output)
 
 
-def _anthropic_part(reported: JsonObject) -> Usage:
-    by_ttl = _sub(reported, "cache_creation")
-    long = token_count(by_ttl, "ephemeral_1h_input_tokens")
-    short = token_count(by_ttl, "ephemeral_5m_input_tokens")
-    written = max(token_count(reported, "cache_creation_input_tokens"), long + short)
-    read = token_count(reported, "cache_read_input_tokens")
-    return Usage(
-        input_total=token_count(reported, "input_tokens") + written + read,
-        cache_read=read,
-        cache_write_5m=written - long,
-        cache_write_1h=long,
-        output=token_count(reported, "output_tokens"),
-    )
+@functools.cache
+def _forms() -> dict[str, UsageForm]:
+    return msgspec.convert(data("usage")["forms"], dict[str, UsageForm])
 
 
-def responses_usage(reported: JsonObject) -> Usage:
-    details = _sub(reported, "input_tokens_details")
-    long = token_count(_sub(details, "cache_write_tokens_details"), "ttl_12h_tokens")
-    short = token_count(_sub(details, "cache_write_tokens_details"), "ttl_30m_tokens")
-    written = max(token_count(details, "cache_write_tokens"), long + short)
-    return Usage(
-        input_total=token_count(reported, "input_tokens"),
-        cache_read=token_count(details, "cached_tokens"),
-        cache_write_5m=written - long,
-        cache_write_1h=long,
-        output=token_count(reported, "output_tokens"),
-        reasoning=token_count(_sub(reported, "output_tokens_details"), "reasoning_tokens"),
-    )
+def _tokens(reported: JsonObject, counted: str) -> int:
+    """The first of several sums that is not 0: "a.b | c + d"."""
+    sums = (sum(_at_path(reported, path) for path in paths) for paths in _paths(counted))
+    return next(filter(None, sums), 0)
 
 
-def chat_usage(reported: JsonObject) -> Usage:
-    details = _sub(reported, "prompt_tokens_details")
-    hit, missed = token_count(reported, "prompt_cache_hit_tokens"), token_count(reported, "prompt_cache_miss_tokens")
-    groq = token_count(reported, "dram_cached_tokens") + token_count(reported, "sram_cached_tokens")
-    xai = token_count(reported, "cached_prompt_text_tokens")
-    mistral = token_count(reported, "num_cached_tokens") or token_count(reported, "cached_tokens")
-    return Usage(
-        input_total=token_count(reported, "prompt_tokens") or hit + missed,
-        cache_read=token_count(details, "cached_tokens") or hit or xai or groq or mistral,
-        cache_write_5m=token_count(details, "cache_write_tokens"),
-        output=token_count(reported, "completion_tokens"),
-        reasoning=token_count(_sub(reported, "completion_tokens_details"), "reasoning_tokens"),
-    )
+@functools.cache
+def _paths(counted: str) -> list[list[list[str]]]:
+    return [[path.strip().split(".") for path in paths.split("+")] for paths in counted.split("|")]
 
 
-def gemini_usage(reported: JsonObject) -> Usage:
-    thoughts = _either(reported, "thoughtsTokenCount", "thoughts_token_count")
-    answered = _either(reported, "candidatesTokenCount", "candidates_token_count")
-    answered = answered or _either(reported, "responseTokenCount", "response_token_count")
-    fetched = _either(reported, "toolUsePromptTokenCount", "tool_use_prompt_token_count")
-    by_kind = _list(reported, "cacheTokensDetails") or _list(reported, "cache_tokens_details")
-    details = sum(_either(_object(detail), "tokenCount", "token_count") for detail in by_kind)
-    return Usage(
-        input_total=_either(reported, "promptTokenCount", "prompt_token_count") + fetched,
-        cache_read=_either(reported, "cachedContentTokenCount", "cached_content_token_count") or details,
-        output=answered + thoughts,
-        reasoning=thoughts,
-    )
-
-
-def _interactions(reported: JsonObject) -> Usage:
-    thoughts = token_count(reported, "total_thought_tokens")
-    return Usage(
-        input_total=token_count(reported, "total_input_tokens") + token_count(reported, "total_tool_use_tokens"),
-        cache_read=token_count(reported, "total_cached_tokens"),
-        output=token_count(reported, "total_output_tokens") + thoughts,
-        reasoning=thoughts,
-    )
-
-
-def bedrock_usage(reported: JsonObject) -> Usage:
-    read, written = token_count(reported, "cacheReadInputTokens"), token_count(reported, "cacheWriteInputTokens")
-    details = [_object(item) for item in _list(reported, "cacheDetails")]
-    long = sum(token_count(detail, "inputTokens") for detail in details if detail.get("ttl") == "1h")
-    short = sum(token_count(detail, "inputTokens") for detail in details if detail.get("ttl") != "1h")
-    written = max(written, long + short)
-    return Usage(
-        input_total=token_count(reported, "inputTokens") + read + written,
-        cache_read=read,
-        cache_write_5m=written - long,
-        cache_write_1h=long,
-        output=token_count(reported, "outputTokens"),
-    )
-
-
-def _llamacpp(reported: JsonObject) -> Usage:
-    timings = _sub(reported, "timings")
-    fresh, cached = token_count(timings, "prompt_n"), token_count(timings, "cache_n")
-    return Usage(input_total=fresh + cached, cache_read=cached, output=token_count(timings, "predicted_n"))
-
-
-# Looked at in this order: a field here says which form it is, whoever sent it.
-_BY_FIELD: dict[str, Reader] = {
-    "timings": _llamacpp,
-    **dict.fromkeys(("promptTokenCount", "prompt_token_count", "totalTokenCount", "total_token_count"), gemini_usage),
-    **dict.fromkeys(("total_input_tokens", "total_cached_tokens"), _interactions),
-    "inputTokens": bedrock_usage,
-    **dict.fromkeys(("prompt_tokens", "prompt_cache_hit_tokens", "completion_tokens"), chat_usage),
-    **dict.fromkeys(("cache_read_input_tokens", "cache_creation_input_tokens"), anthropic_usage),
-    "input_tokens_details": responses_usage,
-}
+def _at_path(value: Json, path: list[str]) -> int:
+    """The count at a path; along a list the sum over its members, `name[word]` over those that say the word."""
+    if isinstance(value, list | tuple):
+        return sum(_at_path(_object(member), path) for member in value)
+    name, _, word = path[0].removesuffix("]").partition("[")
+    held = _object(value)
+    name = name if held.get(name) is not None else snake(name)
+    if len(path) == 1:
+        return token_count(held, name)
+    inner = [member for member in _list(held, name) if word in _object(member).values()] if word else held.get(name)
+    return _at_path(inner, path[1:])
 
 
 def _object(value: Json) -> JsonObject:
@@ -260,10 +186,6 @@ def token_count(reported: JsonObject, name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
         return 0
     return max(0, int(value)) if value < float("inf") else 0
-
-
-def _either(reported: JsonObject, name: str, other: str) -> int:
-    return token_count(reported, name) or token_count(reported, other)
 
 
 # Money from usage: dated prices, by tier; a price that is not known is said, never guessed.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from quire.providers.prefix import Layout, Path
     from quire.providers.rendering import Writer
     from quire.providers.rules.check import WireRules
-    from quire.values import Entry, Json, JsonObject, Reply, Request, Usage
+    from quire.values import Entry, Json, JsonObject, Reply, Request
 
 
 # A wire format is one value: how requests are written and walked, replies read, conversations carried over.
@@ -101,8 +101,6 @@ class Wire(Format, frozen=True, kw_only=True):
     layout: Layout
     # Reads a reply of a provider's model; tools by these names.
     reader: Callable[[str, str, Iterable[str]], StreamReader]
-    # A reply's usage object.
-    usage: Callable[[JsonObject], Usage]
     rules: WireRules
     call: ModelCall
     # The name of the format that a body is in after all, where one provider speaks two; "" for this one.

@@ -29,11 +29,10 @@ from quire.providers.rendering import GO_ON, NO_OUTPUT, Draft, Writer, note_text
 from quire.providers.rules.check import Check, Finding, Sequel, TurnMessage, WireRules
 from quire.providers.rules.grammar import grammar_of, misfits, objects_at, shape, text
 from quire.providers.spelling import Spelling, compact, object_text, parsed_arguments
-from quire.providers.usage import token_count
 from quire.providers.wires import ModelCall, Wire
 from quire.providers.wires.openai_chat import chat_head, tool_entry
 from quire.providers.wires.openai_chat.write import image_in, show_image, tool_definition
-from quire.values import Call, Entry, Json, JsonObject, Message, Prompt, Reply, Result, Text, Think, Usage
+from quire.values import Call, Entry, Json, JsonObject, Message, Prompt, Reply, Result, Text, Think
 
 FORMAT = "cohere"
 
@@ -128,16 +127,6 @@ WRITER = Writer(FORMAT, _write, _request, Native((FORMAT,)), end=_end)
 
 
 # Reading: replies and imported messages into entries, and entries back as they came.
-
-
-def usage_of(reported: JsonObject) -> Usage:
-    """All tokens of the prompt and the answer, and those of the prompt that the inference cache held."""
-    tokens = sub(reported, "tokens") or sub(reported, "billed_units")
-    return Usage(
-        input_total=token_count(tokens, "input_tokens"),
-        cache_read=token_count(reported, "cached_tokens"),
-        output=token_count(tokens, "output_tokens"),
-    )
 
 
 def _entries(message: Json, where: str = "message") -> list[Entry]:
@@ -298,7 +287,6 @@ WIRE = Wire(
     writer=WRITER,
     layout=Layout(chat_head, "messages", _message),
     reader=CohereReader,
-    usage=usage_of,
     rules=WireRules(
         body=lambda check: misfits(check.body, "@body", "$", grammar_of(FORMAT)),
         message=lambda check, turn: misfits(turn.value, "@message", turn.path, grammar_of(FORMAT)),

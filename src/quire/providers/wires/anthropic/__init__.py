@@ -40,7 +40,7 @@ from quire.providers.prefix import (
 )
 from quire.providers.provider_tools import offered, tool_json, tools_in, typed
 from quire.providers.rules.claude import RULES
-from quire.providers.usage import anthropic_usage, usage
+from quire.providers.usage import usage
 from quire.providers.wires import ModelCall, Wire
 from quire.providers.wires.anthropic.write import (
     CONTENT,
@@ -251,7 +251,6 @@ WIRE = Wire(
     writer=WRITER,
     layout=Layout(_head, "messages", _message),
     reader=MessageReader,
-    usage=anthropic_usage,
     mark=with_control,
     diagnosed=lambda body, previous_id: {
         **body,

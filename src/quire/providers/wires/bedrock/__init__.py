@@ -28,7 +28,6 @@ from quire.providers.outgoing import exported_request
 from quire.providers.prefix import Layout, Path, Section, Unit, as_list, changed_body, parts_of
 from quire.providers.provider_tools import Offered, function, offered, tool_json
 from quire.providers.rules.bedrock import RULES
-from quire.providers.usage import bedrock_usage
 from quire.providers.wires import ModelCall, Wire
 from quire.providers.wires.bedrock.write import (
     CONTENT,
@@ -276,7 +275,6 @@ WIRE = Wire(
     writer=WRITER,
     layout=Layout(_head, "messages", _message),
     reader=ConverseReader,
-    usage=bedrock_usage,
     mark=_with_point,
     rules=RULES,
     call=ModelCall(sdk="boto3", method="converse", stream_method="converse_stream", sdk_kwargs=sdk_kwargs),

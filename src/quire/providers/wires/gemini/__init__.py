@@ -30,7 +30,6 @@ from quire.providers.prefix import Layout, Unit, UnitPart, as_block, as_list, de
 from quire.providers.provider_tools import Offered, function, functions_of, offered
 from quire.providers.rules.gemini import RULES, setting
 from quire.providers.spelling import compact
-from quire.providers.usage import gemini_usage
 from quire.providers.wires import ModelCall, Wire
 from quire.providers.wires.gemini.write import (
     CONTENT,
@@ -360,7 +359,6 @@ WIRE = Wire(
     writer=WRITER,
     layout=Layout(_head, "contents", _content, _contents),
     reader=GeminiReader,
-    usage=gemini_usage,
     reports_no_cache=False,
     rules=RULES,
     call=ModelCall(

@@ -40,7 +40,7 @@ from quire.providers.prefix import (
 from quire.providers.provider_tools import tool_json, tools_in
 from quire.providers.rules.openai import CHAT_RULES
 from quire.providers.spelling import dialect_of, parsed_arguments
-from quire.providers.usage import chat_usage, usage
+from quire.providers.usage import usage
 from quire.providers.wires import ModelCall, Wire
 from quire.providers.wires.openai_chat.write import CONTENT, FORMAT, WRITER, thought_of, tool_definition
 from quire.values import Entry, Json, JsonObject, Reply, Usage, call, respond, result, system, think
@@ -317,7 +317,6 @@ WIRE = Wire(
     writer=WRITER,
     layout=Layout(chat_head, "messages", _message),
     reader=ChatReader,
-    usage=chat_usage,
     mark=with_control,
     thinking=lambda info: info.features.reasoning_content != "never",
     rules=CHAT_RULES,

@@ -43,7 +43,6 @@ from quire.providers.prefix import (
 )
 from quire.providers.provider_tools import offered, tool_json, tools_in, typed
 from quire.providers.rules.openai_responses import RESPONSES_RULES, kind_of
-from quire.providers.usage import responses_usage
 from quire.providers.wires import Format, ModelCall, Wire
 from quire.providers.wires.openai_responses.write import (
     CONTENT,
@@ -384,7 +383,6 @@ WIRE = Wire(
     writer=WRITER,
     layout=Layout(_head, "input", _item, _items),
     reader=ResponseReader,
-    usage=responses_usage,
     mark=with_control,
     diagnosed=_diagnosed,
     rules=RESPONSES_RULES,
