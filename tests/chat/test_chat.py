@@ -26,8 +26,8 @@ from quire.cli.chat_screen import OpenMarkdown, RichScreen, finished_blocks, mar
 from quire.cli.output import line_of
 from quire.errors import CallError
 from quire.notes.vault import Vault
+from quire.providers.simulate import StepCache
 from quire.providers.simulate.blocks import Shares
-from quire.providers.simulate.prefix_caches import StepCache
 from quire.send.events import Event
 from quire.testing import Cut, Refuse, emulator
 from quire.values import Call, JsonObject

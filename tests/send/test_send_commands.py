@@ -15,8 +15,8 @@ from quire import Entry, QuireError, values
 from quire.cli.main import quire
 from quire.errors import CallError
 from quire.log.sqlite import SqliteStore
+from quire.providers.simulate import StepCache
 from quire.providers.simulate.blocks import Shares
-from quire.providers.simulate.prefix_caches import StepCache
 from quire.send import weights
 from quire.send.turn import Limits, Runner
 from quire.testing import Cut, Refuse, emulator

@@ -6,9 +6,9 @@ import re
 import pytest
 
 from quire.providers import http_body, render, sdk_kwargs
+from quire.providers.incoming import Spelling
 from quire.providers.models import data, provider_facts, providers
 from quire.providers.rules import errors, validate
-from quire.providers.spelling import Spelling
 from quire.values import Call, Image, JsonObject, Message, Prompt, Request, Result, Text
 
 TOOL = {"name": "f", "description": "d", "parameters": {}}

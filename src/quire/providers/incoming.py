@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import base64
+import functools
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from enum import Enum
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 
-from quire.entry import whole_characters
+from quire.entry import sha256_hex, whole_characters
 from quire.errors import FormatError, ProviderError
 from quire.log.shapes import MAX_DEPTH
-from quire.providers.spelling import Spelling
 from quire.providers.usage import usage
 from quire.values import Entry, Json, JsonObject, Reply, Usage, respond
 
@@ -163,6 +164,42 @@ class StreamGuard:
         return text
 
 
+class Spelling(msgspec.Struct, frozen=True):
+    """Which strings a provider takes as a name or an id."""
+
+    allowed: str = "A-Za-z0-9_-"
+    longest: int = 64
+    # What the first character may be, where that is fewer.
+    first: str = ""
+    # Exactly `longest` characters (Mistral's ids): anything else is replaced by a digest.
+    exact: bool = False
+
+    @functools.lru_cache(maxsize=4096)  # noqa: B019 - a wire format's spellings live as long as the process
+    def spell(self, text: str) -> str:
+        """The text itself where it fits, else a readable replacement that depends on nothing else."""
+        if len(text) <= self.longest and re.fullmatch(self._pattern(), text):
+            return text
+        digest = sha256_hex(text)
+        if self.exact:
+            return digest[: self.longest]
+        readable = re.sub(f"[^{self.allowed}]", "_", text)[: self.longest - 10]
+        start = "" if not self.first or re.match(f"[{self.first}]", readable) else "_"
+        return f"{start}{readable}_{digest[:8]}"
+
+    def _pattern(self) -> str:
+        if self.exact:
+            return f"[{self.allowed}]{{{self.longest}}}"
+        return f"[{self.first or self.allowed}][{self.allowed}]*"
+
+    def candidates(self, text: str) -> Iterator[str]:
+        """Ever more spellings of an id that may be taken: call_1, call_1-2, call_1-3, …"""
+        yield self.spell(text)
+        count = 2
+        while True:
+            yield self.spell(f"{text}-{count}")
+            count += 1
+
+
 class ReplyReader:
     """A reply that comes whole or in pieces: what every wire's reader keeps of it, and how it tells what came."""
 
@@ -263,15 +300,6 @@ def refused(error: Json) -> ProviderError:
 #
 # The first entry of a message holds the whole message verbatim, the further ones say `more`; so a list of
 # messages goes out as it came in, whatever the entries between can express.
-
-# From the entries of one message and a format to the messages they came from, if they came in it.
-Original: TypeAlias = Callable[[list[Entry], str], list[JsonObject] | None]
-
-
-class OriginalMessages(msgspec.Struct, frozen=True):
-    """Messages to go out as they came in."""
-
-    messages: list[JsonObject]
 
 
 def read_messages(
@@ -400,43 +428,6 @@ def _sound(value: Json, problems: list[str]) -> Json:
         return value
     problems.append("half characters were put together or replaced")
     return whole
-
-
-def regrouped(entries: Iterable[Entry], format: str, original: Original) -> Iterator[OriginalMessages | list[Entry]]:
-    """Whole messages of this format as they came in, and runs of entries that have to be written anew."""
-    run: list[Entry] = []
-    for group in _groups(entries):
-        if (messages := original(group, format)) is None:
-            run.extend(group)
-            continue
-        if run:
-            yield run
-        yield OriginalMessages(messages)
-        run = []
-    if run:
-        yield run
-
-
-def whole_message(read: Callable[[JsonObject], list[Entry]]) -> Original:
-    """How to find the message that a group of entries came from: kept on the first, if none is missing."""
-
-    def original(group: list[Entry], format: str) -> list[JsonObject] | None:
-        wire = group[0].wire
-        message = wire.get("message") if wire.get("format") == format else None
-        return [message] if message is not None and len(read(message)) == len(group) else None
-
-    return original
-
-
-def _groups(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
-    group: list[Entry] = []
-    for entry in entries:
-        if group and not entry.wire.get("more"):
-            yield group
-            group = []
-        group.append(entry)
-    if group:
-        yield group
 
 
 def identified(entries: Iterable[Entry], before: int = 0) -> Iterator[Entry]:

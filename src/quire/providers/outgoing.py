@@ -6,21 +6,47 @@ entries still say the same and no rule would refuse it: with fields that no entr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TypeAlias
+import functools
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Literal, TypeAlias
 
 import msgspec
 
+from quire.entry import whole_characters
 from quire.providers.convert import came_to, normal, project, was_sent
-from quire.providers.incoming import Original, OriginalMessages, regrouped
-from quire.providers.models import ModelInfo, model_info
+from quire.providers.incoming import Spelling
+from quire.providers.models import ModelInfo, data, model_info
 from quire.providers.prefix import unmarked
 from quire.providers.provider_tools import functions_of
 from quire.providers.rendering import Draft, Writer
 from quire.providers.rules.check import Check, errors, turn_at
-from quire.providers.spelling import in_parts
 from quire.providers.wires import format_of, wire_of
-from quire.values import Call, Entry, Json, JsonObject, Message, Part, Prompt, Result, Role, Text, Think, ToolSet
+from quire.values import (
+    Call,
+    Entry,
+    Json,
+    JsonObject,
+    Message,
+    Part,
+    Prompt,
+    Result,
+    Role,
+    Text,
+    Think,
+    ToolSet,
+    read_early,
+)
+
+# From the entries of one message and a format to the messages they came from, if they came in it.
+Original: TypeAlias = Callable[[list[Entry], str], list[JsonObject] | None]
+
+
+class OriginalMessages(msgspec.Struct, frozen=True):
+    """Messages to go out as they came in."""
+
+    messages: list[JsonObject]
 
 
 class Exported(msgspec.Struct, frozen=True):
@@ -108,6 +134,43 @@ def _head(entries: list[Entry], format: str) -> tuple[Entry | None, tuple[Entry,
         else:
             return system, tools, entries[place:]
     return system, tools, []
+
+
+def regrouped(entries: Iterable[Entry], format: str, original: Original) -> Iterator[OriginalMessages | list[Entry]]:
+    """Whole messages of this format as they came in, and runs of entries that have to be written anew."""
+    run: list[Entry] = []
+    for group in _groups(entries):
+        if (messages := original(group, format)) is None:
+            run.extend(group)
+            continue
+        if run:
+            yield run
+        yield OriginalMessages(messages)
+        run = []
+    if run:
+        yield run
+
+
+def whole_message(read: Callable[[JsonObject], list[Entry]]) -> Original:
+    """How to find the message that a group of entries came from: kept on the first, if none is missing."""
+
+    def original(group: list[Entry], format: str) -> list[JsonObject] | None:
+        wire = group[0].wire
+        message = wire.get("message") if wire.get("format") == format else None
+        return [message] if message is not None and len(read(message)) == len(group) else None
+
+    return original
+
+
+def _groups(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
+    group: list[Entry] = []
+    for entry in entries:
+        if group and not entry.wire.get("more"):
+            yield group
+            group = []
+        group.append(entry)
+    if group:
+        yield group
 
 
 # A request: the writers write every message first, then the original takes its place where it may.
@@ -274,3 +337,88 @@ def _is_parted(sheet: Draft, last: JsonObject, message: JsonObject, place: int) 
         list(sequel.take(check, turn_at(wire, last, place - 1)))
     wrong = [*rules.turn(check, turn), *(finding for sequel in sequels for finding in sequel.take(check, turn))]
     return bool(errors(wrong))
+
+
+# A call's arguments: the string a model wrote, the value it means, and an object where one is demanded.
+
+
+def parsed_arguments(text: str) -> tuple[Json, JsonObject]:
+    """A call's arguments and what `wire` must keep: the string itself, unless it can be written again."""
+    if not text:
+        return {}, {}
+    try:
+        args = json.loads(whole_characters(text), parse_constant=_refuse)
+        args = {} if args is None else args  # null: the call has no arguments
+        written = compact(args)
+        written.encode()  # an escaped lone surrogate parses, but no log can hold it
+    except (ValueError, RecursionError):
+        return text, {"arguments": text}
+    return args, {} if written == text else {"arguments": text}
+
+
+def compact(value: Json) -> str:
+    """JSON as models write arguments: no spaces, keys in the order given, no ASCII escapes."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def object_text(args: Json, text: str) -> str:
+    """Arguments as the text of a JSON object, for servers that parse them."""
+    if not isinstance(args, dict):
+        return compact(object_of(args))
+    return text or compact(args)
+
+
+def object_of(args: Json) -> JsonObject:
+    """Arguments as an object: what the model wrote instead of one stands under `arguments`."""
+    return args if isinstance(args, dict) else {"arguments": args}
+
+
+def _refuse(constant: str) -> Json:
+    raise ValueError(f"{constant} is not JSON")
+
+
+# What differs between the servers that speak OpenAI's formats: a row of data each, plus the model's features.
+
+
+@read_early
+class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A row of data/dialects.json, where the fields are explained."""
+
+    note: Literal["developer", "system", "text"] = "system"
+    thinking: Literal["", "reasoning_content", "reasoning"] = ""
+    max_tokens: str = "max_tokens"
+    ids: Spelling = Spelling()
+    names: Spelling = Spelling()
+    json_arguments: bool = True
+    encrypted: bool = False
+    key_in: Literal["body", "extra", "header"] = "extra"
+
+
+@functools.cache
+def _rows() -> dict[str, Dialect]:
+    return msgspec.convert(data("dialects")["dialects"], dict[str, Dialect])
+
+
+_USUAL = Dialect()
+
+
+def dialect_of(info: ModelInfo) -> Dialect:
+    """How the provider of this model speaks Chat Completions."""
+    row = _rows().get(info.provider, _USUAL)
+    if info.features.template and _MISTRALS.search(info.model.lower()):
+        # The template that comes with the model refuses other ids, whoever serves it.
+        return msgspec.structs.replace(row, ids=_rows()["mistral"].ids)
+    return row
+
+
+_MISTRALS = re.compile("mistral|mixtral|ministral|codestral|devstral|magistral|pixtral")
+
+
+def in_parts(info: ModelInfo) -> bool:
+    """Whether content is a list of parts even for text alone, so that a cache mark moves no byte."""
+    return info.cache.max_breakpoints > 0
+
+
+def alternates(info: ModelInfo) -> bool:
+    """Whether a chat template may insist on user and assistant taking turns."""
+    return info.features.template or not info.features.user_after_tool

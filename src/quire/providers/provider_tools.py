@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from quire.providers.incoming import objects
+from quire.providers.incoming import Spelling, objects
 from quire.providers.models import ModelInfo
 from quire.providers.prefix import unmarked
 from quire.providers.rules.grammar import fits, grammar_of, obj, objects_at
-from quire.providers.spelling import Spelling
 from quire.values import Entry, Json, JsonObject, tools
 
 # Nothing without another field of the request.

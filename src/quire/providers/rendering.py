@@ -13,10 +13,10 @@ from itertools import chain
 import msgspec
 
 from quire.entry import INTERRUPTED
+from quire.providers.incoming import Spelling
 from quire.providers.models import ModelInfo, same_model
 from quire.providers.prefix import PrefixLines, Walk, written
 from quire.providers.provider_tools import Native, found_functions, functions_of, is_offered, own_definition, with_more
-from quire.providers.spelling import Spelling
 from quire.providers.wires import Wire
 from quire.values import Call, JsonObject, Message, Part, Prompt, Request, Result, Text, ToolSet
 

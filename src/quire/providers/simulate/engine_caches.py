@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -171,6 +171,104 @@ class RadixCache(Engine):
         tree.insert(ids if whole == len(ids) else ids[:whole], at_ms)
         if self._capacity is not None:
             tree.evict(self._capacity)
+
+
+# DeepSeek's cache: whole stored units or nothing.
+#
+# Units end where a request's input ends, where its answer ends, where two requests were found to share a
+# beginning, and every so many tokens of a long text (the interval is not published: by default none is assumed).
+
+
+class Prefixes:
+    """Hashes of the beginnings of a prompt; another prompt keeps those of the beginnings it shares."""
+
+    def __init__(self) -> None:
+        self._ids = array("i")
+        self._ends = [0]
+        self._at = {0: hashlib.sha256()}
+
+    def follow(self, ids: array[int]) -> int:
+        """Go over to another prompt; how much of it is the one before's."""
+        same = shared(self._ids, ids)
+        valid = bisect_right(self._ends, same)
+        for end in self._ends[valid:]:
+            del self._at[end]
+        del self._ends[valid:]
+        self._ids = ids
+        return same
+
+    def digest(self, length: int) -> bytes:
+        """The hash of the first so many ids, made from the nearest beginning that was hashed before."""
+        if length not in self._at:
+            near = self._ends[bisect_right(self._ends, length) - 1]
+            self._at[length] = running = self._at[near].copy()
+            running.update(self._ids[near:length].tobytes())
+            insort(self._ends, length)
+        return self._at[length].digest()
+
+
+class UnitCache(Engine):
+    """Stored units by their ids; a request reads the longest unit that it begins with."""
+
+    by_ids = True
+    keeps_answers = True
+
+    def __init__(self, info: ModelInfo, interval: int = 0) -> None:
+        self._interval = interval
+        self._units: dict[bytes, int] = {}
+        # The lengths that units have, so that a request is only hashed where one may end.
+        self._lengths: list[int] = []
+        self._prompts = RadixTree()
+        self._prefixes = Prefixes()
+        # Up to where the prompt at hand was hashed at every one of these lengths.
+        self._hashed = 0
+
+    def look(self, at_ms: int, request: EngineView, began_ms: int | None = None) -> Shares:
+        self._follow(request.ids)
+        read = self._longest(len(request.ids), at_ms)
+        shared = self._prompts.match(request.ids)
+        cause, note = self._why(read, shared)
+        self._store(len(request.ids), at_ms)
+        if 0 < shared < len(request.ids):
+            # The common beginning becomes a unit now: the third request that has it can read it.
+            self._store(shared, at_ms)
+        for end in range(self._interval, len(request.ids), self._interval) if self._interval else ():
+            self._store(end, at_ms)
+        self._prompts.insert(request.ids, at_ms)
+        return Shares(read, cause=cause, note=note)
+
+    def answered(self, prompt: array[int], answer: array[int], at_ms: int) -> None:
+        """The end of the answer ends a unit too."""
+        whole = prompt + answer
+        self._follow(whole)
+        self._store(len(whole), at_ms)
+        self._prompts.insert(whole, at_ms)
+
+    def _follow(self, ids: array[int]) -> None:
+        self._hashed = min(self._hashed, self._prefixes.follow(ids))
+
+    def _longest(self, total: int, at_ms: int) -> int:
+        """The longest unit that the request begins with, looked for where a unit may end."""
+        first, end = (bisect_right(self._lengths, length) for length in (self._hashed, total))
+        # The short ones first, so that each goes on from the one before.
+        for length in self._lengths[first:end]:
+            self._prefixes.digest(length)
+        self._hashed = total
+        lengths = reversed(self._lengths[:end])
+        return next((size for size in lengths if self._units.get(self._prefixes.digest(size), at_ms) < at_ms), 0)
+
+    def _store(self, length: int, at_ms: int) -> None:
+        self._units.setdefault(self._prefixes.digest(length), at_ms)
+        place = bisect_left(self._lengths, length)
+        if self._lengths[place : place + 1] != [length]:
+            self._lengths.insert(place, length)
+
+    def _why(self, read: int, shared: int) -> tuple[Cause, str]:
+        if not self._units:
+            return "first", "nothing was stored before this request"
+        if shared > read:
+            return ("moved", f"{shared:,} tokens are shared with an earlier request, but no stored unit ends there")
+        return "", ""
 
 
 # vLLM's cache: full blocks of tokens, each keyed by its tokens and the key of the block before it.

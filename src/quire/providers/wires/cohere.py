@@ -11,6 +11,7 @@ from quire.errors import FormatError
 from quire.providers.convert import UserContent, leave_out_block, leave_out_thinking, own_block
 from quire.providers.incoming import (
     ReplyReader,
+    Spelling,
     not_a_reply,
     number_in,
     object_in,
@@ -19,16 +20,14 @@ from quire.providers.incoming import (
     refused,
     sub,
     text_in,
-    whole_message,
     without_nulls,
 )
-from quire.providers.outgoing import by_role, exported_chat
+from quire.providers.outgoing import by_role, compact, exported_chat, object_text, parsed_arguments, whole_message
 from quire.providers.prefix import Layout, Section, Unit, UnitPart, as_block, as_list, parts_of
 from quire.providers.provider_tools import Native, tools_in
 from quire.providers.rendering import GO_ON, NO_OUTPUT, Draft, Writer, note_text, text_block, texts, wanted_effort
 from quire.providers.rules.check import Check, Finding, Sequel, TurnMessage, WireRules
 from quire.providers.rules.grammar import grammar_of, misfits, objects_at, shape, text
-from quire.providers.spelling import Spelling, compact, object_text, parsed_arguments
 from quire.providers.wires import ModelCall, Wire
 from quire.providers.wires.openai_chat import chat_head, tool_entry
 from quire.providers.wires.openai_chat.write import image_in, show_image, tool_definition

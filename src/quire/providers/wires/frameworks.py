@@ -11,11 +11,10 @@ import msgspec
 from quire import values
 from quire.errors import FormatError
 from quire.providers.convert import from_url, image_json, joined_text, to_url
-from quire.providers.incoming import listed, objects, sub, tagged, whole_message
+from quire.providers.incoming import listed, objects, sub, tagged
 from quire.providers.models import model_info
-from quire.providers.outgoing import exported
+from quire.providers.outgoing import exported, object_of, parsed_arguments, whole_message
 from quire.providers.rendering import Draft, Writer
-from quire.providers.spelling import object_of, parsed_arguments
 from quire.providers.wires import Format
 from quire.providers.wires.openai_responses import entries_of
 from quire.providers.wires.openai_responses.write import FORMAT as RESPONSES

@@ -23,10 +23,9 @@ from quire.providers.incoming import (
     sub,
     text_in,
     told_text,
-    whole_message,
     without_nulls,
 )
-from quire.providers.outgoing import exported_request
+from quire.providers.outgoing import exported_request, whole_message
 from quire.providers.prefix import (
     Layout,
     Unit,

@@ -19,9 +19,9 @@ from quire.providers.convert import (
     leave_out_thinking,
     own_block,
 )
-from quire.providers.incoming import sub
+from quire.providers.incoming import Spelling, sub
 from quire.providers.models import data
-from quire.providers.outgoing import by_role, giving_back
+from quire.providers.outgoing import by_role, giving_back, object_of
 from quire.providers.prefix import NO_REPLY, unmarked
 from quire.providers.provider_tools import Native
 from quire.providers.rendering import (
@@ -38,7 +38,6 @@ from quire.providers.rendering import (
 from quire.providers.rules.check import turn_at
 from quire.providers.rules.claude import betas_around, betas_in
 from quire.providers.rules.grammar import obj
-from quire.providers.spelling import Spelling, object_of
 from quire.values import Call, Entry, Image, Json, JsonObject, Message, Prompt, Result, Text, Think
 
 # What Anthropic's content blocks mean: one block, one entry; one part, one block.

@@ -22,9 +22,8 @@ from quire.providers.incoming import (
     sub,
     text_in,
     told_text,
-    whole_message,
 )
-from quire.providers.outgoing import exported_request
+from quire.providers.outgoing import exported_request, whole_message
 from quire.providers.prefix import Layout, Path, Section, Unit, as_list, changed_body, parts_of
 from quire.providers.provider_tools import Offered, function, offered, tool_json
 from quire.providers.rules.bedrock import RULES

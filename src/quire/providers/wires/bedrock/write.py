@@ -19,13 +19,12 @@ from quire.providers.convert import (
     leave_out_thinking,
     own_block,
 )
-from quire.providers.incoming import bytes_of, objects, sub
-from quire.providers.outgoing import by_role, giving_back
+from quire.providers.incoming import Spelling, bytes_of, objects, sub
+from quire.providers.outgoing import by_role, compact, giving_back, object_of
 from quire.providers.prefix import NO_REPLY
 from quire.providers.provider_tools import Native
 from quire.providers.rendering import GO_ON, NO_OUTPUT, Draft, Writer, note_text, texts, wanted_effort
 from quire.providers.rules.grammar import obj
-from quire.providers.spelling import Spelling, compact, object_of
 from quire.values import Call, Entry, Image, Json, JsonObject, Message, Part, Prompt, Request, Result, Text, Think
 
 # What Converse's content blocks mean: one block, one entry; one part, one block.

@@ -21,15 +21,13 @@ from quire.providers.incoming import (
     tagged,
     text_in,
     told_text,
-    whole_message,
     with_wire,
 )
 from quire.providers.models import model_info
-from quire.providers.outgoing import exported
+from quire.providers.outgoing import compact, exported, whole_message
 from quire.providers.prefix import Layout, Unit, UnitPart, as_block, as_list, definition
 from quire.providers.provider_tools import Offered, function, functions_of, offered
 from quire.providers.rules.gemini import RULES, setting
-from quire.providers.spelling import compact
 from quire.providers.wires import ModelCall, Wire
 from quire.providers.wires.gemini.write import (
     CONTENT,

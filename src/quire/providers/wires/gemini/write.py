@@ -8,13 +8,12 @@ from typing import Any
 from quire import values
 from quire.errors import FormatError
 from quire.providers.convert import UserContent, is_from, leave_out_block, leave_out_thinking, own_block
-from quire.providers.incoming import bytes_of, sub
+from quire.providers.incoming import Spelling, bytes_of, sub
 from quire.providers.models import data
-from quire.providers.outgoing import by_role, giving_back
+from quire.providers.outgoing import by_role, compact, giving_back, object_of
 from quire.providers.provider_tools import Native, tool_json, with_more
 from quire.providers.rendering import GO_ON, NO_TEXT, Draft, Writer, note_text, texts, user_text, wanted_effort
 from quire.providers.rules.grammar import obj
-from quire.providers.spelling import Spelling, compact, object_of
 from quire.values import Call, Entry, Image, Json, JsonObject, Message, Prompt, Request, Result, Text, Think
 
 # Tools as Gemini declares them: its own schema where that says it all, else the JSON schema itself.

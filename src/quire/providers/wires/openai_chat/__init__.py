@@ -18,12 +18,11 @@ from quire.providers.incoming import (
     refused,
     sub,
     text_in,
-    whole_message,
     with_wire,
     without_nulls,
 )
 from quire.providers.models import model_info
-from quire.providers.outgoing import exported_chat
+from quire.providers.outgoing import dialect_of, exported_chat, parsed_arguments, whole_message
 from quire.providers.prefix import (
     Layout,
     Section,
@@ -39,7 +38,6 @@ from quire.providers.prefix import (
 )
 from quire.providers.provider_tools import tool_json, tools_in
 from quire.providers.rules.openai import CHAT_RULES
-from quire.providers.spelling import dialect_of, parsed_arguments
 from quire.providers.usage import usage
 from quire.providers.wires import ModelCall, Wire
 from quire.providers.wires.openai_chat.write import CONTENT, FORMAT, WRITER, thought_of, tool_definition

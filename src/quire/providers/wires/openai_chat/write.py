@@ -15,13 +15,22 @@ from quire.providers.convert import (
     own_block,
     to_url,
 )
+from quire.providers.incoming import Spelling
 from quire.providers.models import same_model
-from quire.providers.outgoing import by_role, giving_back, told_in_front
+from quire.providers.outgoing import (
+    alternates,
+    by_role,
+    compact,
+    dialect_of,
+    giving_back,
+    in_parts,
+    object_text,
+    told_in_front,
+)
 from quire.providers.prefix import NO_REPLY, unmarked
 from quire.providers.provider_tools import Native
 from quire.providers.rendering import GO_ON, Draft, Writer, note_text, text_block, texts, user_text, wanted_effort
 from quire.providers.rules.grammar import obj
-from quire.providers.spelling import Spelling, alternates, compact, dialect_of, in_parts, object_text
 from quire.values import Call, Image, Json, JsonObject, Message, Part, Prompt, Result, Text, Think
 
 # What the parts of a Chat message's content mean: text, images, and what is enclosed.

@@ -16,12 +16,20 @@ from quire.providers.convert import (
     to_url,
     was_sent,
 )
-from quire.providers.incoming import objects
-from quire.providers.outgoing import as_sent, by_role, giving_back, told_in_front
+from quire.providers.incoming import Spelling, objects
+from quire.providers.outgoing import (
+    as_sent,
+    by_role,
+    compact,
+    dialect_of,
+    giving_back,
+    in_parts,
+    parsed_arguments,
+    told_in_front,
+)
 from quire.providers.provider_tools import Native
 from quire.providers.rendering import GO_ON, Draft, Writer, texts, tools_of, user_text, wanted_effort
 from quire.providers.rules.openai_responses import kind_of
-from quire.providers.spelling import Spelling, compact, dialect_of, in_parts, parsed_arguments
 from quire.values import Call, Entry, Image, Json, JsonObject, Message, Prompt, Result, Text, Think
 
 # What the Responses API's items mean: one item, one entry; one part, one item.
