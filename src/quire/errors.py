@@ -16,7 +16,8 @@ QuireError
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 
@@ -81,6 +82,15 @@ class BudgetError(QuireError):
 
 class MissingPart(QuireError):
     exit_code = 2
+
+
+@contextmanager
+def needed(what: str, extra: str) -> Iterator[None]:
+    """Around imports that not every installation has: `what` is said of them, and the extra that brings them."""
+    try:
+        yield
+    except ImportError as error:
+        raise MissingPart(what, hint=f"pip install 'quire[{extra}]'") from error
 
 
 class VersionError(QuireError):

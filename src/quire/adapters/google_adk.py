@@ -7,18 +7,16 @@ from typing import Any
 
 from quire import providers, values
 from quire.adapters import Fitters, HasFitter, target_of
-from quire.errors import MissingPart
+from quire.errors import needed
 from quire.log.store import Store
 from quire.providers.incoming import plain
 from quire.values import Entry, JsonObject
 
-try:
+with needed("Google ADK is not installed", "google-adk"):
     from google.adk.events import Event
     from google.adk.plugins.base_plugin import BasePlugin
     from google.adk.sessions import InMemorySessionService, Session
     from google.genai import types
-except ImportError as error:
-    raise MissingPart("Google ADK is not installed", hint="pip install 'quire[google-adk]'") from error
 
 
 class QuirePlugin(HasFitter, BasePlugin):

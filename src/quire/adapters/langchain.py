@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
 from quire.adapters import Fitters, HasFitter, ThreadMessages, takes_marks, target_of
-from quire.errors import MissingPart
+from quire.errors import needed
 from quire.thread import Thread
 
-try:
+with needed("LangChain is not installed", "langchain"):
     from langchain.agents.middleware.types import AgentMiddleware, AgentState, ModelCallResult
     from langchain.agents.middleware.types import ModelRequest as Request
     from langchain.agents.middleware.types import ModelResponse as Response
@@ -24,8 +24,6 @@ try:
         messages_to_dict,
     )
     from langchain_core.utils.function_calling import convert_to_openai_tool
-except ImportError as error:
-    raise MissingPart("LangChain is not installed", hint="pip install 'quire[langchain]'") from error
 
 _MARK = {"cache_control": {"type": "ephemeral"}}
 

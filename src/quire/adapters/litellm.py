@@ -8,18 +8,16 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from quire.adapters import Fitters, HasFitter, record, takes_marks, target_of
-from quire.errors import MissingPart
+from quire.errors import needed
 from quire.log.store import Store
 from quire.providers.incoming import plain
 from quire.thread import Thread
 from quire.values import JsonObject
 
-try:
+with needed("LiteLLM is not installed", "litellm"):
     from litellm import get_llm_provider
     from litellm.integrations.custom_logger import CustomLogger
     from litellm.litellm_core_utils.logging_worker import GLOBAL_LOGGING_WORKER
-except ImportError as error:
-    raise MissingPart("LiteLLM is not installed", hint="pip install 'quire[litellm]'") from error
 
 _CHAT = ("completion", "acompletion", "text_completion", "anthropic_messages")
 _MARK = {"cache_control": {"type": "ephemeral"}}

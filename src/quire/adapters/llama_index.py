@@ -6,10 +6,10 @@ import json
 from typing import Any
 
 from quire.adapters import Fitters, HasFitter
-from quire.errors import MissingPart
+from quire.errors import needed
 from quire.values import JsonObject
 
-try:
+with needed("LlamaIndex is not installed", "llama-index"):
     from llama_index.core.base.llms.types import (
         ChatMessage,
         ContentBlock,
@@ -20,8 +20,6 @@ try:
     )
     from llama_index.core.bridge.pydantic import Field, PrivateAttr
     from llama_index.core.memory import BaseMemory
-except ImportError as error:
-    raise MissingPart("LlamaIndex is not installed", hint="pip install 'quire[llama-index]'") from error
 
 # Roles by the words of the format that messages are fitted in.
 _KINDS = {

@@ -9,13 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from quire.errors import MissingPart, QuireError
+from quire.errors import QuireError, needed
 
-try:
+with needed("llm is not installed", "llm"):
     import click
     import llm
-except ImportError as error:
-    raise MissingPart("llm is not installed", hint="pip install 'quire[llm]'") from error
 
 # Threads of llm's conversations are called by its ids.
 PREFIX = "llm/"

@@ -7,15 +7,13 @@ import json
 from typing import Any, cast
 
 from quire.adapters import Fitters, HasFitter, ThreadMessages, target_of
-from quire.errors import MissingPart
+from quire.errors import needed
 from quire.thread import Thread
 from quire.values import JsonObject
 
-try:
+with needed("openai-agents is not installed", "openai-agents"):
     from agents import FunctionTool, SessionSettings, TResponseInputItem
     from agents.run_config import CallModelData, ModelInputData
-except ImportError as error:
-    raise MissingPart("openai-agents is not installed", hint="pip install 'quire[openai-agents]'") from error
 
 
 class QuireInputFilter(HasFitter):

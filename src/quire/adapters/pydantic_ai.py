@@ -7,19 +7,17 @@ from dataclasses import replace
 from typing import Any
 
 from quire.adapters import Fitters, HasFitter, ThreadMessages, target_of
-from quire.errors import MissingPart
+from quire.errors import needed
 from quire.thread import Thread
 from quire.values import JsonObject
 
-try:
+with needed("pydantic-ai is not installed", "pydantic-ai"):
     from pydantic_ai import RunContext
     from pydantic_ai.capabilities import AbstractCapability
     from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
     from pydantic_ai.models import ModelRequestContext
     from pydantic_ai.settings import ModelSettings
     from pydantic_ai.tools import ToolDefinition
-except ImportError as error:
-    raise MissingPart("pydantic-ai is not installed", hint="pip install 'quire[pydantic-ai]'") from error
 
 
 class QuireHistory(HasFitter, AbstractCapability[Any]):

@@ -6,16 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from quire.adapters import Fitters, HasFitter, takes_marks, target_of
-from quire.errors import MissingPart
+from quire.errors import needed
 from quire.providers.incoming import bytes_of, plain
 from quire.values import Json, JsonObject
 
-try:
+with needed("Strands is not installed", "strands"):
     from strands.agent.conversation_manager import ConversationManager
     from strands.hooks import AgentInitializedEvent, HookRegistry
     from strands.middleware import InvokeModelContext, InvokeModelStage
-except ImportError as error:
-    raise MissingPart("Strands is not installed", hint="pip install 'quire[strands]'") from error
 
 _MARK: JsonObject = {"cachePoint": {"type": "default"}}
 

@@ -13,7 +13,7 @@ from quire.archive.sessions import FilePart, files_under, parts, sent_calls
 from quire.archive.stored_conversations import SentCall
 from quire.audit.causes import CAUSES, Verdict, verdict
 from quire.audit.first_difference import units_of
-from quire.errors import MissingPart, QuireError
+from quire.errors import QuireError, needed
 from quire.providers.prefix import Unit
 from quire.providers.simulate.blocks import blocks_of, continues
 from quire.providers.usage import cost
@@ -408,10 +408,8 @@ def on_ray(address: str) -> Callable[[Callable[[Argument], Output], Iterable[Arg
     """`map` on a Ray cluster, whose nodes see the same files; in order, a few parts for each core ahead."""
 
     def run(function: Callable[[Argument], Output], arguments: Iterable[Argument]) -> Iterator[Output]:
-        try:
+        with needed("Ray is not installed", "ray"):
             import ray
-        except ImportError as error:
-            raise MissingPart("Ray is not installed", hint="pip install 'quire[ray]'") from error
         ray.init(address=address, log_to_driver=False, logging_level="ERROR", ignore_reinit_error=True)
         try:
             most = 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))

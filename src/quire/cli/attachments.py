@@ -20,7 +20,7 @@ import msgspec
 
 from quire.cli.output import with_options
 from quire.cli.store import entries_so_far
-from quire.errors import CallError, FormatError, MissingPart, NotFound, QuireError
+from quire.errors import CallError, FormatError, NotFound, QuireError, needed
 from quire.values import Item, JsonObject, item_json
 
 if TYPE_CHECKING:
@@ -229,10 +229,8 @@ def _fetched(name: str, url: str) -> tuple[str, bytes, str]:
     from quire.items.sources import IMAGE_TYPES, MAX_IMAGE
     from quire.send.transport import without_password
 
-    try:
+    with needed("fetching pages needs httpx", "send"):
         import httpx
-    except ImportError as error:
-        raise MissingPart("fetching pages needs httpx", hint="pip install 'quire[send]'") from error
     begin, place, may_be_private = time.monotonic(), name, _is_private(urlsplit(name).hostname)
     try:
         with httpx.Client(timeout=10, headers={"user-agent": "quire"}) as client:

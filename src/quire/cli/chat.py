@@ -31,7 +31,7 @@ from quire.cli.runner import (
     watched_thread,
 )
 from quire.cli.store import entries_so_far, open_db
-from quire.errors import MissingPart, QuireError
+from quire.errors import QuireError, needed
 from quire.values import Entry, JsonObject
 
 if TYPE_CHECKING:
@@ -258,14 +258,12 @@ def ask_lines(session: Session) -> Iterator[str]:
 
 
 def _prompt(session: Session) -> Any:
-    try:
+    with needed("the terminal chat is not installed", "chat"):
         from prompt_toolkit import PromptSession
         from prompt_toolkit.formatted_text import FormattedText
         from prompt_toolkit.history import FileHistory
         from prompt_toolkit.key_binding import KeyBindings
         from prompt_toolkit.styles import Style
-    except ImportError as error:
-        raise MissingPart("the terminal chat is not installed", hint="pip install 'quire[chat]'") from error
     history = Path(platformdirs.user_state_dir("quire")) / "chat-history"
     history.parent.mkdir(parents=True, exist_ok=True)
     keys = KeyBindings()

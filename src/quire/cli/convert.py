@@ -28,7 +28,7 @@ from quire.cli.output import (
     value_or_lines,
 )
 from quire.cli.store import entries_so_far, is_file, load_entries, open_db
-from quire.errors import CallError, FormatError, MissingPart
+from quire.errors import CallError, FormatError, needed
 from quire.values import Entry
 
 if TYPE_CHECKING:
@@ -317,7 +317,5 @@ def _notes(vault: Path | None) -> Any:
 
 
 def _chat_files() -> ModuleType:
-    try:
+    with needed("chat files are not part of this installation", "vault"):
         return importlib.import_module("quire.archive")
-    except ModuleNotFoundError as error:
-        raise MissingPart("chat files are not part of this installation", hint="pip install 'quire[vault]'") from error

@@ -17,7 +17,7 @@ from urllib.parse import unquote
 import msgspec
 
 from quire.emulate import EndsAtOnce, http_protocol
-from quire.errors import CallError, MissingPart
+from quire.errors import CallError, needed
 from quire.log import off_loop
 from quire.server.routes import HttpRefusal, Route, check_routes, endpoints, openapi, problem_response, read_types
 from quire.server.service import Service
@@ -46,14 +46,12 @@ def all_routes() -> tuple[Route, ...]:
 
 def make_app(service: Service, proxies: Proxies | None = None, routes: Sequence[Route] | None = None) -> ASGIApp:
     """The application; `proxies` gives each tenant what answers that is neither the service's nor the inspector's."""
-    try:
+    with needed("the service is not installed", "serve"):
         from starlette.applications import Starlette
         from starlette.exceptions import HTTPException
         from starlette.responses import Response
         from starlette.routing import Mount
         from starlette.routing import Route as Mounted
-    except ImportError as error:
-        raise MissingPart("the service is not installed", hint="pip install 'quire[serve]'") from error
     table = all_routes() if routes is None else routes
     importlib.import_module("quire.thread_recall")  # which the first search would load
     read_types()

@@ -20,7 +20,7 @@ import msgspec
 
 from quire.audit import SentCall, call_of
 from quire.emulate import BackgroundServer
-from quire.errors import MissingPart
+from quire.errors import needed
 from quire.providers.models import model_info
 from quire.providers.wires import Wire, wire_of
 from quire.server.mend import Budget, Mended, Mender, difference, is_subscription, with_betas
@@ -86,19 +86,15 @@ class Passing:
 
     def routes(self, paths: tuple[str, ...] = ("/{path:path}",)) -> list[BaseRoute]:
         """Routes of all methods, and of WebSockets; `paths` such as ("/v1/{path:path}", "/v1beta/{path:path}")."""
-        try:
+        with needed("the proxy is not installed", "proxy"):
             from starlette.routing import Route, WebSocketRoute
-        except ImportError as error:
-            raise MissingPart("the proxy is not installed", hint="pip install 'quire[proxy]'") from error
         return [route(path, self) for path in paths for route in (Route, WebSocketRoute)]
 
     @contextlib.asynccontextmanager
     async def connected(self, app: object = None) -> AsyncIterator[None]:
         """The connection to the provider, for as long as requests pass."""
-        try:
+        with needed("the proxy is not installed", "proxy"):
             import httpx
-        except ImportError as error:
-            raise MissingPart("the proxy is not installed", hint="pip install 'quire[proxy]'") from error
         # A model may think for as long as it likes: whoever asked decides when it was too long.
         async with httpx.AsyncClient(
             timeout=httpx.Timeout(None, connect=15),
@@ -564,10 +560,8 @@ class SocketPassing:
 
 def make_app(to: str | ProxyOptions, watcher: CacheWatcher) -> Starlette:
     """The proxy alone, as an application; `app.state.watcher.as_json()` is what it has seen."""
-    try:
+    with needed("the proxy is not installed", "proxy"):
         from starlette.applications import Starlette
-    except ImportError as error:
-        raise MissingPart("the proxy is not installed", hint="pip install 'quire[proxy]'") from error
     from quire.server.routes import read_types
 
     read_types()

@@ -24,7 +24,7 @@ import msgspec
 
 from quire import errors
 from quire.entry import canonical, sha256_hex
-from quire.errors import CallError, MissingPart, NotFound, QuireError
+from quire.errors import CallError, NotFound, QuireError, needed
 from quire.log import turn_lock
 from quire.log.entries import check_entry
 from quire.log.store import ClosingStore, Index, RecordRow, RecordTable, Store, check_name, check_page
@@ -262,10 +262,8 @@ class HttpStore(ClosingStore):
 
     def __init__(self, url: str, key: str = "", timeout_s: float = 60.0) -> None:
         super().__init__()
-        try:
+        with needed("the client is not installed", "send"):
             import httpx
-        except ImportError as error:
-            raise MissingPart("the client is not installed", hint="pip install 'quire[send]'") from error
         if not url.startswith(("http://", "https://")):
             raise CallError(f"{url!r} is no address of a service", hint="Write http://127.0.0.1:8765")
         self.url = url.rstrip("/")

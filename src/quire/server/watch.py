@@ -23,7 +23,7 @@ import msgspec
 from quire import providers
 from quire.audit import Grouping, SentCall, Verdict, WatchedConversation, call_of, is_body
 from quire.audit.causes import NOTHING_CHANGED, Side, agrees
-from quire.errors import FormatError, MissingPart, QuireError
+from quire.errors import FormatError, QuireError, needed
 from quire.providers.explain import diagnosis_of
 from quire.providers.usage import cost
 from quire.providers.wires import wire_of
@@ -461,19 +461,15 @@ def plain(data: bytes, coding: str, cut: bool = False) -> bytes:
 
 
 def _brotli(data: bytes) -> bytes:
-    try:
+    with needed("brotli is not installed", "proxy"):
         import brotli
-    except ImportError as error:
-        raise MissingPart("brotli is not installed", hint="pip install 'quire[proxy]'") from error
     unpacked: bytes = brotli.Decompressor().process(data, output_buffer_limit=_MOST_PLAIN + 1)
     return unpacked
 
 
 def _zstd(data: bytes) -> bytes:
-    try:
+    with needed("zstandard is not installed", "proxy"):
         import zstandard
-    except ImportError as error:
-        raise MissingPart("zstandard is not installed", hint="pip install 'quire[proxy]'") from error
     return zstandard.ZstdDecompressor().stream_reader(data).read(_MOST_PLAIN + 1)
 
 
