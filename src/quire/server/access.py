@@ -9,7 +9,6 @@ import re
 import secrets
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -20,6 +19,7 @@ from quire.entry import sha256_hex
 from quire.errors import CallError, NotFound
 from quire.log.store import RecordFilter, RecordRow, Store, check_tenant
 from quire.records.record import Record, decode, draft, encode, number
+from quire.server import Recent
 from quire.values import Entry, Json, JsonObject
 
 KEY_PREFIX = "qk_"
@@ -52,7 +52,7 @@ class Keys:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._cache: OrderedDict[str, tuple[float, ApiKey | None]] = OrderedDict()
+        self._cache: Recent[str, tuple[float, ApiKey | None]] = Recent(1000)
         self._lock = threading.Lock()
 
     def add(self, name: str, tenant: str, now: int) -> str:
@@ -88,8 +88,6 @@ class Keys:
         api_key = _key(body) if body is not None else None
         with self._lock:
             self._cache[digest] = now, api_key
-            while len(self._cache) > 1000:
-                self._cache.popitem(last=False)
         return api_key
 
     def any(self) -> bool:
@@ -110,19 +108,17 @@ class Rates:
 
     def __init__(self, per_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._per_s, self._clock = per_s, clock
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._buckets: Recent[str, tuple[float, float]] = Recent(10_000)
 
     def wait_s(self, caller: str) -> float:
         """Take one from a caller's bucket; how long to wait where it is empty, else 0."""
         if not self._per_s:
             return 0.0
         now, capacity = self._clock(), max(1.0, 2 * self._per_s)
-        at, allowance = self._buckets.pop(caller, (now, capacity))
+        at, allowance = self._buckets.get(caller, (now, capacity))
         allowance = min(capacity, allowance + (now - at) * self._per_s)
         allowed = allowance >= 1
         self._buckets[caller] = now, allowance - allowed
-        while len(self._buckets) > 10_000:
-            self._buckets.popitem(last=False)
         return 0.0 if allowed else (1 - allowance) / self._per_s
 
 

@@ -32,7 +32,7 @@ from quire.server.routes import (
     TurnNumber,
     whole_numbers,
 )
-from quire.server.service import exists
+from quire.server.turns import exists
 from quire.values import Entry, Item, ItemType, JsonObject, Request, RequestOptions
 
 

@@ -10,7 +10,6 @@ import hashlib
 import shlex
 import threading
 import weakref
-from collections import OrderedDict
 from collections.abc import Iterator
 from functools import cache
 from importlib import resources
@@ -24,6 +23,7 @@ from quire.audit import SentCall, audit
 from quire.errors import NotFound
 from quire.log.entries import encode
 from quire.log.store import Store
+from quire.server import Recent
 from quire.server.costs import ThreadRow, ThreadTotals, usage_of
 from quire.server.routes import Count, Route, RouteCall, ThreadName
 from quire.server.segments import Whereabouts
@@ -117,7 +117,7 @@ class ThreadViews:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._views: OrderedDict[str, ThreadView] = OrderedDict()
+        self._views: Recent[str, ThreadView] = Recent(_READY)
         self._totals: dict[str, ThreadTotals] = {}
         self._lock = threading.Lock()
 
@@ -129,8 +129,6 @@ class ThreadViews:
             else:
                 view.extend(self._store.read(name, after=len(view.entries)))
             self._views[name] = view
-            while len(self._views) > _READY:
-                self._views.popitem(last=False)
             return view
 
     def _stands(self, name: str, entries: list[Entry]) -> bool:

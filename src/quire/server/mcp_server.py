@@ -46,16 +46,15 @@ def make_server(store: Store, redactor: Redactor | None = None) -> MCPServer:
     reader = _Reader(store, redactor or Redactor())
     for tool in (reader.threads, reader.assemble, reader.recall, reader.show, reader.records, reader.audit):
         server.tool(annotations=ToolAnnotations(read_only_hint=True))(_with_plain_errors(ToolError, tool))
-    json, text = "application/json", "text/plain"
-    server.resource("quire://threads", mime_type=json)(_with_plain_errors(ResourceError, reader.thread_list))
-    server.resource("quire://threads/{thread}", mime_type="application/x-ndjson")(
-        _with_plain_errors(ResourceError, reader.log)
+    resources = (
+        ("threads", "application/json", reader.thread_list),
+        ("threads/{thread}", "application/x-ndjson", reader.log),
+        ("threads/{thread}/requests/{model}", "application/json", reader.request),
+        ("entries/{entry}", "text/plain", reader.original),
+        ("records/{record}", "application/json", reader.record),
     )
-    server.resource("quire://threads/{thread}/requests/{model}", mime_type=json)(
-        _with_plain_errors(ResourceError, reader.request)
-    )
-    server.resource("quire://entries/{entry}", mime_type=text)(_with_plain_errors(ResourceError, reader.original))
-    server.resource("quire://records/{record}", mime_type=json)(_with_plain_errors(ResourceError, reader.record))
+    for place, type, read in resources:
+        server.resource(f"quire://{place}", mime_type=type)(_with_plain_errors(ResourceError, read))
     return server
 
 

@@ -11,7 +11,7 @@ import json
 import random
 import re
 import threading
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from quire.providers.simulate import Simulator
 from quire.providers.usage import cost
 from quire.providers.wires import Wire, wire_of
 from quire.recall import RECALL_TOOL
+from quire.server import Recent
 from quire.server.mend_rules import (
     RULES,
     BodyDraft,
@@ -77,10 +78,10 @@ class Mender:
             raise CallError(f"there is no rule {unknown[0]!r}", hint=f"Known: {', '.join(RULES)}.")
         self._rules = [name for name in RULES if name in rules]
         self._holdout = holdout
-        self._states: OrderedDict[int, HeadState] = OrderedDict()
+        self._states: Recent[int, HeadState] = Recent(_MOST_CONVERSATIONS)
         # Which conversations hold a message, by its hash; those that came longest ago are forgotten.
-        self._holders: OrderedDict[bytes, list[int]] = OrderedDict()
-        self._heads: dict[int, tuple[tuple[str, str, str], Counter[str]]] = {}
+        self._holders: Recent[bytes, list[int]] = Recent(_MOST_MESSAGES)
+        self._heads: Recent[int, tuple[tuple[str, str, str], Counter[str]]] = Recent(_MOST_CONVERSATIONS)
         self._count = 0
         self._lock = threading.Lock()
 
@@ -118,15 +119,9 @@ class Mender:
             self._count += 1
             key = self._count
             self._heads[key] = (call.session, call.provider, call.model), head
-            if len(self._heads) > _MOST_CONVERSATIONS:
-                self._heads.pop(next(iter(self._heads)))
         for digest in messages:
-            holders = self._holders.setdefault(digest, [])
-            self._holders.move_to_end(digest)
-            if key not in holders:
-                holders[:] = [*holders[-7:], key]
-        while len(self._holders) > _MOST_MESSAGES:
-            self._holders.popitem(last=False)
+            holders = self._holders.get(digest, [])
+            self._holders[digest] = holders if key in holders else [*holders[-7:], key]
         return key
 
     def _mend(self, call: SentCall, wire: Wire, key: int, about: JsonObject) -> Mended:
@@ -137,12 +132,7 @@ class Mender:
             # The model was told nothing: the next request is compared with what it knows.
             return Mended(refused=refused)
         self._states[key] = draft.state
-        self._states.move_to_end(key)
-        while len(self._states) > _MOST_CONVERSATIONS:
-            self._states.popitem(last=False)
-        if not fired:
-            return Mended()
-        return Mended(draft.body, tuple(draft.betas), tuple(fired))
+        return Mended(draft.body, tuple(draft.betas), tuple(fired)) if fired else Mended()
 
     def _apply(
         self, body: JsonObject, before: HeadState | None, wire: Wire, info: ModelInfo, rules: Sequence[str]
@@ -324,8 +314,8 @@ class Savings:
     def __init__(self) -> None:
         self.by_rules: dict[str, tuple[int, int, float]] = {}
         # By conversation: whether it was mended, its tokens and its money.
-        self._arms: dict[str, tuple[bool, int, float]] = {}
-        self._caches: OrderedDict[str, Simulator] = OrderedDict()
+        self._arms: Recent[str, tuple[bool, int, float]] = Recent(_MOST_COMPARED)
+        self._caches: Recent[str, Simulator] = Recent(500)
 
     def add(self, call: SentCall, original: JsonObject, mended: Mended, at_ms: int) -> None:
         """One answered request of a conversation that is mended, or held out."""
@@ -346,18 +336,14 @@ class Savings:
             self.by_rules[key] = (times + 1, tokens + call.usage.cache_read - before.cache_read, usd + unmended - paid)
 
     def _count(self, mended: Mended, used: Usage, paid: float) -> None:
-        _, tokens, usd = self._arms.pop(mended.conversation, (True, 0, 0.0))
+        _, tokens, usd = self._arms.get(mended.conversation, (True, 0, 0.0))
         self._arms[mended.conversation] = not mended.held_out, tokens + used.input_total, usd + paid
-        if len(self._arms) > _MOST_COMPARED:
-            del self._arms[next(iter(self._arms))]
 
     def _unmended_usage(self, call: SentCall, original: JsonObject, conversation: str, at_ms: int) -> Usage:
         """What the application's own request would have used, in the tokens that were reported."""
         target = f"{call.provider}:{call.model}"
-        cache = self._caches.setdefault(f"{conversation} {target}", Simulator(target))
-        self._caches.move_to_end(f"{conversation} {target}")
-        while len(self._caches) > 500:
-            self._caches.popitem(last=False)
+        key = f"{conversation} {target}"
+        cache = self._caches[key] = self._caches.get(key) or Simulator(target)
         step = cache.step(at_ms, original)
         assert call.usage is not None
         # The provider counted what was sent, which mending may have made longer.
@@ -410,17 +396,15 @@ class Budget:
 
     def __init__(self, tokens: int) -> None:
         self._tokens = tokens
-        self._fitters: OrderedDict[str, Fitter] = OrderedDict()
+        self._fitters: Recent[str, Fitter] = Recent(500)
 
     def fit(self, body: JsonObject, conversation: str, target: str, counted: int) -> JsonObject | None:
         """The request inside the budget; None where it fits as it is.
 
         `counted`: how many tokens the provider found in the request before; 0 where it has not said.
         """
-        fitter = self._fitters.setdefault(conversation, Fitter(self._tokens, target))
-        self._fitters.move_to_end(conversation)
-        while len(self._fitters) > 500:
-            self._fitters.popitem(last=False)
+        fitter = self._fitters.get(conversation) or Fitter(self._tokens, target)
+        self._fitters[conversation] = fitter
         wire, info = wire_of(target, body), model_info(target)
         # Thinking that is bound to what stood before it would not outlive an exchange that the application never saw.
         if info.features.thinking_bound == "no" and "recall" not in _tool_names(body):

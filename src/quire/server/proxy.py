@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import json
 import re
-import time
 from collections.abc import AsyncIterator, Callable
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
@@ -48,8 +47,6 @@ _ASKS_MODEL = re.compile(
 _VERSION = re.compile(r"^/(v\d\w*)(?=/|$)")
 # Paths that clients ask for without a version where their base URL should have held it.
 _UNVERSIONED = re.compile(r"^/(messages|chat/|responses|completions|embeddings|models)(?=/|$|:)|^/chat/completions$")
-# The longest reply that is read.
-_MOST_BYTES = 32 * 1024 * 1024
 
 
 class ProxyOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,24 +151,25 @@ class Passing:
     async def _ask(self, scope: Any, content: bytes | _Upload, send: Any) -> None:
         """A request to a model: read along, and told to the watcher however it ends."""
         path, query = _path(scope)
-        exchange = _OpenExchange(self, path, scope["headers"], content if isinstance(content, bytes) else b"")
+        given = content if isinstance(content, bytes) else b""
+        exchange = WatchedExchange(path.decode("latin-1"), _texts(scope["headers"]), given)
         headers = await self._prepared(exchange, scope["headers"])
         request = self.request("POST", path, query, headers, exchange.sent if isinstance(content, bytes) else content)
         exchange.host, exchange.path = request.url.host, request.url.path
         try:
             if exchange.fitted is None:
-                await self._pass(request, exchange.tapped(send), exchange.piece)
+                await self._pass(request, _tapped(exchange, send), exchange.piece)
             else:
                 again = partial(self.request, "POST", path, query, headers)
-                await self._run_recalls(exchange, again, exchange.tapped(send))
+                await self._run_recalls(exchange, again, _tapped(exchange, send))
             exchange.whole = True
         finally:
             # Also where the application has gone: what came is recorded, and nothing more is asked for.
             if isinstance(content, _Upload):
                 exchange.given = exchange.sent = b"".join(content.pieces)
-            exchange.end()
+            self.watcher.passed(exchange)
 
-    async def _prepared(self, exchange: _OpenExchange, headers: Headers) -> Headers:
+    async def _prepared(self, exchange: WatchedExchange, headers: Headers) -> Headers:
         """The headers of what goes on; what fails in Quire leaves a request as it came."""
         if self._finder is None:
             return headers
@@ -182,8 +180,8 @@ class Passing:
             self.watcher.fail(f"a request went on as it came: {type(error).__name__}: {error}")
             return headers
 
-    def _prepare(self, exchange: _OpenExchange, headers: Headers, finder: Mender) -> Headers:
-        texts = _texts(headers)
+    def _prepare(self, exchange: WatchedExchange, headers: Headers, finder: Mender) -> Headers:
+        texts = exchange.headers
         if is_subscription(texts) and not self.options.force:
             return headers
         body = json.loads(plain(exchange.given, texts.get("content-encoding", "")))
@@ -204,7 +202,7 @@ class Passing:
             exchange.sent = json.dumps(changed, ensure_ascii=False, separators=(",", ":")).encode()
         return _headers_of(headers, mended.betas)
 
-    def _fit(self, exchange: _OpenExchange, body: JsonObject, call: SentCall) -> JsonObject | None:
+    def _fit(self, exchange: WatchedExchange, body: JsonObject, call: SentCall) -> JsonObject | None:
         """The request inside the budget, where it does not fit as it is."""
         assert self._budget is not None
         target = f"{call.provider}:{call.model}"
@@ -216,7 +214,7 @@ class Passing:
             exchange.mended = msgspec.structs.replace(exchange.mended, body=fitted, rules=rules)
         return fitted
 
-    async def _run_recalls(self, exchange: _OpenExchange, again: Callable[[bytes], httpx.Request], send: Any) -> None:
+    async def _run_recalls(self, exchange: WatchedExchange, again: Callable[[bytes], httpx.Request], send: Any) -> None:
         """Ask until the model recalls nothing more: what it looked up is between it and the proxy."""
         messages: list[Any] = []
 
@@ -226,9 +224,9 @@ class Passing:
         body = exchange.fitted
         for _ in range(5):
             messages.clear()
-            part = _OpenExchange(self, exchange.path.encode("latin-1"), exchange.headers, exchange.given)
+            part = WatchedExchange(exchange.path, exchange.headers, exchange.given)
             part.sent, part.mended, part.host = exchange.sent, exchange.mended, exchange.host
-            await self._pass(again(exchange.sent), part.tapped(hold), part.piece)
+            await self._pass(again(exchange.sent), _tapped(part, hold), part.piece)
             try:
                 body = await asyncio.to_thread(self._follow_up, body, part, exchange)
             except Exception as error:  # the reply goes on as it came
@@ -237,7 +235,7 @@ class Passing:
             if body is None:
                 break
             part.whole = True
-            part.end()
+            self.watcher.passed(part)
             exchange.sent = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
             rules = tuple(dict.fromkeys((*exchange.mended.rules, "recalled")))
             exchange.mended = msgspec.structs.replace(exchange.mended, rules=rules)
@@ -245,16 +243,17 @@ class Passing:
             await send(message)
             exchange.piece(message.get("body", b""))
 
-    def _follow_up(self, body: JsonObject | None, part: _OpenExchange, exchange: _OpenExchange) -> JsonObject | None:
+    def _follow_up(
+        self, body: JsonObject | None, part: WatchedExchange, exchange: WatchedExchange
+    ) -> JsonObject | None:
         if self._budget is None or body is None or part.status != 200:
             return None
         data = plain(bytes(part.reply), part.reply_headers.get("content-encoding", ""))
-        streamed = "event-stream" in part.reply_headers.get("content-type", "")
         provider, _, model = exchange.target.partition(":")
 
         def read(wire: Wire) -> Reply:
             reader = wire.reader(provider, model, ())
-            if not streamed:
+            if not part.is_stream:
                 return reader.whole(json.loads(data))
             for event in events_in(data, exchange.target):
                 reader.feed(event)
@@ -262,7 +261,7 @@ class Passing:
 
         return self._budget.follow_up(body, read, exchange.mended.conversation, exchange.target)
 
-    def _with_question(self, exchange: _OpenExchange, body: JsonObject, about: JsonObject) -> JsonObject | None:
+    def _with_question(self, exchange: WatchedExchange, body: JsonObject, about: JsonObject) -> JsonObject | None:
         """The request with a question for the provider: what could it not reuse of the reply before?"""
         base = exchange.mended.body if exchange.mended.body is not None else body
         call, id = call_of("", about, base, None), self.watcher.reply_ids.get(exchange.mended.conversation)
@@ -273,7 +272,7 @@ class Passing:
         if base is body and len(added) + len(base) == len(asking) and all(asking[name] == base[name] for name in base):
             # All else stays as it was written.
             front = json.dumps(added, separators=(",", ":"))[:-1].encode() + b","
-            text = plain(exchange.given, _texts(exchange.headers).get("content-encoding", "")).lstrip()
+            text = plain(exchange.given, exchange.headers.get("content-encoding", "")).lstrip()
             exchange.sent = front + text[1:] if base else exchange.given
         return asking
 
@@ -298,64 +297,18 @@ class Passing:
             await asyncio.shield(reply.aclose())
 
 
-class _OpenExchange:
-    """What is kept of one request to a model while it passes, for the watcher."""
-
-    def __init__(self, passing: Passing, path: bytes, headers: Headers, body: bytes) -> None:
-        self._watcher = passing.watcher
-        self.path, self.host = path.decode("latin-1"), ""
-        self.given = self.sent = body
-        self.mended = Mended()
-        # The request as it was fitted into a budget, and the model it goes to.
-        self.fitted: JsonObject | None = None
-        self.target = ""
-        self.whole = False
-        self.headers = headers
-        self._at_ms = int(time.time() * 1000)
-        self.status, self.reply_headers = 0, dict[str, str]()
-        self.reply = bytearray()
-
-    def tapped(self, send: Any) -> Any:
-        """The same `send`; status and headers are noted."""
-
-        async def tap(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                self.status, self.reply_headers = message["status"], _texts(message["headers"])
-            await send(message)
-
-        return tap
-
-    def piece(self, piece: bytes) -> None:
-        if len(self.reply) < _MOST_BYTES:
-            self.reply += piece
-
-    def event(self, frame: str) -> None:
-        """One event of a reply that comes over a WebSocket."""
-        self.status, self.reply_headers = 200, {"content-type": "text/event-stream"}
-        self.piece(b"data: " + frame.encode() + b"\n\n")
-
-    def end(self) -> None:
-        try:
-            self._watcher.passed(
-                WatchedExchange(
-                    at_ms=self._at_ms,
-                    host=self.host,
-                    path=self.path,
-                    headers=_texts(self.headers),
-                    given=self.given,
-                    sent=self.sent,
-                    status=self.status,
-                    reply_headers=self.reply_headers,
-                    reply=bytes(self.reply),
-                    whole=self.whole,
-                    mended=self.mended,
-                )
-            )
-        except Exception as error:  # watching must never fail what is watched
-            self._watcher.fail(f"a request could not be watched: {type(error).__name__}: {error}")
-
-
 # One request over HTTP.
+
+
+def _tapped(exchange: WatchedExchange, send: Any) -> Any:
+    """The same `send`; status and headers are noted."""
+
+    async def tap(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            exchange.status, exchange.reply_headers = message["status"], _texts(message["headers"])
+        await send(message)
+
+    return tap
 
 
 def _path(scope: Any) -> tuple[bytes, bytes]:
@@ -462,7 +415,7 @@ class SocketPassing:
 
     def __init__(self, passing: Passing, scope: Any, receive: Any, send: Any) -> None:
         self._passing, self._scope, self._receive, self._send = passing, scope, receive, send
-        self._exchange: _OpenExchange | None = None
+        self._exchange: WatchedExchange | None = None
 
     async def run(self) -> None:
         """Connect to the provider first: what it refuses is refused with its own words."""
@@ -521,14 +474,14 @@ class SocketPassing:
             way.cancel()
         await asyncio.gather(*ways, return_exceptions=True)
         if self._exchange is not None:
-            self._exchange.end()
+            self._passing.watcher.passed(self._exchange)
 
     async def _up(self, upstream: Any, request: httpx.Request) -> None:
         while (message := await self._receive())["type"] == "websocket.receive":
             frame = message.get("text") if message.get("text") is not None else message.get("bytes")
             if isinstance(frame, str) and '"response.create"' in frame[:4096] + frame[-4096:]:
-                self._exchange = _OpenExchange(self._passing, b"", self._scope["headers"], frame.encode())
-                self._exchange.host, self._exchange.path = request.url.host, request.url.path
+                self._exchange = WatchedExchange(request.url.path, _texts(self._scope["headers"]), frame.encode())
+                self._exchange.host = request.url.host
             await upstream.send(frame)
 
     async def _down(self, upstream: Any) -> None:
@@ -551,7 +504,7 @@ class SocketPassing:
         self._exchange.event(frame)
         if re.search(r'"type"\s*:\s*"(response\.(completed|failed|incomplete)|error)"', frame):
             self._exchange.whole = True
-            self._exchange.end()
+            self._passing.watcher.passed(self._exchange)
             self._exchange = None
 
 

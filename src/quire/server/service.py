@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from quire.entry import sha256_hex
-from quire.errors import ConflictError, NotFound, QuireError
+from quire.errors import ConflictError, QuireError
 from quire.log import now_ms, off_loop
 from quire.log.store import DEFAULT_TENANT, RecordFilter, Store, is_server, tenant_file
 from quire.records.record import decode, draft
@@ -324,12 +324,3 @@ def open_own(place: str | Path) -> Store:
 def has_own(place: str | Path) -> bool:
     """Whether a service has records of its own at this place."""
     return is_server(place) or tenant_file(Path(place), _OWN).exists()
-
-
-def exists(store: Store, thread: str) -> bool:
-    """Whether there is such a thread."""
-    try:
-        store.info(thread)
-    except NotFound:
-        return False
-    return True

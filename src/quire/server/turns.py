@@ -12,7 +12,7 @@ import msgspec
 
 from quire import values
 from quire.entry import chain
-from quire.errors import CallError, ConflictError
+from quire.errors import CallError, ConflictError, NotFound
 from quire.log import off_loop
 from quire.providers.models import is_embedded, named_target, split_target
 from quire.providers.wires import wire_of
@@ -226,8 +226,6 @@ class Turns:
         return await off_loop(_outcome, tenant, name, stop, model, problem)
 
     def _target(self, tenant: Tenant, name: str, model: str | None) -> str:
-        from quire.server.service import exists
-
         target = model or (self.default_model(tenant.store, name) if exists(tenant.store, name) else self._model)
         if not target:
             raise CallError("no model is named", hint='Send "model": "provider:model", or start with --model.')
@@ -280,6 +278,15 @@ class Turns:
                 await asyncio.wait(late)
 
 
+def exists(store: Store, thread: str) -> bool:
+    """Whether there is such a thread."""
+    try:
+        store.info(thread)
+    except NotFound:
+        return False
+    return True
+
+
 def _outcome(tenant: Tenant, name: str, stop: str, model: str, problem: JsonObject | None) -> TurnOutcome:
     """How the newest turn stands, by its log alone."""
     turn = standing(tenant.store, name)
@@ -307,8 +314,6 @@ async def begin_turn(call: RouteCall) -> Any:
 
 def _window_items(call: RouteCall) -> list[JsonObject]:
     """What the thread's window adds to a turn."""
-    from quire.server.service import exists
-
     return call.tenant.thread(call.name).kept_items() if exists(call.store, call.name) else []
 
 
@@ -351,15 +356,11 @@ async def _begin_or_join(call: RouteCall, entries: Sequence[Entry], body: NewTur
 
 
 def _is_stored(call: RouteCall, before: JsonObject) -> bool:
-    from quire.server.service import exists
-
     entries = call.store.read(call.name, before["seq"], before["count"]) if exists(call.store, call.name) else []
     return bool(entries) and entries[-1].id == before["id"]
 
 
 def _note(call: RouteCall, entries: Sequence[Entry]) -> None:
-    from quire.server.service import exists
-
     tip = call.store.info(call.name) if exists(call.store, call.name) else None
     chained = list(chain(entries, tip.id if tip else "", tip.seq if tip else 0))
     call.begin({"seq": tip.seq if tip else 0, "count": len(chained), "id": chained[-1].id if chained else ""})

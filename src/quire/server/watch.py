@@ -12,6 +12,7 @@ import logging
 import queue
 import re
 import threading
+import time
 import zlib
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +29,7 @@ from quire.providers.explain import diagnosis_of
 from quire.providers.usage import cost
 from quire.providers.wires import wire_of
 from quire.send.transport import SseReader, decoded
+from quire.server import Recent
 from quire.server.mend import Mended, Savings
 from quire.values import Json, JsonObject
 
@@ -42,22 +44,44 @@ _MOST_FOLLOWED = 256 * 1024 * 1024
 _MOST_SHOWN = 200
 
 
-class WatchedExchange(msgspec.Struct, frozen=True, kw_only=True):
-    """One request and its reply, as bytes: what the application gave, what went on, what came back."""
+# The longest reply that is read.
+_MOST_BYTES = 32 * 1024 * 1024
 
-    at_ms: int
-    host: str
-    path: str
-    headers: dict[str, str]
-    given: bytes
-    sent: bytes
-    status: int
-    reply_headers: dict[str, str]
-    reply: bytes
-    # Whether the reply came to its own end; else the application went away, or the provider did.
-    whole: bool = True
-    # What was made of what the application gave.
-    mended: Mended = Mended()
+
+class WatchedExchange:
+    """One request to a model and its reply, as bytes: what the application gave, what went on, what has come back."""
+
+    def __init__(self, path: str, headers: dict[str, str], given: bytes) -> None:
+        self.at_ms = int(time.time() * 1000)
+        self.path, self.headers, self.host = path, headers, ""
+        self.given = self.sent = given
+        self.status, self.reply_headers, self.reply = 0, dict[str, str](), bytearray()
+        # Whether the reply came to its own end; else the application went away, or the provider did.
+        self.whole = False
+        # What was made of what the application gave.
+        self.mended = Mended()
+        # The request as it was fitted into a budget, and the model it goes to.
+        self.fitted: JsonObject | None = None
+        self.target = ""
+
+    def piece(self, piece: bytes) -> None:
+        """A piece of the reply."""
+        if len(self.reply) < _MOST_BYTES:
+            self.reply += piece
+
+    def event(self, frame: str) -> None:
+        """One event of a reply that comes over a WebSocket."""
+        self.status, self.reply_headers = 200, {"content-type": "text/event-stream"}
+        self.piece(b"data: " + frame.encode() + b"\n\n")
+
+    @property
+    def plain_reply(self) -> bytes:
+        """The reply as it was before it was compressed; of one that was cut off, as much as came."""
+        return plain(bytes(self.reply), self.reply_headers.get("content-encoding", ""), cut=not self.whole)
+
+    @property
+    def is_stream(self) -> bool:
+        return "event-stream" in self.reply_headers.get("content-type", "")
 
 
 class Watched(msgspec.Struct, frozen=True):
@@ -158,9 +182,9 @@ class CacheWatcher:
     ) -> None:
         self.grouping = Grouping()
         # Ids of replies by conversation, for whoever asks the provider to compare; what went wrong, newest last.
-        self.reply_ids: OrderedDict[str, str] = OrderedDict()
+        self.reply_ids: Recent[str, str] = Recent(most)
         # How many tokens the provider counted of the newest request of a conversation, without what was recalled.
-        self.input_totals: OrderedDict[str, int] = OrderedDict()
+        self.input_totals: Recent[str, int] = Recent(most)
         self.failures: deque[str] = deque(maxlen=100)
         # How often the provider was asked what it could not reuse, and said the same as the moved byte.
         self.compared, self.agreed = 0, 0
@@ -185,11 +209,14 @@ class CacheWatcher:
             self.fail("watching has fallen behind: a request is not counted")
             return
         self._waiting_bytes += size
-        with self._beginning:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, daemon=True, name="quire-watch")
-                self._thread.start()
-            self._waiting.put(exchange)
+        try:
+            with self._beginning:
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._work, daemon=True, name="quire-watch")
+                    self._thread.start()
+                self._waiting.put(exchange)
+        except RuntimeError as error:  # no thread can be started; watching must never fail what is watched
+            self.fail(f"a request could not be watched: {error}")
 
     def close(self) -> None:
         """Read what is still waiting."""
@@ -271,9 +298,6 @@ class CacheWatcher:
             _, oldest = self._followed.popitem(last=False)
             self._followed_bytes -= oldest.size
             self.grouping.forget(oldest.conversation)
-        for by_name in (self.reply_ids, self.input_totals):
-            while len(by_name) > self._most:
-                by_name.popitem(last=False)
 
     def _write(self, call: SentCall, exchange: WatchedExchange, reading: Reading) -> None:
         if self._log is None:
@@ -307,10 +331,8 @@ class CacheWatcher:
             followed.retries += 1
         if reading.id and exchange.mended.conversation:
             self.reply_ids[exchange.mended.conversation] = reading.id
-            self.reply_ids.move_to_end(exchange.mended.conversation)
         if call.usage is not None and "recalled" not in exchange.mended.rules:
             self.input_totals[exchange.mended.conversation] = call.usage.input_total
-            self.input_totals.move_to_end(exchange.mended.conversation)
         self.savings.add(call, reading.given, exchange.mended, exchange.at_ms)
         if reading.diagnosis:
             self._compare(reading.diagnosis, lost)
@@ -366,10 +388,10 @@ def read_exchange(exchange: WatchedExchange) -> Reading | None:
     about: JsonObject = {"at": exchange.at_ms, "host": exchange.host, "path": exchange.path}
     about["headers"] = exchange.headers
     call = call_of("", about, sent, None)
-    data = plain(exchange.reply, exchange.reply_headers.get("content-encoding", ""), cut=not exchange.whole)
+    data = exchange.plain_reply
     ended = exchange.whole or _LAST_WORD.search(data) is not None
     reported = not wire_of(call.provider).reports_no_cache or _FIGURES.search(data) is not None
-    if "event-stream" not in exchange.reply_headers.get("content-type", ""):
+    if not exchange.is_stream:
         whole = _json_or_none(data)
         reply: JsonObject = whole if isinstance(whole, dict) else {}
         call = msgspec.structs.replace(call_of("", about, sent, reply), tells_cache=reported)
@@ -492,8 +514,7 @@ class ServerItems:
     """What OpenAI's servers hold of conversations, so that a request which names it alone is read whole."""
 
     def __init__(self, most: int = 1_000) -> None:
-        self._items: OrderedDict[str, Sequence[JsonObject]] = OrderedDict()
-        self._most = most
+        self._items: Recent[str, Sequence[JsonObject]] = Recent(most)
 
     def rebuilt(self, reading: Reading) -> SentCall:
         """The call with the items that it goes on with; without a body, where nobody here saw them."""
@@ -511,9 +532,6 @@ class ServerItems:
         whole = [*(earlier or ()), *items]
         for key in filter(None, (reading.id, conversation)):
             self._items[key] = [*whole, *reading.items]
-            self._items.move_to_end(key)
-        while len(self._items) > self._most:
-            self._items.popitem(last=False)
         if not before:
             return call
         bare = {name: value for name, value in call.body.items() if name != "previous_response_id"}
