@@ -57,7 +57,7 @@ class Fitters:
     """
 
     def __init__(self, budget: int, target: str, form: str, policy: dict[str, Any]) -> None:
-        self._budget, self._target, self._choices = budget, target, {"form": form, **policy}
+        self._budget, self.target, self._choices = budget, target, {"form": form, **policy}
         self._by_conversation: OrderedDict[tuple[str, str], Fitter] = OrderedDict()
         self._lock = threading.Lock()
         # The fitter of the newest request: its epoch, its tokens, what it left out.
@@ -68,7 +68,7 @@ class Fitters:
         key = conversation, model
         with self._lock:
             fitter = self._by_conversation.pop(key, None)
-            fitter = fitter or Fitter(self._budget, self._target or model, **self._choices)
+            fitter = fitter or Fitter(self._budget, self.target or model, **self._choices)
             fitted = FittedMessages(fitter.fit(body), fitter.marks)
             self._by_conversation[key] = self.newest = fitter
             while len(self._by_conversation) > most:

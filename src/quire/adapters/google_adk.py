@@ -30,7 +30,6 @@ class QuirePlugin(HasFitter, BasePlugin):
 
     def __init__(self, budget: int = 0, *, target: str = "", **policy: Any) -> None:
         super().__init__("quire")
-        self._target = target
         self._fitters = Fitters(budget, target, "gemini", policy)
 
     async def before_model_callback(self, *, callback_context: Any, llm_request: Any) -> None:
@@ -42,7 +41,7 @@ class QuirePlugin(HasFitter, BasePlugin):
         if config.tools:
             body["tools"] = plain(config.tools)
         named = str(llm_request.model or "").rpartition("/")[2]
-        target = self._target or target_of("gemini", named)
+        target = self._fitters.target or target_of("gemini", named)
         fitted = self._fitters.fit(body, callback_context.session.id, target)
         if fitted.body is not body:
             contents = fitted.body["contents"]

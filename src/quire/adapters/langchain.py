@@ -39,7 +39,6 @@ class QuireMiddleware(HasFitter, AgentMiddleware[AgentState[Any], Any]):
 
     def __init__(self, budget: int = 0, *, target: str = "", **policy: Any) -> None:
         super().__init__()
-        self._target = target
         self._fitters = Fitters(budget, target, "langchain", policy)
 
     def wrap_model_call(
@@ -53,7 +52,7 @@ class QuireMiddleware(HasFitter, AgentMiddleware[AgentState[Any], Any]):
         return await handler(self._fit(request))
 
     def _fit(self, request: Request[Any]) -> Request[Any]:
-        target = self._target or _target(request.model)
+        target = self._fitters.target or _target(request.model)
         tools = [convert_to_openai_tool(tool) for tool in request.tools]
         body = {"messages": request.messages, "system": request.system_prompt or "", "tools": tools}
         fitted, marks = self._fitters.fit(body, str(request.messages[0].id), target)

@@ -43,7 +43,7 @@ class QuireLogger(HasFitter, CustomLogger):
         **policy: Any,
     ) -> None:
         super().__init__()
-        self._store, self._thread, self._target, self._fits = store, thread, target, fit
+        self._store, self._thread, self._fits = store, thread, fit
         self._fitters = Fitters(budget, target, "openai-chat", policy)
         # The messages of calls under way before they were fitted, by the id of the call: these are recorded.
         self._originals: dict[str, list[JsonObject]] = {}
@@ -64,7 +64,7 @@ class QuireLogger(HasFitter, CustomLogger):
         if not self._fits:
             return data
         body = {"messages": messages, "tools": data.get("tools") or []}
-        target = self._target or _target(str(data.get("model") or ""))
+        target = self._fitters.target or _target(str(data.get("model") or ""))
         whole, marks = self._fitters.fit(body, _name(data) or str(messages[:2]), target)
         fitted = whole["messages"]
         if takes_marks(target):

@@ -26,7 +26,6 @@ class QuireInputFilter(HasFitter):
     """
 
     def __init__(self, budget: int = 0, *, target: str = "", **policy: Any) -> None:
-        self._target = target
         self._fitters = Fitters(budget, target, "openai-responses", policy)
 
     def __call__(self, data: CallModelData[Any]) -> ModelInputData:
@@ -35,7 +34,7 @@ class QuireInputFilter(HasFitter):
         head = {"instructions": prompt.instructions} if prompt.instructions else {}
         body = {"input": prompt.input, "tools": tools, **head}
         model = agent.model if isinstance(agent.model, str) else getattr(agent.model, "model", "")
-        target = self._target or target_of("openai", str(model))
+        target = self._fitters.target or target_of("openai", str(model))
         fitted = self._fitters.fit(body, json.dumps(prompt.input[:1], default=str), target)
         return ModelInputData(fitted.body["input"], prompt.instructions)
 

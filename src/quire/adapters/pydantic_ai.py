@@ -31,7 +31,6 @@ class QuireHistory(HasFitter, AbstractCapability[Any]):
     """
 
     def __init__(self, budget: int = 0, *, target: str = "", **policy: Any) -> None:
-        self._target = target
         self._fitters = Fitters(budget, target, "pydantic-ai", policy)
 
     def get_model_settings(self) -> ModelSettings:
@@ -44,7 +43,7 @@ class QuireHistory(HasFitter, AbstractCapability[Any]):
         instructions = "\n\n".join(part.content for part in parameters.instruction_parts or ())
         tools = [_tool(tool) for tool in (*parameters.function_tools, *parameters.output_tools)]
         body = {"messages": request_context.messages, "system": instructions, "tools": tools}
-        target = self._target or target_of(model.system, model.model_name)
+        target = self._fitters.target or target_of(model.system, model.model_name)
         fitted = self._fitters.fit(body, str(ctx.conversation_id), target)
         return replace(request_context, messages=list(fitted.body["messages"]))
 

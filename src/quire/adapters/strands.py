@@ -29,7 +29,6 @@ class QuireConversationManager(HasFitter, ConversationManager):
 
     def __init__(self, budget: int = 0, *, target: str = "", **policy: Any) -> None:
         super().__init__()
-        self._target = target
         self._fitters = Fitters(budget, target, "bedrock", policy)
 
     def register_hooks(self, registry: HookRegistry, **kwargs: Any) -> None:
@@ -50,7 +49,7 @@ class QuireConversationManager(HasFitter, ConversationManager):
     async def _fit(self, context: InvokeModelContext) -> InvokeModelContext:
         model, prompt = context.model, context.system_prompt
         named = str((model.get_config() or {}).get("model_id") or "")
-        target = self._target or target_of(type(model).__module__.rpartition(".")[2], named)
+        target = self._fitters.target or target_of(type(model).__module__.rpartition(".")[2], named)
         system = [{"text": prompt}] if isinstance(prompt, str) else list(prompt or ())
         tools = [{"toolSpec": spec} for spec in context.tool_specs]
         messages = [{name: message[name] for name in ("role", "content")} for message in plain(context.messages)]
