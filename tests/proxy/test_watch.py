@@ -139,10 +139,18 @@ def without_body(call: SentCall) -> SentCall:
     return msgspec.structs.replace(call, body={})
 
 
+def offering(call: SentCall, *tools: str) -> SentCall:
+    return msgspec.structs.replace(call, body={**call.body, "tools": [{"name": name} for name in tools]})
+
+
 def local(system: str, *said: str, read: int) -> SentCall:
     """A short request to a server of one's own, which caches to the token."""
     given = [{"role": "system", "content": system}, *({"role": "user", "content": each} for each in said)]
     return SentCall("r", "openai-chat", "smollm2", {"messages": given}, Usage(380 + 30 * len(said), read))
+
+
+def headless(call: SentCall) -> SentCall:
+    return msgspec.structs.replace(call, body={"messages": call.body["messages"][1:]})
 
 
 LONG = "What was found in the records. " * 400
@@ -156,6 +164,15 @@ MOVED = (LONG, "An answer.", "Second.")
         (sent("Hi"), sent("Hi", "Yes", "More", system=RULES + "!"), "client", "growing-system", "certain"),
         (sent("Hi"), sent("Hi", "Yes", "More", at_s=301), "ttl", "ttl", "certain"),
         (sent("Hi"), sent("Hi", "Yes", "More", at_s=60), "provider", "provider", "likely"),
+        # What came where nothing of its kind stood moves all behind it.
+        (sent("Hi"), offering(sent("Hi", "Yes", "More"), "find"), "client", "tools-changed", "certain"),
+        (
+            headless(local("", "Hi", "Yes", read=365)),
+            local("Tea.", "Hi", "Yes", "So", read=3),
+            "client",
+            "system-changed",
+            "certain",
+        ),
         # Partly read: what stands in front of the moved byte was; behind it nothing could be.
         (sent(*MOVED), sent(LONG + "?", *MOVED[1:], read=1_700), "client", "edited", "certain"),
         (

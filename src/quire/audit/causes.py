@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from quire.archive.stored_conversations import SentCall
-from quire.audit.first_difference import Moved, bytes_of, first_moved, moved_cause, units_of, where
+from quire.audit.first_difference import Moved, bytes_of, first_moved, moved_cause, units_before, units_of, where
 from quire.providers.models import ModelInfo, model_info
 from quire.providers.prefix import Unit, written
 from quire.providers.usage import cost
@@ -165,7 +165,7 @@ def _cause(
         if blamed := _unread_mark(before, now, units, size, info):
             return blamed
         # What stands in front of the moved byte can still be read; if less was read, there is another cause besides.
-        standing = sum(map(size, old[: list(old).index(place[0])]))
+        standing = sum(map(size, units_before(old, place)))
         explained = bool(now.usage and now.usage.cache_read >= standing * 0.6 - _TOKENS)
         cause, note = moved_cause(old, new, place)
         return cause, "certain" if explained else "likely", place, note

@@ -14,7 +14,7 @@ from quire.providers.prefix import Unit, bare, same_start, written
 from quire.providers.wires import wire_of
 from quire.values import Json, JsonObject
 
-# (unit before, unit now, characters into its text)
+# (unit before, unit now, characters into its text); what came where nothing of its kind stood is both units.
 Moved = tuple[Unit, Unit | None, int]
 
 
@@ -59,6 +59,14 @@ def first_moved(old: Sequence[Unit], new: Sequence[Unit]) -> Moved | None:
     return None
 
 
+def units_before(old: Sequence[Unit], place: Moved) -> Iterator[Unit]:
+    """The units in front of what moved: where a first system prompt came, the tools; where first tools came, none."""
+    was, now, _ = place
+    if was is not now:
+        return takewhile(lambda unit: unit is not was, old)
+    return (unit for unit in old if unit.section == "tools" != was.section)
+
+
 def bytes_of(unit: Unit) -> bytes:
     """A unit as it was sent, without cache marks, its keys in the order they came."""
     return b"\n".join(map(written, unit.compared))
@@ -95,7 +103,13 @@ def _as_json(value: Json) -> Json:
 
 def moved_cause(old: Sequence[Unit], new: Sequence[Unit], place: Moved) -> tuple[str, str]:
     was, now, offset = place
-    if now is not None and canonical(_as_json(list(was.compared))) == canonical(_as_json(list(now.compared))):
+    if was is now and was.section == "system":
+        return "system-changed", "there was none before"
+    if (
+        now is not None
+        and was is not now
+        and canonical(_as_json(list(was.compared))) == canonical(_as_json(list(now.compared)))
+    ):
         return "key-order", where(was)
     if was.section == "tools":
         return _tools(old, new, place)
