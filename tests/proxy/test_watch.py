@@ -202,6 +202,14 @@ MOVED = (LONG, "An answer.", "Second.")
             "",
             "",
         ),
+        # What is too short to be cached could not have been read.
+        (
+            msgspec.structs.replace(sent("Hi"), model="claude-haiku-4-5"),
+            msgspec.structs.replace(sent("Hi", "Yes", "More"), model="claude-haiku-4-5"),
+            "nobody",
+            "minimum",
+            "certain",
+        ),
         # Who reports no figures of a cache has lost nothing.
         (sent("Hi"), sent("Hi", "Yes", "More", at_s=9, tells_cache=False), None, "", ""),
     ],
@@ -217,6 +225,7 @@ def test_a_loss_is_laid_at_the_right_door(
     if lost is not None:
         line = Watched(now, grouping.conversations[0], lost, None, lost.side).line()
         assert ("provider (suspected)" if side == "provider" else f"· {side}") in line
+        assert (grouping.total.lost > 0) == (cause != "minimum") == ("  lost " in line)
 
 
 def test_a_request_that_is_tried_again_counts_once(claude: Watching) -> None:

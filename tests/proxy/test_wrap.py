@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 from behind import Watching, body, watching
+from test_mend import claude as claude_request
+from test_mend import clocked
 
 from quire.cli.proxy import CLIENTS
+from quire.providers.prefix import prefix_bytes
 from toolbox import invoke, run
 
 pytestmark = pytest.mark.xdist_group("sdk")
@@ -99,6 +102,17 @@ def test_its_code_its_log_and_a_base_url_that_was_set_are_kept(
     assert (found["missing"], found["recorded"]) == ([], 0)
     monkeypatch.setenv("ANTHROPIC_BASE_URL", "http://127.0.0.1:9")
     assert "http://127.0.0.1:9, which does not answer" in run("doctor")
+
+
+def test_a_conversation_that_a_later_call_goes_on_with_is_mended_as_it_was(
+    home: Path, claude: Watching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for turn in (1, 2, 3):
+        monkeypatch.setenv("BODY", json.dumps(clocked(claude_request(turn), turn)))
+        invoke("wrap", "--mend", "--to", claude.server.url, "claude")
+    first, second, third = (prefix_bytes(each.body, "anthropic") for each in claude.server.requests[-3:])
+    assert second.startswith(first)
+    assert third.startswith(second)
 
 
 def test_what_was_changed_is_put_back_also_later(home: Path, claude: Watching) -> None:

@@ -45,7 +45,10 @@ CAUSES: dict[str, tuple[str, str]] = {
         "Nothing where a history was cut to fit its budget; else leave out the rule: --without RULE.",
     ),
     "marks-absent": ("no cache mark was set", "Mark the end of the system prompt and the newest message."),
-    "marks-moved": ("the marks leave out what was cached", "Keep a mark where the request before ended."),
+    "marks-moved": (
+        "no cache mark reaches where the request before ended",
+        "Mark the newest message too, and the one that was the newest before.",
+    ),
     "minimum": ("the prompt is below the smallest that is cached", "Nothing: once it is longer, it is cached."),
     "ttl": ("the cache had expired", "Ask sooner, or mark with the longer life where pauses are long."),
     "model": ("another model was asked", "Stay with one model; each has a cache of its own."),
@@ -58,7 +61,10 @@ CAUSES: dict[str, tuple[str, str]] = {
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What a request lost, and why; `path` and `offset` are where its first byte moved."""
+    """What a request did not read, and why; `path` and `offset` are where its first byte moved.
+
+    `lost` is 0 where it could not have been read: below the smallest prompt that is cached.
+    """
 
     cause: str
     confidence: Confidence
@@ -108,6 +114,8 @@ def verdict(
     cause, confidence, place, note = _cause(before, now, units, size, info)
     if place and now.given and cause not in _SIDES and _moved_by_quire(before, now, place):
         cause, note = "quire", f"{CAUSES[cause][0]}{': ' if note else ''}{note}"
+    if cause == "minimum":
+        lost = 0  # there was nothing that could have been read
     return Verdict(
         cause=cause,
         confidence=confidence,
@@ -225,8 +233,12 @@ def _same_bytes(
         read = now.usage.cache_read if now.usage is not None else 0
         reached = _last_reached(*units)
         if reached + 1 < len(units[0]) and read >= 0.6 * sum(map(size, units[0][: reached + 1])) - _TOKENS:
-            last = where(units[0][reached]) if reached >= 0 else "nowhere"
-            return "marks-moved", "certain", None, f"they reach {last}; the request before went on"
+            last = (
+                f"the last that could be read is at {where(units[0][reached])}"
+                if reached >= 0
+                else "none could be read"
+            )
+            return "marks-moved", "certain", None, last
     return "provider", "likely", None, ""
 
 

@@ -188,7 +188,8 @@ def show_total(watcher: CacheWatcher) -> None:
         )
     check = status["provider_agreement"]
     if check["asked"]:
-        echo(f"the provider was asked {check['asked']} times and said the same {check['agreed']} times", err=True)
+        asked, agreed = (counted(check[name], "time") for name in ("asked", "agreed"))
+        echo(f"the provider was asked {asked} and said the same {agreed}", err=True)
     if watcher.failures:
         echo(f"{counted(len(watcher.failures), 'failure')} of watching, last: {watcher.failures[-1]}", err=True)
 
@@ -303,6 +304,8 @@ def wrap(to: str | None, log: Path | None, mend: bool, client: str, words: tuple
     log.parent.mkdir(parents=True, exist_ok=True)
     watcher = CacheWatcher(log=log)
     mender = Mender() if mend else None
+    if mender is not None:
+        mender.replay(log, 8 * 1024 * 1024)  # a client may go on with a conversation of an earlier call
     with contextlib.ExitStack() as stack:
         urls = {}
         for provider in wrapped.providers:

@@ -60,6 +60,8 @@ class Mended(msgspec.Struct, frozen=True):
     # Rules that would have made the provider refuse the request.
     refused: tuple[str, ...] = ()
     held_out: bool = False
+    # Why no rule was tried, where the request is of a kind that is only watched.
+    only_watched: str = ""
     # The conversation, for whoever measures.
     conversation: str = ""
     # What would have changed, where nothing was to be changed.
@@ -87,8 +89,10 @@ class Mender:
 
     def mend(self, body: JsonObject, about: JsonObject) -> Mended:
         """The request as it should go on; `about` holds host, path and headers."""
-        if not is_body(body) or "previous_response_id" in body or "conversation" in body:
-            return Mended()  # the rest of it is on the provider's side
+        if not is_body(body):
+            return Mended()
+        if "previous_response_id" in body or "conversation" in body:
+            return Mended(only_watched="the provider holds what it goes on with" if self._rules else "")
         call = call_of("", about, body, None)
         wire = wire_of(call.provider, body)
         if not isinstance(body.get(wire.layout.field), list) or not body[wire.layout.field]:

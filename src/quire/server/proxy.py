@@ -183,6 +183,8 @@ class Passing:
     def _prepare(self, exchange: WatchedExchange, headers: Headers, finder: Mender) -> Headers:
         texts = exchange.headers
         if is_subscription(texts) and not self.options.force:
+            if self.options.mender is not None:
+                exchange.mended = Mended(only_watched="a subscription pays for it (--mend-subscriptions)")
             return headers
         body = json.loads(plain(exchange.given, texts.get("content-encoding", "")))
         about = {"host": urlsplit(self._to).hostname, "path": exchange.path, "headers": texts}
@@ -190,7 +192,9 @@ class Passing:
         mended = finder.mend(body, about)
         if self.options.dry_run:
             lines = [] if mended.body is None else difference(body, mended.body)
-            mended = Mended(refused=mended.refused, difference=tuple(lines), conversation=mended.conversation)
+            mended = msgspec.structs.replace(
+                mended, body=None, betas=(), rules=(), held_out=False, difference=tuple(lines)
+            )
         exchange.mended, changed = mended, mended.body
         if self._budget is not None and mended.conversation and not self.options.dry_run:
             changed = self._fit(exchange, changed or body, call_of("", about, body, None)) or changed

@@ -113,6 +113,7 @@ class Watched(msgspec.Struct, frozen=True):
                 "" if self.whole else " · cut off",
                 f" · mended: {', '.join(self.mended.rules)}" if self.mended.rules else "",
                 f" · not mended, it would be refused: {', '.join(self.mended.refused)}" if self.mended.refused else "",
+                f" · not mended: {self.mended.only_watched}" if self.mended.only_watched else "",
                 " · held out" if self.mended.held_out else "",
                 *(f"\n  would be: {change}" for change in self.mended.difference),
             ]
@@ -131,7 +132,8 @@ class Watched(msgspec.Struct, frozen=True):
         note = f": {lost.note}" if lost.note else ""
         sure = "" if lost.confidence == "certain" else f" [{lost.confidence}]"
         side = "provider (suspected)" if lost.side == "provider" else lost.side
-        yield f"lost {lost.lost:,} tokens{price}: {lost.what}{place}{note}{sure} · {side}"
+        amount = f"lost {lost.lost:,} tokens{price}" if lost.lost else "nothing could be read"
+        yield f"{amount}: {lost.what}{place}{note}{sure} · {side}"
         yield lost.fix
         if self.diagnosis:
             yield f"the provider says {self.diagnosis.get('reason') or self.diagnosis.get('type')}"
@@ -154,6 +156,7 @@ class Watched(msgspec.Struct, frozen=True):
             "whole": self.whole,
             "mended": list(self.mended.rules),
             "refused": list(self.mended.refused),
+            "only_watched": self.mended.only_watched,
             "held_out": self.mended.held_out,
             "difference": list(self.mended.difference),
             "diagnosis": self.diagnosis,
@@ -346,6 +349,8 @@ class CacheWatcher:
         reason = str(diagnosis.get("reason") or diagnosis.get("type") or "")
         if reason in ("unavailable", "previous_message_not_found", "comparison_response_not_found"):
             return
+        if lost is not None and lost.cause == "marks-absent" and reason != NOTHING_CHANGED["type"]:
+            return  # with no mark set no byte is named, so there is nothing to compare
         self.compared += 1
         self.agreed += agrees(reason, diagnosis, lost)
 
