@@ -24,7 +24,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
-from quire import Assembly, Request, Thread, open_store
+from quire import Assembly, Request, Thread, open_store, thread_recall
 from quire.assemble import Built
 from quire.log.sqlite import SqliteStore
 from quire.providers import Rendering
@@ -54,6 +54,12 @@ _patience.connect = _patience.read = _patience.write = _patience.pool = 600.0
 
 # Nobody waits before a request is sent again; how long a user does is in tests/send/test_transport.py.
 RetryingTransport.__init__.__defaults__ = (None, lambda seconds: asyncio.sleep(0), lambda line: None)
+
+# Threads search alike on every machine: by words, unless a test gives an embedder.
+thread_recall.installed = lambda: None
+
+# Bedrock's client signs with made-up keys, never with those of whoever runs the tests.
+os.environ |= {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y", "AWS_DEFAULT_REGION": "us-east-1"}
 
 # `ci` gives the same cases every time, so that a red run can be repeated; the others look for new ones.
 _EXAMPLES = {"ci": 100, "explore": 500, "nightly": 10_000, "quick": 60}
@@ -209,30 +215,14 @@ def thread(store: SqliteStore) -> Thread:
 
 
 @pytest.fixture(autouse=True)
-def recall_by_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads search alike on every machine: by words, unless a test gives an embedder."""
-    from quire import thread_recall
-
-    monkeypatch.setattr(thread_recall, "installed", lambda: None)
-
-
-@pytest.fixture(autouse=True)
-def aws(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bedrock's client signs with made-up keys, never with those of whoever runs the tests."""
-    for name, value in {"ACCESS_KEY_ID": "x", "SECRET_ACCESS_KEY": "y", "DEFAULT_REGION": "us-east-1"}.items():
-        monkeypatch.setenv(f"AWS_{name}", value)
-
-
-@pytest.fixture(autouse=True)
-def prefix_rule(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def prefix_rule(request: pytest.FixtureRequest) -> Iterator[None]:
     """Every request built in any test extends its predecessor, unless the test says why it does not.
 
     Within an epoch it does so in every test (but where `everywhere` says why not), and where a prompt extends another
     its bytes do, in every format.
     """
-    watch = Watch()
-    monkeypatch.setattr(Assembly, "request", watch.asking(Assembly.request))
-    monkeypatch.setattr(Rendering, "request", watch.rendering(Rendering.request))
+    watch = _watch
+    watch.forget()
     yield
     close_opened()
     marked = request.node.get_closest_marker("moves_prefix")
@@ -248,6 +238,9 @@ class Watch:
     """The newest request of every assembly and rendering, and those that did not extend the one before."""
 
     def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
         self.moved: list[str] = []
         self.unexplained: list[str] = []
         self._built: WeakKeyDictionary[Assembly, Built] = WeakKeyDictionary()
@@ -284,3 +277,9 @@ class Watch:
 def _extends(before: Prompt, now: Prompt) -> bool:
     same_head = (before.system, before.tools) == (now.system, now.tools)
     return same_head and now.messages[: len(before.messages)] == before.messages
+
+
+# Put around them once, not for each of some thousand tests.
+_watch = Watch()
+Assembly.request = _watch.asking(Assembly.request)  # type: ignore[method-assign]
+Rendering.request = _watch.rendering(Rendering.request)  # type: ignore[method-assign]

@@ -6,11 +6,10 @@ from typing import Any
 import pytest
 
 import quire
-from quire import providers
+from quire import Entry, call, providers, respond, result, system, tools, user
 from quire.entry import canonical
 from quire.errors import CallError, FormatError, NotFound
 from quire.fitting import recognise, unmarked_body
-from quire.values import Entry, call, respond, result, system, tools, user
 from toolbox import Later
 
 pytestmark = [

@@ -53,8 +53,8 @@ def serve(address: str, *without: str) -> None:
     """Fork for each that connects, until this process is ended."""
     sys.modules.update(dict.fromkeys(without))  # type: ignore[arg-type]
     import quire
+    from quire import QuireError
     from quire.cli.main import main
-    from quire.errors import QuireError
     from quire.tokens import counter
 
     # What commands load when they need it; frameworks' adapters and what tests need are no part of them.

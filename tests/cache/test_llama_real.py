@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from quire import Usage
 from quire.errors import MissingPart
 from quire.providers.simulate import Predicted, Simulator
 from quire.providers.usage import usage
 from quire.send.local import LocalServer, weights
-from quire.values import JsonObject, Usage
+from quire.values import JsonObject
 from tiny_model import tiny_model
 
 pytestmark = pytest.mark.xdist_group("llama")

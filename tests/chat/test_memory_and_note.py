@@ -68,7 +68,7 @@ def test_every_runner_puts_the_memory_in_front_and_tells_what_changed_of_it(name
 
 
 def test_a_memory_that_comes_later_is_a_note_and_stays_through_rebases(tmp_path: Path) -> None:
-    from quire.assemble import Policy
+    from quire import Policy
 
     thread = Thread(closed_later(open_store(tmp_path / "t.db")), "t", Policy(budget=1200, reply=100))
     with emulator("openai-chat", lambda body: "Yes. " * 60) as server:

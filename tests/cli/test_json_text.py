@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from quire import QuireError
 from quire.cli.output import value_or_lines
-from quire.errors import FormatError, QuireError
+from quire.errors import FormatError
 from toolbox import invoke, run
 
 pytestmark = pytest.mark.usefixtures("home")

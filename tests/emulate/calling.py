@@ -6,7 +6,7 @@ import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
-from quire.emulate import Emulator
+from quire.testing import Emulator
 from quire.values import JsonObject
 
 # What each of the providers asks for, all at once; a header given as "" is left out by `call`.

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 from calling import call
 
-from quire.emulate import Emulator
 from quire.errors import CallError, MissingPart
 from quire.providers.explain import Watch
 from quire.providers.simulate import Simulator
 from quire.providers.usage import usage
-from quire.testing import Cut, Refuse, Slow, emulator
+from quire.testing import Cut, Emulator, Refuse, Slow, emulator
 from quire.values import Call, JsonObject, Text, Think
 from toolbox import Clock
 

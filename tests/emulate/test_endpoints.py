@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 from calling import KEYS, Answered, call
 
-from quire.emulate import Emulator
 from quire.errors import FormatError
 from quire.providers.models import exists
-from quire.testing import Cut, Refuse, emulator
+from quire.testing import Cut, Emulator, Refuse, emulator
 from quire.values import Call, JsonObject, Text, Think
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")

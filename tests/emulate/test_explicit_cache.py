@@ -5,12 +5,13 @@ from typing import Any
 import pytest
 from calling import call
 
-from quire.emulate import Emulator
+from quire import Usage, validate
 from quire.providers.gemini_cache import CacheCall, CacheKeeper, CacheStep, lasting
 from quire.providers.models import model_info
-from quire.providers.rules import errors, validate
+from quire.providers.rules import errors
 from quire.providers.usage import usage
-from quire.values import JsonObject, Usage
+from quire.testing import Emulator
+from quire.values import JsonObject
 from toolbox import Clock
 
 INFO = model_info("gemini:gemini-2.5-pro")

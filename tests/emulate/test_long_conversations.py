@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 from calling import call
 
-from quire.emulate import Emulator
-from quire.providers import http_body, marked, parse_reply, render
+from quire import Entry, render, result, user
+from quire.providers import http_body, marked, parse_reply
 from quire.providers.convert import project
 from quire.providers.models import model_info
 from quire.providers.simulate import Simulator
 from quire.providers.usage import usage
-from quire.values import Call, Entry, JsonObject, Prompt, Text, Think, result, user
+from quire.testing import Emulator
+from quire.values import Call, JsonObject, Prompt, Text, Think
 from toolbox import Clock
 
 TOOL: JsonObject = {"name": "look", "description": "d", "parameters": {"type": "object", "properties": {}}}

@@ -13,12 +13,11 @@ import pytest
 
 import quire
 from quire import Entry, Reply, assemble, render, values
-from quire.emulate import Emulator
 from quire.entry import chain
 from quire.errors import CallError
 from quire.providers import marked, parse_reply, sdk_kwargs, stream
 from quire.providers.simulate import Simulator
-from quire.testing import Cut, Refuse, emulator
+from quire.testing import Cut, Emulator, Refuse, emulator
 from quire.values import Call, JsonObject, Text, Think
 from toolbox import closed_later
 

@@ -5,10 +5,10 @@ from format_texts import CLEAN, texts
 from format_values import cleans
 from hypothesis import given
 
+from quire import call, note, respond, result, system, think, tools, user
 from quire.errors import CallError
 from quire.formats import clean
 from quire.formats.clean import Clean, CleanMessage, CleanTool, ToolResult
-from quire.values import call, note, respond, result, system, think, tools, user
 
 
 def test_all_four_sections_in_their_order() -> None:

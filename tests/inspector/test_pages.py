@@ -325,7 +325,7 @@ def last_entry(page: Any) -> str:
 def test_a_turn_streams_into_two_browsers_alike_is_stopped_and_resumed(shown: SimpleNamespace) -> None:
     tools = [{"name": "stock", "description": "How many.", "parameters": {"type": "object", "properties": {}}}]
     with open_store(shown.folder / "q.db") as store:
-        from quire.values import tools as define
+        from quire import tools as define
 
         store.append("live", [define(tools)])
     with Page(shown) as one, Page(shown) as other:

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quire import Window
 from quire.errors import BudgetError, CallError, FormatError, NotFound
-from quire.items import Window, from_error, from_file, from_region, from_repl, from_text, from_url, identity, item
+from quire.items import from_error, from_file, from_region, from_repl, from_text, from_url, identity, item
 from quire.items.sources import MAX_BYTES, region_of
 from quire.values import item_json
 

@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from entry_strategies import FIELDS, ON_ALL, bodies, json_values
+from quire import Entry
 from quire.entry import canonical, chain, entry_id, sha256_hex
 from quire.errors import FormatError
 from quire.log.entries import SCHEMA, check, decode_lines, decode_row, encode, encode_lines, encode_row
-from quire.values import KINDS, Entry
+from quire.values import KINDS
 
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 

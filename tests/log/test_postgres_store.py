@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from hashed_words import HashedWords
-from quire import Policy, values
+from quire import Entry, Policy, Thread, open_store, values
 from quire.errors import CallError, ConflictError, NotFound, VersionError
 from quire.log import postgres_tables
 from quire.log.postgres import PostgresStore
@@ -23,8 +23,6 @@ from quire.log.store import Store
 from quire.recall import Indexer, Recall, search
 from quire.records import Records
 from quire.testing import postgres_server
-from quire.thread import Thread, open_store
-from quire.values import Entry
 from toolbox import new_tenant, run, until, users
 
 # The whole length is run at night: what is measured does not grow with it.

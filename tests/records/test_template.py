@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.errors import DataError, FormatError, QuireError
+from quire import QuireError
+from quire.errors import DataError, FormatError
 from quire.records.hints import render
 from quire.records.paths import HintLimits, Meter
 from toolbox import SCALARS, assert_in_proportion, json_of

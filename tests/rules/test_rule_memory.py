@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from rule_bodies import *
 
-from quire.providers.rules import ServerMemory, issue, observe, unchecked, validate
+from quire import validate
+from quire.providers.rules import ServerMemory, issue, observe, unchecked
 
 BOUND, ALWAYS, FREE = "claude-opus-5-5", "claude-fable-5-2", "claude-opus-5"
 

@@ -6,8 +6,9 @@ import pytest
 from rule_bodies import Body, chat, claude, items, model, say, user
 from rule_cases import BY_MEMORY, CASES, DEFAULT_MODEL, Case
 
+from quire import validate
 from quire.providers.models import data
-from quire.providers.rules import Finding, errors, validate
+from quire.providers.rules import Finding, errors
 
 
 def check(case: Case, body: Body, model: str | None) -> list[Finding]:

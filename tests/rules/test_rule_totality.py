@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rule_cases import CASES
 
+from quire import validate
 from quire.errors import CallError
 from quire.providers.models import providers
-from quire.providers.rules import ServerMemory, observe, unchecked, validate
+from quire.providers.rules import ServerMemory, observe, unchecked
 from quire.providers.wires import detect
 from toolbox import SCALARS, assert_in_proportion, json_of, places, put
 

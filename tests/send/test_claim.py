@@ -12,14 +12,13 @@ import pytest
 from send_parts import TARGETS, Noted, new_thread, ten_calls, tool
 
 from quire import QuireError, Thread
-from quire.emulate import Emulator
 from quire.errors import ConflictError
 from quire.log.sqlite import SqliteStore
 from quire.send.connect import transport_for
 from quire.send.cycle import Outcome, run
 from quire.send.transport import close
 from quire.send.turn import Runner
-from quire.testing import emulator
+from quire.testing import Emulator, emulator
 
 HOLDER = """
 import sys

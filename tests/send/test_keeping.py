@@ -12,7 +12,6 @@ import pytest
 from send_parts import new_thread
 
 from quire import Policy, Request, Usage, values
-from quire.emulate import Emulator
 from quire.errors import CallError, ProviderError
 from quire.providers.explain import CacheEvent
 from quire.providers.gemini_cache import CacheCall
@@ -23,7 +22,7 @@ from quire.providers.usage import usage
 from quire.send.connect import CachedTransport, Retry, transport_for
 from quire.send.cycle import run
 from quire.send.transport import close
-from quire.testing import Refuse, emulator
+from quire.testing import Emulator, Refuse, emulator
 from quire.values import JsonObject
 from toolbox import Clock, free_port
 

@@ -16,11 +16,11 @@ from time import perf_counter
 import pytest
 from send_parts import CALLS, TARGETS, ten_calls, ten_requests
 
-from quire.emulate import Emulator
+from quire import validate
 from quire.log.sqlite import SqliteStore
-from quire.providers.rules import errors, validate
+from quire.providers.rules import errors
 from quire.records import Records
-from quire.testing import emulator
+from quire.testing import Emulator, emulator
 
 NURSERY = Path(__file__).with_name("cycle_nursery.py")
 

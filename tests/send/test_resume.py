@@ -9,7 +9,6 @@ import pytest
 from send_parts import TARGETS, Noted, new_thread, ten_calls, tool
 
 from quire import Entry, Policy, Thread, validate, values
-from quire.emulate import Emulator
 from quire.errors import CallError, ProviderError
 from quire.log.sqlite import SqliteStore
 from quire.providers.rules import errors
@@ -18,7 +17,7 @@ from quire.send.cycle import last_target, look
 from quire.send.tools import Toolbox
 from quire.send.tools import tool as make_tool
 from quire.send.turn import Limits, Runner, standing, without_cut
-from quire.testing import emulator
+from quire.testing import Emulator, emulator
 from quire.values import Call, Text
 from toolbox import carry_out
 

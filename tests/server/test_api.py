@@ -9,15 +9,16 @@ from typing import Any
 
 import httpx
 import pytest
-import schemathesis
 from hypothesis import HealthCheck, settings
-from schemathesis.pytest.lazy import get_all_tests
 from serving import PLACES, new_place, served, user
 
 from quire.server.app import all_routes
 from quire.server.routes import openapi
 from quire.server.service import ServiceLimits
 from quire.testing import emulator
+from toolbox import Later
+
+schemathesis, lazy = Later("schemathesis"), Later("schemathesis.pytest.lazy")
 
 MODEL = "anthropic:claude-opus-5-5"
 
@@ -111,7 +112,7 @@ def promises(clients: dict[str, httpx.Client]) -> list[Callable[[], None]]:
     how = settings(max_examples=many, suppress_health_check=list(HealthCheck), deadline=None)
     routes = schemathesis.openapi.from_dict(openapi(all_routes())).exclude(path_regex="events|hold|turns|resume")
     # Not by `routes.parametrize()`: pytest 9.2 gives all of its tests one name, and xdist runs one test of a name.
-    return [made.ok()[1] for made in get_all_tests(schema=routes, test_func=ask, settings=how, given_kwargs={})]
+    return [made.ok()[1] for made in lazy.get_all_tests(schema=routes, test_func=ask, settings=how, given_kwargs={})]
 
 
 @pytest.mark.parametrize("share", range(SHARES))

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from quire import count
 from quire.errors import CallError, FormatError
-from quire.tokens import count, counter, vocabularies, vocabulary_for
+from quire.tokens import counter, vocabularies, vocabulary_for
 from quire.tokens.vocabularies import BASE, RELATIVE, UNKNOWN, vocabulary
 from quire.values import Count
 from toolbox import assert_in_proportion, run

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from running import run
 
-from quire.errors import CallError, NotFound, QuireError
+from quire import QuireError
+from quire.errors import CallError, NotFound
 from quire.items.folder import Root
 from quire.send.builtin import builtin, calculate, evaluate
 from quire.send.files import matcher, piece

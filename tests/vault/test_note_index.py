@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire import values
+from quire import Entry, values
 from quire.errors import CallError, DamageError
 from quire.items.folder import Root
 from quire.notes.index import NoteIndex, Passage, Watching
@@ -30,7 +30,6 @@ from quire.send.note_search import (
     time_range,
 )
 from quire.send.tools import Toolbox
-from quire.values import Entry
 
 
 @pytest.fixture

@@ -4,13 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quire import Usage, render, validate
 from quire.errors import ProviderError
-from quire.providers import export, import_, parse_reply, render, stream
+from quire.providers import export, import_, parse_reply, stream
 from quire.providers.convert import project
-from quire.providers.rules import errors, validate
+from quire.providers.rules import errors
 from quire.providers.simulate import Simulator
 from quire.providers.usage import usage
-from quire.values import JsonObject, Prompt, Usage
+from quire.values import JsonObject, Prompt
 
 TARGET = "cohere:command-a-reasoning-08-2025"
 CALL = {"id": "weather_1", "type": "function", "function": {"name": "weather", "arguments": '{"city":"Oslo"}'}}

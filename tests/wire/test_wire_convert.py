@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import TRACES, shared_data, traces
+from quire import Entry, render
 from quire.errors import FormatError
 from quire.log.entries import check, decode_lines, encode_lines
-from quire.providers import FORMATS, export, import_, render
+from quire.providers import FORMATS, export, import_
 from quire.providers.convert import project
-from quire.values import Entry, Prompt
+from quire.values import Prompt
 from toolbox import fewer
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

@@ -5,11 +5,12 @@ import re
 
 import pytest
 
-from quire.providers import http_body, render, sdk_kwargs
+from quire import Request, render, validate
+from quire.providers import http_body, sdk_kwargs
 from quire.providers.incoming import Spelling
 from quire.providers.models import data, provider_facts, providers
-from quire.providers.rules import errors, validate
-from quire.values import Call, Image, JsonObject, Message, Prompt, Request, Result, Text
+from quire.providers.rules import errors
+from quire.values import Call, Image, JsonObject, Message, Prompt, Result, Text
 
 TOOL = {"name": "f", "description": "d", "parameters": {}}
 Q, A = Message("user", (Text("q"),), (1,)), Message("assistant", (Text("a"),), (2,))

@@ -12,13 +12,14 @@ from wire_hosted import OWN, TARGETS, request_of
 from wire_replies import REPLIES
 from wire_rich import RICH
 
+from quire import Entry, call, note, render, respond, result, think, user, validate
 from quire.errors import FormatError, ProviderError
 from quire.log.entries import check
-from quire.providers import FORMATS, import_, parse_reply, render, stream
+from quire.providers import FORMATS, import_, parse_reply, stream
 from quire.providers.convert import project
 from quire.providers.incoming import recordable
-from quire.providers.rules import errors, validate
-from quire.values import Entry, Prompt, call, note, respond, result, think, user
+from quire.providers.rules import errors
+from quire.values import Prompt
 from toolbox import SCALARS, fewer, json_of, places, put
 
 junk = st.sampled_from([None, 0, -1, 10**9, True, "x", "", [], {}, [None], [3], {"a": 1}, "error", 1.5])

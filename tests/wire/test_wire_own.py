@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
-from quire.providers import parse_reply, render, sdk_kwargs
+from quire import Entry, Request, render, respond, think, user
+from quire.providers import parse_reply, sdk_kwargs
 from quire.providers.convert import project
 from quire.providers.models import same_model
-from quire.values import Entry, JsonObject, Message, Prompt, Request, Text, respond, think, user
+from quire.values import JsonObject, Message, Prompt, Text
 
 OPUS, SONNET = "anthropic:claude-opus-5-5", "anthropic:claude-sonnet-5"
 BEDROCK = "bedrock:us.anthropic.claude-opus-5-5-v1:0"

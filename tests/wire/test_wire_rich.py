@@ -11,10 +11,11 @@ from test_wire_convert import MESSAGES, _through_the_log
 from wire_prompts import TARGETS
 from wire_rich import RICH
 
-from quire.providers import FORMATS, export, import_, render
+from quire import Entry, render, validate
+from quire.providers import FORMATS, export, import_
 from quire.providers.convert import project, strange_kinds
-from quire.providers.rules import errors, validate
-from quire.values import Entry, JsonObject, Message, Prompt, Text
+from quire.providers.rules import errors
+from quire.values import JsonObject, Message, Prompt, Text
 from toolbox import fewer
 
 LOOK: JsonObject = {"name": "look", "description": "d", "parameters": {"type": "object", "properties": {}}}

@@ -13,7 +13,8 @@ from pydantic import TypeAdapter, ValidationError
 from wire_prompts import TARGETS, growing
 from wire_replies import REPLIES
 
-from quire.providers import parse_reply, render, sdk_kwargs, stream
+from quire import render
+from quire.providers import parse_reply, sdk_kwargs, stream
 from quire.providers.models import resolve
 from quire.values import Prompt
 from toolbox import fewer

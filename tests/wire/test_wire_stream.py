@@ -9,14 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wire_replies import REPLIES
 
+from quire import Entry, render, user
 from quire.errors import FormatError, ProviderError
 from quire.log.entries import check
-from quire.providers import StreamReader, export, parse_reply, render, stream
+from quire.providers import StreamReader, export, parse_reply, stream
 from quire.providers.convert import project
 from quire.providers.incoming import LIMIT_BLOCKS, plain
 from quire.providers.models import resolve
 from quire.send.events import Growing
-from quire.values import Entry, Message, Prompt, Text, user
+from quire.values import Message, Prompt, Text
 from toolbox import SCALARS, fewer, json_of
 
 every_provider = pytest.mark.parametrize("target", REPLIES)
