@@ -10,10 +10,9 @@ import hashlib
 import json
 import random
 import secrets
-import threading
 import time
 import zlib
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
@@ -41,6 +40,7 @@ from quire.log.postgres_connection import (
 )
 from quire.log.postgres_index import PIECES, PostgresIndex, digest, holder, written_id
 from quire.log.postgres_records import PostgresRecords, verify_records
+from quire.log.shared_commits import SharedCommits
 from quire.log.store import (
     Change,
     ClosingStore,
@@ -90,13 +90,7 @@ with made as (update quire.tenants set branch = branch + 1 returning tenant, bra
 insert into quire.branches (tenant, branch, parent, at_seq, seq, tip)
 select tenant, branch, %s::bigint, %s::bigint, %s::bigint, %s::bytea from made returning branch
 """
-# So many appends share a commit at most. Where commits are slower than this, whoever commits waits a quarter of that time
-# for those that shared the last one.
-_TOGETHER: Final = 64
-_SLOW_S: Final = 0.004
 _TRIES: Final = 1000
-# So many of those that shared a commit are woken at once: more would only wait for each other.
-_AT_ONCE: Final = 3
 _dice = random.Random(secrets.randbits(128))
 _PAGE: Final = 2000
 
@@ -150,13 +144,14 @@ class PostgresStore(ClosingStore):
         self.index, self.records = PostgresIndex(self._session), PostgresRecords(self._session)
         # Where threads ended when they were last looked at: an append need not ask first, and finds out if it is wrong.
         self._tips: dict[str, _Tip] = {}
-        self._commits = _SharedCommits(self._commit)
+        self._commits = SharedCommits(self._commit)
         self._closed = False
 
     def _end(self) -> None:
         """The process's connections end with the last store that uses them."""
         if not self._closed:
             self._closed = True
+            self._commits.close()
             self._session.close()
 
     # Appending
@@ -584,177 +579,6 @@ class PostgresStore(ClosingStore):
                 end, seq = entry.id, entry.seq
         verify.check_tip(written_id(tip.id), end, thread, seq)
         return Verified(threads=1, entries=seq)
-
-
-class _Asker:
-    """An append that waits for its commit."""
-
-    def __init__(self, append: _Append) -> None:
-        self.append = append
-        # Held until there is an answer, or this one is to lead.
-        self.ready = threading.Lock()
-        self.ready.acquire()
-        self.answer: _Answer | None = None
-        self.error: Exception | None = None
-        # What was sent for this one and others, for it to wait for; whether it was interrupted meanwhile.
-        self.sent: _Sent | None = None
-        self.interrupted = False
-        # Whom it wakes when it is woken itself, and whether it was.
-        self.next: _Asker | None = None
-        self.woken = False
-
-
-class _Sent(NamedTuple):
-    """A commit that is under way, and who shares it."""
-
-    together: Sequence[_Asker]
-    commit: Generator[None, None, None]
-
-
-class _SharedCommits:
-    """Appends that come while another is being committed are committed together, by the first of them.
-
-    Where commits are quick they are sent before the former ones' callers go on, so that the server does not wait for
-    those; where they are slow all come together again first.
-    """
-
-    def __init__(self, commit: Callable[[Sequence[_Append]], _Commit]) -> None:
-        self._commit = commit
-        self._lock = threading.Lock()
-        self._waiting: list[_Asker] = []
-        self._busy = False
-        # How many shared the last commit, how long it was waited for; told while it is waited for as many to ask again.
-        self._shared, self._took_s = 1, 0.0
-        self._as_many: threading.Event | None = None
-
-    def ask(self, append: _Append) -> _Answer:
-        """Whether it was stored (None: its turn is another's), and where the thread ends now."""
-        asker = _Asker(append)
-        with self._lock:
-            self._waiting.append(asker)
-            leads, self._busy = not self._busy, True
-            if self._as_many is not None and len(self._waiting) >= self._shared:
-                self._as_many.set()
-        try:
-            if not leads:
-                asker.ready.acquire()
-                self._wake_next(asker)
-            if asker.answer is None and asker.error is None:
-                self._lead(asker)
-        except BaseException:
-            self._leave(asker, leads)
-            raise
-        if asker.error is not None:
-            raise asker.error
-        assert asker.answer is not None
-        return asker.answer
-
-    def _lead(self, asker: _Asker) -> None:
-        """Commit for all that wait, or wait for what was sent for them, and hand over to whoever came meanwhile."""
-        sent, asker.sent = asker.sent, None
-        if sent is None:
-            if self._took_s > _SLOW_S and len(self._waiting) < self._shared:
-                self._as_many = threading.Event()
-                self._as_many.wait(self._took_s / 4)
-            with self._lock:
-                sent = self._next()
-        began = time.monotonic()
-        try:
-            for _ in sent.commit:
-                pass
-        finally:
-            self._took_s = time.monotonic() - began
-            try:
-                self._hand_over()
-            finally:
-                self._tell(sent, asker)
-
-    def _tell(self, sent: _Sent, leader: _Asker) -> None:
-        """There are answers: whoever led wakes the first few of the others, each of these another one."""
-        others = [asker for asker in sent.together if asker is not leader]
-        for asker, behind in zip(others, others[_AT_ONCE:], strict=False):
-            asker.next = behind
-        for asker in others[:_AT_ONCE]:
-            leader.next = asker
-            self._wake_next(leader)
-
-    def _wake_next(self, asker: _Asker) -> None:
-        with self._lock:
-            waiter, asker.next = asker.next, None
-            while waiter is not None and waiter.interrupted:
-                waiter = waiter.next
-            if waiter is not None:
-                waiter.woken = True
-                waiter.ready.release()
-
-    def _next(self) -> _Sent:
-        """The commit of those that wait, one a thread: whoever is second stands behind the first. Not begun yet."""
-        first: dict[str, _Asker] = {}
-        for asker in self._waiting[:_TOGETHER]:
-            first.setdefault(asker.append.thread, asker)
-        together = list(first.values())
-        self._waiting = [asker for asker in self._waiting if first.get(asker.append.thread) is not asker]
-        self._shared, self._as_many = len(together), None
-        return _Sent(together, self._answer(together))
-
-    def _answer(self, together: Sequence[_Asker]) -> Generator[None, None, None]:
-        try:
-            answers = yield from self._commit([asker.append for asker in together])
-            for asker, answer in zip(together, answers, strict=True):
-                asker.answer = answer
-        except Exception as error:
-            if len(together) > 1 and not isinstance(error, LostConnection):
-                for asker in together:  # one of them is at fault, and it alone is told
-                    yield from self._answer([asker])
-            else:
-                for asker in together:
-                    asker.error = error
-        finally:
-            for asker in together:
-                if asker.answer is None and asker.error is None:
-                    asker.error = LostConnection("the process was interrupted while appending")
-
-    def _hand_over(self) -> None:
-        with self._lock:
-            if not self._waiting:
-                self._busy = False
-                return
-            if self._took_s > _SLOW_S:
-                self._waiting[0].ready.release()
-                return
-            sent = self._next()
-        try:
-            next(sent.commit, None)
-        finally:
-            with self._lock:
-                heir = next((asker for asker in sent.together if not asker.interrupted), None)
-                if heir is not None:
-                    heir.sent = sent
-            if heir is not None:
-                heir.ready.release()
-            else:
-                self._give_up(sent, sent.together[0])
-
-    def _leave(self, asker: _Asker, leads: bool) -> None:
-        """Whoever was interrupted while waiting waits no more; if it was to lead, the next does."""
-        with self._lock:
-            asker.interrupted = True
-            waited = asker in self._waiting
-            if waited:
-                self._waiting.remove(asker)
-        if asker.woken:
-            self._wake_next(asker)
-        elif asker.sent is not None:
-            self._give_up(asker.sent, asker)
-        elif waited and (leads or not asker.ready.locked()):
-            self._hand_over()
-
-    def _give_up(self, sent: _Sent, leader: _Asker) -> None:
-        try:
-            sent.commit.close()
-        finally:
-            self._tell(sent, leader)
-            self._hand_over()
 
 
 def _row(seq: int, id: bytes, body: str, crc: int) -> Row:
