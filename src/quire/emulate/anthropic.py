@@ -24,7 +24,7 @@ from quire.emulate.script import (
 from quire.providers.models import ModelInfo
 from quire.providers.rules import ServerMemory
 from quire.providers.rules.check import conversation, where
-from quire.providers.rules.claude_blocks import signed
+from quire.providers.rules.claude_turns import signed
 from quire.providers.rules.grammar import obj
 from quire.providers.simulate import blocks
 from quire.values import Call, JsonObject, Text, Think

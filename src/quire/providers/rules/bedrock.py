@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from quire.providers.rules.check import (
     MEDIA,
@@ -19,20 +19,70 @@ from quire.providers.rules.check import (
     found,
     where,
 )
-from quire.providers.rules.claude import LateSystem, forced, modes, prefill, unverified
-from quire.providers.rules.claude_blocks import (
+from quire.providers.rules.claude import (
+    LateSystem,
+    forced,
     mark_fields,
+    modes,
     out_of_order,
-    remember,
-    remember_reply,
-    thinking,
+    prefill,
     too_many,
     ttl_of,
-    unsigned,
+    unverified,
 )
-from quire.providers.rules.claude_turns import Pairs, converse_block, names, speakers
+from quire.providers.rules.claude_turns import Pairs, names, remember, remember_reply, speakers, thinking, unsigned
 from quire.providers.rules.grammar import grammar_of, misfits, obj, objects_at, shape, text
-from quire.values import JsonObject
+from quire.values import Json, JsonObject
+
+
+def converse_block(value: JsonObject, path: str) -> TurnBlock:
+    """A block of a Converse request in Anthropic's words; a cachePoint is a block of type cache_point."""
+    for name, read in _CONVERSE.items():
+        if value.get(name) is not None:
+            raw = read(value[name])
+            return TurnBlock(raw["type"], raw, path)
+    return TurnBlock(str(next(iter(value), "")), value, path)
+
+
+def _thinking(value: Json) -> JsonObject:
+    reasoning = obj(value)
+    if reasoning.get("redactedContent") is not None:
+        return {"type": "redacted_thinking", "data": str(reasoning["redactedContent"])}
+    inner = obj(reasoning.get("reasoningText"))
+    return {"type": "thinking", "thinking": inner.get("text"), "signature": inner.get("signature")}
+
+
+def _tool_use(value: Json) -> JsonObject:
+    use = obj(value)
+    return {
+        # A tool that the provider runs has a type of its own.
+        "type": "server_tool_use" if use.get("type") == "server_tool_use" else "tool_use",
+        "id": use.get("toolUseId"),
+        "name": use.get("name"),
+        "input": use.get("input"),
+    }
+
+
+def _tool_result(value: Json) -> JsonObject:
+    result = obj(value)
+    return {
+        "type": "tool_result" if result.get("type") in (None, "tool_result") else "server_tool_result",
+        "tool_use_id": result.get("toolUseId"),
+        "content": result.get("content"),
+        "is_error": result.get("status") == "error",
+    }
+
+
+_CONVERSE: dict[str, Callable[[Json], JsonObject]] = {
+    "text": lambda text: {"type": "text", "text": text},
+    "toolUse": _tool_use,
+    "toolResult": _tool_result,
+    "reasoningContent": _thinking,
+    "cachePoint": lambda point: {"type": "cache_point", "ttl": obj(point).get("ttl"), "point": point},
+    "toolSpec": lambda spec: {"type": "custom", "name": obj(spec).get("name"), "spec": spec},
+    "toolAddition": lambda change: {"type": "tool_addition", **obj(change)},
+    "toolRemoval": lambda change: {"type": "tool_removal", **obj(change)},
+}
 
 
 def bedrock_body(check: Check) -> Iterator[Finding]:

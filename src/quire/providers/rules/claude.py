@@ -13,7 +13,9 @@ import msgspec
 from quire.providers.models import data
 from quire.providers.rules.check import (
     Check,
+    Conversation,
     Finding,
+    Mark,
     Sequel,
     ServerMemory,
     TurnBlock,
@@ -26,29 +28,26 @@ from quire.providers.rules.check import (
     found,
     limit,
 )
-from quire.providers.rules.claude_blocks import (
-    marks,
-    marks_of,
-    misplaced,
-    misplaced_in,
-    remember,
-    remember_reply,
-    thinking,
-    unsigned,
-)
 from quire.providers.rules.claude_turns import (
+    THINKING,
     Blanks,
     CallIds,
+    Compaction,
     Pairs,
     anthropic_body,
     anthropic_message,
     blank_texts,
     called_names,
+    edits,
     last_turn,
     names,
+    remember,
+    remember_reply,
     speakers,
+    thinking,
     tool_names,
     unique,
+    unsigned,
     version,
 )
 from quire.providers.rules.grammar import obj, objects_at, text
@@ -221,82 +220,6 @@ def betas_in(turn: TurnMessage) -> Iterator[Beta]:
         yield Beta("inline_tools" if inline else "tool_changes", block.path)
 
 
-# Claude's context management: order of edits, and the compaction block first, alone, verbatim (rows 18, 19).
-
-_THRESHOLD = "compact_20260112"
-
-
-def edits(check: Check) -> Iterator[Finding]:
-    """Row 18."""
-    management = check.body.get("context_management")
-    listed = list(objects_at(obj(management).get("edits"), "$.context_management.edits"))
-    for index, (path, edit) in enumerate(listed):
-        if text(edit.get("type")).startswith("clear_thinking") and index:
-            problem = "context_management.edits: clear_thinking must be the first edit"
-            yield found("B2.18", path, problem=problem, fix="Move clear_thinking to the front of edits.")
-    if check.body.get("compaction") and management:
-        problem = "compaction cannot be combined with context_management"
-        yield found("B2.18", "$.compaction", problem=problem, fix="Leave one of the two out.")
-
-
-class Compaction(Sequel):
-    """Row 19. A threshold compaction's blocks stand behind what they summarise and are left alone."""
-
-    def __init__(self) -> None:
-        self._compacted = False
-
-    def take(self, check: Check, turn: TurnMessage) -> Iterator[Finding]:
-        # A block with null content is a compaction that failed; the server passes over it.
-        compactions = [block for block in turn.of("compaction") if block.raw.get("content") is not None]
-        edits = objects_at(obj(check.body.get("context_management")).get("edits"), "")
-        if not compactions or any(edit.get("type") == _THRESHOLD for _, edit in edits):
-            return
-        for block in compactions:
-            if self._compacted:
-                problem = "more than one compaction block with content"
-                yield _row19(block.path, "ambiguous", problem, "Send only the last one.")
-            elif turn.index or turn.role == "system" or block is not turn.blocks[0]:
-                problem = "the compaction block is not the first block of the conversation"
-                fix = "Put it first and leave out what it summarises."
-                yield _row19(block.path, "misplaced", problem, fix)
-            self._compacted = True
-            yield from _verbatim(check.memory, block)
-
-    def end(self, check: Check) -> Iterator[Finding]:
-        if check.body.get("compaction"):
-            yield from _request(check)
-
-
-def _verbatim(memory: ServerMemory | None, block: TurnBlock) -> Iterator[Finding]:
-    signature = text(block.raw.get("signature"))
-    if block.raw.get("content") == "":
-        fix = "Send the block as it came."
-        yield _row19(block.path, "content_mismatch", "empty content is not allowed", fix, code="compaction")
-    elif memory is not None and signature in memory.sealed:
-        if memory.sealed[signature] != fingerprint(block.raw):
-            problem = "the block's content differs from the text its signature recorded"
-            yield _row19(block.path, "content_mismatch", problem, "Send it as it came.", code="compaction")
-    elif memory is not None and memory.complete:
-        problem = "the block's signature does not verify"
-        yield _row19(block.path, "signature_invalid", problem, "Send it as it came.", code="compaction")
-
-
-def _request(check: Check) -> Iterator[Finding]:
-    role, blocks = last_turn(check.talk.messages)
-    kinds = [block.type for block in blocks]
-    if not any(turn.blocks for turn in check.talk.messages if turn.role in ("user", "assistant")):
-        problem, fix = "no user or assistant content to summarise", "Send the conversation."
-        yield _row19("$.messages", "nothing_to_summarize", problem, fix, code="compaction")
-    elif role == "assistant" and ("tool_use" in kinds or kinds[-1:] == ["server_tool_use"]):
-        problem = "the request ends on an assistant turn that is not finished"
-        path, fix = check.talk.messages[-1].path, "Add the tool results first."
-        yield _row19(path, "incomplete_turn", problem, fix, code="compaction")
-
-
-def _row19(path: str, fault: str, problem: str, fix: str, *, code: str = "compaction_block") -> Finding:
-    return found("B2.19", path, code=f"{code}_{fault}", problem=problem, fix=fix)
-
-
 def unverified(check: Check) -> Iterator[Unchecked]:
     """What needs the replies that issued it."""
     kinds = {block.type for message in check.talk.messages for block in message.blocks}
@@ -304,6 +227,130 @@ def unverified(check: Check) -> Iterator[Unchecked]:
         yield Unchecked("B2.10, B2.11, B2.12", "whether thinking is unmodified needs the replies that issued it")
     if "compaction" in kinds and check.memory is None:
         yield Unchecked("B2.19", "whether the compaction block is verbatim needs the reply that issued it")
+
+
+# Claude's cache marks: how many, in which order, on what (rows 6 to 8 and the caching guide's own rules).
+
+TTLS = ("5m", "1h")
+
+
+def marks(check: Check) -> Iterator[Finding]:
+    """Rows 6 to 8, and A3 on the top-level mark."""
+    heads = (mark for block in (*check.talk.tools, *check.talk.system) for mark in _mark(block))
+    explicit = [*heads, *check.talk.marks]
+    top = check.body.get("cache_control")
+    if isinstance(top, dict):
+        yield from mark_fields(top, "$.cache_control")
+        yield from _top_level(check, explicit, ttl_of(top))
+    yield from too_many(check, explicit)
+    yield from out_of_order(explicit)
+
+
+def marks_of(turn: TurnMessage) -> Iterator[Mark]:
+    """The marks of a message's blocks and of what stands in them."""
+    return (mark for block in _all_blocks(turn.blocks) for mark in _mark(block))
+
+
+def _mark(block: TurnBlock) -> Iterator[Mark]:
+    mark = block.raw.get("cache_control")
+    if isinstance(mark, dict):
+        yield Mark(block.path, ttl_of(mark))
+
+
+def too_many(check: Check, found_marks: list[Mark]) -> Iterator[Finding]:
+    """Row 6, at the first mark too many."""
+    most = check.info.cache.max_breakpoints
+    if 0 < most < len(found_marks):
+        yield found("B2.6", found_marks[most].path, most=most, found=len(found_marks))
+
+
+def out_of_order(found_marks: list[Mark]) -> Iterator[Finding]:
+    """Row 7, at the first 1h mark behind a 5m one."""
+    short = False
+    for mark in found_marks:
+        if mark.ttl == "1h" and short:
+            yield found("B2.7", mark.path)
+            return
+        short = short or mark.ttl != "1h"
+
+
+def ttl_of(mark: dict[str, object]) -> str:
+    return text(mark.get("ttl")) or TTLS[0]
+
+
+def _all_blocks(blocks: Iterable[TurnBlock]) -> Iterator[TurnBlock]:
+    """Blocks, and before each the blocks inside it: those of a tool result may carry a mark of their own."""
+    for block in blocks:
+        for path, inner in objects_at(block.raw.get("content"), f"{block.path}.content"):
+            yield TurnBlock(text(inner.get("type")), inner, path)
+        yield block
+
+
+def misplaced(blocks: Iterable[TurnBlock]) -> Iterator[Finding]:
+    """A3: marks on what cannot be marked, and a mark's own fields."""
+    for block in _all_blocks(blocks):
+        mark = block.raw.get("cache_control")
+        if mark is not None and block.type in THINKING:
+            yield found("A3.markable", block.path)
+        elif isinstance(mark, dict):
+            yield from mark_fields(mark, f"{block.path}.cache_control")
+        for path, citation in objects_at(block.raw.get("citations"), f"{block.path}.citations"):
+            if citation.get("cache_control") is not None:
+                yield found("A3.markable", path)
+
+
+def misplaced_in(turn: TurnMessage) -> Iterator[Finding]:
+    """A3 in a message; one that passes cannot be marked at all."""
+    yield from misplaced(turn.blocks)
+    if _is_passing(turn):
+        marked = (block for block in turn.blocks if block.raw.get("cache_control") is not None)
+        yield from (found("A3.markable", block.path) for block in marked)
+
+
+def _is_passing(message: TurnMessage) -> bool:
+    """A system message that is shown for one turn only."""
+    return message.role == "system" and message.raw.get("clear_at") == "next_user_message"
+
+
+def mark_fields(mark: JsonObject, path: str, kind: str = "ephemeral") -> Iterator[Finding]:
+    """A mark's own fields: its type and its life."""
+    problems = []
+    if mark.get("type") != kind:
+        problems.append(f"type should be '{kind}', not {mark.get('type')!r}")
+    if mark.get("ttl") is not None and mark["ttl"] not in TTLS:
+        problems.append(f"ttl should be '5m' or '1h', not {mark['ttl']!r}")
+    yield from (found("A3.mark", path, problem=problem, type=kind, ttls=" or ".join(TTLS)) for problem in problems)
+
+
+def _top_level(check: Check, explicit: list[Mark], ttl: str) -> Iterator[Finding]:
+    """Row 8 and A3: the mark goes to the last block that can carry one."""
+    if check.via_bedrock and check.info.features.legacy_bedrock:
+        problem = "cache_control: Extra inputs are not permitted"
+        yield found("A3.top-level", "$.cache_control", problem=problem, fix="Mark the last block instead.")
+        return
+    target = _target(check.talk)
+    mark = obj(target.raw.get("cache_control")) if target else {}
+    if mark and ttl_of(mark) != ttl:
+        yield found("B2.8", "$.cache_control", top=ttl, block=ttl_of(mark))
+    elif not mark and len(explicit) >= check.info.cache.max_breakpoints > 0:
+        problem = f"A maximum of {len(explicit)} blocks with cache_control may be provided. Found {len(explicit) + 1}."
+        fix = "Take one explicit mark off: the top-level one needs a place."
+        yield found("A3.top-level", "$.cache_control", problem=problem, fix=fix)
+    elif not mark and target:
+        # Only a finding of its own: marks among themselves are looked at by `out_of_order`.
+        findings = out_of_order([*explicit, Mark("$.cache_control", ttl)])
+        yield from (finding for finding in findings if finding.path == "$.cache_control")
+
+
+def _target(talk: Conversation) -> TurnBlock | None:
+    """The last block that can be marked: not thinking, not empty, not of a passing system message."""
+    for message in reversed(talk.messages):
+        for block in reversed(message.blocks):
+            empty = block.type == "text" and not block.raw.get("text")
+            if block.type not in THINKING and not empty and not _is_passing(message):
+                return block
+    heads = [*talk.tools, *talk.system]
+    return heads[-1] if heads else None
 
 
 # A request in Anthropic's format, rule by rule.

@@ -1,4 +1,4 @@
-"""Claude's turns: calls and results, speakers, names and texts, in Anthropic's requests and in Bedrock's.
+"""Claude's turns: calls and results, speakers, names, texts, thinking and compactions, in Anthropic's requests and in Bedrock's.
 
 Blocks keep the path they have in the request; their content is in Anthropic's words.
 """
@@ -7,72 +7,30 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+
+import msgspec
 
 from quire.providers.models import data
 from quire.providers.rules.check import (
     Check,
     Conversation,
     Finding,
+    Issued,
     Sequel,
+    ServerMemory,
     TurnBlock,
     TurnMessage,
+    chain,
+    conversation,
+    fingerprint,
     found,
     limit,
     where,
 )
 from quire.providers.rules.grammar import grammar_of, misfits, obj, objects_at, shape, text
 from quire.values import Json, JsonObject
-
-
-def converse_block(value: JsonObject, path: str) -> TurnBlock:
-    """A block of a Converse request in Anthropic's words; a cachePoint is a block of type cache_point."""
-    for name, read in _CONVERSE.items():
-        if value.get(name) is not None:
-            raw = read(value[name])
-            return TurnBlock(raw["type"], raw, path)
-    return TurnBlock(str(next(iter(value), "")), value, path)
-
-
-def _thinking(value: Json) -> JsonObject:
-    reasoning = obj(value)
-    if reasoning.get("redactedContent") is not None:
-        return {"type": "redacted_thinking", "data": str(reasoning["redactedContent"])}
-    inner = obj(reasoning.get("reasoningText"))
-    return {"type": "thinking", "thinking": inner.get("text"), "signature": inner.get("signature")}
-
-
-def _tool_use(value: Json) -> JsonObject:
-    use = obj(value)
-    return {
-        # A tool that the provider runs has a type of its own.
-        "type": "server_tool_use" if use.get("type") == "server_tool_use" else "tool_use",
-        "id": use.get("toolUseId"),
-        "name": use.get("name"),
-        "input": use.get("input"),
-    }
-
-
-def _tool_result(value: Json) -> JsonObject:
-    result = obj(value)
-    return {
-        "type": "tool_result" if result.get("type") in (None, "tool_result") else "server_tool_result",
-        "tool_use_id": result.get("toolUseId"),
-        "content": result.get("content"),
-        "is_error": result.get("status") == "error",
-    }
-
-
-_CONVERSE: dict[str, Callable[[Json], JsonObject]] = {
-    "text": lambda text: {"type": "text", "text": text},
-    "toolUse": _tool_use,
-    "toolResult": _tool_result,
-    "reasoningContent": _thinking,
-    "cachePoint": lambda point: {"type": "cache_point", "ttl": obj(point).get("ttl"), "point": point},
-    "toolSpec": lambda spec: {"type": "custom", "name": obj(spec).get("name"), "spec": spec},
-    "toolAddition": lambda change: {"type": "tool_addition", **obj(change)},
-    "toolRemoval": lambda change: {"type": "tool_removal", **obj(change)},
-}
 
 
 def last_turn(messages: Sequence[TurnMessage]) -> tuple[str, list[TurnBlock]]:
@@ -282,3 +240,200 @@ def blank_texts(check: Check, blocks: Iterable[TurnBlock]) -> Iterator[Finding]:
                 yield found("B2.5" if raw.get("cache_control") else "B2.4", path)
             elif isinstance(words, str) and not words.strip() and check.via_bedrock:
                 yield found("B2.4b", path)
+
+
+# Claude's thinking blocks go back unmodified, behind the prefix they are bound to (rows 10 to 12).
+#
+# Without a server's memory (`seen`) only a missing signature can be told.
+
+THINKING = frozenset({"thinking", "redacted_thinking"})
+
+
+class Signed(msgspec.Struct, frozen=True):
+    """A thinking block of a request: its signature, what stands before it and what it holds."""
+
+    key: str
+    block: TurnBlock
+    message: int
+    prefix: str
+    content: str
+
+
+def unsigned(check: Check, turn: TurnMessage) -> Iterator[Finding]:
+    """Row 12: thinking without a signature."""
+    # Local engines speak Anthropic's format but sign nothing.
+    if check.info.features.signed_thinking:
+        missing = (block for block in turn.of("thinking") if not text(block.raw.get("signature")))
+        yield from (found("B2.12", block.path) for block in missing)
+
+
+def thinking(check: Check) -> Iterator[Finding]:
+    """Rows 10, 11 and 12, and 12b: the calls that the request answers stand behind their thinking, if enabled."""
+    if not check.info.features.signed_thinking:
+        return
+    extra = obj(check.body.get("additionalModelRequestFields"))
+    if obj(check.body.get("thinking", extra.get("thinking"))).get("type") == "enabled":
+        yield from _in_front(check.talk)
+    if check.memory is not None:
+        yield from _against(check, check.memory, check.talk)
+
+
+def _in_front(talk: Conversation) -> Iterator[Finding]:
+    newest_first = (message for message in reversed(talk.messages) if message.role != "system")
+    last, before = next(newest_first, None), next(newest_first, None)
+    if last is None or before is None or last.role != "user" or not last.of("tool_result"):
+        return
+    blocks = [block for block in before.blocks if block.type != "cache_point"]
+    called = next((block for block in blocks if block.type == "tool_use"), None)
+    if called is not None and blocks[0].type not in THINKING:
+        yield found("B2.12b", called.path)
+
+
+def _against(check: Check, memory: ServerMemory, talk: Conversation) -> Iterator[Finding]:
+    latest = next((turn.index for turn in reversed(talk.messages) if turn.role == "assistant"), None)
+    sent = list(signed(talk))
+    modified = False
+    for thought in sent:
+        issued = memory.signed.get(thought.key)
+        if issued is None:
+            if memory.complete:
+                yield found("B2.12", thought.block.path)
+        elif issued.content != thought.content:
+            modified = modified or thought.message == latest
+            yield found("B2.10" if thought.message == latest else "B2.12", thought.block.path)
+        elif issued.prefix != thought.prefix and _is_bound(check, memory):
+            yield found("B2.11", thought.block.path)
+    if not modified and latest is not None:
+        keys = [thought.key for thought in sent if thought.message == latest]
+        yield from _incomplete(memory, talk.messages[latest], keys)
+
+
+def _incomplete(memory: ServerMemory, message: TurnMessage, keys: list[str]) -> Iterator[Finding]:
+    """Row 10 for blocks of the latest message that were taken out or moved; all or none must be there."""
+    replies = dict.fromkeys(memory.signed[key].reply for key in keys if key in memory.signed)
+    expected = [key for reply in replies for key in reply]
+    if expected and all(key in memory.signed for key in keys) and keys != expected:
+        yield found("B2.10", message.path)
+
+
+def _is_bound(check: Check, memory: ServerMemory) -> bool:
+    """Whether a changed prefix is an error: by model, by account, and unless the request says drop_block."""
+    binding = obj(obj(check.body.get("thinking")).get("block_binding"))
+    behavior = binding.get("prefix_mismatch_behavior")
+    if behavior == "drop_block":
+        return False
+    bound = check.info.features.thinking_bound
+    return bound == "always" or (bound == "by-account" and (memory.enforce or behavior is not None))
+
+
+def signed(talk: Conversation) -> Iterator[Signed]:
+    """Every signed thinking block of a conversation, with the hash of what stands before its turn."""
+    heads = sum(block.type != "cache_point" for block in (*talk.tools, *talk.system))
+    hashes = iter(list(chain(pieces(talk)))[heads:])
+    role = before = ""
+    for message in talk.messages:
+        for block in message.blocks:
+            if block.type == "cache_point":
+                continue
+            prefix, content = next(hashes)
+            # Neighbours of one role are one turn, and what stands inside it is no part of its prefix.
+            if message.role != role:
+                role, before = message.role, prefix
+            signature, hidden = text(block.raw.get("signature")), text(block.raw.get("data"))
+            if block.type == "redacted_thinking" and hidden:
+                yield Signed(f"redacted:{hidden}", block, message.index, before, content)
+            elif block.type == "thinking" and signature:
+                yield Signed(signature, block, message.index, before, content)
+
+
+def remember(memory: ServerMemory, talk: Conversation, *, since: int = 0) -> None:
+    """Record the thinking blocks of a conversation's messages from `since` on as given out there."""
+    thoughts = (block for block in signed(talk) if block.message >= since)
+    for _, run in groupby(thoughts, key=lambda block: block.message):
+        blocks = list(run)
+        reply = tuple(block.key for block in blocks)
+        for thought in blocks:
+            memory.sign(thought.key, Issued(thought.prefix, thought.content, reply))
+
+
+def remember_reply(memory: ServerMemory, body: JsonObject, content: Json, wire: str) -> None:
+    """Record the thinking blocks of a reply to a body."""
+    messages = [message for _, message in objects_at(body.get("messages"), "")]
+    whole = {**body, "messages": [*messages, {"role": "assistant", "content": content}]}
+    remember(memory, conversation(whole, wire), since=len(messages))
+
+
+# Claude's context management: order of edits, and the compaction block first, alone, verbatim (rows 18, 19).
+
+_THRESHOLD = "compact_20260112"
+
+
+def edits(check: Check) -> Iterator[Finding]:
+    """Row 18."""
+    management = check.body.get("context_management")
+    listed = list(objects_at(obj(management).get("edits"), "$.context_management.edits"))
+    for index, (path, edit) in enumerate(listed):
+        if text(edit.get("type")).startswith("clear_thinking") and index:
+            problem = "context_management.edits: clear_thinking must be the first edit"
+            yield found("B2.18", path, problem=problem, fix="Move clear_thinking to the front of edits.")
+    if check.body.get("compaction") and management:
+        problem = "compaction cannot be combined with context_management"
+        yield found("B2.18", "$.compaction", problem=problem, fix="Leave one of the two out.")
+
+
+class Compaction(Sequel):
+    """Row 19. A threshold compaction's blocks stand behind what they summarise and are left alone."""
+
+    def __init__(self) -> None:
+        self._compacted = False
+
+    def take(self, check: Check, turn: TurnMessage) -> Iterator[Finding]:
+        # A block with null content is a compaction that failed; the server passes over it.
+        compactions = [block for block in turn.of("compaction") if block.raw.get("content") is not None]
+        edits = objects_at(obj(check.body.get("context_management")).get("edits"), "")
+        if not compactions or any(edit.get("type") == _THRESHOLD for _, edit in edits):
+            return
+        for block in compactions:
+            if self._compacted:
+                problem = "more than one compaction block with content"
+                yield _row19(block.path, "ambiguous", problem, "Send only the last one.")
+            elif turn.index or turn.role == "system" or block is not turn.blocks[0]:
+                problem = "the compaction block is not the first block of the conversation"
+                fix = "Put it first and leave out what it summarises."
+                yield _row19(block.path, "misplaced", problem, fix)
+            self._compacted = True
+            yield from _verbatim(check.memory, block)
+
+    def end(self, check: Check) -> Iterator[Finding]:
+        if check.body.get("compaction"):
+            yield from _request(check)
+
+
+def _verbatim(memory: ServerMemory | None, block: TurnBlock) -> Iterator[Finding]:
+    signature = text(block.raw.get("signature"))
+    if block.raw.get("content") == "":
+        fix = "Send the block as it came."
+        yield _row19(block.path, "content_mismatch", "empty content is not allowed", fix, code="compaction")
+    elif memory is not None and signature in memory.sealed:
+        if memory.sealed[signature] != fingerprint(block.raw):
+            problem = "the block's content differs from the text its signature recorded"
+            yield _row19(block.path, "content_mismatch", problem, "Send it as it came.", code="compaction")
+    elif memory is not None and memory.complete:
+        problem = "the block's signature does not verify"
+        yield _row19(block.path, "signature_invalid", problem, "Send it as it came.", code="compaction")
+
+
+def _request(check: Check) -> Iterator[Finding]:
+    role, blocks = last_turn(check.talk.messages)
+    kinds = [block.type for block in blocks]
+    if not any(turn.blocks for turn in check.talk.messages if turn.role in ("user", "assistant")):
+        problem, fix = "no user or assistant content to summarise", "Send the conversation."
+        yield _row19("$.messages", "nothing_to_summarize", problem, fix, code="compaction")
+    elif role == "assistant" and ("tool_use" in kinds or kinds[-1:] == ["server_tool_use"]):
+        problem = "the request ends on an assistant turn that is not finished"
+        path, fix = check.talk.messages[-1].path, "Add the tool results first."
+        yield _row19(path, "incomplete_turn", problem, fix, code="compaction")
+
+
+def _row19(path: str, fault: str, problem: str, fix: str, *, code: str = "compaction_block") -> Finding:
+    return found("B2.19", path, code=f"{code}_{fault}", problem=problem, fix=fix)
