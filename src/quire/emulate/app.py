@@ -53,7 +53,7 @@ class EmulatedCaches:
         model = str(body.get("model") or "").removeprefix("models/")
         findings = errors(validate(body, "gemini", model, headers=received.headers))
         if findings:
-            return self._emulated.refused(received, "gemini", Refusal(findings[0].status, findings[0].message))
+            return self._emulated.refused(received, Refusal(findings[0].status, findings[0].message))
         self._count += 1
         name = f"cachedContents/emulated{self._count:04d}"
         ttl_s = seconds(body.get("ttl"), _DEFAULT_TTL_S)
@@ -104,7 +104,7 @@ class EmulatedCaches:
 
     def _missing(self, received: EmulatedRequest, name: str) -> EmulatedReply:
         message = "CachedContent not found (or permission denied)"
-        return self._emulated.refused(received, "gemini", Refusal(403, f"{message}: {name}"))
+        return self._emulated.refused(received, Refusal(403, f"{message}: {name}"))
 
     def _engine(self, stored: CachedContent) -> GeminiCache:
         engine = self._emulated.simulator("gemini", stored.model).engine
@@ -159,8 +159,7 @@ class Endpoints:
             yield from self._cache_routes()
         for wire in filter(self._emulated.speaks, VOICES):
             for endpoint in VOICES[wire].endpoints:
-                act = partial(self._posted, wire=wire, endpoint=endpoint)
-                yield self._route(endpoint.path, ["POST"], wire, act)
+                yield self._route(endpoint.path, ["POST"], wire, partial(self._posted, endpoint=endpoint))
         listing = self._emulated.voice.models
         for path in filter(None, (listing, listing.removeprefix("/v1"))):
             yield self._route(path, ["GET"], self._emulated.wire, lambda _, received: self._emulated.models(received))
@@ -193,46 +192,42 @@ class Endpoints:
         return self._emulated.response(received, str(request.path_params["id"]))
 
     async def nowhere(self, request: Request) -> Response:
-        received, _ = await self._receive(request)
-        missing = Refusal(404, f"not found: {request.url.path}")
-        return self._deliver(self._emulated.refused(received, self._emulated.wire, missing))
+        received, _ = await self._receive(request, self._emulated.wire)
+        return self._deliver(self._emulated.refused(received, Refusal(404, f"not found: {request.url.path}")))
 
     def _route(self, path: str, methods: list[str], wire: str, act: Act) -> Route:
         async def handle(request: Request) -> Response:
-            received, problem = await self._receive(request)
-            refusal = self._refusal(received, wire, problem)
+            received, problem = await self._receive(request, wire)
+            refusal = self._refusal(received, problem)
             return await self._delivered(refusal or act(request, received))
 
         return Route(path, handle, methods=methods)
 
-    def _posted(self, request: Request, received: EmulatedRequest, wire: str, endpoint: EmulatedPath) -> EmulatedReply:
-        model = str(request.path_params.get("model", ""))
+    def _posted(self, request: Request, received: EmulatedRequest, endpoint: EmulatedPath) -> EmulatedReply:
         if endpoint.count:
-            inner = endpoint.inner(received.body)
-            return self._emulated.count(received, inner, wire, model, endpoint.count)
+            return self._emulated.count(received, endpoint.inner(received.body), endpoint.count)
         streamed = received.body.get("stream") is True if endpoint.streamed is None else endpoint.streamed
-        missing = self._caches.refuses(received) if wire_of(wire).call.makes_caches else None
-        return missing or self._emulated.answer(received, wire, model, streamed)
+        missing = self._caches.refuses(received) if wire_of(received.wire).call.makes_caches else None
+        return missing or self._emulated.answer(received, streamed)
 
-    def _refusal(self, received: EmulatedRequest, wire: str, problem: str) -> EmulatedReply | None:
+    def _refusal(self, received: EmulatedRequest, problem: str) -> EmulatedReply | None:
         """Why a request is not looked at: no key, or no JSON object."""
-        key_refusal = self._emulated.key_refusal(received, wire)
+        key_refusal = self._emulated.key_refusal(received)
         if key_refusal or not problem:
             return key_refusal
-        return self._emulated.refused(received, wire, Refusal(400, problem))
+        return self._emulated.refused(received, Refusal(400, problem))
 
-    async def _receive(self, request: Request) -> tuple[EmulatedRequest, str]:
+    async def _receive(self, request: Request, wire: str) -> tuple[EmulatedRequest, str]:
         """The request as recorded, and what is wrong with its JSON."""
         body, problem = _parsed(await request.body() or b"{}")
-        return self._emulated.receive(request.method, _path(request), request.headers, body), problem
+        model = str(request.path_params.get("model", ""))
+        return self._emulated.receive(request.method, _path(request), request.headers, body, wire, model), problem
 
     async def _converse(self, socket: WebSocket) -> None:
         """Responses over one connection: requests are frames, and so are the events of their streams."""
-        wire = "openai-responses"
-        greeting = EmulatedRequest(
-            "GET", _path(socket), dict(socket.headers), None, 0, len(self._emulated.requests) + 1
-        )
-        refusal = self._emulated.key_refusal(greeting, wire)
+        number = len(self._emulated.requests) + 1
+        greeting = EmulatedRequest("GET", _path(socket), dict(socket.headers), None, 0, number, "openai-responses")
+        refusal = self._emulated.key_refusal(greeting)
         if refusal:
             self._emulated.requests.append(greeting)
             await socket.send_denial_response(self._deliver(refusal))
@@ -247,18 +242,16 @@ class Endpoints:
 
     async def _framed(self, socket: WebSocket, text: str, remembered: dict[str, StoredResponse]) -> None:
         """Answer one WebSocket frame."""
-        wire = "openai-responses"
         body, problem = _parsed(text.encode())
         frame = body if isinstance(body, dict) else {}
         if not problem and frame.get("type") != "response.create":
             problem = f"Invalid value: '{frame.get('type')}'. Supported values are: 'response.create'."
         bare = {name: value for name, value in frame.items() if name not in ("type", "generate")}
-        received = self._emulated.receive("WEBSOCKET", _path(socket), socket.headers, bare)
+        received = self._emulated.receive("WEBSOCKET", _path(socket), socket.headers, bare, "openai-responses")
         if problem:
-            outcome = self._emulated.refused(received, wire, Refusal(400, problem))
+            outcome = self._emulated.refused(received, Refusal(400, problem))
         else:
-            warm = frame.get("generate") is False
-            outcome = self._emulated.answer(received, wire, "", True, remembered, warm)
+            outcome = self._emulated.answer(received, True, remembered, warm=frame.get("generate") is False)
         await asyncio.sleep(outcome.delay_s)
         if outcome.pieces is None:
             await socket.send_json({"type": "error", "status": outcome.status, **outcome.value})

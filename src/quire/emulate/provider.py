@@ -107,28 +107,29 @@ class Emulated:
         """How the provider speaks where no endpoint says otherwise."""
         return VOICES[self.wire]
 
-    def receive(self, method: str, path: str, headers: Mapping[str, str], body: Json) -> EmulatedRequest:
-        """Record a request; two are never at the same moment."""
+    def receive(
+        self, method: str, path: str, headers: Mapping[str, str], body: Json, wire: str, model: str = ""
+    ) -> EmulatedRequest:
+        """Record a request; two are never at the same moment. Its path may name the model, else its body does."""
         self._now_ms = max(self._clock(), self._now_ms + 1)
         self._number += 1
-        received = EmulatedRequest(method, path, dict(headers), body, self._now_ms, self._number)
+        model = model or (str(body.get("model") or "") if isinstance(body, dict) else "")
+        received = EmulatedRequest(method, path, dict(headers), body, self._now_ms, self._number, wire, model)
         # A GET (the list of models, the server's window) asks the model for nothing.
         if method != "GET":
             self.requests.append(received)
         return received
 
-    def key_refusal(self, received: EmulatedRequest, wire: str) -> EmulatedReply | None:
+    def key_refusal(self, received: EmulatedRequest) -> EmulatedReply | None:
         """The refusal of a request without key or version; a local engine asks for none."""
         if self._lenient or provider_facts(self.provider)["features"].get("template"):
             return None
-        refused = VOICES[wire].lacks(received)
-        return self.refused(received, wire, refused) if refused else None
+        refused = VOICES[received.wire].lacks(received)
+        return self.refused(received, refused) if refused else None
 
     def answer(
         self,
         received: EmulatedRequest,
-        wire: str,
-        model: str,
         streamed: bool,
         connection: dict[str, StoredResponse] | None = None,
         warm: bool = False,
@@ -137,133 +138,20 @@ class Emulated:
 
         `connection` holds what this connection alone remembers; with `warm`, the model is not asked.
         """
-        body, refusal = self._with_history(received, wire, model, {**self.stored, **(connection or {})})
+        body, refusal = self._with_history(received, {**self.stored, **(connection or {})})
         if refusal:
-            return self.refused(received, wire, refusal)
-        model = model or _model(body)
-        findings = errors(validate(body, self._name(wire), model or None, seen=self._memory, headers=received.headers))
+            return self.refused(received, refusal)
+        name, model = self._name(received.wire), received.model or None
+        findings = errors(validate(body, name, model, seen=self._memory, headers=received.headers))
         if findings:
-            return self.refused(received, wire, _refused(findings[0]))
-        asks = not (warm or _prewarms(body) or (VOICES[wire].stores and openai.compacts(body)))
+            return self.refused(received, _refused(findings[0]))
+        asks = not (warm or _prewarms(body) or (VOICES[received.wire].stores and openai.compacts(body)))
         scripted = self.script.next(body) if asks else ScriptedAnswer()
         if scripted.refusal is not None:
-            return self._refusal(received, wire, scripted.refusal)
-        return self._scripted_reply(received, wire, model, body, scripted, streamed, connection)
-
-    def compact(self, received: EmulatedRequest) -> EmulatedReply:
-        """/v1/responses/compact: a conversation in one item."""
-        wire = "openai-responses"
-        body, refusal = self._with_history(received, wire, "", self.stored)
-        if refusal:
-            return self.refused(received, wire, refusal)
-        model = _model(body)
-        if wrong := self.malformed(body, wire, model):
-            return self.refused(received, wire, _refused(wrong))
-        exchange = self._exchange(received, wire, model, body, ScriptedAnswer())
-        received.predicted, received.reply = exchange.predicted, openai.compacted(exchange)
-        return self._reply(received, wire, received.reply)
-
-    def _with_history(
-        self, received: EmulatedRequest, wire: str, model: str, stored: dict[str, StoredResponse]
-    ) -> tuple[Json, Refusal | None]:
-        """A request with what came before it, if its model and the response that it carries on are known."""
-        body = received.body
-        name = model or _model(body)
-        if name and not self._lenient and not exists(self.provider, name):
-            return body, VOICES[wire].unknown_model(name)
-        id = body.get("previous_response_id") if isinstance(body, dict) else None
-        if not id or not VOICES[wire].stores:
-            return body, None
-        previous = stored.get(str(id))
-        if previous is None:
-            message = f"Previous response with id '{id}' not found."
-            unknown = Refusal(400, message, "previous_response_not_found", "previous_response_id")
-            return body, None if self._lenient else unknown
-        # With the items before it, in place of the response that it names.
-        bare = {name: value for name, value in body.items() if name != "previous_response_id"}
-        return {**bare, "input": [*previous.items, *_items(body)]}, None
-
-    def count(self, received: EmulatedRequest, body: Json, wire: str, model: str, field: str) -> EmulatedReply:
-        """The tokens of a body under the name the provider gives them; a malformed one is refused."""
-        if wrong := self.malformed(body, wire, model):
-            return self.refused(received, wire, _refused(wrong))
-        model = model or _model(body)
-        return self._reply(received, wire, {field: Simulator(self._target(wire, model)).count(body)})
-
-    def malformed(self, body: Json, wire: str, model: str) -> Finding | None:
-        """What keeps a body from being counted."""
-        return next(iter(malformed(body, self._name(wire), model or None)), None)
-
-    def models(self, received: EmulatedRequest) -> EmulatedReply:
-        """The provider's models."""
-        return self._reply(received, self.wire, self.voice.listed(self._models()))
-
-    def model(self, received: EmulatedRequest, name: str) -> EmulatedReply:
-        """One of the provider's models."""
-        model = next((info for info in self._models() if info.model == name), None)
-        if model is None:
-            return self.refused(received, self.wire, Refusal(404, self.voice.unknown_model(name).message))
-        return self._reply(received, self.wire, self.voice.model(model))
-
-    def _models(self) -> list[ModelInfo]:
-        return [info for info in known_models() if info.provider == self.provider]
-
-    def response(self, received: EmulatedRequest, id: str) -> EmulatedReply:
-        """A response that was stored; deleted, where that is asked."""
-        stored = self.stored.get(id)
-        if stored is None:
-            missing = Refusal(404, f"Response with id '{id}' not found.")
-            return self.refused(received, "openai-responses", missing)
-        if received.method == "DELETE":
-            del self.stored[id]
-            return self._reply(received, "openai-responses", {"id": id, "object": "response", "deleted": True})
-        return self._reply(received, "openai-responses", stored.reply)
-
-    def simulator(self, wire: str, model: str) -> Simulator:
-        """The cache of a model."""
-        target = self._target(wire, model)
-        if target not in self._simulators:
-            self._simulators[target] = Simulator(target)
-        return self._simulators[target]
-
-    def refused(self, received: EmulatedRequest, wire: str, refused: Refusal) -> EmulatedReply:
-        """An error in the provider's own shape."""
-        received.status, received.error = refused.status, refused.message
-        return self._reply(received, wire, VOICES[wire].error(refused, received.request_id))
-
-    def _reply(self, received: EmulatedRequest, wire: str, value: Json) -> EmulatedReply:
-        return EmulatedReply(received.status, value, headers=VOICES[wire].headers(received))
-
-    def _refusal(self, received: EmulatedRequest, wire: str, refusal: Refuse) -> EmulatedReply:
-        message = refusal.message or f"emulated failure ({refusal.status})"
-        outcome = self.refused(received, wire, Refusal(refusal.status, message))
-        if refusal.retry_after_s is None:
-            return outcome
-        headers = {**outcome.headers, "retry-after": f"{refusal.retry_after_s:g}"}
-        return msgspec.structs.replace(outcome, headers=headers)
-
-    def _scripted_reply(
-        self,
-        received: EmulatedRequest,
-        wire: str,
-        model: str,
-        body: JsonObject,
-        scripted: ScriptedAnswer,
-        streamed: bool,
-        connection: dict[str, StoredResponse] | None,
-    ) -> EmulatedReply:
-        exchange = self._exchange(received, wire, model, body, scripted)
-        voice = VOICES[wire]
-        reply = voice.reply(exchange)
-        received.predicted, received.reply = exchange.predicted, reply
-        issued = IssuedReply(exchange.number, wire, model, body, reply, exchange.predicted.total)
-        # A reply that is not to be stored is remembered by its connection alone.
-        passing = {} if connection is None else connection
-        self._remember(issued, passing if body.get("store") is False else self.stored)
-        if self._state:
-            with self._state.open("ab") as file:
-                file.write(msgspec.json.encode(issued) + b"\n")
-        self.simulator(wire, model).answered(voice.as_history(reply))
+            return self._refusal(received, scripted.refusal)
+        exchange = self._exchange(received, body, scripted)
+        reply = self._issued(received, exchange, connection)
+        voice = VOICES[received.wire]
         return EmulatedReply(
             200,
             reply,
@@ -274,10 +162,112 @@ class Emulated:
             scripted.delay_s,
         )
 
-    def _exchange(
-        self, received: EmulatedRequest, wire: str, model: str, body: JsonObject, scripted: ScriptedAnswer
-    ) -> EmulatedExchange:
+    def compact(self, received: EmulatedRequest) -> EmulatedReply:
+        """/v1/responses/compact: a conversation in one item."""
+        body, refusal = self._with_history(received, self.stored)
+        if refusal := refusal or self._malformed(received, body):
+            return self.refused(received, refusal)
+        exchange = self._exchange(received, body, ScriptedAnswer())
+        received.predicted, received.reply = exchange.predicted, openai.compacted(exchange)
+        return self._reply(received, received.reply)
+
+    def _with_history(
+        self, received: EmulatedRequest, stored: dict[str, StoredResponse]
+    ) -> tuple[Json, Refusal | None]:
+        """A request with what came before it, if its model and the response that it carries on are known."""
+        body, voice, model = received.body, VOICES[received.wire], received.model
+        if model and not self._lenient and not exists(self.provider, model):
+            return body, voice.unknown_model(model)
+        id = body.get("previous_response_id") if isinstance(body, dict) else None
+        if not id or not voice.stores:
+            return body, None
+        previous = stored.get(str(id))
+        if previous is None:
+            message = f"Previous response with id '{id}' not found."
+            unknown = Refusal(400, message, "previous_response_not_found", "previous_response_id")
+            return body, None if self._lenient else unknown
+        # With the items before it, in place of the response that it names.
+        bare = {name: value for name, value in body.items() if name != "previous_response_id"}
+        return {**bare, "input": [*previous.items, *_items(body)]}, None
+
+    def count(self, received: EmulatedRequest, body: Json, field: str) -> EmulatedReply:
+        """The tokens of a body under the name the provider gives them; a malformed one is refused."""
+        if wrong := self._malformed(received, body):
+            return self.refused(received, wrong)
+        return self._reply(received, {field: Simulator(self._target(received.wire, received.model)).count(body)})
+
+    def _malformed(self, received: EmulatedRequest, body: Json) -> Refusal | None:
+        """What keeps a body from being counted."""
+        wrong = malformed(body, self._name(received.wire), received.model or None)
+        return _refused(wrong[0]) if wrong else None
+
+    def models(self, received: EmulatedRequest) -> EmulatedReply:
+        """The provider's models."""
+        return self._reply(received, self.voice.listed(self._models()))
+
+    def model(self, received: EmulatedRequest, name: str) -> EmulatedReply:
+        """One of the provider's models."""
+        model = next((info for info in self._models() if info.model == name), None)
+        if model is None:
+            return self.refused(received, Refusal(404, self.voice.unknown_model(name).message))
+        return self._reply(received, self.voice.model(model))
+
+    def _models(self) -> list[ModelInfo]:
+        return [info for info in known_models() if info.provider == self.provider]
+
+    def response(self, received: EmulatedRequest, id: str) -> EmulatedReply:
+        """A response that was stored; deleted, where that is asked."""
+        stored = self.stored.get(id)
+        if stored is None:
+            return self.refused(received, Refusal(404, f"Response with id '{id}' not found."))
+        if received.method == "DELETE":
+            del self.stored[id]
+            return self._reply(received, {"id": id, "object": "response", "deleted": True})
+        return self._reply(received, stored.reply)
+
+    def simulator(self, wire: str, model: str) -> Simulator:
+        """The cache of a model."""
+        target = self._target(wire, model)
+        if target not in self._simulators:
+            self._simulators[target] = Simulator(target)
+        return self._simulators[target]
+
+    def refused(self, received: EmulatedRequest, refused: Refusal) -> EmulatedReply:
+        """An error in the provider's own shape."""
+        received.status, received.error = refused.status, refused.message
+        return self._reply(received, VOICES[received.wire].error(refused, received.request_id))
+
+    def _reply(self, received: EmulatedRequest, value: Json) -> EmulatedReply:
+        return EmulatedReply(received.status, value, headers=VOICES[received.wire].headers(received))
+
+    def _refusal(self, received: EmulatedRequest, refusal: Refuse) -> EmulatedReply:
+        message = refusal.message or f"emulated failure ({refusal.status})"
+        outcome = self.refused(received, Refusal(refusal.status, message))
+        if refusal.retry_after_s is None:
+            return outcome
+        headers = {**outcome.headers, "retry-after": f"{refusal.retry_after_s:g}"}
+        return msgspec.structs.replace(outcome, headers=headers)
+
+    def _issued(
+        self, received: EmulatedRequest, exchange: EmulatedExchange, connection: dict[str, StoredResponse] | None
+    ) -> JsonObject:
+        """The reply of an exchange, remembered, and written to the state."""
+        wire, model, body = received.wire, received.model, exchange.body
+        reply = VOICES[wire].reply(exchange)
+        received.predicted, received.reply = exchange.predicted, reply
+        issued = IssuedReply(exchange.number, wire, model, body, reply, exchange.predicted.total)
+        # A reply that is not to be stored is remembered by its connection alone.
+        passing = {} if connection is None else connection
+        self._remember(issued, passing if body.get("store") is False else self.stored)
+        if self._state:
+            with self._state.open("ab") as file:
+                file.write(msgspec.json.encode(issued) + b"\n")
+        self.simulator(wire, model).answered(VOICES[wire].as_history(reply))
+        return reply
+
+    def _exchange(self, received: EmulatedRequest, body: JsonObject, scripted: ScriptedAnswer) -> EmulatedExchange:
         """Step the simulated cache with a request, and pair it with its scripted answer."""
+        wire, model = received.wire, received.model
         prompt = anthropic.drop_mismatched(body, self._memory)
         began_ms = received.at_ms + int(scripted.delay_s * 1000)
         predicted = self.simulator(wire, model).step(received.at_ms, prompt.body, began_ms)
@@ -344,10 +334,6 @@ def _items(body: JsonObject) -> list[JsonObject]:
         return [{"role": "user", "content": input}]
     # What asks for a compaction is no part of the conversation.
     return [item for _, item in objects_at(input, "") if item.get("type") != "compaction_trigger"]
-
-
-def _model(body: Json) -> str:
-    return str(body.get("model") or "") if isinstance(body, dict) else ""
 
 
 def _refused(finding: Finding) -> Refusal:

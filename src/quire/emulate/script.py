@@ -225,6 +225,9 @@ class EmulatedRequest(msgspec.Struct):
     body: Json
     at_ms: int
     number: int = 0
+    # In which wire format it came, and for which model.
+    wire: str = ""
+    model: str = ""
     status: int = 200
     error: str = ""
     # How the cache split it; None where the request was refused.

@@ -57,8 +57,6 @@ class CacheStep(msgspec.Struct, frozen=True):
     reason: str
     ttl_s: int = 0
     drop: str = ""
-    # What holding the cache saves an hour, storage paid; negative when it does not pay.
-    saves_usd_per_hour: float = 0.0
 
 
 def plan(
@@ -87,13 +85,18 @@ def plan(
     if tokens < info.min_cache_tokens:
         return _without(cache, f"{tokens:,} tokens are under the minimum of {info.min_cache_tokens:,}")
     if saves <= 0:
-        return _without(cache, f"{per_hour:.1f} requests an hour do not repay storage", saves * tokens)
+        return _without(cache, f"{per_hour:.1f} requests an hour do not repay storage")
     ttl_s = max(_LEAST_TTL_S, min(3600, int(2 * 3600 / per_hour)))
     if missed_tokens * (1 - info.r) >= tokens:
-        return _make(cache, saves * tokens, ttl_s)
+        if cache is None:
+            return CacheStep("create", "what was missed so far would have repaid it", ttl_s)
+        return CacheStep("replace", "what the old one missed would have repaid a new one", ttl_s, cache.name)
     if cache is None or not cache.begins(prefix):
-        return _without(cache, "too little was missed so far to repay making one", saves * tokens)
-    return _use(cache, at_ms, per_hour, saves, ttl_s)
+        return _without(cache, "too little was missed so far to repay making one")
+    # Renewed when it would end before the request after this one.
+    if cache.expires_ms - at_ms < _MARGIN * _HOUR_MS / per_hour:
+        return CacheStep("extend", "it would end before the next request", ttl_s)
+    return CacheStep("reuse", "it holds this prefix")
 
 
 def _saves(info: ModelInfo, per_hour: float, implicit_hits: float) -> float | None:
@@ -105,24 +108,8 @@ def _saves(info: ModelInfo, per_hour: float, implicit_hits: float) -> float | No
     return (per_hour * (1 - implicit_hits) * (tier.input - tier.read) - stored) / 1_000_000
 
 
-def _make(cache: LiveCache | None, worth: float, ttl_s: int) -> CacheStep:
-    if cache is None:
-        return CacheStep("create", "what was missed so far would have repaid it", ttl_s, saves_usd_per_hour=worth)
-    return CacheStep("replace", "what the old one missed would have repaid a new one", ttl_s, cache.name, worth)
-
-
-def _use(cache: LiveCache, at_ms: int, per_hour: float, saves: float, ttl_s: int) -> CacheStep:
-    """Use it; renew it when it would end before the request after this one."""
-    worth = saves * cache.tokens
-    if cache.expires_ms - at_ms < _MARGIN * _HOUR_MS / per_hour:
-        return CacheStep("extend", "it would end before the next request", ttl_s, saves_usd_per_hour=worth)
-    return CacheStep("reuse", "it holds this prefix", saves_usd_per_hour=worth)
-
-
-def _without(cache: LiveCache | None, reason: str, worth: float = 0.0) -> CacheStep:
-    if cache is None:
-        return CacheStep("none", reason, saves_usd_per_hour=worth)
-    return CacheStep("drop", reason, drop=cache.name, saves_usd_per_hour=worth)
+def _without(cache: LiveCache | None, reason: str) -> CacheStep:
+    return CacheStep("none", reason) if cache is None else CacheStep("drop", reason, drop=cache.name)
 
 
 def _per_hour(times: Sequence[int], at_ms: int) -> float:

@@ -95,7 +95,7 @@ def malformed(request: Json, provider: str, model: str | None = None) -> list[Fi
     """What keeps a body from being a request at all: fields of the wrong type, or missing ones."""
     if not isinstance(request, dict):
         return validate(request, provider)
-    return errors(GrowingCheck(shape_only=True).findings(_check(request, provider, model, None, None)))
+    return errors(GrowingCheck(shape_only=True).findings(_check(request, provider, model)))
 
 
 # Settings that say nothing about messages, and may be others in every request.
@@ -131,7 +131,7 @@ class GrowingCheck:
 
     def of(self, request: Request) -> list[Finding]:
         """What is wrong with the next request."""
-        return self.findings(_check(request, None, None, None, None), request.lines.rows)
+        return self.findings(_check(request), request.lines.rows)
 
     def findings(self, check: Check, lines: Sequence[bytes] = ()) -> list[Finding]:
         """What is wrong with a body; by their `lines` it is told which messages only have other marks than before."""
@@ -276,10 +276,10 @@ def unchecked(
 
 def _check(
     request: Request | Json,
-    provider: str | None,
-    model: str | None,
-    memory: ServerMemory | None,
-    headers: Mapping[str, str] | None,
+    provider: str | None = None,
+    model: str | None = None,
+    memory: ServerMemory | None = None,
+    headers: Mapping[str, str] | None = None,
 ) -> Check:
     """What is to be checked; who it is for is told by the caller, the Request, or the body's shape."""
     if isinstance(request, Request):

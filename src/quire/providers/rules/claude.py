@@ -1,6 +1,6 @@
 """What each Claude model accepts: prefill, system messages, tool_choice, thinking modes, headers, size.
 
-Rows 9, 13 to 16 and 20, sampling parameters and the betas that late changes need.
+Rows 6 to 9, 13 to 16 and 20, sampling parameters, cache marks and the betas that late changes need.
 """
 
 from __future__ import annotations
