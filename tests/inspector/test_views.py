@@ -20,6 +20,7 @@ from quire.audit import audit
 from quire.errors import CallError
 from quire.log.entries import encode_lines
 from quire.log.sqlite import SqliteStore
+from quire.log.store import ThreadInfo
 from quire.server.costs import ThreadTotals
 from quire.server.inspector import page, security_policy, sent_calls
 from quire.server.views import ThreadView, try_policies
@@ -79,7 +80,7 @@ def test_what_was_reported_is_shown_as_reported(sent: ThreadView) -> None:
     assert (cold.read, cold.turn) == (0, 10)
     totals = ThreadTotals()
     totals.extend(sent.entries)
-    assert sum(each.read for each in columns) == totals._read
+    assert sum(each.read for each in columns) == totals.row(ThreadInfo("t", 0, "")).read
 
 
 @given(cut=st.integers(1, 80), turns=st.integers(3, 14))

@@ -54,19 +54,12 @@ def show_command(db: Path | None, thread: str) -> None:
 def record(log: Path, db: Path | None = None) -> list[tuple[str, int, int]]:
     """Record what is new: each thread with the entries it gained, and those that it had."""
     from quire.archive.sessions import conversations, recognised, source_file
-    from quire.cli.store import entries_so_far, open_db
-    from quire.log.entries import known_entries
+    from quire.cli.store import append_new, open_db
 
-    file, out = source_file(log), []
-    stored = conversations(file, recognised(file))
+    file = source_file(log)
+    stored = [(f"{PREFIX}{talk.name}", talk.entries()) for talk in conversations(file, recognised(file))]
     with open_db(db) as store:
-        for conversation in stored:
-            name, entries = f"{PREFIX}{conversation.name}", conversation.entries()
-            before = entries_so_far(store, name)
-            fresh = entries[known_entries(before, entries) :]
-            store.append(name, fresh)
-            out.append((name, len(fresh), len(before)))
-    return out
+        return [(name, *append_new(store, name, entries)) for name, entries in stored]
 
 
 def show(thread: str = "", db: Path | None = None) -> list[str]:

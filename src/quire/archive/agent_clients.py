@@ -15,6 +15,7 @@ from quire.archive.stored_conversations import (
     StoredBlock,
     StoredConversation,
     StoredTurn,
+    counted_call,
     holding,
     known_provider,
     misfit,
@@ -68,18 +69,9 @@ def _claude_code(file: SourceFile) -> Iterator[StoredConversation]:
 
 def _claude_call(source: str, line: JsonObject, session: str, agent: str, compacted: bool) -> SentCall:
     message = line["message"]
-    used = usage("anthropic", message["usage"])
-    return SentCall(
-        source=source,
-        provider="anthropic",
-        model=str(message.get("model") or ""),
-        usage=used if used.input_total else None,
-        at_ms=milliseconds(line.get("timestamp")),
-        session=session,
-        agent=agent,
-        compacted=compacted,
-        id=str(message.get("id") or line.get("uuid") or source),
-    )
+    used, at = usage("anthropic", message["usage"]), milliseconds(line.get("timestamp"))
+    model, id = str(message.get("model") or ""), str(message.get("id") or line.get("uuid") or source)
+    return counted_call(source, "anthropic", model, used, at, session, agent=agent, compacted=compacted, id=id)
 
 
 def _rewind(chain: list[JsonObject], line: JsonObject) -> None:
@@ -223,18 +215,11 @@ def _pi_call(source: str, line: JsonObject, session: str, compacted: bool) -> Se
     if not isinstance(message, dict) or not isinstance(used, dict):
         return None
     fresh, read, written, output = (int(used.get(key) or 0) for key in ("input", "cacheRead", "cacheWrite", "output"))
-    # A reply that was aborted before it began has used nothing that is known.
-    reported = Usage(fresh + read + written, read, written, output=output) if fresh + read + written else None
-    return SentCall(
-        source=source,
-        provider=known_provider(str(message.get("provider") or "")),
-        model=str(message.get("model") or ""),
-        usage=reported,
-        at_ms=milliseconds(message.get("timestamp") or line.get("timestamp")),
-        session=session,
-        compacted=compacted,
-        id=str(message.get("responseId") or line.get("id") or source),
-    )
+    reported = Usage(fresh + read + written, read, written, output=output)
+    provider, model = known_provider(str(message.get("provider") or "")), str(message.get("model") or "")
+    at = milliseconds(message.get("timestamp") or line.get("timestamp"))
+    id = str(message.get("responseId") or line.get("id") or source)
+    return counted_call(source, provider, model, reported, at, session, compacted=compacted, id=id)
 
 
 def _pi_turn(message: JsonObject) -> StoredTurn:

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from quire import providers
 from quire.archive.source_file import SourceFile, text_in
 from quire.archive.stored_conversations import (
+    SESSION_FIELDS,
     LoggedExchange,
     SessionStore,
     StoredConversation,
@@ -108,13 +109,12 @@ def _requests(file: SourceFile) -> Iterator[LoggedExchange]:
             inner if isinstance(inner, dict) else reply,
             f"{file.path}:{number}",
             str(row.get("model") or ""),
-            {**about, "session": next((row[key] for key in _SESSIONS if row.get(key)), "")},
+            {**about, "session": next((row[key] for key in SESSION_FIELDS if row.get(key)), "")},
         )
 
 
 # What a line may tell beside its request.
 _ABOUT = ("host", "path", "url", "headers", "provider", "usage", "at", "ts", "timestamp", "at_ms", "status", "given")
-_SESSIONS = ("session_id", "session", "conversation_id", "thread_id", "recording")
 
 
 def _har(file: SourceFile) -> Iterator[LoggedExchange]:

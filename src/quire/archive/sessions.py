@@ -24,6 +24,7 @@ from quire.archive.stored_conversations import (
     StoredBlock,
     StoredConversation,
     StoredTurn,
+    counted_call,
     holding,
     known_provider,
     turns_in_format,
@@ -44,16 +45,10 @@ def _calls(
     Files of equal names in two folders are two sessions; a reply without an id is known again by its time.
     """
     return tuple(
-        SentCall(
-            source=f"{file.path}:{number}",
-            provider=known_provider(provider),
-            model=model,
-            usage=used if used.input_total else None,
-            at_ms=at,
-            session=session,
-            id=id or (f"{at} {number}" if at else ""),
+        counted_call(
+            f"{file.path}:{n}", known_provider(provider), model, used, at, session, id=id or (f"{at} {n}" if at else "")
         )
-        for number, (provider, model, used, at, id) in enumerate(replies, 1)
+        for n, (provider, model, used, at, id) in enumerate(replies, 1)
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 from urllib.parse import unquote
 
 import msgspec
@@ -44,6 +45,17 @@ class SentCall(msgspec.Struct, frozen=True):
     store: str = ""
     # What the application sent, where Quire changed it on the way.
     given: JsonObject = {}
+
+    @property
+    def target(self) -> str:
+        return f"{self.provider}:{self.model}"
+
+
+def counted_call(
+    source: str, provider: str, model: str, used: Usage, at_ms: int | None, session: str, **more: Any
+) -> SentCall:
+    """A call of which only the usage is known; one that reports no input (aborted before it began) tells nothing."""
+    return SentCall(source, provider, model, {}, used if used.input_total else None, at_ms, session, **more)
 
 
 _HOSTS = {
@@ -132,13 +144,13 @@ def events_of(stream: str | list[Json]) -> list[Json]:
     return [msgspec.json.decode(line) for line in lines if line and line != "[DONE]"]
 
 
-_SESSION_FIELDS = ("session_id", "session", "conversation_id", "thread_id", "recording")
+SESSION_FIELDS = ("session_id", "session", "conversation_id", "thread_id", "recording")
 
 
 def _session(about: JsonObject, body: JsonObject) -> str:
     """What names the conversation: a header, a field beside the body, the body's cache key or user id."""
     headers = {str(key).lower(): value for key, value in (about.get("headers") or {}).items()}
-    names = [about.get(field) for field in _SESSION_FIELDS]
+    names = [about.get(field) for field in SESSION_FIELDS]
     names += [headers.get(name) for name in ("session_id", "x-session-id", "x-claude-code-session-id")]
     metadata = body["metadata"] if isinstance(body.get("metadata"), dict) else {}
     names += [body.get("prompt_cache_key"), metadata.get("session_id"), metadata.get("user_id")]

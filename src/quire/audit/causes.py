@@ -6,6 +6,7 @@ Bytes are compared as they were sent, without cache marks. Where no bodies were 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Literal
 
 import msgspec
@@ -96,15 +97,16 @@ _TOKENS, _SHARE = 1024, 0.05
 # The same where a server caches to the token.
 _FEWEST = 64
 Sizes = Callable[[Unit], int]
+# What the earlier and the later request say; a cause, how sure it is, where the first byte moved, and what is noted of it.
+Units = tuple[Sequence[Unit], Sequence[Unit]]
+Blamed = tuple[str, Confidence, Moved | None, str]
 
 
-def verdict(
-    before: SentCall, now: SentCall, units: tuple[Sequence[Unit], Sequence[Unit]], size: Sizes
-) -> Verdict | None:
+def verdict(before: SentCall, now: SentCall, units: Units, size: Sizes) -> Verdict | None:
     """Why `now` read less than `before` had left; None where it read all, or where the provider does not say."""
     if now.usage is None or before.usage is None or not now.tells_cache:
         return None
-    info = model_info(f"{now.provider}:{now.model}")
+    info = model_info(now.target)
     could = min(before.usage.input_total, now.usage.input_total)
     lost = could - now.usage.cache_read
     # Few tokens are a loss where the server caches to the token, known of it or seen.
@@ -158,9 +160,7 @@ def _lost_usd(used: Usage, lost: int, info: ModelInfo, at_ms: int | None) -> flo
     return paid - less if paid is not None and less is not None else None
 
 
-def _cause(
-    before: SentCall, now: SentCall, units: tuple[Sequence[Unit], Sequence[Unit]], size: Sizes, info: ModelInfo
-) -> tuple[str, Confidence, Moved | None, str]:
+def _cause(before: SentCall, now: SentCall, units: Units, size: Sizes, info: ModelInfo) -> Blamed:
     if before.model != now.model:
         return "model", "certain", None, f"{before.model}, then {now.model}"
     if not now.body or not before.body:
@@ -180,9 +180,7 @@ def _cause(
     return _same_bytes(before, now, units, size, info)
 
 
-def _unread_mark(
-    before: SentCall, now: SentCall, units: tuple[Sequence[Unit], Sequence[Unit]], size: Sizes, info: ModelInfo
-) -> tuple[str, Confidence, Moved | None, str] | None:
+def _unread_mark(before: SentCall, now: SentCall, units: Units, size: Sizes, info: ModelInfo) -> Blamed | None:
     """A move behind a cache mark is not the cause where even the part up to that mark was not read."""
     old, new = units
     same = next(
@@ -215,9 +213,7 @@ def _setting(body: JsonObject, name: str) -> Json:
     return value
 
 
-def _same_bytes(
-    before: SentCall, now: SentCall, units: tuple[Sequence[Unit], Sequence[Unit]], size: Sizes, info: ModelInfo
-) -> tuple[str, Confidence, Moved | None, str]:
+def _same_bytes(before: SentCall, now: SentCall, units: Units, size: Sizes, info: ModelInfo) -> Blamed:
     changed = [name for name in _SETTINGS if _setting(before.body, name) != _setting(now.body, name)]
     if changed:
         return "settings", "likely", None, ", ".join(changed)
@@ -262,21 +258,14 @@ _LOOKBACK = 20
 
 def _last_reached(old: Sequence[Unit], new: Sequence[Unit]) -> int:
     """The last unit that was marked and that a mark of the later request finds again; -1 where none is."""
-    ends: list[int] = []
-    for unit in new:
-        ends.append((ends[-1] if ends else 0) + max(1, len(unit.parts)))
+    ends = list(accumulate(max(1, len(unit.parts)) for unit in new))
     marks = [at for at, unit in enumerate(new) if unit.marked]
-    return max(
-        (
-            at
-            for at, unit in enumerate(old)
-            if unit.marked and any(at <= mark and ends[mark] - ends[at] <= _LOOKBACK for mark in marks)
-        ),
-        default=-1,
-    )
+    marked = (at for at, unit in enumerate(old) if unit.marked)
+    reached = (at for at in marked if any(at <= mark and ends[mark] - ends[at] <= _LOOKBACK for mark in marks))
+    return max(reached, default=-1)
 
 
-def _from_usage(before: SentCall, now: SentCall, info: ModelInfo) -> tuple[str, Confidence, Moved | None, str]:
+def _from_usage(before: SentCall, now: SentCall, info: ModelInfo) -> Blamed:
     assert before.usage is not None
     assert now.usage is not None
     if now.compacted:

@@ -16,7 +16,7 @@ from quire.audit.first_difference import units_of
 from quire.errors import QuireError, needed
 from quire.providers.prefix import Unit
 from quire.providers.simulate.blocks import blocks_of, continues
-from quire.providers.usage import cost
+from quire.providers.usage import known_cost
 from quire.tokens import counter
 from quire.values import JsonObject
 
@@ -266,11 +266,7 @@ class Grouping:
 def _spent(call: SentCall) -> Spent:
     if call.usage is None:
         return Spent(requests=1, untold=1)
-    used = call.usage
-    try:
-        money = cost(used, f"{call.provider}:{call.model}", call.at_ms).amount_usd
-    except QuireError:
-        money = None
+    used, money = call.usage, known_cost(call.usage, call.target, call.at_ms)
     written = used.cache_write_5m + used.cache_write_1h
     spent = Spent(1, used.input_total, used.cache_read, written)
     spent.usd, spent.unpriced = money or 0.0, int(money is None)

@@ -123,7 +123,7 @@ def _tools(old: Sequence[Unit], new: Sequence[Unit], place: Moved) -> tuple[str,
     before, after = _definitions(old), _definitions(new)
     if sorted(map(canonical, before)) == sorted(map(canonical, after)):
         return "tools-reordered", ""
-    changed = sorted({*map(_name, before)} ^ {*map(_name, after)})
+    changed = sorted({*map(tool_name, before)} ^ {*map(tool_name, after)})
     if not changed and now is not None and (cause := _volatile(_text(was), _text(now), offset)):
         return cause, f"{where(was)}: {_excerpt(_text(was), offset)!r} became {_excerpt(_text(now), offset)!r}"
     return "tools-changed", ", ".join(changed[:5]) or "a definition"
@@ -136,7 +136,8 @@ def _definitions(units: Sequence[Unit]) -> list[Json]:
     return [definition for tool, inner in zip(tools, listed, strict=True) for definition in (inner or [tool])]
 
 
-def _name(tool: Json) -> str:
+def tool_name(tool: Json) -> str:
+    """What a tool is called, in any wire format."""
     inner = tool.get("function") or tool.get("toolSpec") or tool if isinstance(tool, dict) else {}
     return str(inner.get("name") or inner.get("type") or "") if isinstance(inner, dict) else ""
 

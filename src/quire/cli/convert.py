@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 from pkgutil import iter_modules
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -27,13 +25,15 @@ from quire.cli.output import (
     read_text,
     value_or_lines,
 )
-from quire.cli.store import entries_so_far, is_file, load_entries, open_db
-from quire.errors import CallError, FormatError, needed
+from quire.cli.store import append_new, entries_so_far, is_file, load_entries, open_db
+from quire.errors import CallError, FormatError
 from quire.values import Entry
 
 if TYPE_CHECKING:
+    from quire.archive import Loaded
     from quire.archive.source_file import SourceFile
     from quire.archive.stored_conversations import SessionStore
+    from quire.notes.vault import Vault
 
 # To load what reads and writes them takes longer than to print help: a wire format is called like its module, while
 # frameworks' formats and the programs are named here; a test holds both to it.
@@ -58,7 +58,7 @@ class ImportedConversation(NamedTuple):
     entries: list[Entry]
     store: str = ""
     lacks: tuple[str, ...] = ()
-    chat: Any = None  # a Loaded: chat files may not be installed
+    chat: Loaded | None = None
 
 
 class ThreadGrowth(NamedTuple):
@@ -150,20 +150,22 @@ class ChatFiles(NamedTuple):
     db: Place | None
 
     def read(self, text: str) -> ImportedConversation:
-        archive = _chat_files()
-        comment = archive.parse(text).comment or {}
-        loaded = archive.load(text, _notes(self.vault), self._attached(comment.get("thread")))
+        from quire.archive import load, parse
+
+        comment = parse(text).comment or {}
+        loaded = load(text, _notes(self.vault), self._attached(comment.get("thread")))
         for warning in loaded.warnings:
             echo(f"warning: {warning}", err=True)
         return ImportedConversation(list(loaded.entries), chat=loaded)
 
     def _attached(self, thread: object) -> dict[str, str]:
         """The texts that a thread of the database attached, by sha256."""
+        from quire.archive import attached_texts
+
         if not may_be_there(self.db or default_db()):
             return {}
         with open_db(self.db, create=False) as store:
-            texts: dict[str, str] = _chat_files().attached_texts(entries_so_far(store, str(thread)))
-        return texts
+            return attached_texts(entries_so_far(store, str(thread)))
 
 
 def _read(path: str, format: str | None, model: str, chats: ChatFiles) -> list[ImportedConversation]:
@@ -264,18 +266,15 @@ def _values(text: str, file: str) -> list[Any]:
 
 def _store(conversations: list[ImportedConversation], thread: str, db: Place | None) -> list[ThreadGrowth]:
     """What each thread has gained; what was edited in a chat file is a fork of its own."""
-    from quire.log.entries import known_entries
+    from quire.archive import read_back
 
     out = []
     with open_db(db) as store:
         for number, conversation in enumerate(conversations, 1):
             name = f"{thread}-{number}" if len(conversations) > 1 else thread
-            before = entries_so_far(store, name)
-            fresh = conversation.entries[known_entries(before, conversation.entries) :]
-            store.append(name, fresh)
-            out.append(ThreadGrowth(name, len(fresh), len(before)))
+            out.append(ThreadGrowth(name, *append_new(store, name, conversation.entries)))
             if conversation.chat is not None and conversation.chat.fork is not None:
-                forked = _chat_files().read_back(store, name, conversation.chat)
+                forked = read_back(store, name, conversation.chat)
                 fork = conversation.chat.fork
                 out += [ThreadGrowth(forked, len(fork.entries), fork.behind, name)] if forked else []
     return out
@@ -302,20 +301,17 @@ def export(source: str, format: str, vault: Path | None, db: Place | None) -> No
 
     entries = load_entries(source, db)
     if format == MARKDOWN:
+        from quire.archive import export_markdown
+
         thread = "" if is_file(source) else source
-        print_text(_chat_files().export_markdown(entries, thread=thread, refer=True, notes=_notes(vault)))
+        print_text(export_markdown(entries, thread=thread, refer=True, notes=_notes(vault)))
     else:
         print_json(providers.export(format, entries))
 
 
-def _notes(vault: Path | None) -> Any:
+def _notes(vault: Path | None) -> Vault | None:
     if vault is None:
         return None
     from quire.notes.vault import Vault
 
     return Vault(vault)
-
-
-def _chat_files() -> ModuleType:
-    with needed("chat files are not part of this installation", "vault"):
-        return importlib.import_module("quire.archive")

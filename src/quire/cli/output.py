@@ -222,16 +222,26 @@ def confirm(text: str) -> bool:
 
 
 @contextmanager
-def progress(label: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on standard error, where that is a terminal, for work that tells how much is done of how much."""
+def progress() -> Iterator[Callable[[str, int, int], None]]:
+    """Tells on standard error, where that is a terminal, how much is done of how much: a bar for each kind of work."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn(label), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     to = Console(stderr=True)
-    with Progress(*columns, console=to, transient=True, disable=not to.is_terminal) as bar:
-        task = bar.add_task(label, total=None)
-        yield lambda completed, total: bar.update(task, completed=completed, total=total)
+    bar = Progress(*columns, console=to, transient=True, disable=not to.is_terminal)
+    tasks: dict[str, TaskID] = {}
+
+    def tell(work: str, completed: int, total: int) -> None:
+        bar.start()  # not before there is something to tell: a chat draws on the same terminal
+        if work not in tasks:
+            tasks[work] = bar.add_task(work)
+        bar.update(tasks[work], completed=completed, total=total)
+
+    try:
+        yield tell
+    finally:
+        bar.stop()
 
 
 def console() -> Console:
@@ -257,6 +267,15 @@ def styled(*parts: str | Text | tuple[str, str]) -> Text:
     from rich.text import Text
 
     return Text.assemble(*parts)
+
+
+def bar(width: int, whole: int, parts: Iterable[tuple[int, str, str]]) -> Iterator[tuple[str, str]]:
+    """Amounts, each with its sign and colour, as a bar of this width for the whole: 4, 8, [(2, "█", "red")] -> ("█", "red")."""
+    total, end = 0, 0
+    for amount, sign, colour in parts:
+        # Ends, not lengths, are rounded: the parts then always add up to the whole bar.
+        total, begin, end = total + amount, end, round((total + amount) * width / whole)
+        yield sign * (end - begin), colour
 
 
 def with_options(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from quire.cli.output import Place, counted, db_json_options, echo, print_json, print_table, shortened
+from quire.cli.output import Place, counted, db_json_options, echo, print_json, print_table, progress, shortened
 from quire.cli.store import NO_MODEL, embedder, open_db, open_records
 from quire.errors import CallError
 from quire.log import now_ms
 
 if TYPE_CHECKING:
-    from quire.recall.index import IndexReport, Progress
+    from quire.recall.index import IndexReport
     from quire.recall.search import Hit, Recall, ScopeName
     from quire.records import Records
 
@@ -149,8 +148,6 @@ def _entry_rows(hit: Hit) -> list[Any]:
 
 # `quire index`: bring the search index up to date, of entries and of records.
 
-_WORK = ("words", "meaning", "records")
-
 
 @click.command(name="index")
 @click.option("--rebuild", is_flag=True, help="Throw the index away and make it again from the log.")
@@ -168,7 +165,7 @@ def index(rebuild: bool, words_only: bool, as_json: bool, db: Place | None) -> N
     from quire.records import Records
 
     model = None if words_only else embedder()
-    with open_db(db, create=False) as store, _bar() as tell:
+    with open_db(db, create=False) as store, progress() as tell:
         indexer = Indexer(store, model)
         report = indexer.rebuild(tell) if rebuild else indexer.run(tell)
         records = Records(store, model, lambda count, of: tell("records", count, of))
@@ -187,15 +184,3 @@ def _news(report: IndexReport, records: int) -> str:
     texts = [embedded] * bool(report.embedded) + [counted(records, "record")] * bool(records)
     news = [f"the words of {worded}"] * bool(report.worded) + [f"the meaning of {' and '.join(texts)}"] * bool(texts)
     return f"indexed {'; '.join(news)}" if news else "the index was up to date"
-
-
-@contextmanager
-def _bar() -> Iterator[Progress]:
-    """A bar per kind of work on stderr; nothing where stderr is no terminal."""
-    from rich.console import Console
-    from rich.progress import Progress as Bar
-
-    console = Console(stderr=True)
-    with Bar(console=console, transient=True, disable=not console.is_terminal) as bar:
-        tasks = {work: bar.add_task(work, visible=False) for work in _WORK}
-        yield lambda work, count, of: bar.update(tasks[work], completed=count, total=of, visible=True)

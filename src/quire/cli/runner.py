@@ -6,6 +6,7 @@ import contextlib
 import os
 import shlex
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -318,14 +319,14 @@ def _indexed(vault: Vault) -> NoteIndex:
     from quire.notes.index import NoteIndex
 
     index = NoteIndex(vault, embedder=embedder())
-    with progress("indexing notes") as show:
-        index.update(show)
+    with progress() as tell:
+        index.update(partial(tell, "indexing notes"))
     if index.embedder is None:
         echo(f"notes are searched {NO_MODEL}", err=True)
         return index
     try:
-        with progress("reading what notes mean (Ctrl-C: later)") as show:
-            index.embed(show)
+        with progress() as tell:
+            index.embed(partial(tell, "reading what notes mean (Ctrl-C: later)"))
     except KeyboardInterrupt:
         echo("notes whose meaning was not read yet are found by words alone", err=True)
     return index

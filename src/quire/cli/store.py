@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from quire.cli.output import Place, default_db, echo, read_text
+from quire.cli.output import Place, default_db, echo, progress, read_text
 from quire.errors import CallError, DamageError, NotFound
 from quire.values import Entry
 
@@ -109,6 +109,16 @@ def entries_so_far(store: Store, thread: str) -> list[Entry]:
         return []
 
 
+def append_new(store: Store, thread: str, entries: list[Entry]) -> tuple[int, int]:
+    """Append what a thread does not hold yet of a conversation; how many entries that were, and how many it had."""
+    from quire.log.entries import known_entries
+
+    before = entries_so_far(store, thread)
+    fresh = entries[known_entries(before, entries) :]
+    store.append(thread, fresh)
+    return len(fresh), len(before)
+
+
 # Opening the records that a command works on, with the embedding model where it is installed.
 
 # Fewer vectors than this are made before a bar could be read.
@@ -131,25 +141,15 @@ def embedder() -> Embedder | None:
 @contextmanager
 def embedding_progress() -> Iterator[Callable[[int, int], None]]:
     """Tells on stderr how many vectors of many are made: a bar on a terminal, elsewhere a line at the beginning."""
-    from rich.console import Console
-    from rich.progress import Progress
+    with progress() as tell:
 
-    terminal = sys.stderr.isatty()
-    bar = Progress(console=Console(stderr=True), transient=True, disable=not terminal)
-    task = bar.add_task("embedding records")
+        def show(count: int, all: int) -> None:
+            if all >= WORTH_SHOWING:
+                if count == 0 and not sys.stderr.isatty():
+                    echo(f"embedding {all:,} records, once", err=True)
+                tell("embedding records", count, all)
 
-    def show(count: int, all: int) -> None:
-        if all < WORTH_SHOWING:
-            return
-        if not terminal and count == 0:
-            echo(f"embedding {all:,} records, once", err=True)
-        bar.start()
-        bar.update(task, completed=count, total=all)
-
-    try:
         yield show
-    finally:
-        bar.stop()
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from quire.emulate.provider import Emulated
 from quire.emulate.script import Cut, EmulatedRequest, Refuse, Replies, Reply, Slow
-from quire.errors import CallError, MissingPart
+from quire.errors import CallError, needed
 from quire.log import now_ms
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ __all__ = ["BackgroundServer", "Cut", "Emulator", "EndsAtOnce", "Refuse", "Repli
 
 # The emulator as a running server: on 127.0.0.1, on a port of its own, in a thread of its own.
 
-_HINT = "pip install 'quire[emulate]'"
 # What a request may hold before its body.
 _HEAD_BYTES = 1024 * 1024
 
@@ -104,6 +103,18 @@ def http_protocol() -> type[asyncio.Protocol]:
     return BoundedHead
 
 
+# Of whoever passes requests on: a provider's own headers pass, and frames as large as a history.
+PASSING_CONFIG: dict[str, Any] = {"server_header": False, "date_header": False, "ws_max_size": 256 * 1024 * 1024}
+
+
+def server_config(app: Any, **more: Any) -> Any:
+    """What uvicorn is told; severed connections are meant, nothing about them needs to be logged."""
+    import uvicorn
+
+    usual = {"timeout_graceful_shutdown": 1, "http": http_protocol(), "ws": "websockets-sansio"}
+    return uvicorn.Config(app, log_level="critical", access_log=False, **{**usual, **more})
+
+
 class BackgroundServer:
     """An application on 127.0.0.1, served in a thread of its own; `make` gives it when it is started.
 
@@ -120,27 +131,14 @@ class BackgroundServer:
     def start(self) -> None:
         """Start serving; the address is known when this returns."""
         app = self._make()
-        try:
+        with needed("the server is not installed", "emulate"):
             import uvicorn
-        except ImportError as error:
-            raise MissingPart("the server is not installed", hint=_HINT) from error
-        # Severed connections are meant; nothing about them needs to be logged.
-        config = uvicorn.Config(
-            app,
-            log_level="critical",
-            lifespan="auto",
-            http=http_protocol(),
-            ws="websockets-sansio",
-            timeout_graceful_shutdown=1,
-            access_log=False,
-            **self._config,
-        )
 
         class Server(EndsAtOnce, uvicorn.Server):
             pass
 
-        self._server = Server(config)
-        listener = _listen(self._port)
+        self._server = Server(server_config(app, **self._config))
+        listener = listen(self._port)
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         self._thread = threading.Thread(target=_run, args=(self._server, listener, self._ended), daemon=True)
         self._thread.start()
@@ -203,10 +201,8 @@ class Emulator(BackgroundServer):
 
 
 def _app(emulated: Emulated, chunk_bytes: int | None) -> Any:
-    try:
+    with needed("the emulator's server is not installed", "emulate"):
         from quire.emulate.app import make_app
-    except ImportError as error:
-        raise MissingPart("the emulator's server is not installed", hint=_HINT) from error
     return make_app(emulated, chunk_bytes)
 
 
@@ -218,15 +214,20 @@ def _run(server: EndsAtOnce, listener: socket.socket, ended: threading.Event) ->
         ended.set()
 
 
-def _listen(port: int) -> socket.socket:
+def listen(port: int, host: str = "", send_bytes: int = 0, backlog: int = 128) -> socket.socket:
+    """A listening socket, on this machine's own address unless `host` says another; its port is known from now on."""
     # asyncio sends small pieces at once only where the socket says that it is TCP; 40 ms a request otherwise.
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if send_bytes:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_bytes)
     try:
-        listener.bind(("127.0.0.1", port))
+        listener.bind((host or "127.0.0.1", port))
     except OSError as error:
         listener.close()
-        raise CallError(f"port {port} cannot be used: {error.strerror}", hint="Use --port 0 for a free one.") from error
+        place = f"{host}:{port}" if host else f"port {port}"
+        raise CallError(f"{place} cannot be used: {error.strerror}", hint="Use --port 0 for a free one.") from error
     # Clients may connect from now on; they wait until the server has started.
-    listener.listen(128)
+    listener.listen(backlog)
     return listener

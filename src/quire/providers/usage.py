@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from quire.errors import QuireError
 from quire.providers.models import ModelInfo, Tier, data, model_info
 from quire.providers.rules.grammar import snake
 from quire.providers.wires import wire_of
@@ -238,6 +239,14 @@ def cost(usage: Usage, target: str | ModelInfo, at: int | None = None) -> Money:
         as_of=info.prices.as_of,
         source=info.prices.source,
     )
+
+
+def known_cost(usage: Usage, target: str, at: int | None = None) -> float | None:
+    """What a call costs in USD; None where its provider, or its price, is not known here."""
+    try:
+        return cost(usage, target, at).amount_usd
+    except QuireError:
+        return None
 
 
 def _at(info: ModelInfo, at: int | None) -> ModelInfo:

@@ -16,8 +16,8 @@ from urllib.parse import unquote
 
 import msgspec
 
-from quire.emulate import EndsAtOnce, http_protocol
-from quire.errors import CallError, needed
+from quire.emulate import PASSING_CONFIG, EndsAtOnce, listen, server_config
+from quire.errors import needed
 from quire.log import off_loop
 from quire.server.routes import HttpRefusal, Route, check_routes, endpoints, openapi, problem_response, read_types
 from quire.server.service import Service
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 # The modules whose ROUTES are served; one that needs a part which is not installed has none.
 MODULES = ("quire.server.api", "quire.server.turns", "quire.server.remote_store", "quire.server.inspector")
+# The system would hold megabytes for each reader that takes nothing.
 _SEND_BYTES = 64 * 1024
 
 
@@ -197,25 +198,6 @@ def _part(part: str) -> str:
 # Running it.
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A listening socket; the port is known from now on, and clients may connect."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio sends small pieces at once only where the socket says that it is TCP.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    # The system would hold megabytes for each reader that takes nothing.
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)
-    try:
-        listener.bind((host, port))
-    except OSError as error:
-        listener.close()
-        raise CallError(
-            f"{host}:{port} cannot be used: {error.strerror}", hint="Use --port 0 for a free one."
-        ) from error
-    listener.listen(1024)
-    return listener
-
-
 class Running:
     """A service that serves: `run()` until a signal comes, or `with Running(service) as running: running.url`."""
 
@@ -223,7 +205,7 @@ class Running:
         self, service: Service, *, host: str = "127.0.0.1", port: int = 0, proxies: Proxies | None = None
     ) -> None:
         self._server = _server(service, make_app(service, proxies))
-        self._listener = listen(host, port)
+        self._listener = listen(port, host, _SEND_BYTES, backlog=1024)
         address = f"[{host}]" if ":" in host else host
         self.url = f"http://{address}:{self._listener.getsockname()[1]}"
         self._thread = threading.Thread(target=self.run, daemon=True)
@@ -265,17 +247,4 @@ def _server(service: Service, app: ASGIApp) -> EndsAtOnce:
                 for kind, handler in before.items():
                     signal.signal(kind, handler)
 
-    config = uvicorn.Config(
-        app,
-        log_level="critical",
-        access_log=False,
-        lifespan="on",
-        http=http_protocol(),
-        ws="websockets-sansio",
-        timeout_graceful_shutdown=5,
-        # A provider's own headers pass, and frames as large as a history.
-        server_header=False,
-        date_header=False,
-        ws_max_size=256 * 1024 * 1024,
-    )
-    return DrainingServer(config)
+    return DrainingServer(server_config(app, lifespan="on", timeout_graceful_shutdown=5, **PASSING_CONFIG))

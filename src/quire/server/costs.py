@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
 
 from quire.assemble import Policy
-from quire.errors import CallError
 from quire.log.store import Store, ThreadInfo
 from quire.providers.models import model_info
-from quire.providers.usage import cost
+from quire.providers.usage import cost, known_cost
 from quire.thread_state import is_request
 from quire.values import COUNTS, Entry, JsonObject, Usage
 
 
-class ThreadRow(msgspec.Struct, frozen=True, omit_defaults=True):
+class ThreadRow(msgspec.Struct, omit_defaults=True):
     """A thread at a glance, by what its log says was sent."""
 
     name: str
@@ -40,46 +37,28 @@ class ThreadTotals:
 
     def __init__(self) -> None:
         self.seq, self.id = 0, ""
-        self._model, self._turns, self._requests = "", 0, 0
-        self._tokens, self._read = 0, 0
-        self._usd: float | None = None
-        self._at: int | None = None
-        self._spark: deque[float] = deque(maxlen=40)
+        self._row = ThreadRow("", 0)
 
     def extend(self, entries: Iterable[Entry]) -> None:
+        row = self._row
         for entry in entries:
             self.seq, self.id = entry.seq, entry.id
-            self._at = entry.at or self._at
-            self._turns += entry.kind == "user"
+            row.at = entry.at or row.at
+            row.turns += entry.kind == "user"
             if is_request(entry):
-                self._model = f"{entry.body.get('provider')}:{entry.body.get('model')}"
+                row.model = f"{entry.body.get('provider')}:{entry.body.get('model')}"
                 if isinstance(entry.body.get("usage"), dict):
                     self._add_usage(usage_of(entry), entry.at)
 
     def _add_usage(self, used: Usage, at: int | None) -> None:
-        self._requests += 1
-        self._tokens += used.input_total
-        self._read += used.cache_read
-        with contextlib.suppress(CallError):  # a provider that is not known here has no price
-            paid = cost(used, self._model, at).amount_usd
-            self._usd = self._usd if paid is None else (self._usd or 0.0) + paid
+        row, paid = self._row, known_cost(used, self._row.model, at)
+        row.requests, row.tokens, row.read = row.requests + 1, row.tokens + used.input_total, row.read + used.cache_read
+        row.usd = row.usd if paid is None else (row.usd or 0.0) + paid
         if used.input_total:
-            self._spark.append(round(min(1.0, used.cache_read / used.input_total), 3))
+            row.spark = (*row.spark[-39:], round(min(1.0, used.cache_read / used.input_total), 3))
 
     def row(self, info: ThreadInfo) -> ThreadRow:
-        return ThreadRow(
-            info.name,
-            info.seq,
-            info.parent,
-            self._model,
-            self._turns,
-            self._requests,
-            self._tokens,
-            self._read,
-            self._usd,
-            self._at,
-            tuple(self._spark),
-        )
+        return msgspec.structs.replace(self._row, name=info.name, entries=info.seq, parent=info.parent)
 
 
 def usage_of(sent: Entry) -> Usage:
@@ -161,11 +140,7 @@ def sent_row(entry: Entry) -> SentRow:
         used = msgspec.convert(entry.body["usage"], Usage, strict=False)
     except msgspec.ValidationError:
         used = usage_of(entry)
-    try:
-        usd = cost(used, target, entry.at).amount_usd
-    except CallError:  # a provider that is not known here, in a log from elsewhere
-        usd = None
-    sha256, stop = entry.body["request_sha256"], entry.body.get("stop")
+    sha256, stop, usd = entry.body["request_sha256"], entry.body.get("stop"), known_cost(used, target, entry.at)
     return SentRow(entry.seq, target, sha256, entry.at, used.as_json(), usd, stop)
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 
 from quire import __version__
+from quire.archive.stored_conversations import counted_call
 from quire.assemble.user_message import whole_text
 from quire.audit import SentCall, audit
 from quire.errors import NotFound
@@ -358,16 +359,8 @@ def sent_calls(store: Store) -> Iterator[SentCall]:
             rebased |= entry.kind == "rebase"
             if is_request(entry) and isinstance(entry.body.get("usage"), dict):
                 provider, model = str(entry.body.get("provider")), str(entry.body.get("model"))
-                used = usage_of(entry)
-                yield SentCall(
-                    f"{info.name}, entry {entry.seq}",
-                    provider,
-                    model,
-                    usage=used if used.input_total else None,
-                    at_ms=entry.at,
-                    session=info.name,
-                    compacted=rebased,
-                )
+                source, used = f"{info.name}, entry {entry.seq}", usage_of(entry)
+                yield counted_call(source, provider, model, used, entry.at, info.name, compacted=rebased)
                 rebased = False
 
 

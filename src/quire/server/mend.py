@@ -21,11 +21,12 @@ from quire import values
 from quire.assemble import Policy
 from quire.assemble.messages import assistant, results
 from quire.audit import SentCall, call_of, is_body
+from quire.audit.first_difference import tool_name
 from quire.errors import CallError, QuireError
 from quire.fitting import Fitter, unmarked_body
 from quire.log.sqlite import SqliteStore
 from quire.providers import render
-from quire.providers.models import ModelInfo, model_info
+from quire.providers.models import model_info
 from quire.providers.rules import errors, validate
 from quire.providers.simulate import Simulator
 from quire.providers.usage import cost
@@ -41,7 +42,6 @@ from quire.server.mend_rules import (
     needed_betas,
     plain_message,
     tail_text,
-    tool_name,
 )
 from quire.tokens import tools_tokens
 from quire.values import Json, JsonObject, Message, Prompt, Reply, Text, Usage
@@ -104,8 +104,7 @@ class Mender:
             name = f"{hashlib.sha256(call.session.encode() or messages[first_user]).hexdigest()} {key}"
             if self._holdout and int(name[:8], 16) / 0x1_0000_0000 < self._holdout:
                 return Mended(held_out=True, conversation=name)
-            mended = self._mend(call, wire, key, about)
-            return msgspec.structs.replace(mended, conversation=name)
+            return msgspec.structs.replace(self._mend(call, key, about), conversation=name)
 
     def _conversation(self, call: SentCall, wire: Wire, messages: list[bytes]) -> int:
         """The conversation that a request goes on with: it shares messages, and most of its head or several of them."""
@@ -128,48 +127,17 @@ class Mender:
             self._holders[digest] = holders if key in holders else [*holders[-7:], key]
         return key
 
-    def _mend(self, call: SentCall, wire: Wire, key: int, about: JsonObject) -> Mended:
-        info = model_info(f"{call.provider}:{call.model}")
+    def _mend(self, call: SentCall, key: int, about: JsonObject) -> Mended:
         before = self._states.get(key)
-        draft, fired = self._apply(call.body, before, wire, info, self._rules)
-        if fired and (refused := self._refused_rules(call, draft, fired, before, wire, info, about)):
+        draft, fired = _apply(self._rules, call, before)
+        if fired and (refused := self._refused_rules(call, draft, fired, before, about)):
             # The model was told nothing: the next request is compared with what it knows.
             return Mended(refused=refused)
         self._states[key] = draft.state
         return Mended(draft.body, tuple(draft.betas), tuple(fired)) if fired else Mended()
 
-    def _apply(
-        self, body: JsonObject, before: HeadState | None, wire: Wire, info: ModelInfo, rules: Sequence[str]
-    ) -> tuple[BodyDraft, list[str]]:
-        """The request after some rules, and those that changed it."""
-        state = copy.copy(before) if before is not None else HeadState(body, body, tools=_tool_names(body))
-        draft = BodyDraft(body, state, wire, info)
-        fired = []
-        for name in rules:
-            if name == "marks":
-                # What was put behind earlier messages stands there again, then what is new behind the last.
-                state.newest = draft.body
-                fired += ["tail"] if _with_tails(draft) else []
-            if (before is not None or name == "marks") and RULES[name][0](draft):
-                fired.append(name)
-        if "marks" not in rules:
-            state.newest = draft.body
-            fired += ["tail"] if _with_tails(draft) else []
-        draft.betas = needed_betas(draft.messages)
-        # A tail that has not changed is not reported as a rule: the rule that wrote it is.
-        if fired == ["tail"] or (fired == ["tail", "marks"]):
-            fired = [*state_rules(state), *(name for name in fired if name != "tail")]
-        return draft, [name for name in dict.fromkeys(fired) if name != "tail"]
-
     def _refused_rules(
-        self,
-        call: SentCall,
-        draft: BodyDraft,
-        fired: list[str],
-        before: HeadState | None,
-        wire: Wire,
-        info: ModelInfo,
-        about: JsonObject,
+        self, call: SentCall, draft: BodyDraft, fired: list[str], before: HeadState | None, about: JsonObject
     ) -> tuple[str, ...]:
         """The rules because of which the provider would refuse what it would have taken."""
         headers = dict(about.get("headers") or {})
@@ -179,7 +147,7 @@ class Mender:
             return ()
         alone = []
         for name in fired:
-            tried, _ = self._apply(call.body, before, wire, info, [rule for rule in self._rules if rule == name])
+            tried, _ = _apply([rule for rule in self._rules if rule == name], call, before)
             if not _broken_rules(tried.body, call, with_betas(headers, tried.betas)) <= own_errors:
                 alone.append(name)
         return tuple(alone or fired)
@@ -198,6 +166,29 @@ class Mender:
                 body = value.get("given") or value.get("request")
                 if isinstance(body, dict):
                     self.mend(body, value)
+
+
+def _apply(rules: Sequence[str], call: SentCall, before: HeadState | None) -> tuple[BodyDraft, list[str]]:
+    """The request after some rules, and those that changed it."""
+    body = call.body
+    state = copy.copy(before) if before is not None else HeadState(body, body, tools=_tool_names(body))
+    draft = BodyDraft(body, state, wire_of(call.provider, body), model_info(call.target))
+    fired = []
+    for name in rules:
+        if name == "marks":
+            # What was put behind earlier messages stands there again, then what is new behind the last.
+            state.newest = draft.body
+            fired += ["tail"] if _with_tails(draft) else []
+        if (before is not None or name == "marks") and RULES[name][0](draft):
+            fired.append(name)
+    if "marks" not in rules:
+        state.newest = draft.body
+        fired += ["tail"] if _with_tails(draft) else []
+    draft.betas = needed_betas(draft.messages)
+    # A tail that has not changed is not reported as a rule: the rule that wrote it is.
+    if fired == ["tail"] or (fired == ["tail", "marks"]):
+        fired = [*state_rules(state), *(name for name in fired if name != "tail")]
+    return draft, [name for name in dict.fromkeys(fired) if name != "tail"]
 
 
 def _asks(message: Json) -> bool:
@@ -326,7 +317,7 @@ class Savings:
         if call.usage is None or not mended.conversation:
             return
         try:
-            paid = cost(call.usage, f"{call.provider}:{call.model}", at_ms).amount_usd or 0.0
+            paid = cost(call.usage, call.target, at_ms).amount_usd or 0.0
             self._count(mended, call.usage, paid)
             if mended.held_out:
                 return
@@ -336,7 +327,7 @@ class Savings:
         if mended.rules:
             key = " + ".join(mended.rules)
             times, tokens, usd = self.by_rules.get(key, (0, 0, 0.0))
-            unmended = cost(before, f"{call.provider}:{call.model}", at_ms).amount_usd or 0.0
+            unmended = cost(before, call.target, at_ms).amount_usd or 0.0
             self.by_rules[key] = (times + 1, tokens + call.usage.cache_read - before.cache_read, usd + unmended - paid)
 
     def _count(self, mended: Mended, used: Usage, paid: float) -> None:
@@ -345,7 +336,7 @@ class Savings:
 
     def _unmended_usage(self, call: SentCall, original: JsonObject, conversation: str, at_ms: int) -> Usage:
         """What the application's own request would have used, in the tokens that were reported."""
-        target = f"{call.provider}:{call.model}"
+        target = call.target
         key = f"{conversation} {target}"
         cache = self._caches[key] = self._caches.get(key) or Simulator(target)
         step = cache.step(at_ms, original)

@@ -15,7 +15,7 @@ from operator import getitem
 
 import msgspec
 
-from quire.audit.first_difference import ID, TIME
+from quire.audit.first_difference import ID, TIME, tool_name
 from quire.providers.cache_marks import mark
 from quire.providers.models import ModelInfo, data
 from quire.providers.prefix import MARKS, Path, changed_body, written
@@ -150,11 +150,6 @@ def _offered(tools: Sequence[JsonObject]) -> Iterator[JsonObject]:
     for tool in tools:
         field = _inner_field(tool)
         yield from tool[field] if field else (tool,)
-
-
-def tool_name(tool: JsonObject) -> str:
-    inner = tool.get("function") or tool.get("toolSpec") or tool
-    return str(inner.get("name") or inner.get("type") or "") if isinstance(inner, dict) else ""
 
 
 def late_tools(draft: BodyDraft) -> bool:

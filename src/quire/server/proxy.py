@@ -18,12 +18,12 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import msgspec
 
 from quire.audit import SentCall, call_of
-from quire.emulate import BackgroundServer
+from quire.emulate import PASSING_CONFIG, BackgroundServer
 from quire.errors import needed
 from quire.providers.models import model_info
 from quire.providers.wires import Wire, wire_of
 from quire.server.mend import Budget, Mended, Mender, difference, is_subscription, with_betas
-from quire.server.watch import CacheWatcher, Watched, WatchedExchange, events_in, model_in, plain
+from quire.server.watch import CacheWatcher, Watched, WatchedExchange, events_in, plain
 from quire.values import JsonObject, Reply
 
 __all__ = ["CacheWatcher", "Passing", "Proxy", "ProxyOptions", "Watched", "make_app"]
@@ -188,7 +188,6 @@ class Passing:
             return headers
         body = json.loads(plain(exchange.given, texts.get("content-encoding", "")))
         about = {"host": urlsplit(self._to).hostname, "path": exchange.path, "headers": texts}
-        about["model"] = model_in(exchange.path)
         mended = finder.mend(body, about)
         if self.options.dry_run:
             lines = [] if mended.body is None else difference(body, mended.body)
@@ -209,11 +208,10 @@ class Passing:
     def _fit(self, exchange: WatchedExchange, body: JsonObject, call: SentCall) -> JsonObject | None:
         """The request inside the budget, where it does not fit as it is."""
         assert self._budget is not None
-        target = f"{call.provider}:{call.model}"
         conversation = exchange.mended.conversation
-        fitted = self._budget.fit(body, conversation, target, self.watcher.input_totals.pop(conversation, 0))
+        fitted = self._budget.fit(body, conversation, call.target, self.watcher.input_totals.pop(conversation, 0))
         if fitted is not None:
-            exchange.fitted, exchange.target = fitted, target
+            exchange.fitted, exchange.target = fitted, call.target
             rules = (*exchange.mended.rules, "fitted")
             exchange.mended = msgspec.structs.replace(exchange.mended, body=fitted, rules=rules)
         return fitted
@@ -269,7 +267,7 @@ class Passing:
         """The request with a question for the provider: what could it not reuse of the reply before?"""
         base = exchange.mended.body if exchange.mended.body is not None else body
         call, id = call_of("", about, base, None), self.watcher.reply_ids.get(exchange.mended.conversation)
-        if id is None or not model_info(f"{call.provider}:{call.model}").features.diagnostics:
+        if id is None or not model_info(call.target).features.diagnostics:
             return exchange.mended.body
         asking = wire_of(call.provider, base).diagnosed(base, id)
         added = {name: value for name, value in asking.items() if name not in base}
@@ -533,10 +531,7 @@ class Proxy(BackgroundServer):
 
     def __init__(self, to: str | ProxyOptions, watcher: CacheWatcher, port: int = 0) -> None:
         self._watcher = watcher
-        super().__init__(
-            lambda: make_app(to, watcher), port, server_header=False, date_header=False,
-            ws_max_size=256 * 1024 * 1024,
-        )  # fmt: skip
+        super().__init__(lambda: make_app(to, watcher), port, **PASSING_CONFIG)
 
     def stop(self) -> None:
         """Stop serving, and end what watches."""

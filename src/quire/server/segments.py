@@ -196,17 +196,7 @@ def same_pieces(old: tuple[object, ...], new: tuple[object, ...]) -> int:
 def _segment(
     layer: str, role: str, title: str, tokens: int, text: str, entries: tuple[int, ...] = (), made: str = ""
 ) -> SegmentView:
-    return SegmentView(
-        layer=layer,
-        role=role,
-        title=title,
-        tokens=tokens,
-        sha256=sha256_hex(text),
-        text=text,
-        characters=len(text),
-        entries=entries,
-        made=made,
-    )
+    return SegmentView(layer, role, title, tokens, sha256_hex(text), text, len(text), entries, made=made)
 
 
 _ROLES = {"tool": "result", "note": "note", "tools": "tools"}

@@ -331,7 +331,7 @@ async def resume_turn(call: RouteCall) -> Any:
             409,
             f"no call {unknown[0]!r} waits for a result",
             hint="`GET …/turn` names the calls that wait.",
-            state=msgspec.to_builtins(_standing(call)),
+            state=msgspec.to_builtins(show_turn(call)),
         )
     entries = [
         interrupted_result(waiting[result.call_id])
@@ -399,10 +399,6 @@ async def _turn_events(call: RouteCall, turn: RunningTurn) -> AsyncIterator[byte
 
 def show_turn(call: RouteCall) -> TurnStanding:
     """How the newest turn stands: done, to be asked, or waiting for results of calls."""
-    return _standing(call)
-
-
-def _standing(call: RouteCall) -> TurnStanding:
     turn = standing(call.store, call.name)
     calls = [{**entry.body, "seq": entry.seq, "id": entry.id} for entry in turn.pending]
     running = call.service.turns.running(call.tenant.name, call.name) is not None

@@ -383,21 +383,14 @@ class ThreadView:
         (earlier, _), (later, policy) = self.built(first), self.built(second)
         difference = moved(self._turning_points(first, second), self.entries)
         again = self._tokens_paid_again(first, second)
-        return Comparison(
-            first=first,
-            second=second,
-            same=same_pieces(compared_pieces(earlier), compared_pieces(later)),
-            extends=difference["extends"],
-            byte=difference["byte"],
-            added=difference.get("added", 0),
-            layer=difference.get("layer", ""),
-            segment=difference.get("segment", ""),
-            entries=tuple(difference.get("entries", ())),
-            cause=difference.get("cause") or "",
-            again=again,
-            usd=rewrite_usd(again, policy, self._request_at(second)[1].at),
-            units=(policy.prices[1] - policy.prices[0]) * again,
-        )
+        figures = {
+            "same": same_pieces(compared_pieces(earlier), compared_pieces(later)),
+            "again": again,
+            "usd": rewrite_usd(again, policy, self._request_at(second)[1].at),
+            "units": (policy.prices[1] - policy.prices[0]) * again,
+        }
+        moved_by = {**difference, "cause": difference.get("cause") or ""}
+        return msgspec.convert({"first": first, "second": second, **moved_by, **figures}, Comparison)
 
     def _turning_points(self, first: int, second: int) -> list[tuple[Built, str]]:
         """Two requests and those between them that do not extend the one before, with that one; each with its model."""

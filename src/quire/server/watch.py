@@ -17,16 +17,16 @@ import zlib
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from urllib.parse import unquote
 
 import msgspec
 
 from quire import providers
+from quire.archive.stored_conversations import url_model
 from quire.audit import Grouping, SentCall, Verdict, WatchedConversation, call_of, is_body
 from quire.audit.causes import NOTHING_CHANGED, Side, agrees
 from quire.errors import FormatError, QuireError, needed
 from quire.providers.explain import diagnosis_of
-from quire.providers.usage import cost
+from quire.providers.usage import known_cost
 from quire.providers.wires import wire_of
 from quire.send.transport import SseReader, decoded
 from quire.server import Recent
@@ -106,7 +106,7 @@ class Watched(msgspec.Struct, frozen=True):
         """The request in one line, for people who watch; a loss in two more."""
         used = self.call.usage
         kind = "" if self.conversation.kind == "main" else f" ({self.conversation.kind})"
-        who = f"{self.conversation.name[-24:]}{kind} · {self.call.provider}:{self.call.model}"
+        who = f"{self.conversation.name[-24:]}{kind} · {self.call.target}"
         marks = "".join(
             [
                 " · tried again" if self.retry else "",
@@ -146,7 +146,7 @@ class Watched(msgspec.Struct, frozen=True):
         return {
             "at": self.call.at_ms,
             "source": self.call.source,
-            "model": f"{self.call.provider}:{self.call.model}",
+            "model": self.call.target,
             "usage": self.call.usage.as_json() if self.call.usage is not None else None,
             "tells_cache": self.call.tells_cache,
             "usd": self.usd,
@@ -339,10 +339,7 @@ class CacheWatcher:
         self.savings.add(call, reading.given, exchange.mended, exchange.at_ms)
         if reading.diagnosis:
             self._compare(reading.diagnosis, lost)
-        usd = None
-        if call.usage is not None:
-            with contextlib.suppress(QuireError):
-                usd = cost(call.usage, f"{call.provider}:{call.model}", call.at_ms).amount_usd
+        usd = known_cost(call.usage, call.target, call.at_ms) if call.usage is not None else None
         return Watched(call, conversation, lost, usd, retry, reading.whole, exchange.mended, reading.diagnosis)
 
     def _compare(self, diagnosis: JsonObject, lost: Verdict | None) -> None:
@@ -442,14 +439,8 @@ def _body(raw: bytes, exchange: WatchedExchange) -> JsonObject | None:
     if "model" in body:
         return body
     # Gemini and Bedrock name the model in the path.
-    named = model_in(exchange.path)
+    named = url_model(exchange.path)
     return {**body, "model": named} if named else body
-
-
-def model_in(path: str) -> str:
-    """The model that a path names: /v1beta/models/gemini-3.8-flash:generateContent -> gemini-3.8-flash."""
-    named = re.search(r"/models?/([^/:]+(?::\d+)?)", unquote(path))
-    return named[1] if named else ""
 
 
 def _json_or_none(data: bytes) -> Json:
