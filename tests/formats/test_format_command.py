@@ -10,7 +10,7 @@ from format_values import entries
 from hypothesis import given, settings
 
 from quire import QuireError
-from quire.cli.render import FORMATS
+from quire.cli.render import text_format
 from toolbox import invoke
 
 
@@ -162,7 +162,9 @@ def test_the_command_writes_bytes_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_every_process_writes_the_same_bytes() -> None:
-    code = "import sys; from quire.cli.render import FORMATS as F; [print(F[n].render(F[n].read(d))) for n, d in %r]"
+    code = (
+        "import sys; from quire.cli.render import text_format as f; [print(f(n).render(f(n).read(d))) for n, d in %r]"
+    )
     made = [("markdown", WINDOW), ("xml", WINDOW), ("json", WINDOW), ("clean", TALK), ("replay", {"entries": THREAD})]
     seen = {
         subprocess.run(
@@ -184,7 +186,7 @@ def test_golden(case: str) -> None:
     golden = (GOLDEN / f"{case}.txt").read_bytes()
     assert out(made["format"], *made["options"], input=made["input"]).encode() == golden
     if "agent-q" not in made["options"]:
-        format = FORMATS[made["format"]]
+        format = text_format(made["format"])
         assert format.render(format.parse(golden.decode())).encode() == golden
 
 

@@ -6,8 +6,9 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -82,16 +83,26 @@ _POLICY = (
 )
 
 
-# The options that make a policy, the same for every command that assembles.
-policy_options = with_options(
-    *(
+_POLICY_NAMES = [names[-1].removeprefix("--") for names, *_ in _POLICY]
+
+
+def policy_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The options that make a policy, the same for every command that assembles: it takes them as `policy`."""
+
+    @wraps(command)
+    def with_policy(**given: Any) -> None:
+        fields = {name: given.pop(name) for name in _POLICY_NAMES}
+        command(**given, policy=_policy_from(**fields))
+
+    options = (
         click.option(*names, type=type_, default=default, show_default=True, help=text)
         for names, type_, default, text in _POLICY
     )
-)
+    decorated: Callable[..., None] = with_options(*options)(with_policy)
+    return decorated
 
 
-def policy_from(ttl_s: int, model: str | None, **fields: object) -> Policy:
+def _policy_from(ttl_s: int, model: str | None, **fields: object) -> Policy:
     chosen = msgspec.convert({**fields, "ttl_s": ttl_s or None}, Policy)
     if not model:
         return chosen
@@ -130,8 +141,7 @@ def open_requests(
 def is_chosen() -> bool:
     """Whether the caller has given a policy of their own, in one option at least."""
     source = click.get_current_context().get_parameter_source
-    names = [names[-1].removeprefix("--") for names, *_ in _POLICY]
-    return any(source(name) is ParameterSource.COMMANDLINE for name in names)
+    return any(source(name) is ParameterSource.COMMANDLINE for name in _POLICY_NAMES)
 
 
 @click.command()
@@ -139,7 +149,7 @@ def is_chosen() -> bool:
 @click.option("--turn", type=click.IntRange(1), help="Only this turn's requests.")
 @policy_options
 @db_json_options
-def assemble(source: str, turn: int | None, as_json: bool, db: Place | None, **fields: object) -> None:
+def assemble(source: str, turn: int | None, as_json: bool, db: Place | None, policy: Policy) -> None:
     """Show what each request of a thread would hold.
 
     A request is built at every point where the model spoke, from everything before it. What was really sent is
@@ -151,7 +161,6 @@ def assemble(source: str, turn: int | None, as_json: bool, db: Place | None, **f
       quire assemble entries.jsonl --budget 16000 --turn 3
       quire assemble entries.jsonl --json | jq .reused_tokens
     """
-    policy = policy_from(**fields)  # type: ignore[arg-type]  # click has checked the types
     count = 0
     out = console()
     with open_requests(source, db, policy, (turn, turn) if turn else None) as (requests, _):
@@ -326,7 +335,7 @@ def _find(name: str, source: str | None, db: Place | None) -> Entry:
 @click.argument("second", metavar="M")
 @policy_options
 @db_json_options
-def diff(source: str, first: str, second: str, as_json: bool, db: Place | None, **fields: object) -> None:
+def diff(source: str, first: str, second: str, as_json: bool, db: Place | None, policy: Policy) -> None:
     """Find the first byte that differs between the requests of turns N and M.
 
     A turn stands for its first request, 4.2 for the second of turn 4; the earlier one is always compared with the
@@ -341,7 +350,6 @@ def diff(source: str, first: str, second: str, as_json: bool, db: Place | None, 
     from quire.assemble import Built
     from quire.observe import moved
 
-    policy = policy_from(**fields)  # type: ignore[arg-type]  # click has checked the types
     names = (first, second)
     turns = [_turn(name) for name in names]
     with open_requests(source, db, policy, (min(turns), max(turns))) as (requests, entries):
@@ -379,10 +387,9 @@ def _sentence(difference: JsonObject, first: str, second: str) -> str:
 _OPTIMUM_REQUESTS = 60
 
 
-def _thread(source: str, db: Place | None, fields: dict[str, object]) -> ThreadView:
+def _thread(source: str, db: Place | None, policy: Policy) -> ThreadView:
     from quire.server.views import ThreadView
 
-    policy = policy_from(**fields)  # type: ignore[arg-type]  # click has checked the types
     entries, _ = sent_log(load_usable(source, db), policy)
     return ThreadView(Path(source).stem if Path(source).is_file() else source, entries, policy)
 
@@ -393,7 +400,7 @@ def _thread(source: str, db: Place | None, fields: dict[str, object]) -> ThreadV
 @click.option("--quick", is_flag=True, help="Leave out what other policies would have done.")
 @policy_options
 @db_option
-def report(source: str, output: Path | None, quick: bool, db: Place | None, **fields: object) -> None:
+def report(source: str, output: Path | None, quick: bool, db: Place | None, policy: Policy) -> None:
     """Write a thread as one page that can be sent to somebody: every request, what was cached, cut and why.
 
     The file holds its data and loads nothing. What was really sent is shown as it was; with --budget or another
@@ -407,7 +414,7 @@ def report(source: str, output: Path | None, quick: bool, db: Place | None, **fi
     from quire.server.inspector import report as written
     from quire.server.views import try_policies
 
-    thread = _thread(source, db, fields)
+    thread = _thread(source, db, policy)
     requests = len(thread.picture().columns)
     if not requests:
         raise NotFound("the thread holds no request to show", hint="It needs a user entry.")
@@ -425,7 +432,7 @@ def report(source: str, output: Path | None, quick: bool, db: Place | None, **fi
 @click.argument("text")
 @policy_options
 @db_json_options
-def where(source: str, text: str, as_json: bool, db: Place | None, **fields: object) -> None:
+def where(source: str, text: str, as_json: bool, db: Place | None, policy: Policy) -> None:
     """Tell where TEXT went: the entries that brought it, the requests it stood in, and what it was cut into.
 
     \b
@@ -435,7 +442,7 @@ def where(source: str, text: str, as_json: bool, db: Place | None, **fields: obj
     """
     if not text:
         raise CallError("there is nothing to look for", hint="Give a path, an id or a sentence.")
-    places = _thread(source, db, fields).where(text)
+    places = _thread(source, db, policy).where(text)
     print_json(msgspec.to_builtins(places)) if as_json else _print(places)
 
 

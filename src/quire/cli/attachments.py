@@ -287,38 +287,9 @@ class _Page(HTMLParser):
 
     _SILENT = frozenset({"script", "style", "noscript", "template", "svg", "head", "iframe"})
     _BREAKS = frozenset(
-        [
-            "p",
-            "div",
-            "section",
-            "article",
-            "header",
-            "footer",
-            "nav",
-            "main",
-            "aside",
-            "ul",
-            "ol",
-            "table",
-            "tr",
-            "blockquote",
-            "pre",
-            "br",
-            "hr",
-            "dl",
-            "dt",
-            "dd",
-            "form",
-            "h1",
-            "h2",
-            "h3",
-            "h4",
-            "h5",
-            "h6",
-            "li",
-            "figure",
-        ]
-    )
+        {"p", "div", "section", "article", "header", "footer", "nav", "main", "aside", "ul", "ol", "table", "tr", "dl",
+         "blockquote", "pre", "br", "hr", "dt", "dd", "form", "h1", "h2", "h3", "h4", "h5", "h6", "li", "figure"}
+    )  # fmt: skip
 
     def __init__(self) -> None:
         super().__init__()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from quire.cli.output import FILE_PATH, Place, counted, db_json_options, echo, in_line, print_json, print_table
+from quire.cli.output import FILE_PATH, Place, bar, counted, db_json_options, echo, in_line, print_json, print_table
 from quire.errors import CallError, QuireError
 
 if TYPE_CHECKING:
@@ -84,10 +84,10 @@ def audit(
       quire audit --apply; …; quire audit --verify; quire audit --revert
     """
     from quire.audit import file_parts
-    from quire.cli import audit_settings
+    from quire.cli import clients
 
     if step == "revert":
-        audit_settings.revert()
+        clients.revert()
         return
     own_threads = threads or db is not None
     if own_threads and (paths or step or what_if):
@@ -97,7 +97,7 @@ def audit(
         )
     places = () if own_threads else paths or _home_stores()
     if step == "verify":
-        audit_settings.verify(places)
+        clients.verify(places)
         return
     parts = [part for place in places for part in file_parts(place)]
     run = _runner(parts, jobs, ray)
@@ -106,7 +106,7 @@ def audit(
         raise _no_request(places)
     _tell(report, _simulated(parts, run, budget) if what_if else [], top, html, as_json)
     if step == "apply":
-        audit_settings.apply(report)
+        clients.apply(report)
     if fail_under is not None and 100 * report.total.reuse < fail_under:
         raise click.exceptions.Exit(1)
 
@@ -283,9 +283,8 @@ _WIDTH = 72
 def _show_bar(total: Spent) -> None:
     """Of all that went in: read from the cache, lost, and new."""
     lost = min(total.lost, total.input - total.read)
-    ends = [round(_WIDTH * tokens / total.input) for tokens in (total.read, total.read + lost, total.input)]
-    parts = (("█", ends[0], "green"), ("▓", ends[1] - ends[0], "red"), ("░", ends[2] - ends[1], "white"))
-    echo(*((sign * width, colour) for sign, width, colour in parts))
+    parts = (total.read, "█", "green"), (lost, "▓", "red"), (total.input - total.read - lost, "░", "white")
+    echo(*bar(_WIDTH, total.input, parts))
     echo(("█ read  ", "green"), ("▓ could have been  ", "red"), "░ new")
 
 

@@ -1,4 +1,4 @@
-"""`quire models`: what is known of each model, with the date it was known."""
+"""Models: what is known of each (`quire models`), those that Quire runs itself (`quire local`), stand-ins (`quire emulate`)."""
 
 from __future__ import annotations
 
@@ -25,10 +25,12 @@ from quire.cli.output import (
     value_of,
 )
 from quire.errors import CallError, FormatError, MissingPart, NotFound
+from quire.log import now_ms
 from quire.send import weights
 from quire.send.local import CTX
 
 if TYPE_CHECKING:
+    from quire.log.store import Store
     from quire.providers.models import ModelInfo
 
 
@@ -269,3 +271,68 @@ def _reply(line: str, number: int, file: str) -> Any:
     except CallError as error:
         raise FormatError(f"{called(file)}: {error}", line=number, column=1, hint=error.hint) from error
     return reply
+
+
+# A thread to look at, made with a stand-in.
+
+# What is asked in the demo, the file that the model reads for it, and its answer; the last but one comes after a long pause.
+_DEMO = (
+    ("Orders above 50 euros ship free. Where is that decided?", "shop/shipping.py", "In `fee()`: the limit is 50.0."),
+    ("Customers see two decimals everywhere but in the mail.", "shop/mail.py", "`receipt()` lacks `:.2f`; mended."),
+    ("Why is order A-1042 counted twice?", "shop/orders.py", "`add()` retries without its id; A-1042 came twice."),
+    ("Add a test for that.", "tests/test_orders.py", "`test_a_retry_adds_nothing` fails before, passes now."),
+    ("Do vouchers apply before or after shipping?", "shop/vouchers.py", "Before: `total()` takes the voucher first."),
+    ("Then the free limit must see the full price.", "shop/cart.py", "Done: cart.py calls `fee(full)`."),
+    ("Does the invoice say so too?", "shop/invoice.py", "It used the reduced price; it calls `fee(full)` now."),
+    ("Back from lunch. Which order was counted twice?", "shop/ledger.py", "A-1042; the ledger has it once."),
+    ("Write the changelog line.", "CHANGELOG.md", "Free shipping goes by the full price; retries add no order."),
+)
+
+
+_DEMO_RULES = """\
+You mend the web shop of a small company.
+- Name the file and the function.
+- Say what you changed in one line.
+- Prices are in euros.
+- Never touch the ledger.
+"""
+
+
+def _demo_file(path: str) -> str:
+    """Read a file of the shop."""
+    parts = ("lines", "prices", "taxes", "labels", "dates", "notes")
+    return f"# {path}\n" + "".join(
+        f"def {verb}_{part}(order):\n    return [{verb}(each) for each in order.{part} if each.open]\n\n"
+        for verb in ("check", "load", "save", "sort")
+        for part in parts
+    )
+
+
+def begin_demo(store: Store) -> None:
+    """A coding session with a provider's stand-in, so that there is something to look at: reuse, a pause, a cut."""
+    from quire.assemble import Policy
+    from quire.emulate import Emulator
+    from quire.send.connect import transport_for
+    from quire.send.cycle import run_sync
+    from quire.send.tools import Toolbox, tool
+    from quire.send.turn import Runner
+    from quire.thread import Thread
+    from quire.values import system
+
+    now = [now_ms() - 18 * 60_000]
+
+    def clock() -> int:
+        now[0] += 1_500
+        return now[0]
+
+    target, runner = "anthropic:claude-opus-5-5", Runner(tools=Toolbox(tool(name="read")(_demo_file)))
+    replies = [
+        reply for _, path, answer in _DEMO for reply in ({"calls": [{"name": "read", "args": {"path": path}}]}, answer)
+    ]
+    thread = Thread(store, "demo", Policy(budget=3_500, reply=500), clock=clock, observers=())
+    thread.append(system(_DEMO_RULES))
+    with Emulator("anthropic", replies, lenient=True, clock=lambda: now[0]) as provider:
+        for n, (text, _, _) in enumerate(_DEMO):
+            now[0] += 12 * 60_000 if n == len(_DEMO) - 2 else 20_000
+            thread.user(text)
+            run_sync(thread, target, transport_for(target, provider.url, "any", via="http"), runner)

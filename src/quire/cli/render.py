@@ -7,14 +7,14 @@ import json
 from collections import deque
 from collections.abc import Iterator
 from importlib import resources
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
-import msgspec
 
 from quire.cli.output import (
     Place,
     answer,
+    called,
     console,
     db_json_options,
     in_line,
@@ -27,6 +27,7 @@ from quire.cli.output import (
     read_text,
     read_verbatim,
     shortened,
+    value_of,
 )
 from quire.cli.store import is_file, load_usable
 from quire.errors import BudgetError, CallError, NotFound
@@ -37,15 +38,11 @@ if TYPE_CHECKING:
     from quire import providers
     from quire.assemble import Built, Policy, Refused
 
+    # A request of the thread, and when it was or would be made.
+    RequestAt: TypeAlias = tuple[int | None, Built | Refused]
+
 
 # `quire render`: a thread's request as a provider takes it.
-
-
-class RequestAt(msgspec.Struct, frozen=True):
-    """A request of the thread, and when it was or would be made."""
-
-    at: int | None
-    built: Built | Refused
 
 
 @click.command()
@@ -88,23 +85,23 @@ def render(
     provider, model = provider_and_model(provider, model)
     target = f"{provider}:{model}"
     requests = _requests(load_usable(source, db), provider, model, budget)
-    of_turn = (row for row in requests if turn in (None, row.built.turn) and step in (None, row.built.step))
+    of_turn = (row for row in requests if turn in (None, row[1].turn) and step in (None, row[1].step))
     # A thread's name routes its requests to one cache; a file has none.
     draw = providers.rendering(target, providers.Options(key="" if is_file(source) else source))
     if every:
-        for request in of_turn:
-            print_json(_line(request, draw, marks), None)
+        for at, built in of_turn:
+            print_json(_line(at, built, _rendered(built, draw, marks)), None)
         return
     last = next(iter(deque(of_turn, maxlen=1)), None)
     if last is None:
         raise NotFound(_nothing(turn, step), hint="quire assemble shows the requests of a thread.")
-    rendered = _rendered(last.built, draw, marks)
+    rendered = _rendered(last[1], draw, marks)
     if as_bytes:
         print_bytes(rendered.prefix)
     elif as_json:
         print_json(rendered.body)
     else:
-        _show(rendered, last.built)
+        _show(rendered, last[1])
 
 
 def _requests(entries: list[Entry], provider: str, model: str, budget: int | None) -> Iterator[RequestAt]:
@@ -126,21 +123,17 @@ def _requests(entries: list[Entry], provider: str, model: str, budget: int | Non
 
 def _all_requests(entries: list[Entry], under: list[Policy]) -> Iterator[RequestAt]:
     """Every request the thread made, and the one that it would make now."""
-    from quire.assemble import Refused, ask
+    from quire.assemble import ask
     from quire.thread_state import AssemblyPerPolicy
 
     folds = AssemblyPerPolicy(under)
     for entry, policy in zip(entries, under, strict=True):
         if folds.under(policy).asks(entry):
-            yield RequestAt(entry.at, ask(folds.under(policy), entry))
+            yield entry.at, ask(folds.under(policy), entry)
         folds.feed(entry)
     conversation = [entry for entry in entries if entry.kind not in ("sent", "rebase")]
     if conversation and conversation[-1].kind not in SPOKEN and (assembly := folds.under(under[-1])).turn:
-        try:
-            yield RequestAt(conversation[-1].at, assembly.request())
-        except BudgetError as error:
-            refused = Refused(assembly.turn, assembly.step + 1, str(error), error.hint)
-            yield RequestAt(conversation[-1].at, refused)
+        yield conversation[-1].at, ask(assembly, conversation[-1])
 
 
 def _nothing(turn: int | None, step: int | None) -> str:
@@ -160,14 +153,12 @@ def _rendered(built: Built | Refused, draw: providers.Rendering, marks: bool) ->
     return providers.marked(request, built.prompt) if marks else request
 
 
-def _line(request_at: RequestAt, draw: providers.Rendering, marks: bool) -> JsonObject:
+def _line(at: int | None, built: Built | Refused, request: Request) -> JsonObject:
     """One request as `quire lint` and `quire simulate` read it."""
-    request = _rendered(request_at.built, draw, marks)
-    at = {} if request_at.at is None else {"at": request_at.at}
     return {
-        **at,
-        "turn": request_at.built.turn,
-        "step": request_at.built.step,
+        **({} if at is None else {"at": at}),
+        "turn": built.turn,
+        "step": built.step,
         "provider": request.provider,
         "model": request.model,
         "headers": request.headers,
@@ -221,37 +212,19 @@ def _texts(value: Json) -> Iterator[str]:
 # `quire format`: items or entries as one of the text formats, and a text back as JSON.
 
 
-class TextFormat(NamedTuple):
-    """A format's module, loaded when it is used, and the options that only it has."""
-
-    module: str
-    options: tuple[str, ...] = ()
-    profile: tuple[str, ...] = ()
-
-    @property
-    def _functions(self) -> Any:
-        return importlib.import_module(f"quire.formats.{self.module}")
-
-    def read(self, data: Json) -> Any:
-        return self._functions.read(data, *self.profile)
-
-    def render(self, value: Any) -> str:
-        return str(self._functions.render(value, *self.profile))
-
-    def parse(self, text: str) -> Any:
-        return self._functions.parse(text, *self.profile)
-
-    def to_json(self, value: Any) -> Any:
-        return self._functions.to_json(value)
-
-
+# The options that only one format has.
 FORMATS = {
-    "markdown": TextFormat("markdown", ("wrap", "default_language", "system")),
-    "xml": TextFormat("xml"),
-    "json": TextFormat("json_"),
-    "clean": TextFormat("clean", ("detail",)),
-    "replay": TextFormat("replay", ("window", "delimiter")),
+    "markdown": ("wrap", "default_language", "system"),
+    "xml": (),
+    "json": (),
+    "clean": ("detail",),
+    "replay": ("window", "delimiter"),
 }
+
+
+def text_format(name: str) -> Any:
+    """The module of a format, loaded when it is used: read, render, parse and to_json."""
+    return importlib.import_module(f"quire.formats.{name if name != 'json' else 'json_'}")
 
 
 @click.command("format")
@@ -281,14 +254,12 @@ def format_(name: str, file: str, profile: str, parses: bool, **options: str | N
       quire log export demo | quire format replay --window all
       quire format clean --parse context.txt
     """
-    chosen = FORMATS[name]
-    if profile != "quire":
-        if name != "markdown":
-            raise CallError(f"{name} has no profile {profile}", hint="agent-q is a profile of markdown.")
-        chosen = chosen._replace(profile=(profile,))
+    chosen, profiles = text_format(name), (profile,) if profile != "quire" else ()
+    if profiles and name != "markdown":
+        raise CallError(f"{name} has no profile {profile}", hint="agent-q is a profile of markdown.")
     settings: JsonObject = {key: value for key, value in options.items() if value is not None}
     for option in settings:
-        if option not in chosen.options:
+        if option not in FORMATS[name]:
             flag = "--" + option.replace("_", "-")
             raise CallError(f"{flag} does not go with {name}", hint="quire format --help says which format it is for.")
     if (number := settings.get("window")) is not None:
@@ -297,13 +268,16 @@ def format_(name: str, file: str, profile: str, parses: bool, **options: str | N
         settings["window"] = None if number == "all" else int(number)
     if parses:
         # A text may begin with a byte order mark of its own: what was rendered is read back whole.
-        value = chosen.to_json(chosen.parse(read_verbatim(file)))
+        value = chosen.to_json(chosen.parse(read_verbatim(file), *profiles))
         print_text(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
     else:
         text = read_text(file)
         lines = name == "replay" and _is_lines(text)
-        data = {"entries": [entry.body for entry in decode_lines(text)]} if lines else _json(text, file)
-        print_text(chosen.render(chosen.read({**data, **settings} if isinstance(data, dict) else data)))
+        hint = "quire format --help shows the shape; to read a text back, add --parse."
+        entries = {"entries": [entry.body for entry in decode_lines(text)]} if lines else None
+        data = entries or value_of(text, called(file), hint=hint)
+        value = chosen.read({**data, **settings} if isinstance(data, dict) else data, *profiles)
+        print_text(chosen.render(value, *profiles))
 
 
 def _is_lines(text: str) -> bool:
@@ -314,13 +288,6 @@ def _is_lines(text: str) -> bool:
     except (ValueError, RecursionError):
         return False
     return isinstance(value, dict) and "kind" in value
-
-
-def _json(text: str, file: str) -> Json:
-    from quire.formats import json_
-
-    hint = "quire format --help shows the shape; to read a text back, add --parse."
-    return json_.load(text, "standard input" if file == "-" else file, hint)
 
 
 # `quire tokens`: how many tokens a file makes for a model.

@@ -1,35 +1,34 @@
-"""Anybody's requests: against their provider's rules (`quire lint`), and what its cache makes of them (`quire simulate`)."""
+"""Anybody's requests: against their provider's rules (`quire lint`), and their prefixes as a committed file that CI holds
+(`quire lock`, `quire check`).
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
 from quire.cli.output import (
+    FILE_PATH,
     called,
-    console,
     counted,
     echo,
+    in_line,
     json_option,
     print_json,
-    print_table,
     provider_and_model,
     read_text,
-    styled,
     value_or_lines,
 )
-from quire.errors import CallError, FormatError
-from quire.values import JsonObject
+from quire.entry import sha256_hex
+from quire.errors import CallError, FormatError, NotFound
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
+    from quire.audit import SentCall
     from quire.providers.rules import Finding, Unchecked
-    from quire.providers.simulate import Predicted, Simulator
 
 
 # `quire lint`: anybody's request against its provider's rules.
@@ -69,7 +68,7 @@ def lint(file: str, provider: str | None, model: str | None, as_json: bool) -> N
 
     if provider is None and ":" in (model or ""):
         provider, model = provider_and_model(provider, model)
-    reports = list(_reports(_numbered(file), provider, model))
+    reports = list(_reports(numbered(file), provider, model))
     if as_json:
         print_json(msgspec.to_builtins(reports))
     else:
@@ -78,7 +77,7 @@ def lint(file: str, provider: str | None, model: str | None, as_json: bool) -> N
         raise SystemExit(1)
 
 
-def _numbered(file: str) -> Iterator[tuple[int, Any]]:
+def numbered(file: str) -> Iterator[tuple[int, Any]]:
     """One JSON value as number 0; or JSON lines, or a JSON array of requests, each with its number from 1."""
     text = read_text(file)
     whole, lines = value_or_lines(text, called(file), "request") if text.strip() else ([], None)
@@ -98,7 +97,7 @@ def _reports(requests: Iterator[tuple[int, Any]], provider: str | None, model: s
 
     memory = ServerMemory(complete=False)
     for line, request in requests:
-        body, headers = _unwrapped(request)
+        body, headers = unwrapped(request)
         name = provider or detect(body)
         if name is None:
             place = f"number {line} of the file" if line else "this"
@@ -110,7 +109,7 @@ def _reports(requests: Iterator[tuple[int, Any]], provider: str | None, model: s
             observe(memory, body, name)
 
 
-def _unwrapped(request: Any) -> tuple[Any, dict[str, str] | None]:
+def unwrapped(request: Any) -> tuple[Any, dict[str, str] | None]:
     """A recorded request is {"body", "headers"} or {"at", "request"}; anything else is the body itself."""
     if not isinstance(request, dict) or "messages" in request:
         return request, None
@@ -145,194 +144,173 @@ def _print_findings(reports: list[Report]) -> None:
     echo(f"{counted(len(reports), 'request')} ({names}): {refused or 'no'} finding{'s' * (refused != 1)}{also}")
 
 
-# `quire simulate`: what a list of requests reads from a provider's cache, writes to it, and costs.
+# `quire lock` and `quire check`: hashes of what stands at the head of each request. When they move, every user's cache is
+# cold once: the file makes that a decision instead of an accident.
 
-# Requests that say no time are taken to follow each other this closely.
-STEP_MS = 1000
-_BARS = 40
-_WIDTH = 60
+VERSION = 1
 
 
-class TimedRequest(msgspec.Struct, frozen=True):
-    """One line of the file: a request, when it was made, and which model it is for."""
+class LockedUnit(msgspec.Struct, frozen=True):
+    """A tool, the system prompt or a message: where it stands, and the hash of its bytes without cache marks."""
 
-    line: int
-    at_ms: int
-    model: str
-    body: JsonObject
+    path: str
+    sha256: str
 
 
-@click.command()
-@click.argument("file")
-@click.option("--provider", "-p", help="Provider or wire format (anthropic, openai, vllm), unless --model names it.")
-@click.option("--model", "-m", help="provider:model, or the model alone (default: the one each request names).")
-@click.option("--mark", "with_marks", is_flag=True, help="Place Quire's cache marks first (where there are none).")
-@click.option("--chart/--no-chart", default=True, help="Draw the chart behind the table.")
-@json_option
-def simulate(file: str, provider: str | None, model: str | None, with_marks: bool, chart: bool, as_json: bool) -> None:
-    """Predict what each request of FILE reads from the cache, writes to it and costs.
+class LockedRequest(msgspec.Struct, frozen=True):
+    """The units of one request, in the order a cache reads them."""
 
-    FILE holds one JSON request a line (- is standard input), bare or as {"at": ms, "request": {...}}.
-    Requests without a time follow each other by a second.
-
-    \b
-    Examples:
-      quire simulate requests.jsonl --model anthropic:claude-opus-5-5
-      quire simulate requests.jsonl -p openai -m gpt-5.6 --mark --json
-    """
-    provider, model = provider_and_model(provider, model)
-    requests = list(_requests(file, provider, model or None))
-    predicted = _predict(requests, provider, with_marks)
-    if as_json:
-        print_json(_json(provider, requests, predicted))
-        return
-    _print_predictions(requests, predicted, chart)
+    target: str
+    units: tuple[LockedUnit, ...]
 
 
-def _predict(requests: list[TimedRequest], provider: str, with_marks: bool) -> list[Predicted]:
-    """Each model has a cache of its own; with marks, pauses decide about their lives."""
-    from quire.providers.cache_marks import mark
-    from quire.providers.models import model_info
-    from quire.providers.simulate import Simulator
-    from quire.providers.wires import wire_of
+class PrefixLock(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All that is locked, and why it moved since it was locked first."""
 
-    simulators: dict[tuple[str, str], Simulator] = {}
-    times: list[int] = []
+    requests: tuple[LockedRequest, ...]
+    reasons: tuple[str, ...] = ()
+    version: int = VERSION
+
+    def encode(self) -> str:
+        return msgspec.json.format(msgspec.json.encode(self), indent=1).decode() + "\n"
+
+
+class MovedPrefix(msgspec.Struct, frozen=True):
+    """Where a request is not what was locked: its number from 1, and the first unit that differs."""
+
+    request: int
+    path: str
+    what: str
+
+
+def locked(calls: Iterable[SentCall]) -> tuple[LockedRequest, ...]:
+    """The requests that were sent, those without a body left out."""
+    from quire.audit.first_difference import bytes_of, units_of, where
+
+    bodies = ((call.target, units_of(call)) for call in calls if call.body)
+    return tuple(
+        LockedRequest(target, tuple(LockedUnit(where(unit), sha256_hex(bytes_of(unit))) for unit in units))
+        for target, units in bodies
+    )
+
+
+def read_lock(data: bytes, name: str) -> PrefixLock:
+    """A lock file; one of another shape is an error."""
+    hint = "Write it again: quire lock FILE."
+    try:
+        lock_read = msgspec.json.decode(data, type=PrefixLock)
+    except msgspec.DecodeError as error:
+        raise FormatError(f"{name} is no lock of prefixes: {error}", hint=hint) from error
+    if lock_read.version != VERSION:
+        raise FormatError(f"{name} is of version {lock_read.version}, not {VERSION}", hint=hint)
+    return lock_read
+
+
+def moved(before: Sequence[LockedRequest], now: Sequence[LockedRequest]) -> list[MovedPrefix]:
+    """What is not as it was locked; requests behind the last locked one are no move."""
     out = []
-    for request in requests:
-        info = model_info(f"{provider}:{request.model}")
-        info = msgspec.structs.replace(info, wire=wire_of(provider, request.body).name)
-        times.append(request.at_ms)
-        body = mark(request.body, None, info, times=times, key="simulated") if with_marks else request.body
-        simulator = simulators.setdefault((request.model, info.wire), Simulator(info))
-        out.append(simulator.step(request.at_ms, body))
+    for number, old in enumerate(before, 1):
+        if number > len(now):
+            out.append(MovedPrefix(number, "", "is not sent any more"))
+        elif (difference := _first_move(old, now[number - 1])) is not None:
+            out.append(MovedPrefix(number, *difference))
     return out
 
 
-def _requests(file: str, provider: str, model: str | None) -> Iterator[TimedRequest]:
-    from quire.providers.rules import malformed
-    from quire.providers.wires import wire_of
+def _first_move(old: LockedRequest, now: LockedRequest) -> tuple[str, str] | None:
+    if old.target != now.target:
+        return "", f"goes to {now.target} instead of {old.target}"
+    for was, unit in zip(old.units, now.units, strict=False):
+        if was != unit:
+            return was.path, "changed" if was.path == unit.path else f"became {unit.path}"
+    if len(now.units) < len(old.units):
+        return old.units[len(now.units)].path, "is gone"
+    if len(now.units) > len(old.units):
+        return now.units[len(old.units)].path, "is new"
+    return None
 
-    at_ms = 0
-    for number, value in _numbered(file):
-        line, fields = number or 1, value if isinstance(value, dict) else {}
-        body = next((fields[name] for name in ("request", "body") if isinstance(fields.get(name), dict)), fields)
-        if wrong := malformed(body, provider, model):
-            wire = wire_of(provider, body).name
-            raise FormatError(
-                f"{called(file)} has no {wire} request here: {wrong[0].message}",
-                line=line,
-                column=1,
-                hint=f"{wrong[0].fix} Or check --provider; quire lint says all that is wrong.",
+
+_file = click.argument("file", type=click.Path(path_type=Path))
+_lock = click.option(
+    "--lock",
+    "lock_file",
+    type=FILE_PATH,
+    default=Path("quire.lock"),
+    show_default=True,
+    help="The file that holds the hashes.",
+)
+
+
+@click.command()
+@_file
+@_lock
+@click.option("--reason", default="", help="Why the prefixes moved; needed where they did.")
+def lock(file: Path, lock_file: Path, reason: str) -> None:
+    """Write down the prefix hashes of an application's requests, to be committed and held by `quire check`.
+
+    FILE is a recording of the application: what `quire proxy --log` or the pytest fixture `quire_requests` wrote, or
+    any log that `quire audit` reads. Cache marks are no part of the hashes.
+
+    \b
+    Examples:
+      quire lock requests.jsonl
+      quire lock requests.jsonl --reason "the search tool is new"
+    """
+    now, reasons = _recorded(file), tuple[str, ...]()
+    if lock_file.exists():
+        before = read_lock(lock_file.read_bytes(), lock_file.name)
+        moves = moved(before.requests, now)
+        if moves and not reason:
+            _tell(moves)
+            raise CallError(
+                f"the prefixes of {counted(len(moves), 'request')} moved",
+                hint="Say why with --reason, or mend what moved them.",
             )
-        at_ms = _time(fields, file, line, at_ms + STEP_MS)
-        yield TimedRequest(line, at_ms, model or str(body.get("model") or fields.get("model") or ""), body)
+        reasons = (*before.reasons, reason) if moves else before.reasons
+    lock_file.write_text(PrefixLock(now, reasons).encode(), encoding="utf-8")
+    echo(f"{lock_file}: the prefixes of {counted(len(now), 'request')}")
 
 
-def _time(fields: JsonObject, file: str, line: int, otherwise: int) -> int:
-    """When a request was made, in ms; those that do not say follow each other by a second."""
-    at = next((fields[name] for name in ("at", "at_ms") if fields.get(name) is not None), otherwise)
-    if isinstance(at, bool) or not isinstance(at, int | float) or not math.isfinite(at):
-        raise FormatError(
-            f"{called(file)}: {at!r} is no time", line=line, column=1, hint='"at" is in milliseconds: {"at": 1000}.'
-        )
-    return int(at)
+@click.command()
+@_file
+@_lock
+@json_option
+def check(file: Path, lock_file: Path, as_json: bool) -> None:
+    """Fail where an application's requests are not what `quire lock` wrote down; for CI.
+
+    Requests behind the last locked one may come; those that are locked must be the same, from tools to messages.
+
+    \b
+    Examples:
+      quire check requests.jsonl
+      quire check requests.jsonl --lock prefixes.lock --json
+    """
+    if not lock_file.exists():
+        raise NotFound(f"there is no {str(lock_file)!r}", hint=f"Write it first: quire lock {file}")
+    moves = moved(read_lock(lock_file.read_bytes(), lock_file.name).requests, _recorded(file))
+    if as_json:
+        print_json([msgspec.to_builtins(move) for move in moves])
+    elif moves:
+        _tell(moves)
+        echo(f"If it is meant: quire lock {file} --reason '…', and commit {lock_file.name}.", err=True)
+    else:
+        echo("the prefixes are as they were locked")
+    if moves:
+        raise click.exceptions.Exit(1)
 
 
-_AMOUNTS = ("read", "write_5m", "write_1h", "plain")
+def _recorded(file: Path) -> tuple[LockedRequest, ...]:
+    from quire.audit import read_calls
+
+    requests = locked(read_calls(file))
+    if not requests:
+        raise CallError(f"{file} holds no request with its body", hint="Record requests: quire proxy --log FILE.")
+    return requests
 
 
-def _total(predicted: list[Predicted]) -> JsonObject:
-    """All requests together; usd is None when any price is not known."""
-    sums = {name: sum(getattr(prediction, name) for prediction in predicted) for name in _AMOUNTS}
-    amounts = [prediction.money.amount_usd for prediction in predicted]
-    known_amounts = [amount for amount in amounts if amount is not None]
-    usd = sum(known_amounts) if len(known_amounts) == len(amounts) else None
-    return {"tokens": sum(sums.values()), "requests": len(predicted), **sums, "usd": usd}
-
-
-def _json(provider: str, requests: list[TimedRequest], predicted: list[Predicted]) -> JsonObject:
-    rows = [
-        {
-            "line": request.line,
-            "at": request.at_ms,
-            "model": request.model,
-            "tokens": prediction.total,
-            **{name: getattr(prediction, name) for name in _AMOUNTS},
-            "usd": prediction.money.amount_usd,
-            "exact": prediction.exact,
-            "cause": prediction.cause,
-            "note": prediction.note,
-        }
-        for request, prediction in zip(requests, predicted, strict=True)
-    ]
-    return {"provider": provider, "requests": rows, "total": _total(predicted)}
-
-
-def _print_predictions(requests: list[TimedRequest], predicted: list[Predicted], chart: bool) -> None:
-    columns = ["#", "at s", "tokens", "read", "write", "long write", "plain", "USD", "lost by"]
-    start = requests[0].at_ms if requests else 0
-    rows = [
-        [
-            number,
-            round((request.at_ms - start) / 1000, 1),
-            prediction.total,
-            *(getattr(prediction, name) for name in _AMOUNTS),
-            _usd(prediction.money.amount_usd),
-            "" if prediction.cause == "first" else prediction.cause,
-        ]
-        for number, (request, prediction) in enumerate(zip(requests, predicted, strict=True), start=1)
-    ]
-    print_table(columns, rows)
-    total = _total(predicted)
-    share = total["read"] / total["tokens"] if total["tokens"] else 0.0
-    guessed = "" if all(prediction.exact for prediction in predicted) else "; tokens are estimates"
-    tokens = f"{total['tokens']:,} tokens, {share:.1%} read from the cache"
-    echo(f"{counted(len(predicted), 'request')}, {tokens}, {_usd(total['usd'])}{guessed}")
-    for line in _reasons(predicted):
-        echo(line)
-    if chart and predicted:
-        echo()
-        _draw(predicted)
-
-
-def _reasons(predicted: list[Predicted]) -> Iterator[str]:
-    """Why less was read than the request before had left, each cause once with its first instance."""
-    first: dict[str, tuple[int, str]] = {}
-    for number, prediction in enumerate(predicted, start=1):
-        if prediction.cause not in ("", "first"):
-            first.setdefault(prediction.cause, (number, prediction.note))
-    for cause, (number, note) in first.items():
-        yield f"  {cause}: {note} (request {number})" if note else f"  {cause} (request {number})"
-
-
-def _usd(amount: float | None) -> str:
-    return "not known" if amount is None else f"${amount:.6f}"
-
-
-def _draw(predicted: list[Predicted]) -> None:
-    """A bar a request (or a group of requests): read, written, plain, to one scale."""
-    size = -(-len(predicted) // _BARS)
-    groups = [predicted[start : start + size] for start in range(0, len(predicted), size)]
-    longest = max(sum(member.total for member in group) for group in groups) or 1
-    out = console()
-    for number, group in enumerate(groups):
-        first, last = number * size + 1, number * size + len(group)
-        out.print(_bar(f"{first}" if size == 1 else f"{first}–{last}", group, longest))
-    of_each = f", {size} requests a bar" if size > 1 else ""
-    out.print(styled(("█ read  ", "green"), ("▓ written  ", "yellow"), ("░ plain", "red"), of_each))
-
-
-def _bar(name: str, group: list[Predicted], longest: int) -> Text:
-    read = sum(member.read for member in group)
-    written = sum(member.write_5m + member.write_1h for member in group)
-    total = sum(member.total for member in group)
-    # Ends, not lengths, are rounded: the parts then always add up to the whole bar.
-    ends = [round(tokens * _WIDTH / longest) for tokens in (read, read + written, total)]
-    return styled(
-        f"{name:>9} ",
-        ("█" * ends[0], "green"),
-        ("▓" * (ends[1] - ends[0]), "yellow"),
-        ("░" * (ends[2] - ends[1]), "red"),
-        f" {total:,}",
-    )
+def _tell(moves: list[MovedPrefix]) -> None:
+    for move in moves[:10]:
+        place = f", {move.path}," if move.path else ""
+        echo(in_line(f"request {move.request}{place} {move.what}"), err=True)
+    if len(moves) > 10:
+        echo(f"and {len(moves) - 10} more", err=True)

@@ -1,19 +1,28 @@
-"""`quire serve` and `quire open`: threads, requests and turns over HTTP, the proxy and the inspector on one port."""
+"""What is served: `quire proxy` in front of a provider; `quire serve` and `quire open`, threads and turns over HTTP with the
+proxy and the inspector on one port; `quire mcp`.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import ipaddress
 import json
 import os
+import signal
+import sys
 import urllib.parse
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from quire.cli.output import (
+    FILE_PATH,
     Place,
     answer,
+    counted,
     db_option,
     default_db,
     echo,
@@ -21,18 +30,188 @@ from quire.cli.output import (
     place_name,
     print_json,
     print_table,
+    with_options,
 )
-from quire.cli.proxy import passing_for, passing_options, port_option, serve_promptly, show_total
 from quire.cli.store import make_folder, open_db
 from quire.errors import CallError, NotFound
 from quire.log import now_ms
-from quire.log.store import DEFAULT_TENANT
+from quire.log.store import DEFAULT_TENANT, tenant_file
 from quire.values import JsonObject
 
 if TYPE_CHECKING:
-    from quire.log.store import Store
     from quire.server.proxy import Passing
     from quire.server.service import Service, ServiceLimits
+    from quire.server.watch import CacheWatcher
+
+# The rules of mending; their module is imported when one is used.
+RULE_NAMES = ("key-order", "tool-order", "volatile", "retrieved", "late-tools", "late-effort", "marks")
+
+
+# What a proxy can be told, by `quire proxy` and by `quire serve --to` alike.
+# The options of a proxy; `passing_for` takes what came of them.
+passing_options = with_options(
+    click.option("--log", type=FILE_PATH, help="Keep what passed in this file, for `quire audit`."),
+    click.option(
+        "--key-from",
+        metavar="VARIABLE",
+        help="Send the key in this environment variable in place of the application's.",
+    ),
+    click.option(
+        "--mend", is_flag=True, help="Repair what costs cache reads and changes no meaning (docs/mending.md)."
+    ),
+    click.option(
+        "--rule", "rules", multiple=True, type=click.Choice(list(RULE_NAMES)), help="Only this rule; may be repeated."
+    ),
+    click.option(
+        "--without", multiple=True, type=click.Choice(list(RULE_NAMES)), help="Not this rule; may be repeated."
+    ),
+    click.option("--dry-run", is_flag=True, help="Show what mending would change, and send what came."),
+    click.option(
+        "--holdout",
+        type=click.FloatRange(0, 0.9),
+        default=0.0,
+        show_default=True,
+        help="Leave this share of conversations unmended, to measure what mending saves.",
+    ),
+    click.option("--mend-subscriptions", is_flag=True, help="Mend what a subscription's token (OAuth) pays for, too."),
+    click.option(
+        "--ask-provider",
+        is_flag=True,
+        help="Have the provider say what it could not reuse (Anthropic, OpenAI), and compare.",
+    ),
+    click.option(
+        "--budget",
+        type=click.IntRange(1_000),
+        help="Fit histories that outgrow so many tokens; what was cut the model can recall.",
+    ),
+)
+
+
+def passing_for(
+    to: str,
+    tenant: str = DEFAULT_TENANT,
+    *,
+    log: Path | None,
+    key_from: str | None,
+    mend: bool,
+    rules: tuple[str, ...],
+    without: tuple[str, ...],
+    dry_run: bool,
+    holdout: float,
+    mend_subscriptions: bool,
+    ask_provider: bool,
+    budget: int | None,
+) -> Passing:
+    """The proxy of one tenant as the options have it, which prints each request that passes."""
+    from quire.server.mend import Mender
+    from quire.server.proxy import CacheWatcher, Passing, ProxyOptions
+
+    needing = {"--rule": rules, "--without": without, "--dry-run": dry_run, "--holdout": holdout}
+    needing["--mend-subscriptions"] = mend_subscriptions
+    if not mend and any(needing.values()):
+        raise click.UsageError(f"{next(name for name, value in needing.items() if value)} goes with --mend.")
+    if log is not None:
+        log = tenant_file(log, tenant)
+        with log.open("a"):  # what cannot be written is said before anything passes
+            pass
+    mender = None
+    if mend:
+        mender = Mender([name for name in rules or RULE_NAMES if name not in without], holdout)
+        if log is not None:
+            mender.replay(log)
+    options = ProxyOptions(
+        to=base_url(to),
+        key=_key(key_from),
+        mender=mender,
+        dry_run=dry_run,
+        force=mend_subscriptions,
+        ask_provider=ask_provider,
+        budget=budget or 0,
+    )
+    return Passing(options, CacheWatcher(lambda watched: echo(watched.line()), log))
+
+
+port_option = click.option(
+    "--port", type=click.IntRange(0, 65535), default=8765, show_default=True, help="Where to listen; 0: any free port."
+)
+
+
+@click.command()
+@click.option("--to", required=True, help="The base URL that requests go on to: https://api.anthropic.com")
+@port_option
+@passing_options
+def proxy(to: str, port: int, **how: Any) -> None:
+    """Watch an application's requests: change its base URL, and nothing else.
+
+    Bodies, keys and streams pass unchanged. Each request is told in a line, with what came from the cache; where
+    less came than could, also why, what it cost and what to change. With --mend it is changed on the way. If
+    Quire fails, the request still passes.
+
+    \b
+    Examples:
+      quire proxy --to https://api.anthropic.com --log requests.jsonl
+      ANTHROPIC_BASE_URL=http://127.0.0.1:8765 my-agent
+      quire proxy --to https://api.openai.com --mend --dry-run
+      quire proxy --to https://api.anthropic.com --mend --without retrieved --holdout 0.1
+    """
+    from quire.server.proxy import Proxy
+
+    passing = passing_for(to, **how)
+    # What is under way at the end is read to its end before all of it is told.
+    with Proxy(passing.options, passing.watcher, port) as running, contextlib.suppress(KeyboardInterrupt):
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # how a service is stopped
+        serve_promptly()
+        echo(f"watching {to} on {running.url} (Ctrl-C stops)", err=True)
+        running.wait()
+    show_total(passing.watcher)
+
+
+def serve_promptly() -> None:
+    """Have whoever waits for a first byte not wait for what is read beside it: work in other threads, old objects."""
+    sys.setswitchinterval(0.0005)
+    gc.collect()
+    gc.freeze()
+
+
+def base_url(to: str) -> str:
+    """A base URL as it was given, if it is one."""
+    if not to.startswith(("http://", "https://")):
+        raise CallError(f"{to!r} is no base URL", hint="Write --to https://api.anthropic.com")
+    return to
+
+
+def _key(variable: str | None) -> str:
+    key = os.environ.get(variable, "") if variable else ""
+    if variable and not key:
+        raise CallError(f"the environment has no {variable}", hint=f"Set it: export {variable}=…")
+    return key
+
+
+def show_total(watcher: CacheWatcher) -> None:
+    """What all that passed came to."""
+    total = watcher.grouping.total
+    lost = f"{total.lost:,} tokens (${total.lost_usd:,.2f}) could have been read and were not"
+    echo(f"stopped after {counted(total.requests, 'request')}; {lost}", err=True)
+    status = watcher.as_json()
+    for row in status["savings"]["simulated"]:
+        read = f"{abs(row['tokens']):,} tokens {'more' if row['tokens'] >= 0 else 'fewer'} were read"
+        read += f" (${abs(row['usd']):,.4f} {'saved' if row['usd'] >= 0 else 'lost'})"
+        echo(f"{row['rules']}: {counted(row['requests'], 'request')}, {read} than unmended, by simulation", err=True)
+    if trial := status["savings"]["measured"]:
+        low, high = (f"{100 * bound:.0f}" for bound in trial["interval"])
+        groups = f"{trial['conversations']} conversations against {trial['held_out']} held out"
+        echo(
+            f"measured: {100 * trial['saving']:.0f} % saved a token, 95 % between {low} and {high} ({groups})", err=True
+        )
+    check = status["provider_agreement"]
+    if check["asked"]:
+        asked, agreed = (counted(check[name], "time") for name in ("asked", "agreed"))
+        echo(f"the provider was asked {asked} and said the same {agreed}", err=True)
+    if watcher.failures:
+        echo(f"{counted(len(watcher.failures), 'failure')} of watching, last: {watcher.failures[-1]}", err=True)
+
+
+# The service.
 
 
 @click.group(invoke_without_command=True)
@@ -113,7 +292,9 @@ def serve(
     service = _service(context.obj, host, limits, redact, no_redact, model, base_url)
     running = Running(service, host=host, port=port, proxies=_proxies(to, passing))
     if demo and not service.tenant().store.threads():
-        _begin_demo(service.tenant().store)
+        from quire.cli.models import begin_demo
+
+        begin_demo(service.tenant().store)
     serve_promptly()
     echo(f"serving {place_name(context.obj)} on {running.url} (Ctrl-C stops)", err=True)
     if to is not None:
@@ -142,69 +323,6 @@ def _service(
             hint="`quire serve keys add NAME` makes one; without --host only this machine is served.",
         )
     return service
-
-
-# What is asked in the demo, the file that the model reads for it, and its answer; the last but one comes after a long pause.
-_DEMO = (
-    ("Orders above 50 euros ship free. Where is that decided?", "shop/shipping.py", "In `fee()`: the limit is 50.0."),
-    ("Customers see two decimals everywhere but in the mail.", "shop/mail.py", "`receipt()` lacks `:.2f`; mended."),
-    ("Why is order A-1042 counted twice?", "shop/orders.py", "`add()` retries without its id; A-1042 came twice."),
-    ("Add a test for that.", "tests/test_orders.py", "`test_a_retry_adds_nothing` fails before, passes now."),
-    ("Do vouchers apply before or after shipping?", "shop/vouchers.py", "Before: `total()` takes the voucher first."),
-    ("Then the free limit must see the full price.", "shop/cart.py", "Done: cart.py calls `fee(full)`."),
-    ("Does the invoice say so too?", "shop/invoice.py", "It used the reduced price; it calls `fee(full)` now."),
-    ("Back from lunch. Which order was counted twice?", "shop/ledger.py", "A-1042; the ledger has it once."),
-    ("Write the changelog line.", "CHANGELOG.md", "Free shipping goes by the full price; retries add no order."),
-)
-
-
-_DEMO_RULES = """\
-You mend the web shop of a small company.
-- Name the file and the function.
-- Say what you changed in one line.
-- Prices are in euros.
-- Never touch the ledger.
-"""
-
-
-def _demo_file(path: str) -> str:
-    """Read a file of the shop."""
-    parts = ("lines", "prices", "taxes", "labels", "dates", "notes")
-    return f"# {path}\n" + "".join(
-        f"def {verb}_{part}(order):\n    return [{verb}(each) for each in order.{part} if each.open]\n\n"
-        for verb in ("check", "load", "save", "sort")
-        for part in parts
-    )
-
-
-def _begin_demo(store: Store) -> None:
-    """A coding session with a provider's stand-in, so that there is something to look at: reuse, a pause, a cut."""
-    from quire.assemble import Policy
-    from quire.emulate import Emulator
-    from quire.send.connect import transport_for
-    from quire.send.cycle import run_sync
-    from quire.send.tools import Toolbox, tool
-    from quire.send.turn import Runner
-    from quire.thread import Thread
-    from quire.values import system
-
-    now = [now_ms() - 18 * 60_000]
-
-    def clock() -> int:
-        now[0] += 1_500
-        return now[0]
-
-    target, runner = "anthropic:claude-opus-5-5", Runner(tools=Toolbox(tool(name="read")(_demo_file)))
-    replies = [
-        reply for _, path, answer in _DEMO for reply in ({"calls": [{"name": "read", "args": {"path": path}}]}, answer)
-    ]
-    thread = Thread(store, "demo", Policy(budget=3_500, reply=500), clock=clock, observers=())
-    thread.append(system(_DEMO_RULES))
-    with Emulator("anthropic", replies, lenient=True, clock=lambda: now[0]) as provider:
-        for n, (text, _, _) in enumerate(_DEMO):
-            now[0] += 12 * 60_000 if n == len(_DEMO) - 2 else 20_000
-            thread.user(text)
-            run_sync(thread, target, transport_for(target, provider.url, "any", via="http"), runner)
 
 
 def _is_loopback(host: str) -> bool:
