@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from quire.errors import MissingPart
+from quire.errors import needed
 
 # null, true, numbers, text, datetime, Duration, LinkValue, lists, mappings, functions: as the language has them.
 Value: TypeAlias = Any
@@ -341,10 +341,8 @@ def _contains(fold: bool, exact: bool) -> Callable[[Value, Value], bool]:
 
 def _regex(method: str, pattern: str, *texts: str) -> Any:
     """A pattern of a note's, which may take a second at most; no pattern is null, as other values of no use are."""
-    try:
+    with needed("patterns in queries need regex", "vault"):
         import regex
-    except ImportError as error:
-        raise MissingPart("patterns in queries need regex", hint="pip install 'quire[vault]'") from error
     if re.search(r"\{\d*,?\d{4}", pattern):
         raise ValueError(f"{pattern!r} repeats too often")
     try:

@@ -14,7 +14,7 @@ import msgspec
 import platformdirs
 
 from quire.entry import sha256_hex
-from quire.errors import DamageError, MissingPart
+from quire.errors import DamageError, needed
 from quire.items.sources import heading_lines
 from quire.notes.note import Note, aliases, title_of
 from quire.notes.vault import NoteChange, Progress, Vault
@@ -344,10 +344,8 @@ class Watching:
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Watching:
-        try:
+        with needed("watching needs watchfiles", "vault"):
             import watchfiles
-        except ImportError as error:
-            raise MissingPart("watching needs watchfiles", hint="pip install 'quire[vault]'") from error
         ready = threading.Event()
         self._thread = threading.Thread(target=self._follow, args=(watchfiles, ready), daemon=True)
         self._thread.start()

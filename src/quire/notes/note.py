@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import msgspec
 
 from quire.entry import sha256_hex
-from quire.errors import FormatError, MissingPart
+from quire.errors import FormatError, needed
 from quire.values import Json, JsonObject
 
 # What stands in a note besides its words: front matter, wiki-links, embeds, tags, query blocks.
@@ -60,10 +60,8 @@ def split_front_matter(text: str) -> tuple[str, str]:
 
 def read_front_matter(yaml_text: str) -> JsonObject:
     """The fields of a front matter as JSON; what is not a mapping, or not YAML, is an error."""
-    try:
+    with needed("notes' front matter needs PyYAML", "vault"):
         import yaml
-    except ImportError as error:
-        raise MissingPart("notes' front matter needs PyYAML", hint="pip install 'quire[vault]'") from error
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         value = yaml.load(yaml_text, loader)  # a safe loader

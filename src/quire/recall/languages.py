@@ -17,7 +17,7 @@ from functools import lru_cache
 from itertools import chain, islice, pairwise
 from typing import Any
 
-from quire.errors import MissingPart
+from quire.errors import needed
 
 # Raised when the rules below change, or how much of an entry they see, so that stored words are made again.
 VERSION = 6
@@ -241,11 +241,8 @@ def stems(words: Iterable[str], language: str = "english") -> list[str]:
 def _stemmer(language: str) -> Any:
     stemmers = _local.__dict__.setdefault("stemmers", {})
     if language not in stemmers:
-        try:
+        with needed("recall needs PyStemmer and numpy", "recall"):
             import Stemmer
-        except ImportError as error:
-            hint = "pip install 'quire[recall]'"
-            raise MissingPart("recall needs PyStemmer and numpy", hint=hint) from error
         stemmers[language] = Stemmer.Stemmer(language)
     return stemmers[language]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
-from quire.errors import MissingPart
+from quire.errors import needed
 from quire.log.store import RecordTable
 from quire.records.record import Record, View, number, role, searchable, session, view
 from quire.values import JsonObject
@@ -168,25 +168,17 @@ class Corpus(msgspec.Struct, frozen=True):
 
 def words_of(text: str) -> tuple[str, ...]:
     """The words of a text that are worth searching, each once: 'The API keys' -> ('api', 'keys')."""
-    try:
-        from quire.recall.languages import FUNCTION_WORDS, tokens
-    except ImportError as error:
-        raise _missing() from error
+    from quire.recall.languages import FUNCTION_WORDS, tokens
+
     return tuple(dict.fromkeys(word for word in tokens(text) if word not in FUNCTION_WORDS["english"]))
 
 
 @lru_cache(maxsize=8192)
 def terms_of(text: str) -> frozenset[str]:
     """The words of a text without their endings: 'The API keys' -> {'api', 'key'}."""
-    try:
-        from quire.recall.languages import WHOLE, terms
-    except ImportError as error:
-        raise _missing() from error
+    from quire.recall.languages import WHOLE, terms
+
     return frozenset(term for term in terms(text) if term[0] != WHOLE)
-
-
-def _missing() -> MissingPart:
-    return MissingPart("searching records needs numpy and PyStemmer", hint="pip install 'quire[records]'")
 
 
 def by_words(query: str, texts: Sequence[str], corpus: Corpus | None = None) -> list[float]:
@@ -260,13 +252,11 @@ def ranked(
 def _collection(
     records: Sequence[Record], texts: Sequence[str], meaning: RecordMeaning | None, vectors: Sequence[Any] | None
 ) -> Any:
-    try:
+    with needed("searching records needs numpy and PyStemmer", "records"):
         import numpy
 
         from quire.recall.document import Document
         from quire.recall.rank import Collection
-    except ImportError as error:
-        raise _missing() from error
 
     def document(record: Record, text: str) -> Document:
         speaker = role(record)

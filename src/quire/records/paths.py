@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from quire.errors import DataError, MissingPart
+from quire.errors import DataError, MissingPart, needed
 from quire.values import Json
 
 # Dotted paths into a JSON value: looking one up, keeping or dropping what they name.
@@ -220,10 +220,8 @@ def _weight(value: Json) -> int:
 @cache
 def _library() -> tuple[Any, type[Exception]]:
     """The strict environment for one meter, and the library's error."""
-    try:
+    with needed("extract needs python-jsonpath", "records"):
         from jsonpath import JSONPathEnvironment, JSONPathError
-    except ImportError as error:
-        raise MissingPart("extract needs python-jsonpath", hint="pip install 'quire[records]'") from error
 
     class Environment(JSONPathEnvironment):
         def __init__(self, meter: Meter) -> None:

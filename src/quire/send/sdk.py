@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing, contextmanager
 from typing import Any
 
-from quire.errors import MissingPart, ProviderError
+from quire.errors import ProviderError, needed
 from quire.providers import sdk_kwargs
 from quire.providers.gemini_cache import CacheCall
 from quire.providers.incoming import plain, refused
@@ -27,11 +27,8 @@ from quire.values import JsonObject, Request
 def sdk_transport(call: ModelCall, base_url: str, api_key: str, timeout_s: float) -> Transport:
     """A transport over the SDK that a format's call names."""
     transport, extra = _SDKS[call.sdk]
-    try:
+    with needed(f"the {call.sdk.replace('google.genai', 'google-genai')} SDK is not installed", extra):
         return transport(call, base_url, api_key, timeout_s)
-    except ImportError as error:
-        name = call.sdk.replace("google.genai", "google-genai")
-        raise MissingPart(f"the {name} SDK is not installed", hint=f"pip install 'quire[{extra}]'") from error
 
 
 class SdkTransport:

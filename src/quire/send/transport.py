@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from quire import providers
-from quire.errors import CallError, MissingPart, ProviderError
+from quire.errors import CallError, ProviderError, needed
 from quire.providers.gemini_cache import CacheCall, Served
 from quire.providers.models import provider_facts, resolve
 from quire.providers.wires import wire_of
@@ -379,10 +379,8 @@ class Http:
 
 
 def _httpx() -> Any:  # the module, loaded where it is used
-    try:
+    with needed("httpx is not installed", "send"):
         import httpx
-    except ImportError as error:
-        raise MissingPart("httpx is not installed", hint="pip install 'quire[send]'") from error
     return httpx
 
 
