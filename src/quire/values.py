@@ -1,45 +1,194 @@
 """The frozen values on the arrows of the picture, and nothing else.
 
 log -> Entry* -> Selection -> Built -> Request -> Reply -> Entry* -> log.
-Values know their own shape; how they are stored, counted or rendered is for others. Entries are in `quire.entry`.
+Values know their own shape; how they are stored, counted or rendered is for others. What hashes them is `quire.entry`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, TypeAlias, TypedDict, TypeVar, get_args, overload
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, get_args, overload
 
 import msgspec
 
-from quire.entry import (
-    ITEM_TYPES,
-    KINDS,
-    SPOKEN,
-    Entry,
-    Item,
-    ItemType,
-    Json,
-    JsonObject,
-    Kind,
-    attach,
-    call,
-    item_json,
-    note,
-    respond,
-    result,
-    system,
-    think,
-    tools,
-    user,
-)
+from quire.errors import CallError
 
-__all__ = [
-    "COUNTS", "ITEM_TYPES", "KINDS", "LAYERS", "LIBRARY_HEADING", "LIBRARY_INTRO", "SPOKEN", "Call", "Count",
-    "Entry", "Envelope", "Image", "Item", "ItemType", "Json", "JsonObject", "Kind", "Layer", "LayerId",
-    "LeftOut", "Lines", "Message", "Part", "Prompt", "Reply", "Request", "RequestOptions", "Result", "Role",
-    "Segment", "Text", "Think", "ToolSet", "Usage", "attach", "call", "item_json", "note", "respond",
-    "result", "system", "think", "tools", "user",
-]  # fmt: skip
+# JSON as it arrives from outside; parsed and checked once, at the edge.
+Json: TypeAlias = Any
+JsonObject: TypeAlias = dict[str, Any]
+
+Kind = Literal["system", "tools", "attach", "user", "think", "call", "result", "respond", "note", "rebase", "sent"]
+KINDS: tuple[str, ...] = get_args(Kind)
+# The kinds that the model itself writes: a request stands before each run of them.
+SPOKEN: frozenset[str] = frozenset({"think", "call", "respond"})
+
+ItemType = Literal["code", "text", "file", "repl-history", "error", "custom"]
+ITEM_TYPES: tuple[str, ...] = get_args(ItemType)
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False):
+    """One line of a thread's log.
+
+    `body` is the entry as it was given (kind, its fields, and at / meta / wire), in the order given;
+    `seq` and `id` are the log's and are empty until the entry has been appended.
+    """
+
+    kind: Kind
+    body: JsonObject
+    seq: int = 0
+    id: str = ""
+
+    @property
+    def at(self) -> int | None:
+        return self.body.get("at")
+
+    @property
+    def meta(self) -> JsonObject:
+        return self.body.get("meta") or {}
+
+    @property
+    def wire(self) -> JsonObject:
+        return self.body.get("wire") or {}
+
+    @property
+    def text(self) -> str:
+        return str(self.body.get("text", ""))
+
+    @property
+    def call_id(self) -> str:
+        return str(self.body.get("call_id", ""))
+
+    @property
+    def name(self) -> str:
+        return str(self.body.get("name", ""))
+
+    @property
+    def args(self) -> Json:
+        return self.body.get("args")
+
+    @property
+    def tools(self) -> list[JsonObject]:
+        """The tools it defines.
+
+        A provider's own has its words under `own`; a function what else was said of it, under `more`.
+
+        `front`: behind how many instructions, in which item and at which place of it, where a list in front held it;
+        `item`: that item without its tools.
+        """
+        sources = [(name, self.wire[name]) for name in ("own", "more") if isinstance(self.wire.get(name), dict)]
+        origin: JsonObject = {key: self.wire[key] for key in ("format", "model") if key in self.wire}
+        out: list[JsonObject] = list(self.body.get("tools", ()))
+        for name, by_tool in sources:
+            out = [
+                {**tool, name: {**origin, "definition": definition}}
+                if isinstance(definition := by_tool.get(tool["name"]), dict)
+                else tool
+                for tool in out
+            ]
+        front = self.wire.get("front")
+        if isinstance(front, list) and len(front) == 2 and all(isinstance(place, int) for place in front):
+            message = self.wire.get("message")
+            around = {**message, "tools": []} if isinstance(message, dict) else {"tools": []}
+            item = {**origin, "message": around}
+            out = [{**tool, "front": [*front, place], "item": item} for place, tool in enumerate(out)]
+        return out
+
+    @property
+    def attached(self) -> list[JsonObject]:
+        """The items this entry brings: a user's `attach` list, or the one of an attach entry."""
+        if self.kind == "attach":
+            return [self.body["item"]]
+        return list(self.body.get("attach") or ())
+
+
+# One constructor for each kind that callers write. `extra` takes `at` (ms), `meta`, `wire` and the kind's other fields.
+
+
+def _entry(kind: Kind, fields: Mapping[str, Json]) -> Entry:
+    return Entry(kind, {"kind": kind, **{k: v for k, v in fields.items() if v is not None}})
+
+
+def system(text: str, **extra: Json) -> Entry:
+    """Instructions of the operator: the first are the system prompt, later ones join where they stand."""
+    return _entry("system", {"text": text, **extra})
+
+
+def tools(definitions: Iterable[JsonObject], **extra: Json) -> Entry:
+    """Tools that the model may call from here on: `{"name", "description", "parameters"}` each; they join by name.
+
+    `meta={"replace": True}` makes them the whole set.
+    """
+    return _entry("tools", {"tools": list(definitions), **extra})
+
+
+def attach(item: Item | JsonObject, **extra: Json) -> Entry:
+    """An item that joins the context of the next user entry."""
+    return _entry("attach", {"item": item_json(item), **extra})
+
+
+def user(text: str, attach: Iterable[Item | JsonObject] = (), **extra: Json) -> Entry:
+    """What the user says, with the items that belong to it; `images=[…]` are URLs or base64 data."""
+    items = [item_json(item) for item in attach]
+    return _entry("user", {"text": text, "attach": items or None, **extra})
+
+
+def think(text: str, **extra: Json) -> Entry:
+    """What the model thought before it spoke."""
+    return _entry("think", {"text": text, **extra})
+
+
+def call(call_id: str, name: str, args: Json, **extra: Json) -> Entry:
+    """The model calls a tool; its result names the same `call_id`."""
+    return _entry("call", {"call_id": call_id, "name": name, "args": args, **extra})
+
+
+def result(
+    call_id: str, outcome: str | None = None, content: str | None = None, error: bool | None = None, **extra: Json
+) -> Entry:
+    """What a tool gave: `outcome` in a line, `content` in full; `error` says that it failed."""
+    return _entry("result", {"call_id": call_id, "outcome": outcome, "content": content, "error": error, **extra})
+
+
+def respond(text: str, **extra: Json) -> Entry:
+    """What the model says."""
+    return _entry("respond", {"text": text, **extra})
+
+
+def note(text: str, **extra: Json) -> Entry:
+    """An instruction that came late: it stands where it was given, in front of the model's next words."""
+    return _entry("note", {"text": text, **extra})
+
+
+class Item(msgspec.Struct, frozen=True, kw_only=True):
+    """A piece of context with an identity: note path, URL, path#Lstart-Lend, or ctx-N."""
+
+    id: str
+    type: ItemType = "code"
+    content: str
+    metadata: JsonObject | None = None
+    timestamp: int = 0
+    sha256: str = ""
+
+
+def item_json(item: Item | JsonObject) -> JsonObject:
+    """An item as the JSON object that entries carry; empty optional fields are left out."""
+    if not isinstance(item, Item):
+        if not isinstance(item, Mapping):
+            raise CallError(
+                f"an item cannot be {type(item).__name__}",
+                hint="Make one: quire.items.from_file(path), from_text(text, name).",
+            )
+        return dict(item)
+    out: JsonObject = {"id": item.id, "type": item.type, "content": item.content}
+    if item.metadata is not None:
+        out["metadata"] = item.metadata
+    out["timestamp"] = item.timestamp
+    if item.sha256:
+        out["sha256"] = item.sha256
+    return out
+
+
+# What a request is made of.
 
 LayerId = Literal["L1_SYSTEM", "L2_PREVIOUS", "L3_TURN", "L4_STRIP", "L5_USER"]
 LAYERS: tuple[LayerId, ...] = get_args(LayerId)

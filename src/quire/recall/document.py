@@ -11,6 +11,7 @@ from typing import Protocol
 import msgspec
 
 from quire.assemble.user_message import whole_text
+from quire.entry import result_words
 from quire.errors import MissingPart
 from quire.log.store import EntryWords
 from quire.recall.languages import VERSION, WHOLE, readable, stems, terms, tokens
@@ -249,8 +250,7 @@ def _relative_date(
 
 def _text(entry: Entry) -> str:
     if entry.kind == "result":
-        parts = (entry.body.get("outcome"), entry.body.get("content"))
-        return "\n\n".join(str(part) for part in parts if part)
+        return result_words(entry)
     if entry.kind == "call":
         return f"{entry.name} {' '.join(_values(entry.args))}"
     if entry.kind == "attach":

@@ -14,7 +14,7 @@ import msgspec
 from quire.assemble import Assembly, Policy, checkpoint
 from quire.assemble.summary import extract, truncate
 from quire.assemble.user_message import references, whole_text
-from quire.entry import result_text
+from quire.entry import result_text, result_words
 from quire.errors import CallError, NotFound
 from quire.formats import clean
 from quire.formats.clean import Clean, ToolResult, formatted_context
@@ -233,10 +233,7 @@ def _name(hit: Hit) -> str:
 
 
 def _entry_words(entry: Entry) -> str:
-    if entry.kind != "result":
-        return entry.text
-    values = (entry.body.get("outcome"), entry.body.get("content"))
-    return "\n\n".join(str(part) for part in values if part)
+    return result_words(entry) if entry.kind == "result" else entry.text
 
 
 # The tool by which a model asks for older entries itself: one definition, whoever runs it.

@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from quire.entry import result_words
 from quire.errors import CallError, NotFound, QuireError
 from quire.formats import clean
 from quire.records.builder import Builder
@@ -255,10 +256,8 @@ async def carry_out(
 
 def response_context(tool: str, request_id: str, result: Entry) -> JsonObject:
     """What a `tool.response.v1` record holds of a call's result."""
-    parts = (result.body.get("outcome"), result.body.get("content"))
-    output = "\n\n".join(str(part) for part in parts if part)
-    answer = {"error": output} if result.body.get("error") else {"output": output}
-    return {"tool": tool, "requestId": request_id, **answer}
+    kind = "error" if result.body.get("error") else "output"
+    return {"tool": tool, "requestId": request_id, kind: result_words(result)}
 
 
 # `tool.catalog.v1`: the registered tools in one record, with their text and names by its hints.
