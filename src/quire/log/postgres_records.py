@@ -8,7 +8,7 @@ from typing import Any
 
 from quire.entry import sha256_hex
 from quire.log.postgres_connection import Connection, TenantSession
-from quire.log.sqlite_records import damaged, fields_of
+from quire.log.sqlite_tables import damaged, fields_of
 from quire.log.store import RecordFilter, RecordRow
 
 _PAGE = 500

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from json.decoder import scanstring  # type: ignore[attr-defined]  # there, but not in the stubs
 from math import isfinite
 from typing import TypeAlias
 
@@ -269,9 +268,26 @@ def path_name(path: Path) -> str:
 # The standard reader is quick but knows no places; this one reads a line again, strictly, and keeps them.
 
 _SPACE = re.compile(r"[ \t\n\r]*")
-_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
-_WORDS = ("true", "false", "null")
-_NOT_JSON = ("NaN", "Infinity", "-Infinity")
+
+
+def _not_json(word: str) -> Json:
+    raise Fault((), f"{word} is not a JSON number", hint="Use null where there is no number.")
+
+
+def _fraction(number: str) -> float:
+    if not isfinite(value := float(number)):
+        raise Fault((), f"the number {number[:40]} is too large", hint="Use a string instead.")
+    return value
+
+
+def _integer(number: str) -> int:
+    try:
+        return int(number)
+    except ValueError as error:  # Python refuses integers of more than some thousand digits
+        raise Fault((), f"an integer of {len(number)} digits is too long", hint="Use a string instead.") from error
+
+
+_scan = json.JSONDecoder(parse_constant=_not_json, parse_float=_fraction, parse_int=_integer).scan_once
 
 
 class Positions:
@@ -308,41 +324,18 @@ class Positions:
                 return self._inside(at + 1, "]", lambda place, index: self._value(place, (*path, index)))
             keys: set[str] = set()
             return self._inside(at + 1, "}", lambda place, _: self._member(place, path, keys))
-        if start == '"':
-            return self._string(at)[1]
-        return self._scalar(at)
+        return self._leaf(at)[1]
 
-    def _string(self, at: int) -> tuple[str, int]:
+    def _leaf(self, at: int) -> tuple[Json, int]:
+        """A string, a number or a word, and where it ends."""
         try:
-            text, end = scanstring(self.text, at + 1, True)
+            return _scan(self.text, at)
+        except StopIteration as error:
+            raise self._error(f"a JSON value is missing before {self.text[at : at + 20]!r}", at) from error
         except json.JSONDecodeError as error:
             raise self._error(error.msg.removesuffix(" at"), error.pos) from error
-        return text, end
-
-    def _scalar(self, at: int) -> int:
-        for word in _WORDS:
-            if self.text.startswith(word, at):
-                return at + len(word)
-        for word in _NOT_JSON:
-            if self.text.startswith(word, at):
-                raise self._error(f"{word} is not a JSON number", at, "Use null where there is no number.")
-        match = _NUMBER.match(self.text, at)
-        if not match:
-            raise self._error(f"a JSON value is missing before {self.text[at : at + 20]!r}", at)
-        self._check_number(match, at)
-        return match.end()
-
-    def _check_number(self, match: re.Match[str], at: int) -> None:
-        if match[1] or match[2]:
-            if not isfinite(float(match[0])):
-                raise self._error(f"the number {match[0][:40]} is too large", at, "Use a string instead.")
-            return
-        try:
-            int(match[0])
-        except ValueError as error:  # Python refuses integers of more than some thousand digits
-            raise self._error(
-                f"an integer of {len(match[0])} digits is too long", at, "Use a string instead."
-            ) from error
+        except Fault as fault:
+            raise self._error(fault.problem, at, fault.hint) from fault
 
     def _inside(self, at: int, end: str, member: Callable[[int, int], int]) -> int:
         """Read the members of an object or a list up to its end; `member` reads one, by its place and number."""
@@ -359,7 +352,7 @@ class Positions:
     def _member(self, at: int, path: Path, keys: set[str]) -> int:
         if self.text[at : at + 1] != '"':
             raise self._error("expected a key in double quotes", at)
-        key, end = self._string(at)
+        key, end = self._leaf(at)
         if key in keys:
             raise self._error(f"key {key!r} stands twice in one object", at, "Keep one of the two.")
         keys.add(key)

@@ -23,8 +23,7 @@ from quire.log import branches, verify
 from quire.log.branches import TIP, Tip
 from quire.log.connection import connect, is_damage, migrate, transaction, translate, waiting
 from quire.log.entries import check_entry, encode_body, encode_row
-from quire.log.sqlite_index import SqliteIndex, forget_deleted
-from quire.log.sqlite_records import SqliteRecords
+from quire.log.sqlite_tables import SqliteIndex, SqliteRecords, forget_deleted
 from quire.log.store import (
     TURNS_HELD,
     Change,

@@ -5,6 +5,7 @@ Works on a sound connection and, for a file that SQLite itself refuses, on one t
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Iterator
 from functools import cache
@@ -12,19 +13,15 @@ from pathlib import Path
 
 from quire.entry import entry_id
 from quire.errors import DamageError, FormatError, NotFound
-from quire.log import sqlite_index, sqlite_records
 from quire.log.branches import ROWS, SCAN, Row, bad_entry, body_of, holder, pieces
 from quire.log.connection import MIGRATIONS, OWNER, DamagedConnection, connect_to_read_damaged, migrate
 from quire.log.entries import encode_body, encode_row
+from quire.log.sqlite_tables import BODY, INDEX_MIGRATIONS, RECORD_MIGRATIONS, damaged, fields_of, sound_body
 from quire.log.store import Stretch, Verified
 from quire.values import Entry
 
 # Whose tables are in a file, each with its numbered migrations.
-OWNERS = (
-    (OWNER, MIGRATIONS),
-    (sqlite_index.OWNER, sqlite_index.MIGRATIONS),
-    (sqlite_records.OWNER, sqlite_records.MIGRATIONS),
-)
+OWNERS = ((OWNER, MIGRATIONS), ("recall", INDEX_MIGRATIONS), ("records", RECORD_MIGRATIONS))
 
 
 def _holder_if_readable(conn: sqlite3.Connection, branch: int, seq: int) -> str:
@@ -74,7 +71,7 @@ def verify_all(conn: sqlite3.Connection) -> Verified:
     problem = conn.execute("PRAGMA integrity_check(1)").fetchone()[0]
     if problem != "ok":
         raise DamageError(f"every entry holds, but the file's structure is damaged: {_line(problem)}")
-    records = sqlite_records.verify_records(conn)
+    records = _verify_records(conn)
     _check_structure(conn)
     threads = conn.execute("SELECT count(*) FROM threads").fetchone()[0]
     return Verified(threads, count, records)
@@ -134,6 +131,41 @@ def check_tip(tip: str, end: str, thread: str, seq: int) -> None:
     if tip != end:
         noted, actual = _printable(tip) or "nothing", end or "nothing"
         raise bad_entry(thread, seq, f"the thread is noted to end with {noted}, but this is {actual}")
+
+
+def _verify_records(conn: sqlite3.Connection) -> int:
+    """Re-derive the hash of every version of every record, and what records are chosen by; how many there are."""
+    lost = "SELECT n FROM record_changes WHERE n NOT IN (SELECT n FROM records) ORDER BY n LIMIT 1"
+    for (n,) in conn.execute(lost):
+        raise damaged(n, "its newest version is missing")
+    count = 0
+    for n, version, schema, expires_at, *row in conn.execute(
+        f"SELECT n, version, schema_name, expires_at, {BODY} FROM records ORDER BY n"
+    ):
+        newest = _verify_versions(conn, n, version)
+        if newest != sound_body((row[0], row[1], row[2])):
+            raise damaged(n, f"it is not its version {version}")
+        fields = json.loads(newest)
+        tags = {tag for (tag,) in conn.execute("SELECT tag FROM record_tags WHERE n = ?", (n,))}
+        if (schema, expires_at, tags) != (fields["schema_name"], fields["expires_at"], set(fields["tags"])):
+            raise damaged(n, "its schema, tags or expiry are noted other than it says")
+        count += 1
+    return count
+
+
+def _verify_versions(conn: sqlite3.Connection, n: int, newest: int) -> str:
+    """Check versions 1 to `newest` of a record; the body of the last."""
+    body = ""
+    rows = conn.execute(f"SELECT version, {BODY} FROM record_changes WHERE n = ? ORDER BY version", (n,))
+    count = 0
+    for count, (version, *row) in enumerate(rows.fetchall(), 1):
+        body = sound_body((row[0], row[1], row[2]))
+        says = fields_of(n, body)
+        if version != count or (says["id"], says["version"]) != (f"rec-{n}", count):
+            raise damaged(n, f"its version {count} is missing")
+    if count != newest:
+        raise damaged(n, f"its version {count + 1} is missing" if count < newest else "it has too many versions")
+    return body
 
 
 def _check_structure(conn: sqlite3.Connection) -> None:
