@@ -16,7 +16,7 @@ from hashed_words import HashedWords
 from quire import Thread, open_store, values
 from quire.errors import MissingPart
 from quire.log.sqlite import SqliteStore
-from quire.recall import Indexer, Recall, index, meaning
+from quire.recall import Indexer, Recall, meaning
 from quire.recall.meaning import MiniLM, find_weights, minilm
 
 
@@ -54,7 +54,7 @@ def filled(store: SqliteStore, count: int) -> None:
 def test_a_stopped_run_keeps_what_was_made_and_the_next_makes_the_rest(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index, "_STEP", 4)
+    monkeypatch.setattr(meaning, "_STEP", 4)
     filled(store, 10)
     with pytest.raises(Stopped):
         Indexer(store, Stubborn(9)).run()

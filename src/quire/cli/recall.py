@@ -14,7 +14,7 @@ from quire.errors import CallError
 from quire.log import now_ms
 
 if TYPE_CHECKING:
-    from quire.recall.index import IndexReport
+    from quire.recall.meaning import IndexReport
     from quire.recall.search import Hit, Recall, ScopeName
     from quire.records import Records
 

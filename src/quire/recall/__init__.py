@@ -14,16 +14,14 @@ from quire.values import JsonObject
 
 if TYPE_CHECKING:
     from quire.recall.document import Document, Found, Query, query_for, relevant
-    from quire.recall.index import Indexer
-    from quire.recall.meaning import Embedder, minilm
+    from quire.recall.meaning import Embedder, Indexer, minilm
     from quire.recall.placement import Placed, place, recall_tool
     from quire.recall.rank import Collection
     from quire.recall.search import Hit, Recall
 
 _HOMES = {
     "document": ("Document", "Found", "Query", "query_for", "relevant"),
-    "index": ("Indexer",),
-    "meaning": ("Embedder", "minilm"),
+    "meaning": ("Embedder", "Indexer", "minilm"),
     "placement": ("Placed", "place", "recall_tool"),
     "rank": ("Collection",),
     "search": ("Hit", "Recall"),

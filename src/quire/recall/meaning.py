@@ -1,39 +1,96 @@
-"""Text to vectors, and the nearest of them to a query: what an embedder is, the one that ships, vectors of documents."""
+"""Text to vectors, and the nearest of them to a query: what an embedder is, the one that ships, vectors of documents;
+and the indexer that makes those of a store's entries."""
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import importlib.util
 import json
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 import platformdirs
 
 from quire.entry import sha256_hex
-from quire.errors import MissingPart
+from quire.errors import ConflictError, MissingPart, QuireError, needed
+from quire.log.store import Store
+from quire.recall.document import document, pieces, words_of
+from quire.recall.languages import VERSION
 from quire.recall.words import Array, Bools, Column, Floats, Ints
 
-# The ONNX graph of all-MiniLM-L6-v2, written from its published weights: tokens in, one unit vector out.
+# The ONNX graph of all-MiniLM-L6-v2, written from its published weights: the tokens of one text in, a unit vector out.
 #
-# Built once and cached; nothing here is needed to run it.
+# Built once and cached; nothing here is needed to run it. In a layer $ names what is the layer's own, % the next one's.
 
-OPSET = 17
+_BEGIN = """
+word = Gather (embeddings_word_embeddings_weight, input_ids)
+length = Shape (input_ids)
+position = Slice (positions, first, length)
+embedded = Add (word, position)
+l0_x = LayerNormalization <epsilon = 1e-12> (embedded, embeddings_LayerNorm_weight, embeddings_LayerNorm_bias)
+"""
+_LAYER = """
+$q = Gemm ($x, $attention_self_query_weight, $attention_self_query_bias)
+$q_heads = Reshape ($q, by_head)
+$queries = Transpose <perm = [1, 0, 2]> ($q_heads)
+$k = Gemm ($x, $attention_self_key_weight, $attention_self_key_bias)
+$k_heads = Reshape ($k, by_head)
+$keys = Transpose <perm = [1, 2, 0]> ($k_heads)
+$v = Gemm ($x, $attention_self_value_weight, $attention_self_value_bias)
+$v_heads = Reshape ($v, by_head)
+$values = Transpose <perm = [1, 0, 2]> ($v_heads)
+$scores = MatMul ($queries, $keys)
+$scaled = Mul ($scores, scale)
+$shares = Softmax <axis = -1> ($scaled)
+$mixed = MatMul ($shares, $values)
+$mixed_turned = Transpose <perm = [1, 0, 2]> ($mixed)
+$mixed_flat = Reshape ($mixed_turned, by_token)
+$attended = Gemm ($mixed_flat, $attention_output_dense_weight, $attention_output_dense_bias)
+$sum = Add ($x, $attended)
+$y = LayerNormalization <epsilon = 1e-12> ($sum, $attention_output_LayerNorm_weight, $attention_output_LayerNorm_bias)
+$inner = Gemm ($y, $intermediate_dense_weight, $intermediate_dense_bias)
+$gated = Gelu ($inner)
+$outer = Gemm ($gated, $output_dense_weight, $output_dense_bias)
+$last_sum = Add ($y, $outer)
+%x = LayerNormalization <epsilon = 1e-12> ($last_sum, $output_LayerNorm_weight, $output_LayerNorm_bias)
+"""
+_END = """
+$mean = ReduceMean <keepdims = 0> ($x, first)
+embedding = LpNormalization <axis = 0> ($mean)
+"""
 
 
 def build_graph(weights: Path, target: Path) -> None:
     """Write the graph for the model folder `weights` to `target`, whole or not at all."""
-    onnx = _part("onnx")
-    config = json.loads((weights / "config.json").read_text())
-    graph = _Graph(onnx, _part("safetensors.numpy").load_file(str(weights / "model.safetensors")))
-    _encoder(graph, config)
-    model = onnx.helper.make_model(_finished(graph, config), opset_imports=[onnx.helper.make_opsetid("", OPSET)])
-    model.ir_version = 9
+    onnx, config = _part("onnx"), json.loads((weights / "config.json").read_text())
+    layers, heads, size = (config[name] for name in ("num_hidden_layers", "num_attention_heads", "hidden_size"))
+    loaded = _part("safetensors.numpy").load_file(str(weights / "model.safetensors"))
+    values = {
+        name.replace("encoder.layer.", "l").replace(".", "_"): np.ascontiguousarray(
+            value.T if name.startswith("encoder") else value
+        )
+        for name, value in loaded.items()
+    }
+    # One segment only, so its type vector is part of every position.
+    positions = values.pop("embeddings_position_embeddings_weight")
+    values["positions"] = positions + values.pop("embeddings_token_type_embeddings_weight")[0]
+    values["first"] = np.array([0], np.int64)
+    values["by_head"], values["by_token"] = np.array([0, heads, size // heads], np.int64), np.array([0, size], np.int64)
+    values["scale"] = np.array((size // heads) ** -0.5, np.float32)
+    steps = [_LAYER.replace("$", f"l{layer}_").replace("%", f"l{layer + 1}_") for layer in range(layers)]
+    nodes = "".join([_BEGIN, *steps, _END.replace("$", f"l{layers}_")])
+    model = onnx.parser.parse_model(
+        f'<ir_version: 9, opset_import: ["": 20]> minilm (int64[n] input_ids) => (float[{size}] embedding) {{{nodes}}}'
+    )
+    named = [onnx.numpy_helper.from_array(value, name) for name, value in values.items() if name in nodes]
+    model.graph.initializer.extend(named)
     onnx.checker.check_model(model)
     target.parent.mkdir(parents=True, exist_ok=True)
     # Another process or thread may be building it too.
@@ -42,132 +99,10 @@ def build_graph(weights: Path, target: Path) -> None:
     half.replace(target)
 
 
-class _Graph:
-    """Nodes and constants of a graph being written; every method returns the name of its output."""
-
-    def __init__(self, onnx: Any, weights: dict[str, Array]) -> None:
-        self.onnx, self.weights = onnx, weights
-        self.nodes: list[Any] = []
-        self.constants: list[Any] = []
-
-    def constant(self, name: str, value: Any) -> str:
-        self.constants.append(self.onnx.numpy_helper.from_array(np.ascontiguousarray(value), name))
-        return name
-
-    def scalar(self, name: str, value: float) -> str:
-        self.constants.append(self.onnx.numpy_helper.from_array(np.float32(value), name))
-        return name
-
-    def op(self, kind: str, inputs: list[str], name: str, **attributes: Any) -> str:
-        self.nodes.append(self.onnx.helper.make_node(kind, inputs, [name], name=name, **attributes))
-        return name
-
-    def linear(self, x: str, weights: str, name: str) -> str:
-        matrix = self.constant(f"{name}_w", self.weights[f"{weights}.weight"].T)
-        product = self.op("MatMul", [x, matrix], f"{name}_product")
-        return self.op("Add", [product, self.constant(f"{name}_b", self.weights[f"{weights}.bias"])], name)
-
-    def norm(self, x: str, weights: str, name: str) -> str:
-        scale = self.constant(f"{name}_g", self.weights[f"{weights}.weight"])
-        shift = self.constant(f"{name}_b", self.weights[f"{weights}.bias"])
-        return self.op("LayerNormalization", [x, scale, shift], name, axis=-1, epsilon=1e-12)
-
-
-def _encoder(graph: _Graph, config: dict[str, Any]) -> None:
-    heads, size = config["num_attention_heads"], config["hidden_size"]
-    x = _embeddings(graph)
-    _mask(graph)
-    graph.constant("by_head", np.array([0, 0, heads, size // heads], np.int64))
-    graph.constant("by_token", np.array([0, 0, size], np.int64))
-    graph.scalar("scale", (size // heads) ** -0.5)
-    for name, value in (("root_half", 2**-0.5), ("half", 0.5), ("one", 1.0)):
-        graph.scalar(name, value)
-    for layer in range(config["num_hidden_layers"]):
-        x = _layer(graph, x, f"encoder.layer.{layer}.", f"l{layer}_")
-    _pool(graph, x)
-
-
-def _embeddings(graph: _Graph) -> str:
-    words = graph.constant("words", graph.weights["embeddings.word_embeddings.weight"])
-    # One segment only, so its type vector is part of every position.
-    positions = graph.weights["embeddings.position_embeddings.weight"]
-    positions = positions + graph.weights["embeddings.token_type_embeddings.weight"][0]
-    graph.constant("positions", positions)
-    graph.op("Gather", [words, "input_ids"], "word")
-    graph.op("Shape", ["input_ids"], "length", start=1, end=2)
-    graph.constant("first", np.array([0], np.int64))
-    graph.op("Slice", ["positions", "first", "length", "first"], "position")
-    graph.op("Add", ["word", "position"], "embedded")
-    return graph.norm("embedded", "embeddings.LayerNorm", "embedded_norm")
-
-
-def _mask(graph: _Graph) -> None:
-    """Padding is pushed out of every attention by a large negative number."""
-    graph.op("Cast", ["attention_mask"], "mask", to=graph.onnx.TensorProto.FLOAT)
-    graph.scalar("mask_one", 1.0)
-    graph.scalar("mask_low", -1e9)
-    graph.op("Sub", ["mask_one", "mask"], "padding")
-    graph.op("Mul", ["padding", "mask_low"], "padding_low")
-    graph.constant("mask_axes", np.array([1, 2], np.int64))
-    graph.op("Unsqueeze", ["padding_low", "mask_axes"], "attention_bias")
-
-
-def _layer(graph: _Graph, x: str, weights: str, o: str) -> str:
-    split = {}
-    for part, order in (("query", [0, 2, 1, 3]), ("key", [0, 2, 3, 1]), ("value", [0, 2, 1, 3])):
-        flat = graph.linear(x, f"{weights}attention.self.{part}", f"{o}{part}")
-        heads = graph.op("Reshape", [flat, "by_head"], f"{o}{part}_heads")
-        split[part] = graph.op("Transpose", [heads], f"{o}{part}_turned", perm=order)
-    attention = graph.op("MatMul", [split["query"], split["key"]], f"{o}scores")
-    attention = graph.op("Mul", [attention, "scale"], f"{o}scaled")
-    attention = graph.op("Add", [attention, "attention_bias"], f"{o}masked")
-    attention = graph.op("Softmax", [attention], f"{o}attention", axis=-1)
-    attention = graph.op("MatMul", [attention, split["value"]], f"{o}mixed")
-    attention = graph.op("Transpose", [attention], f"{o}mixed_turned", perm=[0, 2, 1, 3])
-    attention = graph.op("Reshape", [attention, "by_token"], f"{o}mixed_flat")
-    attention = graph.linear(attention, f"{weights}attention.output.dense", f"{o}attended")
-    x = graph.norm(graph.op("Add", [x, attention], f"{o}sum1"), f"{weights}attention.output.LayerNorm", f"{o}n1")
-    inner = _gelu(graph, graph.linear(x, f"{weights}intermediate.dense", f"{o}inner"), o)
-    inner = graph.linear(inner, f"{weights}output.dense", f"{o}outer")
-    return graph.norm(graph.op("Add", [x, inner], f"{o}sum2"), f"{weights}output.LayerNorm", f"{o}n2")
-
-
-def _gelu(graph: _Graph, x: str, o: str) -> str:
-    """x/2 · (1 + erf(x/√2)), as the model was trained."""
-    erf = graph.op("Erf", [graph.op("Mul", [x, "root_half"], f"{o}g1")], f"{o}g2")
-    gate = graph.op("Add", [erf, "one"], f"{o}g3")
-    return graph.op("Mul", [graph.op("Mul", [x, gate], f"{o}g4"), "half"], f"{o}g5")
-
-
-def _pool(graph: _Graph, x: str) -> None:
-    """The mean over the real tokens, scaled to length one."""
-    graph.constant("last_axis", np.array([2], np.int64))
-    graph.constant("token_axis", np.array([1], np.int64))
-    graph.op("Unsqueeze", ["mask", "last_axis"], "mask3")
-    graph.op("Mul", [x, "mask3"], "kept")
-    graph.op("ReduceSum", ["kept", "token_axis"], "total", keepdims=0)
-    graph.op("ReduceSum", ["mask", "token_axis"], "count", keepdims=1)
-    graph.op("Div", ["total", "count"], "mean")
-    graph.op("LpNormalization", ["mean"], "embedding", axis=1, p=2)
-
-
-def _finished(graph: _Graph, config: dict[str, Any]) -> Any:
-    helper, kinds = graph.onnx.helper, graph.onnx.TensorProto
-    inputs = [
-        helper.make_tensor_value_info(name, kinds.INT64, ["batch", "tokens"])
-        for name in ("input_ids", "attention_mask")
-    ]
-    output = helper.make_tensor_value_info("embedding", kinds.FLOAT, ["batch", config["hidden_size"]])
-    return helper.make_graph(graph.nodes, "minilm", inputs, [output], graph.constants)
-
-
 def _part(module: str) -> Any:
     """A part of the model's runtime."""
-    try:
+    with needed("the embedding model's runtime is not installed", "embed"):
         return importlib.import_module(module)
-    except ImportError as error:
-        problem = "the embedding model's runtime is not installed"
-        raise MissingPart(problem, hint="pip install 'quire[embed]'") from error
 
 
 MAX_TOKENS = 256
@@ -229,7 +164,7 @@ def find_weights() -> Path | None:
 def _graph(weights: Path, cache: Path) -> Path:
     """The graph made from these very weights; built when it is not in the cache yet."""
     facts = (weights / "model.safetensors").stat()
-    mark = sha256_hex(f"1:{weights.resolve()}:{facts.st_size}:{facts.st_mtime_ns}")[:16]
+    mark = sha256_hex(f"2:{weights.resolve()}:{facts.st_size}:{facts.st_mtime_ns}")[:16]
     graph = cache / f"minilm-{mark}.onnx"
     if not graph.exists():
         build_graph(weights, graph)
@@ -250,9 +185,7 @@ class MiniLM:
         """Unit vectors, one row a text; one text a run, because a batch rounds differently (and gains a quarter)."""
         out = np.empty((len(texts), self.dimensions), np.float32)
         for row, encoded in enumerate(self._tokenizer.encode_batch(list(texts))):
-            ids = np.array([encoded.ids], np.int64)
-            fed = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
-            out[row] = self._session.run(None, fed)[0][0]
+            out[row] = self._session.run(None, {"input_ids": np.array(encoded.ids, np.int64)})[0]
         return out
 
 
@@ -391,3 +324,133 @@ def unpacked(rows: Sequence[tuple[str, bytes]], dimensions: int) -> tuple[list[s
     valid = [row for row in rows if row[1] and len(row[1]) % (2 * dimensions) == 0]
     joined = np.frombuffer(b"".join(vector for _, vector in valid), "<f2").reshape(-1, dimensions)
     return [key for key, vector in valid for _ in range(len(vector) // (2 * dimensions))], joined
+
+
+# Bringing the index of a store up to date: words of entries that lack them, then vectors.
+#
+# In small transactions, so that it can be killed at any moment and goes on where it stopped.
+
+_STEP = 32
+_POLL_S = 0.5
+_WORDED_AT_ONCE = 500
+
+# The indexers that work in the background, one a store and model, and how many asked for each.
+_working: dict[tuple[int, str], tuple[Indexer, int]] = {}
+_starting = threading.Lock()
+
+# Called with what is being made, how much is done and how much there is.
+Progress = Callable[[str, int, int], None]
+
+
+class IndexReport(msgspec.Struct, frozen=True):
+    """What a run made."""
+
+    worded: int = 0
+    embedded: int = 0
+
+
+class Indexer:
+    """Makes what is missing of a store's index; `start` does so in the background until `close`."""
+
+    def __init__(self, store: Store, embedder: Embedder | None = None) -> None:
+        self.store, self.embedder = store, embedder
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        # How far this process knows the index to be complete.
+        self._worded_to = self._embedded_to = 0
+
+    def run(self, progress: Progress | None = None) -> IndexReport:
+        """Make everything that is missing now."""
+        tell = progress or (lambda *_: None)
+        return IndexReport(self._word(tell), self._embed(tell))
+
+    def rebuild(self, progress: Progress | None = None) -> IndexReport:
+        """Throw the index away and make it again from the log."""
+        self.store.index.clear()
+        self._worded_to = self._embedded_to = 0
+        return self.run(progress)
+
+    @classmethod
+    def beside(cls, store: Store, embedder: Embedder) -> Indexer:
+        """The background indexer that all users of a store and model share; each calls `leave` when it is done."""
+        key = id(store), embedder.name
+        with _starting:
+            indexer, users = _working.get(key) or (cls(store, embedder), 0)
+            _working[key] = indexer, users + 1
+            if not users:
+                indexer.start()
+        return indexer
+
+    def leave(self) -> None:
+        """One user fewer; when the last one leaves, the background work ends."""
+        key = id(self.store), self.embedder.name if self.embedder is not None else ""
+        with _starting:
+            indexer, users = _working.get(key, (None, 0))
+            if indexer is self and users > 1:
+                _working[key] = self, users - 1
+                return
+        self.close()
+
+    def start(self) -> None:
+        """Work in a thread of its own, looking for new entries twice a second."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="quire-indexer", daemon=True)
+            self._thread.start()
+            # Neither the store nor the process may end in the middle of a step.
+            self.store.before_close(self.close)
+            atexit.register(self.close)
+
+    def close(self) -> None:
+        """End the background work behind the step it is at."""
+        with _starting:
+            for key in [key for key, (indexer, _) in _working.items() if indexer is self]:
+                del _working[key]
+        self._stop.set()
+        atexit.unregister(self.close)
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _work(self) -> None:
+        indexed_to = 0
+        while not self._stop.is_set():
+            try:
+                newest = self.store.last_change()
+                if newest != indexed_to:
+                    self.run()
+                    indexed_to = newest
+            except ConflictError:
+                pass  # the file is locked; there will be another time
+            except QuireError:
+                return  # a damaged file is for whoever reads it to report; entries stay searchable by words
+            self._stop.wait(_POLL_S)
+
+    def _word(self, tell: Progress) -> int:
+        """Keep the words of searchable entries that have none, or have them by older rules."""
+        count = 0
+        while not self._stop.is_set():
+            lacking = self.store.index.without_words(self._worded_to, VERSION, _WORDED_AT_ONCE)
+            if not lacking:
+                break
+            words = words_of(change.entry for change in lacking)
+            self.store.index.add(words)
+            self._worded_to, count = lacking[-1].n, count + len(words)
+            tell("words", count, count)
+        return count
+
+    def _embed(self, tell: Progress) -> int:
+        if self.embedder is None:
+            return 0
+        index, model, count = self.store.index, self.embedder.name, 0
+        total = len(index.without_vectors(model, self._embedded_to, None))
+        while not self._stop.is_set():
+            rows = index.without_vectors(model, self._embedded_to, _STEP)
+            if not rows:
+                break
+            texts = {id: document(located[1]).meaning for _, id in rows if (located := self.store.find(id))}
+            vectors = {id: packed(self.embedder.encode(pieces(text))) for id, text in texts.items()}
+            # An entry may have been deleted meanwhile; its vector does not outlive it.
+            index.add_vectors(model, self.embedder.dimensions, vectors)
+            self._embedded_to, count = rows[-1][0], count + len(rows)
+            tell("meaning", count, max(total, count))
+        return count

@@ -14,9 +14,8 @@ import numpy as np
 from quire.errors import CallError, QuireError
 from quire.log.store import EntryWords, Index, Store, Stretch
 from quire.recall.document import KINDS, DocumentTerms, Found, Query, SpeechSigns, document, entry_words
-from quire.recall.index import Indexer
 from quire.recall.languages import VERSION
-from quire.recall.meaning import MEANING_PARTS, Embedder, packed, unpacked
+from quire.recall.meaning import MEANING_PARTS, Embedder, Indexer, packed, unpacked
 from quire.recall.rank import POOL, Collection
 from quire.recall.words import Bools, Column
 from quire.values import Entry
