@@ -29,7 +29,7 @@ from quire.log.sqlite import SqliteStore
 from quire.providers.simulate import Simulator
 from quire.send.connect import transport_for
 from quire.send.local import LocalServer, weights
-from quire.send.summarise import INSTRUCTION
+from quire.send.runners import SUMMARISER
 from quire.send.transport import close
 from quire.send.weights import faster
 from quire.thread import Thread
@@ -250,7 +250,7 @@ class Bench:
 
     async def summary(self, said: Talk) -> dict[str, Measured]:
         """A summary at the end: the cached request and one instruction, or a prompt of its own."""
-        ask = {"role": "user", "content": INSTRUCTION.format(words=60)}
+        ask = {"role": "user", "content": SUMMARISER.format(words=60)}
         messages = [{"role": "system", "content": SYSTEM}, *exchange(said, ["It stands."] * TURNS, TURNS - 1)]
         try:
             await self.ask(Request("llamacpp", "local", {"model": "local", "messages": messages, **self.options}))

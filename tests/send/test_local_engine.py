@@ -24,7 +24,7 @@ from quire.errors import CallError, MissingPart, ProviderError
 from quire.log.sqlite import SqliteStore
 from quire.providers.rules import errors
 from quire.send.local import TARGET, Front, LocalServer, announce, local_target, retract, serving_url, weights
-from quire.send.summarise import ByModel
+from quire.send.runners import ByModel
 from quire.send.text_protocol import Completion
 from quire.send.transport import server_window
 from quire.send.turn import Runner

@@ -11,7 +11,7 @@ from send_parts import TARGETS, new_thread
 
 from quire import Entry, Policy, Thread
 from quire.send.connect import transport_for
-from quire.send.summarise import summary_request
+from quire.send.runners import summary_request
 from quire.send.transport import close
 from quire.send.turn import CHAT, Turn, ask_aside
 from quire.testing import emulator

@@ -15,8 +15,7 @@ from quire.notes.index import NoteIndex
 from quire.notes.vault import Vault
 from quire.providers.rules import errors
 from quire.send.cycle import Decision, Outcome, look
-from quire.send.runners import PLANNER, agent, planned, qa
-from quire.send.summarise import ByModel
+from quire.send.runners import PLANNER, ByModel, agent, planned, qa
 from quire.send.tools import tool
 from quire.send.turn import Limits, Runner
 from quire.testing import Emulator, emulator

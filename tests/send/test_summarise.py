@@ -9,7 +9,7 @@ from send_parts import TARGETS, new_thread
 from quire import Policy, Thread, values
 from quire.assemble.summary import extract
 from quire.send.cycle import Outcome
-from quire.send.summarise import ByModel
+from quire.send.runners import ByModel
 from quire.testing import Refuse, emulator
 from toolbox import carry_out
 

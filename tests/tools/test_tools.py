@@ -19,10 +19,8 @@ from quire import Entry, values
 from quire.errors import CallError, NotFound
 from quire.items.sources import at_hits, at_lines, at_sections, head
 from quire.log.entries import check
-from quire.send.tool_schema import faults
 from quire.send.tools import Output, Tool, Toolbox, tool
 from quire.values import JsonObject
-from toolbox import json_of
 
 
 class Colour(enum.Enum):
@@ -317,51 +315,17 @@ def test_hits_are_shown_whole_and_counted(hits: list[str], limit: int) -> None:
     assert at_lines("short", 10) == "short"
 
 
-SCHEMAS = st.recursive(
-    st.one_of(
-        st.sampled_from([{}, True, {"type": "integer"}, {"type": "string"}, {"type": ["null", "number"]}]),
-        st.builds(lambda e: {"enum": e}, st.lists(st.sampled_from([1, True, None, "a", 0, False, [1]]), min_size=1)),
-        st.builds(lambda a, b: {"type": "integer", "minimum": a, "exclusiveMaximum": b}, st.integers(0, 3), st.integers(0, 3)),
-        st.builds(lambda a: {"type": "string", "maxLength": a, "pattern": "^a*"}, st.integers(0, 2)),
-    ),
-    lambda inner: st.one_of(
-        st.builds(lambda i: {"type": "array", "items": i, "maxItems": 2}, inner),
-        st.builds(
-            lambda p, r, more: {"type": "object", "properties": p, "required": r, "additionalProperties": more},
-            st.dictionaries(st.sampled_from("ab"), inner), st.lists(st.sampled_from("ab"), unique=True), st.booleans(),
-        ),
-        st.builds(lambda a: {"anyOf": a}, st.lists(inner, min_size=1, max_size=3)),
-        st.builds(lambda a: {"oneOf": a}, st.lists(inner, min_size=1, max_size=3)),
-        st.just({"$ref": "#/$defs/small"}),
-    ),
-    max_leaves=4,
-)  # fmt: skip
-VALUES = json_of(
-    st.sampled_from([None, True, False, 0, 1, 2, 1.0, 1.5, "", "a", "aaa", "b"]), st.sampled_from("abc"), 4
-)
-
-
-@given(SCHEMAS, VALUES)
-def test_the_check_of_arguments_agrees_with_a_full_validator(schema: Any, value: Any) -> None:
-    small = {"small": {"type": "integer", "maximum": 1}}
-    wrapped = {"type": "object", "properties": {"v": schema}, "required": ["v"], "$defs": small}
-    expected = jsonschema.Draft202012Validator(wrapped).is_valid({"v": value})
-    assert (faults({"v": value}, wrapped) == []) == expected
-
-
 def test_a_fault_says_where_and_what() -> None:
-    schema = {
-        "type": "object",
-        "properties": {"a": {"type": "array", "items": {"type": "integer", "minimum": 2}}},
-        "required": ["b"],
-        "additionalProperties": False,
-    }
-    assert faults({"a": [2, "x", 1], "c": 0}, schema) == [
-        "$: 'b' is missing",
-        "$.a[1]: must be integer, not 'x'",
-        "$.a[2]: must be at least 2, not 1",
-        "$: 'c' is not known; there is a",
-    ]
+    @tool
+    def look(path: str, lines: list[Annotated[int, msgspec.Meta(ge=2)]], limit: int = 3) -> str:
+        """Look."""
+        return path
+
+    assert look.fault({"path": "a", "lines": [2]}) == ""
+    assert look.fault({"path": "a", "lines": [2, "x"]}) == "Expected `int`, got `str` - at `$.lines[1]`"
+    assert look.fault({"path": "a", "lines": [1]}) == "Expected `int` >= 2 - at `$.lines[0]`"
+    assert look.fault({"lines": []}) == "Object missing required field `path`"
+    assert look.fault([1]) == "Expected `object`, got `array`"
 
 
 def test_one_decorator_makes_many_tools_with_the_same_settings() -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from quire.assemble.rebase import Rebase
     from quire.assemble.summary import Summarise
     from quire.cli.chat import Session
-    from quire.send.summarise import ByModel
+    from quire.send.runners import ByModel
     from quire.send.turn import Turn
     from quire.thread import Thread
 
@@ -54,7 +54,7 @@ async def compact(thread: Thread, turn: Turn, say: Callable[[str], None] | None)
 
     `say` hears that the model is being asked for the summary; without it the built-in one is made.
     """
-    from quire.send.summarise import ByModel
+    from quire.send.runners import ByModel
 
     by_model = ByModel(thread.summarise)
     cut = planned_rebase(thread, turn.target, by_model)

@@ -22,7 +22,6 @@ from quire.log.store import Store
 from quire.providers.incoming import BlockDelta
 from quire.send.connect import transport_for
 from quire.send.events import Event, Growing, Journal, OnEvent, entry_event
-from quire.send.summarise import ByModel
 from quire.send.tools import Toolbox
 from quire.send.transport import Transport, close, named_window, served
 from quire.send.turn import (
@@ -273,8 +272,9 @@ class Cycle:
 
     async def _ask(self) -> None:
         """Send the next request; a reply that breaks off is asked for again, and the cut part counts no more."""
-        if isinstance(self.thread.summarise, ByModel):
-            await self.thread.summarise.prepare(self._as_turn())
+        # A summary by the model is asked for before it is needed (`quire.send.runners.ByModel`).
+        if (prepare := getattr(self.thread.summarise, "prepare", None)) is not None:
+            await prepare(self._as_turn())
         request = await off_loop(self._speech.request, self.thread, self.target, self.runner.options)
         for attempt in range(1, self.runner.limits.attempts + 1):
             self._growing, self._began = Growing(), False

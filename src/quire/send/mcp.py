@@ -15,12 +15,13 @@ import re
 import tempfile
 import threading
 from collections.abc import Coroutine, Sequence
+from functools import partial
 from typing import IO, TYPE_CHECKING, Any
 
-from quire.errors import CallError, MissingPart, ProviderError
+from quire.errors import CallError, ProviderError, needed
 from quire.items.sources import at_lines
 from quire.send.tools import Output, Tool
-from quire.values import Entry, JsonObject
+from quire.values import Entry, Json, JsonObject
 
 if TYPE_CHECKING:
     import mcp
@@ -116,10 +117,8 @@ class McpServer:
             self._log = None
 
     def _target(self) -> Any:
-        try:
+        with needed("MCP is not installed", "mcp"):
             import mcp
-        except ImportError as error:
-            raise MissingPart("MCP is not installed", hint="pip install 'quire[mcp]'") from error
         if isinstance(self._server, str) or not isinstance(self._server, Sequence):
             return self._server
         if not self._server:
@@ -169,6 +168,7 @@ class McpServer:
             limit=self._limit,
             cut=at_lines,
             category="mcp",
+            fault=partial(_fault, remote.input_schema or {}),
         )
 
     async def _ask(self, name: str, args: JsonObject) -> Any:
@@ -208,6 +208,18 @@ def _name(text: str) -> str:
     """A name that every provider takes: other signs become _."""
     name = re.sub(r"[^A-Za-z0-9_-]", "_", text)[:64]
     return name if re.match(r"[A-Za-z_]", name) else f"_{name}"[:64]
+
+
+def _fault(schema: JsonObject, args: Json) -> str:
+    """The first thing that is wrong with arguments, by the schema that their server gave."""
+    from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # of the SDK
+
+    # A foreign schema may be wrong in any way, and its server checks what it is given.
+    with contextlib.suppress(Exception):
+        return next(
+            (f"{error.json_path}: {error.message}" for error in Draft202012Validator(schema).iter_errors(args)), ""
+        )
+    return ""
 
 
 def _content(result: Any) -> str:

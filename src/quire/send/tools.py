@@ -1,4 +1,7 @@
-"""Tools: Python functions that a model may call, run with care; whatever goes wrong becomes a result."""
+"""Tools: Python functions that a model may call, run with care; whatever goes wrong becomes a result.
+
+A function's signature is the JSON schema that models are given, and the type that checks their arguments.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import inspect
 import json
 import re
 import threading
+import typing
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, overload
 
@@ -18,8 +22,180 @@ from quire import values
 from quire.entry import whole_characters
 from quire.errors import CallError, QuireError
 from quire.items.sources import Cutter, at_lines
-from quire.send.tool_schema import Signature, signature
-from quire.values import Entry, JsonObject
+from quire.values import Entry, Json, JsonObject
+
+# What a docstring says of a function and of each parameter: Google, NumPy and reST styles.
+
+_SECTION = re.compile(r"(?:Args|Arguments|Parameters|Returns?|Yields?|Raises|Examples?|Notes?|Attributes)(:?)\s*$")
+_GOOGLE = re.compile(r"(\*{0,2}\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)$")
+_NUMPY = re.compile(r"(\*{0,2}\w+)\s*(?::\s*.*)?$")
+_REST = re.compile(r":param\s+(?:[^:]*\s)?(\w+):\s*(.*)$")
+
+
+def described(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
+    """The description before any section, and the text of each documented parameter."""
+    lines = (inspect.getdoc(function) or "").split("\n")
+    parameters = {**_rest(lines), **_sectioned(lines)}
+    return "\n".join(_description(lines)).strip(), parameters
+
+
+def _description(lines: list[str]) -> list[str]:
+    for at, line in enumerate(lines):
+        if _heads(lines, at) or line.startswith((":param", ":return", ":raise", ":rtype", ":type")):
+            return lines[:at]
+    return lines
+
+
+def _heads(lines: list[str], at: int) -> bool:
+    """Whether a section begins here: `Args:`, or a NumPy title with a line of dashes under it."""
+    match = _SECTION.match(lines[at])
+    underlined = at + 1 < len(lines) and set(lines[at + 1].strip()) == {"-"}
+    return match is not None and (bool(match[1]) or underlined)
+
+
+def _rest(lines: list[str]) -> dict[str, str]:
+    matches = [match for line in lines if (match := _REST.match(line.strip()))]
+    return {match[1]: match[2].strip() for match in matches}
+
+
+def _sectioned(lines: list[str]) -> dict[str, str]:
+    out: dict[str, list[str]] = {}
+    name, inside, numpy = "", False, False
+    for at, line in enumerate(lines):
+        if _heads(lines, at):
+            inside = line.startswith(("Arg", "Param"))
+            name, numpy = "", not line.rstrip().endswith(":")
+        elif inside and line.strip() and set(line.strip()) != {"-"}:
+            parameter = _parameter(line, numpy)
+            if parameter:
+                name, text = parameter
+                out[name] = [text] if text else []
+            elif name:
+                out[name].append(line.strip())
+    return {key: " ".join(texts) for key, texts in out.items()}
+
+
+def _parameter(line: str, numpy: bool) -> tuple[str, str] | None:
+    """The parameter that a line introduces; deeper lines go on with the one before."""
+    indent = len(line) - len(line.lstrip())
+    if numpy:
+        match = _NUMPY.match(line) if indent == 0 else None
+        return (match[1].lstrip("*"), "") if match else None
+    match = _GOOGLE.match(line.strip()) if 0 < indent <= 4 else None
+    return (match[1].lstrip("*"), match[2].strip()) if match else None
+
+
+class Signature(msgspec.Struct, frozen=True):
+    """What is known of a function: its text, its parameters, and the struct that arguments convert to."""
+
+    description: str
+    parameters: JsonObject
+    arguments: Any
+    names: tuple[str, ...]
+    # The parameter that receives the call's own entry, empty where there is none.
+    call: str = ""
+
+    def fault(self, args: Json) -> str:
+        try:
+            msgspec.convert(args, self.arguments)
+        except msgspec.ValidationError as error:
+            return str(error)
+        return ""
+
+
+def signature(function: Callable[..., Any]) -> Signature:
+    """Read a function; a parameter annotated `Entry` gets the call's entry and is not shown to the model."""
+    name = getattr(function, "__name__", "tool")
+    description, texts = described(function)
+    hints = _hints(function, name)
+    fields: list[Any] = []
+    call = ""
+    for parameter in inspect.signature(function).parameters.values():
+        if hints.get(parameter.name) is Entry:
+            call = parameter.name
+            continue
+        fields.append(_field(parameter, hints, texts, name))
+    arguments = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
+    names = tuple(field[0] for field in fields)
+    return Signature(description, _schema(arguments, name), arguments, names, call)
+
+
+def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(function, include_extras=True)
+    except (NameError, TypeError) as error:
+        raise CallError(
+            f"the types of tool {name!r} cannot be read: {error}", hint="Define the tool where its types can be seen."
+        ) from error
+
+
+def _field(parameter: inspect.Parameter, hints: dict[str, Any], texts: dict[str, str], name: str) -> tuple[Any, ...]:
+    if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+        raise CallError(
+            f"tool {name!r} takes {parameter}, which no schema can describe",
+            hint="Use named parameters, each with a type.",
+        )
+    if parameter.name not in hints:
+        raise CallError(
+            f"parameter {parameter.name!r} of tool {name!r} has no type",
+            hint="Annotate it: models are told types, and arguments are checked against them.",
+        )
+    kind = hints[parameter.name]
+    if text := texts.get(parameter.name):
+        kind = typing.Annotated[kind, msgspec.Meta(description=text)]
+    value = parameter.default
+    if value is parameter.empty:
+        return (parameter.name, kind)
+    # A default that can be changed is made anew for each call.
+    changeable = isinstance(value, list | dict | set)
+    return (parameter.name, kind, msgspec.field(default_factory=lambda: type(value)(value)) if changeable else value)
+
+
+def _schema(arguments: Any, name: str) -> JsonObject:
+    try:
+        whole = msgspec.json.schema(arguments)
+    except (TypeError, NotImplementedError) as error:
+        raise CallError(
+            f"tool {name!r} has a type that JSON cannot carry: {error}",
+            hint="Use str, int, float, bool, lists, dictionaries, Literal, Enum, TypedDict or dataclasses.",
+        ) from error
+    defs: JsonObject = whole.pop("$defs", {})
+    out = _inlined(whole, defs, ())
+    recursive = {key: _inlined(defs[key], defs, (key,)) for key in sorted(_still_named(out))}
+    plain: JsonObject = {"type": "object", "properties": out["properties"], "required": out["required"]}
+    plain["additionalProperties"] = False
+    return {**plain, "$defs": recursive} if recursive else plain
+
+
+def _inlined(schema: Json, defs: JsonObject, inside: tuple[str, ...]) -> Json:
+    """Definitions where they are used: only a type that holds itself keeps its reference."""
+    if isinstance(schema, list):
+        return [_inlined(part, defs, inside) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema:
+        key = schema["$ref"].removeprefix("#/$defs/")
+        if key in inside:
+            return schema
+        beside = {name: value for name, value in schema.items() if name != "$ref"}
+        return {**_inlined(defs[key], defs, (*inside, key)), **beside}
+    return {
+        key: {name: _inlined(item, defs, inside) for name, item in value.items()}
+        if key == "properties"
+        else _inlined(value, defs, inside)
+        for key, value in schema.items()
+        if key != "title" or not isinstance(value, str)
+    }
+
+
+def _still_named(schema: Json) -> set[str]:
+    if isinstance(schema, list):
+        return {name for part in schema for name in _still_named(part)}
+    if not isinstance(schema, dict):
+        return set()
+    refs = {schema["$ref"].removeprefix("#/$defs/")} if isinstance(schema.get("$ref"), str) else set()
+    return refs | {name for value in schema.values() for name in _still_named(value)}
+
 
 # One tool: what the model is told of it, how it is run, and how much it may say.
 
@@ -57,6 +233,8 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     output: tuple[str, ...] = ()
     example: str = ""
     function: Callable[..., Any] | None = None
+    # What is wrong with arguments, as far as that can be told before it runs; empty where nothing is.
+    fault: Callable[[Json], str] = lambda args: ""
 
     def __post_init__(self) -> None:
         if not _NAME.match(self.name):
@@ -120,7 +298,7 @@ def _make_tool(function: Callable[..., Any], name: str, settings: dict[str, Any]
         )
     lists = {listed: tuple(settings.get(listed, ())) for listed in ("shown", "output")}
     fields = {**settings, **lists, "name": name, "description": description, "parameters": shape.parameters}
-    return Tool(invoke=_invoke(function, shape), function=function, **fields)
+    return Tool(invoke=_invoke(function, shape), function=function, fault=shape.fault, **fields)
 
 
 def _invoke(function: Callable[..., Any], shape: Signature) -> Invoke:
