@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import json
+import operator
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -169,14 +171,15 @@ def record_requests() -> Iterator[RecordedRequests]:
     try:
         for name in ("httpx", "httpx2"):
             if (module := _imported(name)) is not None:
-                _patch(undo, module.Client, "send", _httpx(recorded, module))
-                _patch(undo, module.AsyncClient, "send", _async_httpx(recorded, module))
+                for client in (module.Client, module.AsyncClient):
+                    _patch(undo, client, recorded, _httpx_content, _note_httpx(module))
+        body = operator.attrgetter("body")
         if (module := _imported("requests.sessions")) is not None:
-            patched = _whole(recorded, lambda request, options: bool(options.get("stream")))
-            _patch(undo, module.Session, "send", patched)
+            note = _note_whole(lambda request, options: bool(options.get("stream")))
+            _patch(undo, module.Session, recorded, body, note)
         if (module := _imported("botocore.httpsession")) is not None:
-            patched = _whole(recorded, lambda request, options: bool(request.stream_output))
-            _patch(undo, module.URLLib3Session, "send", patched)
+            note = _note_whole(lambda request, options: bool(request.stream_output))
+            _patch(undo, module.URLLib3Session, recorded, body, note)
         yield recorded
     finally:
         for restore in reversed(undo):
@@ -193,17 +196,47 @@ def _imported(name: str) -> Any:
         return None
 
 
-Wrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
+# What of a request is its body; what to note of its reply.
+Content = Callable[[Any], Any]
+Note = Callable[[HttpExchange, Any, Any, dict[str, Any]], None]
 
 
-def _patch(undo: list[Callable[[], None]], owner: Any, name: str, wrap: Wrapper) -> None:
-    original = getattr(owner, name)
-    setattr(owner, name, functools.wraps(original)(wrap(original)))
-    undo.append(lambda: setattr(owner, name, original))
+def _patch(
+    undo: list[Callable[[], None]], owner: Any, recorded: RecordedRequests, content: Content, note: Note
+) -> None:
+    """Have the method `send` of a client tell of what it sends; one that is awaited tells when its reply is there."""
+    original = owner.send
+
+    @functools.wraps(original)
+    def send(self: Any, request: Any, **options: Any) -> Any:
+        exchange = recorded.begin(request.url, request.headers, content(request))
+
+        def noted(reply: Any) -> Any:
+            if exchange is not None:
+                exchange.status = reply.status_code
+                note(exchange, request, reply, options)
+            return reply
+
+        async def awaited(coming: Awaitable[Any]) -> Any:
+            return noted(await coming)
+
+        reply = original(self, request, **options)
+        return awaited(reply) if inspect.isawaitable(reply) else noted(reply)
+
+    owner.send = send
+    undo.append(lambda: setattr(owner, "send", original))
 
 
-def _httpx(recorded: RecordedRequests, module: Any) -> Wrapper:
-    class SyncTee(module.SyncByteStream):  # type: ignore[misc]  # httpx or httpx2, whichever is there
+def _httpx_content(request: Any) -> bytes:
+    with suppress(Exception):  # a body that is streamed is not there yet
+        return bytes(request.content)
+    return b""
+
+
+def _note_httpx(module: Any) -> Note:
+    class Tee(module.SyncByteStream, module.AsyncByteStream):  # type: ignore[misc]  # httpx or httpx2, whichever is there
+        """A reply's bytes, noted as they are read."""
+
         def __init__(self, stream: Any, into: HttpExchange) -> None:
             self.stream, self.into = stream, into
 
@@ -212,79 +245,34 @@ def _httpx(recorded: RecordedRequests, module: Any) -> Wrapper:
                 self.into.reply += piece
                 yield piece
 
-        def close(self) -> None:
-            self.stream.close()
-
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def send(self: Any, request: Any, **options: Any) -> Any:
-            exchange = _begin_httpx(recorded, request)
-            reply = original(self, request, **options)
-            _end_httpx(exchange, reply, options, SyncTee)
-            return reply
-
-        return send
-
-    return wrap
-
-
-def _async_httpx(recorded: RecordedRequests, module: Any) -> Wrapper:
-    class AsyncTee(module.AsyncByteStream):  # type: ignore[misc]  # httpx or httpx2, whichever is there
-        def __init__(self, stream: Any, into: HttpExchange) -> None:
-            self.stream, self.into = stream, into
-
-        async def __aiter__(self) -> Any:
+        async def __aiter__(self) -> AsyncIterator[bytes]:
             async for piece in self.stream:
                 self.into.reply += piece
                 yield piece
 
+        def close(self) -> None:
+            self.stream.close()
+
         async def aclose(self) -> None:
             await self.stream.aclose()
 
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        async def send(self: Any, request: Any, **options: Any) -> Any:
-            exchange = _begin_httpx(recorded, request)
-            reply = await original(self, request, **options)
-            _end_httpx(exchange, reply, options, AsyncTee)
-            return reply
+    def note(exchange: HttpExchange, request: Any, reply: Any, options: dict[str, Any]) -> None:
+        if options.get("stream"):
+            exchange.packed = "content-encoding" in reply.headers
+            reply.stream = Tee(reply.stream, exchange)
+        else:
+            exchange.reply = reply.content
 
-        return send
-
-    return wrap
+    return note
 
 
-def _begin_httpx(recorded: RecordedRequests, request: Any) -> HttpExchange | None:
-    content = b""
-    with suppress(Exception):  # a body that is streamed is not there yet
-        content = request.content
-    return recorded.begin(request.url, request.headers, content)
-
-
-def _end_httpx(exchange: HttpExchange | None, reply: Any, options: dict[str, Any], tee: Any) -> None:
-    if exchange is None:
-        return
-    exchange.status = reply.status_code
-    if options.get("stream"):
-        exchange.packed = "content-encoding" in reply.headers
-        reply.stream = tee(reply.stream, exchange)
-    else:
-        exchange.reply = reply.content
-
-
-def _whole(recorded: RecordedRequests, streams: Callable[[Any, dict[str, Any]], bool]) -> Wrapper:
+def _note_whole(streams: Callable[[Any, dict[str, Any]], bool]) -> Note:
     """Of requests and botocore, replies that come whole; of one that streams only its status."""
 
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def send(self: Any, request: Any, **options: Any) -> Any:
-            exchange = recorded.begin(request.url, request.headers, request.body)
-            reply = original(self, request, **options)
-            if exchange is not None:
-                exchange.status = reply.status_code
-                exchange.reply = b"" if streams(request, options) else reply.content
-            return reply
+    def note(exchange: HttpExchange, request: Any, reply: Any, options: dict[str, Any]) -> None:
+        exchange.reply = b"" if streams(request, options) else reply.content
 
-        return send
-
-    return wrap
+    return note
 
 
 # The fixture.

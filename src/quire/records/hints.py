@@ -48,14 +48,6 @@ class Path(msgspec.Struct, frozen=True):
     up: int = 0
 
 
-class Literal(msgspec.Struct, frozen=True):
-    text: str
-
-
-class Value(msgspec.Struct, frozen=True):
-    path: Path
-
-
 class TemplateBlock(msgspec.Struct):
     """`{{#each}}`, `{{#if}}` or `{{#unless}}`: what stands inside, and behind its `{{else}}`."""
 
@@ -70,8 +62,23 @@ class TemplateBlock(msgspec.Struct):
     def add(self, node: Node) -> None:
         (self.otherwise if self.turned else self.body).append(node)
 
+    def __call__(self, scope: TemplateScope, meter: Meter) -> Iterator[str]:
+        value = scope.find(self.path)
+        if self.word != "each":
+            yield from _pieces(self.body if bool(value) != (self.word == "unless") else self.otherwise, scope, meter)
+            return
+        if not value or not isinstance(value, list | dict):
+            yield from _pieces(self.otherwise, scope, meter)
+            return
+        pairs = list(value.items()) if isinstance(value, dict) else list(enumerate(value))
+        for index, (key, item) in enumerate(pairs):
+            meter.step()
+            loop = {"@index": index, "@key": key, "@first": index == 0, "@last": index == len(pairs) - 1}
+            yield from _pieces(self.body, TemplateScope(item, scope.root, loop, scope), meter)
 
-Node: TypeAlias = Literal | Value | TemplateBlock
+
+# Text, a value or a block: what a template says at one place.
+Node: TypeAlias = Callable[["TemplateScope", Meter], Iterable[str]]
 
 
 @lru_cache(maxsize=256)
@@ -95,7 +102,7 @@ def _literal(template: str, start: int, stop: int, block: TemplateBlock) -> None
     if unclosed >= 0:
         raise fault(template, unclosed, "'{{' is never closed")
     if stop > start:
-        block.add(Literal(template[start:stop]))
+        block.add(lambda scope, meter: (template[start:stop],))
 
 
 def _tag(template: str, expression: str, at: int, blocks: list[TemplateBlock], depth: int) -> None:
@@ -112,7 +119,8 @@ def _tag(template: str, expression: str, at: int, blocks: list[TemplateBlock], d
     elif expression == "else" or expression[:1] in ("#", "/", "^", ">", "&", "~", "*"):
         raise fault(template, at, f"{{{{{expression}}}}} does not belong here")
     else:
-        blocks[-1].add(Value(_path(template, expression, at)))
+        path = _path(template, expression, at)
+        blocks[-1].add(lambda scope, meter: (as_text(scope.find(path)),))
 
 
 def _path(template: str, text: str, at: int) -> Path:
@@ -186,27 +194,7 @@ def render(template: str, context: Json, meter: Meter) -> str:
 def _pieces(nodes: Iterable[Node], scope: TemplateScope, meter: Meter) -> Iterator[str]:
     for node in nodes:
         meter.step()
-        if isinstance(node, Literal):
-            yield node.text
-        elif isinstance(node, Value):
-            yield as_text(scope.find(node.path))
-        elif node.word == "each":
-            yield from _loop(node, scope, meter)
-        else:
-            holds = bool(scope.find(node.path)) != (node.word == "unless")
-            yield from _pieces(node.body if holds else node.otherwise, scope, meter)
-
-
-def _loop(node: TemplateBlock, scope: TemplateScope, meter: Meter) -> Iterator[str]:
-    value = scope.find(node.path)
-    if not value or not isinstance(value, list | dict):
-        yield from _pieces(node.otherwise, scope, meter)
-        return
-    pairs = list(value.items()) if isinstance(value, dict) else list(enumerate(value))
-    for index, (key, item) in enumerate(pairs):
-        meter.step()
-        loop = {"@index": index, "@key": key, "@first": index == 0, "@last": index == len(pairs) - 1}
-        yield from _pieces(node.body, TemplateScope(item, scope.root, loop, scope), meter)
+        yield from node(scope, meter)
 
 
 # The types of transform rule: template, extract, format, literal, jq; and tools, the text of a list of tools.
