@@ -18,8 +18,7 @@ from quire.log.sqlite import SqliteStore
 from quire.records import Records
 from quire.records.record import Record
 from quire.send import runners
-from quire.send.builtin import record_tools
-from quire.send.record_runner import SYSTEM, keep_records
+from quire.send.record_runner import SYSTEM, keep_records, record_tools
 from quire.send.tools import Tool, Toolbox
 from quire.send.turn import Limits, Runner
 from quire.testing import emulator

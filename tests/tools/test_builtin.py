@@ -15,8 +15,7 @@ from running import run
 from quire import QuireError
 from quire.errors import CallError, NotFound
 from quire.items.folder import Root
-from quire.send.builtin import builtin, calculate, evaluate
-from quire.send.files import matcher, piece
+from quire.send.builtin import builtin, calculate, evaluate, matcher, piece
 from quire.send.tools import Tool, Toolbox
 
 PYTHON = '''"""A module."""
@@ -146,7 +145,7 @@ def test_grep_finds_lines_and_counts_what_it_leaves_out(root: Path) -> None:
 
 def test_a_pattern_that_explodes_is_stopped(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (root / "bad.txt").write_text("a" * 60 + "!\n")
-    monkeypatch.setattr("quire.send.files.matcher", lambda pattern, case: matcher(pattern, case, seconds=0.2))
+    monkeypatch.setattr("quire.send.builtin.matcher", lambda pattern, case: matcher(pattern, case, seconds=0.2))
     result = run(box(root), {"pattern": "(a|aa)+$"}, "grep")
     assert result == {
         "outcome": "the search took longer than 0.2 s (Use a simpler pattern or a smaller folder.)",

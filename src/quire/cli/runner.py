@@ -246,7 +246,7 @@ class Equipment(msgspec.Struct, frozen=True):
     def _base(self, thread: Thread, reached: Connection) -> Runner:
         from quire.records import Records
         from quire.send import runners
-        from quire.send.builtin import record_tools
+        from quire.send.record_runner import record_tools
         from quire.send.tools import Toolbox
 
         choice, system = self.choice, self.choice.system

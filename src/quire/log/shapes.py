@@ -287,7 +287,8 @@ def _integer(number: str) -> int:
         raise Fault((), f"an integer of {len(number)} digits is too long", hint="Use a string instead.") from error
 
 
-_scan = json.JSONDecoder(parse_constant=_not_json, parse_float=_fraction, parse_int=_integer).scan_once
+_decoder = json.JSONDecoder(parse_constant=_not_json, parse_float=_fraction, parse_int=_integer)
+_scan: Callable[[str, int], tuple[Json, int]] = _decoder.scan_once  # type: ignore[attr-defined]  # not in the stubs
 
 
 class Positions:

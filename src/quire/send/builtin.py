@@ -1,29 +1,25 @@
-"""The tools that come with Quire: read, list and grep in one folder, calculate, recall, records. No shell."""
+"""The tools that come with Quire: calculate, recall, and read, list and grep in one folder. No shell."""
 
 from __future__ import annotations
 
 import ast
-import asyncio
-import json
 import math
 import operator
-from collections.abc import Callable, Sequence
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
-from weakref import WeakKeyDictionary
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from fnmatch import fnmatch
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import msgspec
 
-from quire.errors import CallError, ConflictError, NotFound
-from quire.log import now_ms
+from quire.assemble.summary import truncate
+from quire.errors import CallError, MissingPart, QuireError
+from quire.items.folder import Root
+from quire.items.sources import at_hits, head, heading_lines
 from quire.log.store import Store
-from quire.records import Record, Records, Selector, react
-from quire.records.builder import built_by
-from quire.records.record import view
-from quire.send.files import file_tools
-from quire.send.tools import Output, Tool, in_thread, tool
-from quire.values import Entry, JsonObject
+from quire.send.tools import Output, Tool, tool
 
 if TYPE_CHECKING:
     from quire.recall import Recall
@@ -165,147 +161,258 @@ def recall_tool(store: Store, thread: str, searching: Recall | None = None, limi
     return msgspec.structs.replace(base, parameters=RECALL_TOOL["parameters"])
 
 
-# The tools by which a model reads and writes records; each may run again, for a call writes no record twice.
+# read, list and grep: a model's eyes in one folder.
 
-RecordAction = Literal["create", "update", "delete"]
-_ENTRY = "entry:"
-_DONE = {"create": "created", "update": "updated", "delete": "deleted"}
+# Where a file may be cut: before its definitions or its sections, at blank lines, at lines; in this order.
 
-
-def entry_tag(entry: Entry) -> str:
-    """The tag that says of which entry a record was made, by the twelve digits that name it elsewhere too."""
-    return f"{_ENTRY}{entry.id.removeprefix('sha256:')[:12]}"
+_MARKDOWN = frozenset({".md", ".markdown", ".mdx", ".rst", ".txt"})
 
 
-def record_tools(records: Records, *, clock: Callable[[], int] = now_ms) -> list[Tool]:
-    """`find_records` and `change_record`; contexts of consumers that a change concerns are built anew."""
-    locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+class FileLines(msgspec.Struct, frozen=True):
+    """Lines start to end of a file, counted from 1; `rest` is where a line that had to be cut goes on."""
 
-    async def in_order(work: Callable[[], JsonObject]) -> JsonObject:
-        """Calls one after the other, though they may run again: so that one finds what another wrote."""
-        async with locks.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
-            return dict(await in_thread(work))
-
-    @tool(
-        idempotent=True,
-        category="system",
-        output=("count", "records"),
-        example='{"query": "API key"} finds by meaning, {"id": "rec-3"} reads one, {"tag": "work"} lists the newest.',
-    )
-    async def find_records(
-        query: str = "", id: str = "", schema_name: str = "", tag: str = "", k: int = 5
-    ) -> JsonObject:
-        """Search, read or list records.
-
-        Args:
-            query: What to look for, in plain words.
-            id: The one record to read.
-            schema_name: Only records of this schema.
-            tag: Only records with this tag.
-            k: At most so many.
-        """
-        return await in_order(partial(_find, records, query, id, schema_name, tag, max(1, min(k, 50)), clock()))
-
-    @tool(
-        idempotent=True,
-        category="system",
-        output=("done", "record"),
-        example='{"action": "create", "schema_name": "note.v1", "title": "Plan", "context": {"text": "Ship it"}}; '
-        '{"action": "update", "id": "rec-3", "version": 1, "context": {"text": "Ship on Monday"}}',
-    )
-    async def change_record(
-        action: RecordAction,
-        call: Entry,
-        id: str = "",
-        version: int = 0,
-        schema_name: str = "",
-        title: str | None = None,
-        tags: list[str] | None = None,
-        context: dict[str, Any] | None = None,
-    ) -> JsonObject:
-        """Create, update or delete a record. An update or a deletion names the id and the version that was seen.
-
-        Args:
-            action: create, update or delete.
-            id: The record to update or delete.
-            version: The version of it that was seen.
-            schema_name: What a new record is, such as note.v1.
-            title: What it is called.
-            tags: All of its tags.
-            context: What it holds, a JSON object.
-        """
-        fields = {"title": title, "tags": tags, "context": context}
-        changes = {name: value for name, value in fields.items() if value is not None}
-        return await in_order(partial(_change, records, action, call, id, version, schema_name, changes, clock()))
-
-    return [find_records, change_record]
+    text: str
+    start: int
+    end: int
+    rest: int = 0
 
 
-def _find(records: Records, query: str, id: str, schema_name: str, tag: str, k: int, now: int) -> JsonObject:
-    selector = Selector(schemas=(schema_name,) if schema_name else (), all_tags=(tag,) if tag else ())
-    matching: Sequence[Record]
-    if id:
-        matching = [records.read_full(id, now=now)]
-    elif query.strip():
-        near = records.near(query, selector, keep=lambda record: not built_by(record), now=now)
-        matching = [hit.record for hit in near if hit.share > 0][:k]
-    else:
-        matching = records.select(selector, newest=k, keep=lambda record: not built_by(record), now=now)
-    return {"count": len(matching), "records": [_record_json(record) for record in matching]}
+def piece(text: str, name: str, start: int, end: int, limit: int, column: int = 1) -> FileLines:
+    """Lines start to end, or as many of them as fit: up to a definition or a section that begins there."""
+    lines = text.removesuffix("\n").split("\n")[start - 1 : end]
+    if column > 1:
+        lines[0] = lines[0][column - 1 :]
+    whole = "\n".join(lines)
+    if len(whole) <= limit:
+        return FileLines(whole, start, start + len(lines) - 1)
+    count = _cut_at(lines, limit, _levels(text, name, start, lines))
+    if count == 0:
+        beginning = head(lines[0], limit) or lines[0][:limit]
+        return FileLines(beginning, start, start, column + len(beginning))
+    return FileLines("\n".join(lines[:count]).rstrip("\n"), start, start + count - 1)
 
 
-def _record_json(record: Record) -> JsonObject:
-    """A record as the model sees it: its head, and what its hints show."""
-    head = {"id": record.id, "version": record.version, "schema_name": record.schema_name}
-    tags = [tag for tag in record.tags if not tag.startswith(_ENTRY)]
-    return {**head, "title": record.title, "tags": tags, "context": view(record).context}
+def _cut_at(lines: Sequence[str], limit: int, levels: Sequence[set[int]]) -> int:
+    """How many of the lines to keep: the last place of the highest level that keeps a quarter of what fits."""
+    fitting, used = 0, 0
+    for line in lines:
+        used += len(line) + 1
+        if used > limit + 1:
+            break
+        fitting += 1
+    for level in levels:
+        places = [place for place in level if 0 < place <= fitting]
+        if places and sum(len(line) + 1 for line in lines[: max(places)]) * 4 >= min(used, limit):
+            return max(places)
+    return fitting
 
 
-def _change(
-    records: Records,
-    action: RecordAction,
-    call: Entry,
-    id: str,
-    version: int,
-    schema_name: str,
-    fields: JsonObject,
-    now: int,
-) -> JsonObject:
-    if action == "create":
-        record = _create(records, call, schema_name, fields, now)
-    elif not (id and version):
-        raise CallError(f"to {action} a record, name its id and version", hint="find_records shows both.")
-    elif action == "update":
-        record = _update(records, id, version, fields, now)
-    else:
-        try:
-            records.delete(id, version, now=now)
-        except NotFound:
-            return {"done": f"there is no record {id} any more"}
-        return {"done": f"{id} is deleted"}
-    react(records, record, now=now)
-    return {"done": f"{record.id} is {_DONE[action]}", "record": _record_json(record)}
+def _levels(text: str, name: str, start: int, lines: Sequence[str]) -> list[set[int]]:
+    """Places to cut, counted in lines from `start`: outer ones, inner ones, then blank lines."""
+    suffix = PurePosixPath(name).suffix.lower()
+    blank = {number + 1 for number, line in enumerate(lines) if not line.strip()}
+    if suffix in _MARKDOWN:
+        return [set(heading_lines(lines)), blank]
+    outer, inner = _definition_lines(text, name, suffix)
+    return [{at - start for at in outer}, {at - start for at in inner}, blank]
 
 
-def _create(records: Records, call: Entry, schema_name: str, fields: JsonObject, now: int) -> Record:
-    if not schema_name:
-        raise CallError("a new record needs a schema_name", hint="Such as note.v1.")
-    mark = entry_tag(call)
-    old = records.select(Selector(all_tags=(mark,), schemas=(schema_name,)), newest=1, now=now)
-    context, tags = fields.get("context") or {}, [*(fields.get("tags") or ()), mark]
-    return old[0] if old else records.create(schema_name, context, title=fields.get("title") or "", tags=tags, now=now)
+def _definition_lines(text: str, name: str, suffix: str) -> tuple[set[int], set[int]]:
+    """The first lines of top-level definitions, and of all; none where the language cannot be read."""
+    from quire.items.symbols import definitions
 
-
-def _update(records: Records, id: str, version: int, fields: JsonObject, now: int) -> Record:
     try:
-        return records.update(id, version, **fields, now=now)
-    except ConflictError:
-        # The same call may have run before an interruption: then the record is what it asked for.
-        newest = records.read_full(id, now=now)
-        same = all(json.dumps(getattr(newest, name)) == json.dumps(value) for name, value in fields.items())
-        if newest.version == version + 1 and same:
-            return newest
-        raise
+        symbols = definitions(text, suffix, name)
+    except QuireError:
+        return set(), set()
+    return {symbol.start for symbol in symbols if len(symbol.path) == 1}, {symbol.start for symbol in symbols}
+
+
+# Lines that match a pattern, within a time that no pattern can exceed.
+
+# Line numbers, counted from 1, and the text around the match.
+Search: TypeAlias = Callable[[Iterable[str]], Iterator[tuple[int, str]]]
+
+_WIDTH = 240
+_SECONDS = 10.0
+# What a pattern asks to repeat is written out when it is compiled, and what is matched is kept: both are bounded.
+_MOST_REPEATED = 200_000
+_LONGEST_PATTERN = 1_000
+_LONGEST_LINE = 100_000
+_OVERLAP = 1_000
+_REPEAT = re.compile(r"\{\s*(\d*)\s*(?:,\s*(\d*)\s*)?\}")
+_RECURSION = re.compile(r"\(\?(?:R|[+-]?\d|&|P>)")
+_PLAIN = re.compile(r"[\w\s,;:'\"<>/@#%&=!~-]*\Z")
+
+
+def matcher(pattern: str, ignore_case: bool = False, seconds: float = _SECONDS) -> Search:
+    """A search for one pattern; all its matching together may take `seconds`."""
+    compiled = _compiled(pattern, ignore_case)
+    until = time.monotonic() + seconds
+
+    def search(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
+        for number, line in enumerate(lines, 1):
+            for begin, part in _parts(line):
+                time_left = until - time.monotonic()
+                try:
+                    match = compiled(part, time_left) if time_left > 0 else None
+                except TimeoutError:
+                    time_left = 0
+                if time_left <= 0:
+                    raise CallError(
+                        f"the search took longer than {seconds:g} s", hint="Use a simpler pattern or a smaller folder."
+                    )
+                if match is not None:
+                    yield number, _around(line, begin + match.start(), begin + match.end())
+                    break
+
+    return search
+
+
+def _parts(line: str) -> Iterator[tuple[int, str]]:
+    """A line, or of a very long one pieces that overlap: what a search keeps grows with what it is given."""
+    for begin in range(0, max(len(line) - _OVERLAP, 1), _LONGEST_LINE):
+        yield begin, line[begin : begin + _LONGEST_LINE + _OVERLAP]
+
+
+def _compiled(pattern: str, ignore_case: bool) -> Callable[[str, float], Any]:
+    """Python's own matcher cannot be stopped, so it is given only patterns that cannot run away."""
+    if _PLAIN.match(pattern):
+        plain = re.compile(re.escape(pattern), re.IGNORECASE if ignore_case else 0)
+        return lambda line, time_left: plain.search(line)
+    try:
+        import regex
+    except ImportError as error:
+        raise MissingPart(
+            "regular expressions need the regex package", hint="pip install 'quire[tools]', or search for plain words"
+        ) from error
+    _check_size(pattern)
+    try:
+        bounded = regex.compile(pattern, regex.IGNORECASE if ignore_case else 0)
+    except regex.error as error:
+        raise CallError(f"{pattern!r} is not a regular expression: {error}") from error
+    return lambda line, time_left: bounded.search(line, timeout=time_left, concurrent=True)
+
+
+def _check_size(pattern: str) -> None:
+    """Refuse a pattern that could take much memory: by its {n}, all multiplied, or by calling itself."""
+    repeated = 1
+    for low, high in _REPEAT.findall(pattern):
+        repeated *= max(int(low[:9] or 1), int(high[:9] or 1), 1)
+    if repeated > _MOST_REPEATED or len(pattern) > _LONGEST_PATTERN or _RECURSION.search(pattern):
+        raise CallError(
+            f"the pattern {pattern[:60]!r} is too large to search with",
+            hint=f"At most {_LONGEST_PATTERN:,} characters and {_MOST_REPEATED:,} repetitions, no (?R); use + or *.",
+        )
+
+
+def _around(line: str, start: int, end: int) -> str:
+    """A line, or the words around the match where it is long."""
+    line = line.rstrip("\r")
+    if len(line) <= _WIDTH:
+        return line.strip()
+    begin = max(0, start - _WIDTH // 3)
+    if begin:
+        begin = line.find(" ", begin, start + 1) + 1 or begin
+    part = truncate(line[begin:], max(_WIDTH, min(end - begin, 2 * _WIDTH)))
+    return f"... {part}" if begin else part
+
+
+_MAX_BYTES = 20_000_000
+Line = Annotated[int, msgspec.Meta(ge=1)]
+
+
+def file_tools(root: str | Path, limit: int = _LIMIT) -> list[Tool]:
+    """read, list and grep in `root`; one output has at most about `limit` characters."""
+    inside = Root(root)
+
+    @tool(name="read", idempotent=True, category="files", output=("text",), limit=limit * 2)
+    def read(path: str, start: Line = 1, end: Line | None = None, column: Line = 1) -> Output:
+        """Read a text file, or some lines of it. Long files come in pieces that end where a function or section does.
+
+        Args:
+            path: The file, relative to the root folder.
+            start: The first line to read, counted from 1.
+            end: The last line to read; the end of the file if not given.
+            column: The character of the first line to begin with, to go on in a line that is too long to show.
+        """
+        text = _text(inside, path)
+        count = text.removesuffix("\n").count("\n") + 1 if text else 0
+        if start > max(count, 1) or (end is not None and end < start):
+            raise CallError(f"{path} has {count} lines; {start} to {end or count} are not in it")
+        if column > 1 and column > len(text.split("\n", start)[start - 1]):
+            raise CallError(f"line {start} of {path} ends before character {column}")
+        lines = piece(text, path, start, min(end or count, count), limit, column)
+        about = f"{path}, lines {lines.start}-{lines.end} of {count}" if count else f"{path}, empty"
+        return Output(_text_and_rest(lines, min(end or count, count)), about)
+
+    @tool(name="list", idempotent=True, category="files", output=("names",), limit=limit * 2)
+    def list_(path: str = ".", depth: Annotated[int, msgspec.Meta(ge=1, le=10)] = 1) -> Output:
+        """List a folder: folders end in /, files come with their size in bytes.
+
+        Args:
+            path: The folder, relative to the root folder.
+            depth: How many levels of folders to show.
+        """
+        about = {"folder": "/", "link": " (a link)", "other": " (no file)"}
+        entries = inside.entries(path, depth)
+        names = [f"{entry.path}{about.get(entry.kind) or f' ({entry.size:,} bytes)'}" for entry in entries]
+        listing = at_hits(names, limit).replace(" more hits not shown", " more entries not shown")
+        place = inside.relative(inside.resolve(path))
+        return Output(listing, f"{place}: {len(names)} {'entry' if len(names) == 1 else 'entries'}")
+
+    @tool(name="grep", idempotent=True, category="files", output=("hits",), limit=limit * 2, timeout_s=30.0)
+    def grep(
+        pattern: str,
+        path: str = ".",
+        glob: str = "*",
+        ignore_case: bool = False,
+        most: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100,
+    ) -> Output:
+        """Find lines that match a regular expression, in all text files under a folder.
+
+        Args:
+            pattern: The regular expression; each line is searched by itself.
+            path: The folder or file to search in, relative to the root folder.
+            glob: Only files whose name or path matches this, as *.py.
+            ignore_case: Whether upper and lower case are the same.
+            most: How many hits to show at most.
+        """
+        search = matcher(pattern, ignore_case)
+        hits: list[str] = []
+        files = 0
+        for name in inside.walk(path):
+            if fnmatch(name.rpartition("/")[2], glob) or fnmatch(name, glob):
+                lines = [f"{name}:{number}: {line}" for number, line in search(_lines_of(inside, name))]
+                files += bool(lines)
+                hits += lines
+        outcome = f"{len(hits)} hit{'' if len(hits) == 1 else 's'} in {files} file{'' if files == 1 else 's'}"
+        return Output(at_hits(hits[:most], limit, len(hits[most:])), outcome)
+
+    return [read, list_, grep]
+
+
+def _text(root: Root, path: str) -> str:
+    data = root.read_bytes(path, _MAX_BYTES)
+    if b"\0" in data[:8192]:
+        raise CallError(f"{path!r} is not text ({len(data):,} bytes)", hint="Read another file.")
+    return data.decode(errors="replace").replace("\r\n", "\n")
+
+
+def _text_and_rest(lines: FileLines, until: int) -> str:
+    """The text, and where to go on when there is more."""
+    if lines.rest:
+        again = f"start={lines.end}, column={lines.rest}"
+        return f"{lines.text}\n[… line {lines.end} of {until} goes on; read again with {again} …]"
+    if lines.end >= until:
+        return lines.text
+    return f"{lines.text}\n[… lines {lines.end + 1}-{until} not shown; read again with start={lines.end + 1} …]"
+
+
+def _lines_of(root: Root, name: str) -> list[str]:
+    """A file's lines; none where it cannot be read or is not text: the others are still searched."""
+    data = root.content(name, _MAX_BYTES) or b""
+    return [] if b"\0" in data[:8192] else data.decode(errors="replace").split("\n")
 
 
 def builtin(root: str | Path | None = None, store: Store | None = None, thread: str = "") -> list[Tool]:

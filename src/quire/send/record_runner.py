@@ -6,17 +6,20 @@ What is said and what tools return is kept as records, each once: a record names
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final, Literal
+from weakref import WeakKeyDictionary
 
 import msgspec
 
 from quire import providers, values
 from quire.assemble.user_message import block, image_part, user_text
-from quire.errors import NotFound
+from quire.errors import CallError, ConflictError, NotFound
 from quire.formats import clean
 from quire.formats.clean import ToolResult
 from quire.log import now_ms, off_loop
@@ -26,10 +29,10 @@ from quire.providers.models import split_target
 from quire.providers.rules import require
 from quire.records import Builder, Config, Record, Records, Selector, catalog, config, configured
 from quire.records.agent import RESPONSE, RESPONSE_SCHEMA, parse_reply, react, response_context
-from quire.records.record import USER, draft, shape
-from quire.send.builtin import entry_tag, record_tools
+from quire.records.builder import built_by
+from quire.records.record import USER, draft, shape, view
 from quire.send.text_protocol import RereadStream, with_shorter_result
-from quire.send.tools import Tool, Toolbox
+from quire.send.tools import Tool, Toolbox, in_thread, tool
 from quire.send.turn import Limits, Runner, Turn, TurnThread, attached, is_opening, newest_turn, read_head, without_cut
 from quire.tokens import IMAGE_TOKENS, counter
 from quire.values import Entry, Image, JsonObject, Message, Prompt, Reply, Request, Text
@@ -157,6 +160,149 @@ def _config(store: Records, consumer: str, now: int) -> Config:
         return configured(store, consumer, now=now)
     except NotFound:
         return config({"consumer_id": consumer, "sources": _SOURCES})
+
+
+# The tools by which a model reads and writes records; each may run again, for a call writes no record twice.
+
+RecordAction = Literal["create", "update", "delete"]
+_ENTRY = "entry:"
+_DONE = {"create": "created", "update": "updated", "delete": "deleted"}
+
+
+def entry_tag(entry: Entry) -> str:
+    """The tag that says of which entry a record was made, by the twelve digits that name it elsewhere too."""
+    return f"{_ENTRY}{entry.id.removeprefix('sha256:')[:12]}"
+
+
+def record_tools(records: Records, *, clock: Callable[[], int] = now_ms) -> list[Tool]:
+    """`find_records` and `change_record`; contexts of consumers that a change concerns are built anew."""
+    locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+
+    async def in_order(work: Callable[[], JsonObject]) -> JsonObject:
+        """Calls one after the other, though they may run again: so that one finds what another wrote."""
+        async with locks.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
+            return dict(await in_thread(work))
+
+    @tool(
+        idempotent=True,
+        category="system",
+        output=("count", "records"),
+        example='{"query": "API key"} finds by meaning, {"id": "rec-3"} reads one, {"tag": "work"} lists the newest.',
+    )
+    async def find_records(
+        query: str = "", id: str = "", schema_name: str = "", tag: str = "", k: int = 5
+    ) -> JsonObject:
+        """Search, read or list records.
+
+        Args:
+            query: What to look for, in plain words.
+            id: The one record to read.
+            schema_name: Only records of this schema.
+            tag: Only records with this tag.
+            k: At most so many.
+        """
+        return await in_order(partial(_find, records, query, id, schema_name, tag, max(1, min(k, 50)), clock()))
+
+    @tool(
+        idempotent=True,
+        category="system",
+        output=("done", "record"),
+        example='{"action": "create", "schema_name": "note.v1", "title": "Plan", "context": {"text": "Ship it"}}; '
+        '{"action": "update", "id": "rec-3", "version": 1, "context": {"text": "Ship on Monday"}}',
+    )
+    async def change_record(
+        action: RecordAction,
+        call: Entry,
+        id: str = "",
+        version: int = 0,
+        schema_name: str = "",
+        title: str | None = None,
+        tags: list[str] | None = None,
+        context: dict[str, Any] | None = None,
+    ) -> JsonObject:
+        """Create, update or delete a record. An update or a deletion names the id and the version that was seen.
+
+        Args:
+            action: create, update or delete.
+            id: The record to update or delete.
+            version: The version of it that was seen.
+            schema_name: What a new record is, such as note.v1.
+            title: What it is called.
+            tags: All of its tags.
+            context: What it holds, a JSON object.
+        """
+        fields = {"title": title, "tags": tags, "context": context}
+        changes = {name: value for name, value in fields.items() if value is not None}
+        return await in_order(partial(_change, records, action, call, id, version, schema_name, changes, clock()))
+
+    return [find_records, change_record]
+
+
+def _find(records: Records, query: str, id: str, schema_name: str, tag: str, k: int, now: int) -> JsonObject:
+    selector = Selector(schemas=(schema_name,) if schema_name else (), all_tags=(tag,) if tag else ())
+    matching: Sequence[Record]
+    if id:
+        matching = [records.read_full(id, now=now)]
+    elif query.strip():
+        near = records.near(query, selector, keep=lambda record: not built_by(record), now=now)
+        matching = [hit.record for hit in near if hit.share > 0][:k]
+    else:
+        matching = records.select(selector, newest=k, keep=lambda record: not built_by(record), now=now)
+    return {"count": len(matching), "records": [_record_json(record) for record in matching]}
+
+
+def _record_json(record: Record) -> JsonObject:
+    """A record as the model sees it: its head, and what its hints show."""
+    head = {"id": record.id, "version": record.version, "schema_name": record.schema_name}
+    tags = [tag for tag in record.tags if not tag.startswith(_ENTRY)]
+    return {**head, "title": record.title, "tags": tags, "context": view(record).context}
+
+
+def _change(
+    records: Records,
+    action: RecordAction,
+    call: Entry,
+    id: str,
+    version: int,
+    schema_name: str,
+    fields: JsonObject,
+    now: int,
+) -> JsonObject:
+    if action == "create":
+        record = _create(records, call, schema_name, fields, now)
+    elif not (id and version):
+        raise CallError(f"to {action} a record, name its id and version", hint="find_records shows both.")
+    elif action == "update":
+        record = _update(records, id, version, fields, now)
+    else:
+        try:
+            records.delete(id, version, now=now)
+        except NotFound:
+            return {"done": f"there is no record {id} any more"}
+        return {"done": f"{id} is deleted"}
+    react(records, record, now=now)
+    return {"done": f"{record.id} is {_DONE[action]}", "record": _record_json(record)}
+
+
+def _create(records: Records, call: Entry, schema_name: str, fields: JsonObject, now: int) -> Record:
+    if not schema_name:
+        raise CallError("a new record needs a schema_name", hint="Such as note.v1.")
+    mark = entry_tag(call)
+    old = records.select(Selector(all_tags=(mark,), schemas=(schema_name,)), newest=1, now=now)
+    context, tags = fields.get("context") or {}, [*(fields.get("tags") or ()), mark]
+    return old[0] if old else records.create(schema_name, context, title=fields.get("title") or "", tags=tags, now=now)
+
+
+def _update(records: Records, id: str, version: int, fields: JsonObject, now: int) -> Record:
+    try:
+        return records.update(id, version, **fields, now=now)
+    except ConflictError:
+        # The same call may have run before an interruption: then the record is what it asked for.
+        newest = records.read_full(id, now=now)
+        same = all(json.dumps(getattr(newest, name)) == json.dumps(value) for name, value in fields.items())
+        if newest.version == version + 1 and same:
+            return newest
+        raise
 
 
 # What a conversation says, as records: the user's messages, the replies as they came, what the tools returned.
