@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from functools import cache
 
 import msgspec
 
@@ -17,8 +18,6 @@ from quire.errors import FormatError
 from quire.formats import WHITE, fault
 from quire.formats.replay import GUARDED, MARK_KINDS, Delimiter
 from quire.values import Json
-
-_IS_WHITE = re.compile(f"[{WHITE}]").match
 
 
 class ProtocolDelta(msgspec.Struct, frozen=True):
@@ -68,21 +67,36 @@ def call_of(event: ProtocolEvent) -> tuple[str, Json]:
     return call["name"], call.get("args", {})
 
 
-class ProtocolStream:
-    """One model reply being read. It keeps only what the next character may still decide:
+# The most that waits for the next characters: no mark behind white space and backslashes is nearly as long.
+_MOST_WAITING = 4096
 
-    `_gap` (white space before a possible mark), `_slash` (a backslash that a mark would take) and
-    `_mark` (the beginning of a possible mark), in this order.
-    """
+
+@cache
+def _patterns(delimiter: Delimiter) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """A mark with the white space around it, or behind a backslash; and the end of a text that may become one."""
+    white, sign = WHITE if delimiter == "§" else "\n", re.escape(delimiter)
+    marks = [*(f"{delimiter}{kind}:" for kind in MARK_KINDS), *GUARDED]
+    either = "|".join(map(re.escape, marks))
+    begun = [[re.escape(mark[:end]) for end in range(len(mark) - 1, 0, -1)] for mark in marks]
+    some, signed = ("|".join(part for parts in rows for part in parts) for rows in (begun, begun[: len(MARK_KINDS)]))
+    mark = rf"{sign}(?:{'|'.join(MARK_KINDS)}):"
+    # A mark stands at the start of a line (§: behind any white space); a backslash may stand there, or behind a mark.
+    gap, line = rf"(?:\n\n?|[{white}])?", r"(?<![^\n])"
+    token = (
+        rf"(?:(?P<gap>{gap})(?<![^{white}])(?P<mark>{mark})(?P<space> ?)|{line})(?:(?P<run>\\*)\\(?P<said>{either}))?"
+    )
+    waiting = rf"(?:{gap}(?:(?<![^{white}])(?:{mark} ?(?:\\+(?:{some})?)?|{signed}))?|{line}\\+(?:{some})?)\Z"
+    # Only ASCII letters have two cases here; else the Kelvin sign would be a k.
+    return re.compile(token, re.IGNORECASE | re.ASCII), re.compile(waiting, re.IGNORECASE | re.ASCII)
+
+
+class ProtocolStream:
+    """One model reply being read; it keeps only what the next characters may still decide."""
 
     def __init__(self, delimiter: Delimiter = "$") -> None:
-        self.delimiter = delimiter
-        self._marks = frozenset([*(f"{delimiter}{kind}:" for kind in MARK_KINDS), *GUARDED])
-        self._beginnings = frozenset(mark[:n] for mark in self._marks for n in range(1, len(mark) + 1))
-        self._gap = self._slash = self._mark = ""
-        self._last = "\n"  # the character before; the beginning of the text is a line start
-        self._guards = True  # a backslash here may stand before a mark
-        self._eats_space = False  # directly behind a mark
+        self._token, self._may_be_one = _patterns(delimiter)
+        # The character before, and what waits behind it; the beginning of the text is a line start.
+        self._waiting = "\n"
         self._index, self._kind = -1, "respond"
         self._text: list[str] = []
         self._raw: list[str] = []
@@ -90,82 +104,39 @@ class ProtocolStream:
 
     def feed(self, chunk: str) -> list[ProtocolDelta]:
         """What is certain after this chunk; the rest waits for the next."""
-        for char in chunk:
-            self._step(char)
-        return self._drain()
+        text = self._waiting + chunk
+        waits = self._may_be_one.search(text, max(1, len(text) - _MOST_WAITING))
+        return self._read(text, waits.start() if waits else len(text))
 
     def finish(self) -> list[ProtocolDelta]:
         """The end: what was waiting is text."""
-        self._release()
-        return self._drain()
+        return self._read(self._waiting, len(self._waiting))
 
-    def _step(self, char: str) -> None:
-        if self._mark:
-            if self._continues(char):
-                return
-            self._release()
-            self._guards = False
-        if self._eats_space and char == " ":
-            self._raw.append(char)
-        else:
-            self._plain(char)
-        self._eats_space, self._last = False, char
-
-    def _continues(self, char: str) -> bool:
-        """Whether `char` carries the possible mark on; a complete one takes effect."""
-        mark = self._mark + char
-        # Only ASCII letters have two cases here; lower() alone would also fold the Kelvin sign.
-        if not char.isascii() or mark.lower() not in self._beginnings:
-            return False
-        self._mark, self._last = mark, char
-        if mark.lower() in self._marks:
-            self._complete()
-        return True
-
-    def _complete(self) -> None:
-        """A mark behind a backslash is text without that backslash; any other begins an event."""
-        gap, slash, mark = self._gap, self._slash, self._mark
-        self._gap = self._slash = self._mark = ""
-        if slash:
-            self._say(gap)
-            self._raw.append(slash)
-            self._say(mark)
-            self._guards = False
-        else:
-            self._close()
-            self._index, self._kind = self._index + 1, mark[1:-1].lower()
-            self._raw.append(gap + mark)
-            self._eats_space = self._guards = True
-
-    def _plain(self, char: str) -> None:
-        """A character outside any possible mark: it begins one, may stand before one, or is text."""
-        after_white = self.delimiter == "§" and _IS_WHITE(self._last)
-        starts = self._slash and char in "=("
-        if starts or (char == self.delimiter and (self._slash or self._last == "\n" or after_white)):
-            self._mark = char
-        elif char == "\\" and self._guards:
-            if self._slash:
-                self._release()
-            self._slash = char
-        else:
-            self._text_or_gap(char)
-
-    def _text_or_gap(self, char: str) -> None:
-        if self._slash or self._gap + char not in ("\n\n", "\n\n\n"):
-            self._release()
-        self._guards = char == "\n"
-        if self._gap == "\n\n":
-            self._say(char)  # a third newline: one of the three is text, whichever
-        elif char == "\n" or (self.delimiter == "§" and _IS_WHITE(char)):
-            self._gap += char
-        else:
-            self._say(char)
-
-    def _release(self) -> None:
-        """What was waiting turned out to be text."""
-        waiting = self._gap + self._slash + self._mark
-        self._gap = self._slash = self._mark = ""
-        self._say(waiting)
+    def _read(self, text: str, end: int) -> list[ProtocolDelta]:
+        at = 1
+        for token in self._token.finditer(text, 1):
+            if token.start() >= end:
+                break
+            if token["mark"] is None and token["said"] is None:
+                continue
+            self._say(text[at : token.start()])
+            if token["mark"] is not None:
+                self._close()
+                self._index, self._kind = self._index + 1, token["mark"][1:-1].lower()
+                self._raw.append(token["gap"] + token["mark"] + token["space"])
+            if token["said"] is not None:
+                # A mark behind a backslash is text without that backslash.
+                self._say(token["run"])
+                self._raw.append("\\")
+                self._say(token["said"])
+            at = token.end()
+        # The space behind a mark is its own, though it might stand before another.
+        end = max(at, end)
+        self._say(text[at:end])
+        self._waiting = text[end - 1 :]
+        self._close()
+        deltas, self._out = self._out, []
+        return deltas
 
     def _say(self, text: str) -> None:
         if text:
@@ -177,8 +148,3 @@ class ProtocolStream:
         if self._raw:
             self._out.append(ProtocolDelta(self._index, self._kind, "".join(self._text), "".join(self._raw)))
             self._text, self._raw = [], []
-
-    def _drain(self) -> list[ProtocolDelta]:
-        self._close()
-        deltas, self._out = self._out, []
-        return deltas
