@@ -17,10 +17,10 @@ from quire.emulate.script import (
     Refusal,
     ReplyForm,
     arguments,
-    first_changed_section,
     limits_left,
     pieces,
 )
+from quire.providers.explain import moved
 from quire.providers.models import ModelInfo
 from quire.providers.rules import ServerMemory
 from quire.providers.rules.check import conversation, where
@@ -188,8 +188,6 @@ def listed(models: list[ModelInfo]) -> JsonObject:
 
 # Why a request could not reuse another's prefix: where what came parts from what was stored, by section.
 
-_CHANGED = {"tools": "tools_changed", "system": "system_changed", "messages": "messages_changed"}
-
 
 def diagnose(inquiry: Diagnosis) -> JsonObject | None:
     """The `cache_miss_reason` of a request that names the message before it; None when nothing diverged."""
@@ -203,9 +201,8 @@ def diagnose(inquiry: Diagnosis) -> JsonObject | None:
     missed = max(0, inquiry.tokens[previous_id] - inquiry.predicted.read)
     if before.get("model") != inquiry.model:
         return {"type": "model_changed", "cache_missed_input_tokens": missed}
-    section = first_changed_section(blocks(before, "anthropic"), blocks(inquiry.body, "anthropic"))
-    if section is not None:
-        return {"type": _CHANGED[section], "cache_missed_input_tokens": missed}
+    if place := moved(blocks(before, "anthropic"), blocks(inquiry.body, "anthropic")):
+        return {"type": f"{place.section}_changed", "cache_missed_input_tokens": missed}
     settings = ("thinking", "tool_choice", "output_config", "speed")
     if any(before.get(name) != inquiry.body.get(name) for name in settings):
         return {"type": "unavailable"}

@@ -14,10 +14,10 @@ from quire.emulate.script import (
     Refusal,
     ReplyForm,
     arguments,
-    first_changed_section,
     limits_left,
     pieces,
 )
+from quire.providers.explain import moved
 from quire.providers.models import ModelInfo, model_info
 from quire.providers.rules.grammar import obj, objects_at
 from quire.providers.simulate import blocks
@@ -394,8 +394,8 @@ def _reason(before: JsonObject, body: JsonObject, model: str) -> str | None:
     changed = [reason for reason, was in settings[0].items() if settings[1][reason] != was]
     if changed:
         return changed[0]
-    moved = first_changed_section(blocks(before, "openai-responses"), blocks(body, "openai-responses"))
-    return "input_changed" if moved is not None else None
+    place = moved(blocks(before, "openai-responses"), blocks(body, "openai-responses"))
+    return "input_changed" if place is not None else None
 
 
 RESPONSES = ReplyForm(

@@ -12,7 +12,7 @@ import msgspec
 from quire.entry import sha256_hex
 from quire.errors import CallError
 from quire.providers.models import ModelInfo, model_info
-from quire.providers.simulate import Block, Predicted
+from quire.providers.simulate import Predicted
 from quire.tokens import counter
 from quire.values import Call, Json, JsonObject, Text, Think
 
@@ -298,15 +298,6 @@ def limits_left(received: EmulatedRequest) -> dict[str, tuple[int, int]]:
     """The emulator's rate limits, (limit, what is left of it): each request is the first of its minute."""
     tokens = received.predicted.total if received.predicted else 0
     return {"requests": (10_000, 9_999), "tokens": (2_000_000, max(0, 2_000_000 - tokens))}
-
-
-def first_changed_section(before: list[Block], after: list[Block]) -> str | None:
-    """The first section that is not the same, or (for messages) not repeated and extended."""
-    for section in ("tools", "system", "messages"):
-        old, new = ([cell.data for cell in row if cell.section == section] for row in (before, after))
-        if new[: len(old)] != old or (section != "messages" and len(new) > len(old)):
-            return section
-    return None
 
 
 def arguments(call: Call) -> str:

@@ -15,7 +15,7 @@ import msgspec
 
 from quire.providers.gemini_cache import Served
 from quire.providers.models import ModelInfo, model_info
-from quire.providers.prefix import same_start
+from quire.providers.prefix import Section, same_start
 from quire.providers.simulate import Block, Predicted, Simulator
 from quire.providers.simulate.blocks import continues
 from quire.providers.usage import usage
@@ -27,6 +27,7 @@ from quire.values import LIBRARY_HEADING, Json, JsonObject, Usage
 class PrefixBreak(msgspec.Struct, frozen=True):
     """Where a request stops being the continuation of the one before: `offset` counts characters of the block's text."""
 
+    section: Section
     layer: str
     path: str
     offset: int
@@ -41,7 +42,7 @@ def moved(old: Sequence[Block], new: Sequence[Block]) -> PrefixBreak | None:
             if was is not now and (was is None or now is None or was.data != now.data):
                 offset = same_start(was.text, now.text) if was and now else 0
                 place: Block = was or now
-                return PrefixBreak(_layer(old, place, offset), place.path, offset)
+                return PrefixBreak(section, _layer(old, place, offset), place.path, offset)
     return None
 
 

@@ -87,37 +87,30 @@ def exported(
     return Exported(system, tools, sheet.messages)
 
 
-def exported_chat(
-    entries: Iterable[Entry], *, writer: Writer, original: Original, define: Callable[[JsonObject], JsonObject]
-) -> Json:
-    """A thread's messages, the system prompt as the first; with tools, the object a request holds them in."""
-    out = exported(entries, writer, original, model_info(f"{writer.format}:"))
-    head = [{"role": "system", "content": out.system.text}] if out.system else []
-    messages = [*head, *out.messages]
-    defined = out.listed_tools(writer.format, define)
-    return {"tools": defined, "messages": messages} if defined else messages
-
-
 def exported_request(
     entries: Iterable[Entry],
     *,
     writer: Writer,
     original: Original,
-    define: Callable[[JsonObject], JsonObject],
     system: str = "system",
     say: Callable[[str], Json] = str,
     tools: Callable[[list[JsonObject]], JsonObject] = lambda defined: {"tools": defined},
     messages: str = "messages",
     format: str = "",
 ) -> Json:
-    """A thread's messages; with a system prompt (in the field `system`) or tools, the object a request holds them in."""
+    """A thread's messages; with a system prompt or tools, the object a request holds them in.
+
+    The system prompt stands in the field `system`; without such a field it is the first message.
+    """
     format = format or writer.format
     out = exported(entries, writer, original, model_info(f"{writer.format}:"), format)
-    defined = out.listed_tools(format, define)
-    head = tools(defined) if defined else {}
-    if out.system:
+    defined = out.listed_tools(format, writer.native.define)
+    head, listed = tools(defined) if defined else {}, out.messages
+    if out.system and system:
         head[system] = out.system_as(format, say(out.system.text))
-    return {**head, messages: out.messages} if head else out.messages
+    elif out.system:
+        listed = [{"role": "system", "content": out.system.text}, *listed]
+    return {**head, messages: listed} if head else listed
 
 
 def _head(entries: list[Entry], format: str) -> tuple[Entry | None, tuple[Entry, ...], list[Entry]]:

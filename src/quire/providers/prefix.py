@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate, chain, compress, count, islice
 from operator import is_, is_not, ne
@@ -257,6 +257,13 @@ def definition(path: Path, value: JsonObject, kind: str = "tool", markable: bool
     """A tool, which is compared and counted as JSON."""
     part = UnitPart((), value if markable else {"input": value}, markable and may_carry(value))
     return Unit(path, "tools", "tool", value, (part,), (bare(value),), kind)
+
+
+def tool_units(body: JsonObject, markable: bool = False) -> Iterator[Unit]:
+    """The tools of a list, each by its type; a deferred one is not in the prompt until the conversation refers to it."""
+    for index, tool in enumerate(map(as_block, as_list(body.get("tools")))):
+        unit = definition(("tools", index), tool, str(tool.get("type") or "tool"), markable)
+        yield msgspec.structs.replace(unit, parts=()) if tool.get("defer_loading") else unit
 
 
 def schema(path: Path, value: JsonObject) -> Unit:

@@ -37,6 +37,9 @@ class Native(msgspec.Struct, frozen=True):
     anywhere: bool = False
     # No two calls of a conversation may have one id.
     unique_ids: bool = False
+    # A function's definition as entries define a tool, and back.
+    read: Callable[[JsonObject], JsonObject] = lambda definition: definition
+    define: Callable[[JsonObject], JsonObject] = lambda tool: tool
 
 
 def tool_json(name: Json, description: Json, parameters: JsonObject) -> JsonObject:
@@ -80,12 +83,10 @@ class Offered(msgspec.Struct, frozen=True):
     more: JsonObject = {}
 
 
-def function(
-    definition: JsonObject, read: Callable[[JsonObject], JsonObject], define: Callable[[JsonObject], JsonObject]
-) -> Offered:
+def function(definition: JsonObject, native: Native) -> Offered:
     """A function, with what its definition says that would not be written again: strict, defer_loading."""
-    tool = read(definition)
-    return Offered(tool, more=_besides(definition, define(tool)))
+    tool = native.read(definition)
+    return Offered(tool, more=_besides(definition, native.define(tool)))
 
 
 # What a definition holds the rest of it in.
@@ -127,9 +128,7 @@ def _merged(definition: JsonObject, more: JsonObject) -> JsonObject:
     return out
 
 
-def typed(
-    defined: Iterable[JsonObject], read: Callable[[JsonObject], JsonObject], define: Callable[[JsonObject], JsonObject]
-) -> list[Offered]:
+def typed(defined: Iterable[JsonObject], native: Native) -> list[Offered]:
     """Tools of a list in which those of the provider's own have a type that is not 'function'.
 
     Without a type, or where a schema stands beside it, a tool is a function.
@@ -139,20 +138,13 @@ def typed(
         kind = tool.get("type")
         return isinstance(kind, str) and kind not in ("", "function") and "input_schema" not in tool
 
-    return [Offered(read(tool), tool) if is_own(tool) else function(tool, read, define) for tool in defined]
+    return [Offered(native.read(tool), tool) if is_own(tool) else function(tool, native) for tool in defined]
 
 
-def tools_in(
-    request: JsonObject,
-    model: str,
-    *,
-    format: str,
-    read: Callable[[JsonObject], JsonObject],
-    define: Callable[[JsonObject], JsonObject],
-) -> list[Entry]:
+def tools_in(request: JsonObject, model: str, native: Native, format: str = "") -> list[Entry]:
     """The `tools` entry of a request that lists tools by their types, if it does."""
-    defined = objects(request, "tools")
-    return [offered(typed(defined, read, define), model, format=format, tools=defined)] if defined else []
+    defined, format = objects(request, "tools"), format or native.formats[0]
+    return [offered(typed(defined, native), model, format=format, tools=defined)] if defined else []
 
 
 def _free(name: str, names: set[str]) -> str:

@@ -221,8 +221,11 @@ class Draft:
         """A tool in the words of the provider that it came from, if the request goes there again."""
         return own_definition(tool, self.info, self.native, self.ask.extra)
 
-    def defined(self, tools: Iterable[JsonObject], define: Callable[[JsonObject], JsonObject]) -> list[JsonObject]:
+    def defined(
+        self, tools: Iterable[JsonObject], define: Callable[[JsonObject], JsonObject] | None = None
+    ) -> list[JsonObject]:
         """Tools in this format's words; the provider's own as they came."""
+        define = define or self.native.define
         return [self.own(tool) or with_more(define(tool), tool, self.native) for tool in tools]
 
 

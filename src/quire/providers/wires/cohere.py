@@ -22,15 +22,15 @@ from quire.providers.incoming import (
     text_in,
     without_nulls,
 )
-from quire.providers.outgoing import by_role, compact, exported_chat, object_text, parsed_arguments, whole_message
+from quire.providers.outgoing import by_role, compact, exported_request, object_text, parsed_arguments, whole_message
 from quire.providers.prefix import Layout, Section, Unit, UnitPart, as_block, as_list, parts_of
 from quire.providers.provider_tools import Native, tools_in
 from quire.providers.rendering import GO_ON, NO_OUTPUT, Draft, Writer, note_text, text_block, texts, wanted_effort
 from quire.providers.rules.check import Check, Finding, Sequel, TurnMessage, WireRules
 from quire.providers.rules.grammar import grammar_of, misfits, objects_at, shape, text
 from quire.providers.wires import ModelCall, Wire
-from quire.providers.wires.openai_chat import chat_head, tool_entry
-from quire.providers.wires.openai_chat.write import image_in, show_image, tool_definition
+from quire.providers.wires.openai_chat import chat_head
+from quire.providers.wires.openai_chat.write import image_in, show_image, tool_definition, tool_entry
 from quire.values import Call, Entry, Json, JsonObject, Message, Prompt, Reply, Result, Text, Think
 
 FORMAT = "cohere"
@@ -115,14 +115,14 @@ def _request(sheet: Draft, prompt: Prompt) -> JsonObject:
     head = [{"role": "system", "content": prompt.system}] if prompt.system.strip() else []
     body: JsonObject = {"model": sheet.info.model, "messages": [*head, *sheet.messages]}
     if tools := sheet.tools(prompt):
-        body["tools"] = sheet.defined(tools, tool_definition)
+        body["tools"] = sheet.defined(tools)
     if sheet.ask.max_tokens:
         body["max_tokens"] = sheet.ask.max_tokens
     return {**body, **sheet.ask.extra}
 
 
 _write = by_role(_write_user, _write_assistant, _write_results, _note)
-WRITER = Writer(FORMAT, _write, _request, Native((FORMAT,)), end=_end)
+WRITER = Writer(FORMAT, _write, _request, Native((FORMAT,), read=tool_entry, define=tool_definition), end=_end)
 
 
 # Reading: replies and imported messages into entries, and entries back as they came.
@@ -277,12 +277,10 @@ class _Answers(Sequel):
             yield shape(path, f"the call {id!r} has no tool message behind it", "Answer every call.")
 
 
-_head_entries = partial(tools_in, format=FORMAT, read=tool_entry, define=tool_definition)
-
 WIRE = Wire(
     name=FORMAT,
-    imports=partial(read_messages, format=FORMAT, head=_head_entries, read=_entries),
-    exports=partial(exported_chat, writer=WRITER, original=whole_message(_entries), define=tool_definition),
+    imports=partial(read_messages, format=FORMAT, head=partial(tools_in, native=WRITER.native), read=_entries),
+    exports=partial(exported_request, writer=WRITER, original=whole_message(_entries), system=""),
     writer=WRITER,
     layout=Layout(chat_head, "messages", _message),
     reader=CohereReader,

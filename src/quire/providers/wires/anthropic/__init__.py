@@ -7,8 +7,6 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
-from msgspec.structs import replace
-
 from quire.errors import FormatError
 from quire.providers.incoming import (
     ReplyReader,
@@ -26,44 +24,21 @@ from quire.providers.incoming import (
     without_nulls,
 )
 from quire.providers.outgoing import exported_request, whole_message
-from quire.providers.prefix import (
-    Layout,
-    Unit,
-    as_block,
-    as_list,
-    bare,
-    definition,
-    parts_of,
-    unmarked_in,
-    with_control,
-)
-from quire.providers.provider_tools import offered, tool_json, tools_in, typed
+from quire.providers.prefix import Layout, Unit, bare, parts_of, tool_units, unmarked_in, with_control
+from quire.providers.provider_tools import offered, tools_in, typed
 from quire.providers.rules.claude import RULES
 from quire.providers.usage import usage
 from quire.providers.wires import ModelCall, Wire
-from quire.providers.wires.anthropic.write import (
-    CONTENT,
-    FORMAT,
-    WRITER,
-    assistant_entry,
-    result_entry,
-    tool_definition,
-)
+from quire.providers.wires.anthropic.write import CONTENT, FORMAT, NATIVE, WRITER, assistant_entry, result_entry
 from quire.values import Entry, Json, JsonObject, Reply, Usage, note, respond, system
 
 
 def _head_entries(request: JsonObject, model: str) -> list[Entry]:
-    out = tools_in(request, model, format=FORMAT, read=tool_entry, define=tool_definition)
+    out = tools_in(request, model, NATIVE)
     if (prompt := request.get("system")) is not None:
         text = prompt if isinstance(prompt, str) else told_text(objects(request, "system"), CONTENT.text_of)
         out.append(system(text, wire={"format": FORMAT, "system": prompt}))
     return out
-
-
-def tool_entry(tool: JsonObject) -> JsonObject:
-    """A tool as entries define it; a server tool keeps its type as its description."""
-    described = tool.get("description") or ("" if "input_schema" in tool else tool.get("type"))
-    return tool_json(tool.get("name") or tool.get("type"), described, sub(tool, "input_schema"))
 
 
 def _entries(message: Json, where: str = "message") -> list[Entry]:
@@ -91,7 +66,7 @@ def _system(message: JsonObject, blocks: list[JsonObject]) -> list[Entry]:
         # Tools of the list in front, by their names: nothing that an entry could say.
         return [note(text, wire={**wire, "blocks": blocks})]
     out = [system(text, wire=wire or None)] if text or effort or not added else []
-    return out + ([offered(typed(added, tool_entry, tool_definition))] if added else [])
+    return out + ([offered(typed(added, NATIVE))] if added else [])
 
 
 # A streamed message: a block is an entry when its content_block_stop has come, and not before.
@@ -224,10 +199,7 @@ def _unfinished(block: JsonObject, pieces: dict[str, list[str]]) -> JsonObject:
 
 
 def _head(body: JsonObject) -> Iterator[Unit]:
-    for index, tool in enumerate(as_list(body.get("tools"))):
-        unit = definition(("tools", index), as_block(tool), str(as_block(tool).get("type") or "tool"), markable=True)
-        # A deferred tool is not in the prompt until the conversation refers to it.
-        yield replace(unit, parts=()) if as_block(tool).get("defer_loading") else unit
+    yield from tool_units(body, markable=True)
     parts = tuple(parts_of(body.get("system"), "system"))
     yield Unit((), "system", "system", body.get("system"), parts, tuple(bare(part.value) for part in parts))
 
@@ -246,7 +218,7 @@ def _message(message: Json, index: int) -> Unit:
 WIRE = Wire(
     name=FORMAT,
     imports=partial(read_messages, format=FORMAT, head=_head_entries, read=_entries),
-    exports=partial(exported_request, writer=WRITER, original=whole_message(_entries), define=tool_definition),
+    exports=partial(exported_request, writer=WRITER, original=whole_message(_entries)),
     writer=WRITER,
     layout=Layout(_head, "messages", _message),
     reader=MessageReader,

@@ -23,7 +23,7 @@ from quire.providers.incoming import Spelling, sub
 from quire.providers.models import data
 from quire.providers.outgoing import by_role, giving_back, object_of
 from quire.providers.prefix import NO_REPLY, unmarked
-from quire.providers.provider_tools import Native
+from quire.providers.provider_tools import Native, tool_json
 from quire.providers.rendering import (
     GO_ON,
     NO_OUTPUT,
@@ -264,12 +264,18 @@ def _tools(sheet: Draft, message: Message) -> None:
     if not (offered := sheet.offered(tools, message)):
         return
     sheet.need_beta(*_betas("late_tools"), *_betas("inline_tools"))
-    inline = [{"type": "tool_definition", "definition": tool} for tool in sheet.defined(offered, tool_definition)]
+    inline = [{"type": "tool_definition", "definition": tool} for tool in sheet.defined(offered)]
     _system(sheet, [{"type": "tool_addition", "tool": tool} for tool in inline], {})
 
 
 def _betas(name: str) -> list[str]:
     return list(data("dialects")["betas"][name])
+
+
+def tool_entry(tool: JsonObject) -> JsonObject:
+    """A tool as entries define it; a server tool keeps its type as its description."""
+    described = tool.get("description") or ("" if "input_schema" in tool else tool.get("type"))
+    return tool_json(tool.get("name") or tool.get("type"), described, sub(tool, "input_schema"))
 
 
 def tool_definition(tool: JsonObject) -> JsonObject:
@@ -291,7 +297,7 @@ def _body(sheet: Draft, prompt: Prompt) -> JsonObject:
         "max_tokens": ask.max_tokens or min(info.max_output or REPLY_TOKENS, REPLY_TOKENS),
     }
     if tools := sheet.tools(prompt):
-        body["tools"] = sheet.defined(tools, tool_definition)
+        body["tools"] = sheet.defined(tools)
     if prompt.system.strip():
         body["system"] = [text_block(prompt.system)]
     body["messages"] = sheet.messages
@@ -311,6 +317,6 @@ def _headers(sheet: Draft) -> dict[str, str]:
     return {"anthropic-beta": ",".join(dict.fromkeys(betas))} if betas else {}
 
 
-NATIVE = Native((FORMAT,), "@block", owners=("anthropic",), unique_ids=True)
+NATIVE = Native((FORMAT,), "@block", owners=("anthropic",), unique_ids=True, read=tool_entry, define=tool_definition)
 _write = giving_back(by_role(_user, _assistant, _results, _note, _tools))
 WRITER = Writer(FORMAT, _write, _body, NATIVE, end=_end, headers=_headers)

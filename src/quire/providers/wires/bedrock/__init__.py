@@ -25,18 +25,19 @@ from quire.providers.incoming import (
 )
 from quire.providers.outgoing import exported_request, whole_message
 from quire.providers.prefix import Layout, Path, Section, Unit, as_list, changed_body, parts_of
-from quire.providers.provider_tools import Offered, function, offered, tool_json
+from quire.providers.provider_tools import Offered, function, offered
 from quire.providers.rules.bedrock import RULES
 from quire.providers.wires import ModelCall, Wire
 from quire.providers.wires.bedrock.write import (
     CONTENT,
     FORMAT,
+    NATIVE,
     WRITER,
     assistant_entry,
     result_entry,
     sdk_kwargs,
     text_block,
-    tool_spec,
+    tool_entry,
 )
 from quire.values import Entry, Json, JsonObject, Reply, respond, system
 
@@ -58,13 +59,8 @@ def _head_entries(request: JsonObject, model: str) -> list[Entry]:
 def _offer(tool: JsonObject) -> Offered:
     """A function, or a tool of Amazon's own: {"systemTool": {"name": "nova_grounding"}}."""
     if "toolSpec" in tool:
-        return function(tool, lambda definition: tool_entry(sub(definition, "toolSpec")), tool_spec)
+        return function(tool, NATIVE)
     return Offered(tool_entry(sub(tool, "systemTool") or {"name": next(iter(tool), "")}), tool)
-
-
-def tool_entry(spec: JsonObject) -> JsonObject:
-    """A toolSpec as entries define a tool."""
-    return tool_json(spec.get("name"), spec.get("description"), sub(sub(spec, "inputSchema"), "json"))
 
 
 def _entries(message: Json, where: str = "message") -> list[Entry]:
@@ -267,7 +263,6 @@ WIRE = Wire(
         exported_request,
         writer=WRITER,
         original=whole_message(_entries),
-        define=tool_spec,
         say=lambda text: [text_block(text)],
         tools=lambda defined: {"toolConfig": {"tools": defined}},
     ),

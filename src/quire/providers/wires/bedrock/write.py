@@ -22,7 +22,7 @@ from quire.providers.convert import (
 from quire.providers.incoming import Spelling, bytes_of, objects, sub
 from quire.providers.outgoing import by_role, compact, giving_back, object_of
 from quire.providers.prefix import NO_REPLY
-from quire.providers.provider_tools import Native
+from quire.providers.provider_tools import Native, tool_json
 from quire.providers.rendering import GO_ON, NO_OUTPUT, Draft, Writer, note_text, texts, wanted_effort
 from quire.providers.rules.grammar import obj
 from quire.values import Call, Entry, Image, Json, JsonObject, Message, Part, Prompt, Request, Result, Text, Think
@@ -262,7 +262,7 @@ def _body(sheet: Draft, prompt: Prompt) -> JsonObject:
     ask = sheet.ask
     body: JsonObject = {"modelId": sheet.info.model}
     if tools := sheet.tools(prompt) or _called_tools(sheet):
-        body["toolConfig"] = {"tools": sheet.defined(tools, tool_spec)}
+        body["toolConfig"] = {"tools": sheet.defined(tools)}
     if prompt.system.strip():
         body["system"] = [text_block(prompt.system)]
     body["messages"] = sheet.messages
@@ -279,6 +279,11 @@ def _called_tools(sheet: Draft) -> list[JsonObject]:
     return [{"name": name} for name in sheet.called]
 
 
+def tool_entry(spec: JsonObject) -> JsonObject:
+    """A toolSpec as entries define a tool."""
+    return tool_json(spec.get("name"), spec.get("description"), sub(sub(spec, "inputSchema"), "json"))
+
+
 def tool_spec(tool: JsonObject) -> JsonObject:
     """A tool as Converse defines one."""
     schema = {"type": "object", **(tool.get("parameters") or {"properties": {}})}
@@ -286,7 +291,13 @@ def tool_spec(tool: JsonObject) -> JsonObject:
     return {"toolSpec": {"name": NAMES.spell(tool["name"]), **description, "inputSchema": {"json": schema}}}
 
 
-NATIVE = Native((FORMAT,), "@content", owners=("bedrock",))
+NATIVE = Native(
+    (FORMAT,),
+    "@content",
+    owners=("bedrock",),
+    read=lambda definition: tool_entry(sub(definition, "toolSpec")),
+    define=tool_spec,
+)
 # A toolAddition names a tool of toolConfig and cannot define one: late tools join the list in front.
 WRITER = Writer(FORMAT, giving_back(by_role(_user, _assistant, _results, _note)), _body, NATIVE, end=_end)
 

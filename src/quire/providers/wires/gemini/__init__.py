@@ -33,6 +33,7 @@ from quire.providers.wires.gemini.write import (
     CONTENT,
     FORMAT,
     NAMES,
+    NATIVE,
     WRITER,
     assistant_entry,
     camel_in,
@@ -101,7 +102,7 @@ def _offers(defined: list[JsonObject]) -> Iterator[Offered]:
         for name, how in tool.items():
             if name in ("functionDeclarations", "function_declarations"):
                 declared = (camel_in(item) for item in objects(tool, name))
-                yield from (function(definition, tool_entry, declaration) for definition in declared)
+                yield from (function(definition, NATIVE) for definition in declared)
             elif how is not None:
                 yield Offered(tool_entry({"name": name}), {name: how})
 

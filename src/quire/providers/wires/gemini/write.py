@@ -336,7 +336,7 @@ def _tools(sheet: Draft, tools: list[JsonObject]) -> list[JsonObject]:
     return [*([{"functionDeclarations": functions}] if functions else []), *provider_tools]
 
 
-NATIVE = Native((FORMAT,), "@part", "@tools", "@declaration", ("gemini",))
+NATIVE = Native((FORMAT,), "@part", "@tools", "@declaration", ("gemini",), read=tool_entry, define=declaration)
 WRITER = Writer(FORMAT, giving_back(by_role(_user, _model, _responses, _note)), _body, NATIVE, end=_end)
 
 

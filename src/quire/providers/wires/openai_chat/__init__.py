@@ -22,7 +22,7 @@ from quire.providers.incoming import (
     without_nulls,
 )
 from quire.providers.models import model_info
-from quire.providers.outgoing import dialect_of, exported_chat, parsed_arguments, whole_message
+from quire.providers.outgoing import dialect_of, exported_request, parsed_arguments, whole_message
 from quire.providers.prefix import (
     Layout,
     Section,
@@ -36,11 +36,11 @@ from quire.providers.prefix import (
     unmarked_in,
     with_control,
 )
-from quire.providers.provider_tools import tool_json, tools_in
+from quire.providers.provider_tools import tools_in
 from quire.providers.rules.openai import CHAT_RULES
 from quire.providers.usage import usage
 from quire.providers.wires import ModelCall, Wire
-from quire.providers.wires.openai_chat.write import CONTENT, FORMAT, WRITER, thought_of, tool_definition
+from quire.providers.wires.openai_chat.write import CONTENT, FORMAT, NATIVE, WRITER, thought_of
 from quire.values import Entry, Json, JsonObject, Reply, Usage, call, respond, result, system, think
 
 # Where servers put what a model thought.
@@ -50,13 +50,6 @@ _SHOWN = {
     *("role", "content", "tool_calls", "function_call", "name", "refusal", "prefix", "audio"),
     *("reasoning_details", "thinking", *_THOUGHTS),
 }
-
-
-def tool_entry(tool: JsonObject) -> JsonObject:
-    """{"type": "function", "function": {…}} -> the tool as entries define it."""
-    function = sub(tool, "function") or sub(tool, "custom") or tool
-    name = function.get("name") or function.get("type")
-    return tool_json(name, function.get("description"), sub(function, "parameters"))
 
 
 def _entries(message: Json, where: str = "message") -> list[Entry]:
@@ -306,12 +299,10 @@ def _message(message: Json, index: int) -> Unit:
     return Unit(("messages", index), section, role, message, tuple(parts), (compared,))
 
 
-_head_entries = partial(tools_in, format=FORMAT, read=tool_entry, define=tool_definition)
-
 WIRE = Wire(
     name=FORMAT,
-    imports=partial(read_messages, format=FORMAT, head=_head_entries, read=_entries),
-    exports=partial(exported_chat, writer=WRITER, original=whole_message(_entries), define=tool_definition),
+    imports=partial(read_messages, format=FORMAT, head=partial(tools_in, native=NATIVE), read=_entries),
+    exports=partial(exported_request, writer=WRITER, original=whole_message(_entries), system=""),
     writer=WRITER,
     layout=Layout(chat_head, "messages", _message),
     reader=ChatReader,

@@ -15,7 +15,7 @@ from quire.providers.convert import (
     own_block,
     to_url,
 )
-from quire.providers.incoming import Spelling
+from quire.providers.incoming import Spelling, sub
 from quire.providers.models import same_model
 from quire.providers.outgoing import (
     alternates,
@@ -28,7 +28,7 @@ from quire.providers.outgoing import (
     told_in_front,
 )
 from quire.providers.prefix import NO_REPLY, unmarked
-from quire.providers.provider_tools import Native
+from quire.providers.provider_tools import Native, tool_json
 from quire.providers.rendering import GO_ON, Draft, Writer, note_text, text_block, texts, user_text, wanted_effort
 from quire.providers.rules.grammar import obj
 from quire.values import Call, Image, Json, JsonObject, Message, Part, Prompt, Result, Text, Think
@@ -313,6 +313,13 @@ def _headers(sheet: Draft) -> dict[str, str]:
     return {field: key} if key and field and dialect_of(sheet.info).key_in == "header" else {}
 
 
+def tool_entry(tool: JsonObject) -> JsonObject:
+    """{"type": "function", "function": {…}} -> the tool as entries define it."""
+    function = sub(tool, "function") or sub(tool, "custom") or tool
+    name = function.get("name") or function.get("type")
+    return tool_json(name, function.get("description"), sub(function, "parameters"))
+
+
 def tool_definition(tool: JsonObject, names: Spelling = _NAMES) -> JsonObject:
     """A tool as Chat Completions defines one."""
     function = {
@@ -323,6 +330,6 @@ def tool_definition(tool: JsonObject, names: Spelling = _NAMES) -> JsonObject:
     return {"type": "function", "function": function}
 
 
-NATIVE = Native((FORMAT,), anywhere=True)
+NATIVE = Native((FORMAT,), anywhere=True, read=tool_entry, define=tool_definition)
 _write = giving_back(by_role(_user, _assistant, _results, _note))
 WRITER = Writer(FORMAT, _write, _body, NATIVE, end=_end, headers=_headers, ids=lambda info: dialect_of(info).ids)

@@ -33,15 +33,14 @@ from quire.providers.prefix import (
     Section,
     Unit,
     UnitPart,
-    as_block,
     as_list,
-    definition,
     parts_of,
     schema,
+    tool_units,
     unmarked_in,
     with_control,
 )
-from quire.providers.provider_tools import offered, tool_json, tools_in, typed
+from quire.providers.provider_tools import offered, tools_in, typed
 from quire.providers.rules.openai_responses import RESPONSES_RULES, kind_of
 from quire.providers.wires import Format, ModelCall, Wire
 from quire.providers.wires.openai_responses.write import (
@@ -53,7 +52,6 @@ from quire.providers.wires.openai_responses.write import (
     is_named,
     is_served,
     result_entry,
-    tool_definition,
 )
 from quire.values import SPOKEN, Entry, Json, JsonObject, Reply, note, respond, system
 
@@ -66,7 +64,7 @@ def import_messages(value: Any, model: str = "", format: str = FORMAT) -> list[E
     begun = isinstance(value, dict) and bool(value.get("previous_response_id") or value.get("conversation"))
     if isinstance(value, dict):
         model = model or str(value.get("model") or "")
-        out += tools_in(value, model, format=format, read=tool_entry, define=tool_definition)
+        out += tools_in(value, model, NATIVE, format)
         if (instructions_text := value.get("instructions")) is not None:
             out.append(system(str(instructions_text), wire={"format": format, "system": instructions_text}))
         value = value.get("input")
@@ -170,11 +168,6 @@ def stop_of(reply: JsonObject) -> str:
     return str(details.get("reason") or reply.get("status") or "")
 
 
-def tool_entry(tool: JsonObject) -> JsonObject:
-    """A tool as entries define it; a hosted tool is known by its type."""
-    return tool_json(tool.get("name") or tool.get("type"), tool.get("description"), sub(tool, "parameters"))
-
-
 # What only a client sends; an output of the provider's own tools may go without a call's id.
 _CLIENTS = ("function_call_output", "custom_tool_call_output")
 
@@ -198,7 +191,7 @@ def _entry(item: Json, after: str, where: str, served: bool) -> tuple[Entry, str
     if kind in _CLIENTS or (kind.endswith("_output") and named and not (served or is_served(item))):
         return result_entry(item), ""
     if kind == "additional_tools":
-        return offered(typed(objects(item, "tools"), tool_entry, tool_definition)), ""
+        return offered(typed(objects(item, "tools"), NATIVE)), ""
     if kind == "configuration_update":
         return note("", wire={"effort": sub(item, "reasoning").get("effort")}), ""
     if kind == "reasoning":
@@ -332,10 +325,7 @@ def _unfinished(item: JsonObject, text: str) -> JsonObject:
 
 
 def _head(body: JsonObject) -> Iterator[Unit]:
-    for index, tool in enumerate(as_list(body.get("tools"))):
-        unit = definition(("tools", index), as_block(tool), str(as_block(tool).get("type") or "tool"))
-        # A deferred tool is not in the prompt until the conversation refers to it.
-        yield replace(unit, parts=()) if as_block(tool).get("defer_loading") else unit
+    yield from tool_units(body)
     if isinstance(body.get("text"), dict) and body["text"].get("format"):
         yield schema(("text", "format"), body["text"]["format"])
     if instructions := body.get("instructions"):
@@ -372,9 +362,7 @@ def _diagnosed(body: JsonObject, previous_id: str | None) -> JsonObject:
     return {**body, "prompt_cache_options": options}
 
 
-_export = partial(
-    exported_request, writer=WRITER, original=own_item, define=tool_definition, system="instructions", messages="input"
-)
+_export = partial(exported_request, writer=WRITER, original=own_item, system="instructions", messages="input")
 
 WIRE = Wire(
     name=FORMAT,

@@ -16,7 +16,7 @@ from quire.providers.convert import (
     to_url,
     was_sent,
 )
-from quire.providers.incoming import Spelling, objects
+from quire.providers.incoming import Spelling, objects, sub
 from quire.providers.outgoing import (
     as_sent,
     by_role,
@@ -27,7 +27,7 @@ from quire.providers.outgoing import (
     parsed_arguments,
     told_in_front,
 )
-from quire.providers.provider_tools import Native
+from quire.providers.provider_tools import Native, tool_json
 from quire.providers.rendering import GO_ON, Draft, Writer, texts, tools_of, user_text, wanted_effort
 from quire.providers.rules.openai_responses import kind_of
 from quire.values import Call, Entry, Image, Json, JsonObject, Message, Prompt, Result, Text, Think
@@ -266,8 +266,13 @@ def _tools(sheet: Draft, message: Message) -> None:
     if not sheet.info.features.late_tools:
         sheet.add_tools_in_front(message)
         return
-    if listed := sheet.defined(sheet.offered(tools, message), tool_definition):
+    if listed := sheet.defined(sheet.offered(tools, message)):
         sheet.messages.append(_additional(listed, {}, sheet))
+
+
+def tool_entry(tool: JsonObject) -> JsonObject:
+    """A tool as entries define it; a hosted tool is known by its type."""
+    return tool_json(tool.get("name") or tool.get("type"), tool.get("description"), sub(tool, "parameters"))
 
 
 def tool_definition(tool: JsonObject) -> JsonObject:
@@ -292,7 +297,7 @@ def _body(sheet: Draft, prompt: Prompt) -> JsonObject:
     body: JsonObject = {"model": info.model, "input": items, "store": False}
     if any(map(is_named, sheet.messages)):
         del body["store"]  # what is named by its id must be held
-    if defined := sheet.defined([tool for tool in tools if tool not in listed], tool_definition):
+    if defined := sheet.defined([tool for tool in tools if tool not in listed]):
         body["tools"] = defined
     if info.features.reasoning and dialect_of(info).encrypted:
         body["include"] = ["reasoning.encrypted_content"]
@@ -309,7 +314,7 @@ def _front(sheet: Draft, prompt: Prompt, tools: list[JsonObject]) -> list[JsonOb
     in_order = sorted(tools, key=lambda tool: tool["front"])
     items = [(place, list(group)) for place, group in groupby(in_order, lambda tool: tool["front"][:2])]
     for (before, _), listed in reversed(items):
-        head.insert(before, _additional(sheet.defined(listed, tool_definition), listed[0]["item"], sheet))
+        head.insert(before, _additional(sheet.defined(listed), listed[0]["item"], sheet))
     return head
 
 
@@ -330,5 +335,13 @@ def _key(sheet: Draft) -> JsonObject:
     return {"prompt_cache_key": key}
 
 
-NATIVE = Native((FORMAT, "openai-agents"), "@item", owners=("openai", "azure"), items=True, anywhere=True)
+NATIVE = Native(
+    (FORMAT, "openai-agents"),
+    "@item",
+    owners=("openai", "azure"),
+    items=True,
+    anywhere=True,
+    read=tool_entry,
+    define=tool_definition,
+)
 WRITER = Writer(FORMAT, giving_back(by_role(_user, _assistant, _results, _note, _tools)), _body, NATIVE)
