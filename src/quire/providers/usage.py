@@ -33,13 +33,10 @@ def usage(provider: str, raw: Json) -> Usage:
     return msgspec.structs.replace(counts, besides=besides, charged=_charged(reported))
 
 
-# Items of a response that cost a fee, or another model's tokens.
-_CHARGED_ITEMS = ("web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call")
 # Where requests cost what they cost in the price tables.
 _USUAL_TIERS = ("", "default", "standard", "auto", "on_demand", "none", "unspecified", "traffic_type_unspecified")
 _USUAL_PLACES = ("", "global", "not_available")
 _TOOLS_USED = ("server_tool_use", "server_tool_use_details", "server_side_tool_usage_details", "serverToolUsage")
-_SEARCHES = ("webSearchQueries", "web_search_queries", "imageSearchQueries", "groundingChunks")
 
 
 def _besides(reply: JsonObject, reported: JsonObject) -> Iterator[str]:
@@ -48,26 +45,13 @@ def _besides(reply: JsonObject, reported: JsonObject) -> Iterator[str]:
         used = _sub(reported, name)
         # Fetching a page costs its tokens alone.
         yield from (f"{tool}: {used[tool]}" for tool in used if token_count(used, tool) and "web_fetch" not in tool)
-    if token_count(reported, "num_sources_used"):
-        yield "search sources"
     models = {str(step["model"]) for step in map(_object, _list(reported, "iterations")) if step.get("model")}
     yield from (f"the share of {model}" for model in sorted(models - {str(reply.get("model") or "")}))
-    kinds = {str(item.get("type")) for item in map(_object, _list(reply, "output"))}
-    yield from (kind for kind in _CHARGED_ITEMS if kind in kinds)
     for item in map(_object, _list(reply, "output")):
         if str(_sub(item, "environment").get("type") or "").startswith("container"):
             yield "a container"
-    for choice in map(_object, _list(reply, "choices")):
-        if _sub(choice, "message").get("executed_tools"):
-            yield "executed tools"
-    for candidate in map(_object, _list(reply, "candidates")):
-        grounding = _sub(candidate, "groundingMetadata") or _sub(candidate, "grounding_metadata")
-        if any(grounding.get(name) for name in _SEARCHES):
-            yield "grounding"
-    if "guardrail" in _sub(reply, "trace"):
-        yield "guardrail"
-    # Tokens that are no text and have prices of their own; images that are read count as text.
-    yield from (name for name, counted in data("usage")["besides"].items() if _tokens(reported, counted))
+    whole = {**reply, **reported}
+    yield from (name for name, counted in data("usage")["besides"].items() if _tokens(whole, counted))
     yield from _other_ways(reply, reported)
 
 
@@ -162,10 +146,10 @@ def _at_path(value: Json, path: list[str]) -> int:
     name, _, word = path[0].removesuffix("]").partition("[")
     held = _object(value)
     name = name if held.get(name) is not None else snake(name)
-    if len(path) == 1:
-        return token_count(held, name)
     inner = [member for member in _list(held, name) if word in _object(member).values()] if word else held.get(name)
-    return _at_path(inner, path[1:])
+    if len(path) > 1:
+        return _at_path(inner, path[1:])
+    return len(inner) if isinstance(inner, list | tuple | Mapping) else token_count(held, name)
 
 
 def _object(value: Json) -> JsonObject:
