@@ -41,6 +41,7 @@ PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/pn
         ({"type": "reasoning", "id": "rs", "summary": [], "encrypted_content": "s" * 500}, "", 100),
         ({"type": "document", "source": {"type": "text", "data": ANY}}, ANY, 0),
         ({"type": "document", "source": {"type": "base64", "data": "A" * 99}}, "", IMAGE_TOKENS),
+        ({"type": "document", "title": "t", "source": {"type": "content", "content": [{"type": "text", "text": ANY}]}}, f"t\n{ANY}", 0),
         ({"type": "function", "id": "c", "function": {"name": "f", "arguments": "{}"}}, "f\n{}", 0),
         ({"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}, "f\n{}", 0),
         ({"functionCall": {"id": "1", "name": "f", "args": {"a": [1]}}, "thoughtSignature": "s"}, 'f\n{"a":[1]}', 0),

@@ -118,9 +118,10 @@ def kind_of(part: JsonObject) -> str:
 
 def countable(part: JsonObject) -> tuple[str, int]:
     """What of a block is counted: its text, and the tokens that no text stands for."""
-    reader = _BlockTexts(_opaque(part))
-    reader.look(part)
-    return "\n".join(filter(None, reader.texts)), reader.tokens
+    pieces: list[str | int] = [_opaque(part)]
+    _look(part, pieces)
+    texts = [piece for piece in pieces if piece and isinstance(piece, str)]
+    return "\n".join(texts), sum(piece for piece in pieces if isinstance(piece, int))
 
 
 def block_tokens(block: JsonObject, with_: Counter | None = None) -> int:
@@ -150,44 +151,27 @@ _SILENT = frozenset(
 _JSON = frozenset({"input", "args", "response", "json", "toolSpec", "definition", "tools"})
 
 
-class _BlockTexts:
-    """The texts of a block: names, arguments, contents; and what has none, in tokens."""
-
-    def __init__(self, tokens: int) -> None:
-        self.texts: list[str] = []
-        self.tokens = tokens
-
-    def look(self, value: Json) -> None:
-        if isinstance(value, str):
-            self._text(value)
-        elif isinstance(value, list):
-            for item in value:
-                self.look(item)
-        elif isinstance(value, dict) and (media := _media(value)) is not None:
-            self.texts.append(media.text)
-            self.tokens += media.tokens()
-            for beside in ("title", "context"):
-                self.look(value.get(beside))
-            self.look(media.blocks)
-        elif isinstance(value, dict):
-            for key, inner in value.items():
-                self._field(value, key, inner)
-
-    def _text(self, value: str) -> None:
-        if data := _DATA_URL.match(value):
-            self.tokens += Media(data[1], value[data.end() :]).tokens()
-        else:
-            self.texts.append(value)
-
-    def _field(self, block: JsonObject, key: str, inner: Json) -> None:
-        if key == "encrypted_content" and block.get("type") == "web_search_result" and isinstance(inner, str):
-            self.tokens += int(len(inner) * _FOUND_TOKENS_PER_CHARACTER)
-        elif key == "result" and block.get("type") == "image_generation_call":
-            self.tokens += IMAGE_TOKENS
-        elif key in _JSON and not isinstance(inner, str):
-            self.texts.append(compact(inner))
-        elif key not in _SILENT:
-            self.look(inner)
+def _look(value: Json, out: list[str | int]) -> None:
+    """Add the texts of a value: names, arguments, contents; and what has none, in tokens."""
+    if isinstance(value, str):
+        data = _DATA_URL.match(value)
+        out.append(Media(data[1], value[data.end() :]).tokens() if data else value)
+    elif isinstance(value, list):
+        for item in value:
+            _look(item, out)
+    elif isinstance(value, dict) and (media := _media(value)) is not None:
+        out += (media.text, media.tokens())
+        _look([value.get("title"), value.get("context"), *media.blocks], out)
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            if key == "encrypted_content" and value.get("type") == "web_search_result" and isinstance(inner, str):
+                out.append(int(len(inner) * _FOUND_TOKENS_PER_CHARACTER))
+            elif key == "result" and value.get("type") == "image_generation_call":
+                out.append(IMAGE_TOKENS)
+            elif key in _JSON and not isinstance(inner, str):
+                out.append(compact(inner))
+            elif key not in _SILENT:
+                _look(inner, out)
 
 
 def _opaque(part: JsonObject) -> int:
