@@ -21,7 +21,6 @@ from quire.cli.output import (
     echo,
     preview,
     print_json,
-    print_table,
     print_text,
     read_text,
     short_id,
@@ -116,15 +115,12 @@ def append(
 
 
 def _print_appended(thread: str, appended: list[Entry], as_json: bool) -> None:
-    if as_json:
-        print_json([{"seq": entry.seq, "id": entry.id} for entry in appended])
-        return
-    if not appended:
-        echo(f"{thread}: nothing new")
-        return
-    first, last = appended[0].seq, appended[-1].seq
-    span = f"seq {last}" if first == last else f"seq {first} to {last}"
-    echo(f"{thread}: {span} ({last - first + 1} new, now {short_id(appended[-1].id)})")
+    line = "nothing new"
+    if appended:
+        first, last = appended[0].seq, appended[-1].seq
+        span = f"seq {last}" if first == last else f"seq {first} to {last}"
+        line = f"{span} ({last - first + 1} new, now {short_id(appended[-1].id)})"
+    answer(as_json, [{"seq": entry.seq, "id": entry.id} for entry in appended], f"{thread}: {line}")
 
 
 @click.command()
@@ -245,11 +241,9 @@ def show(thread: str, after: int, limit: int | None, last: int | None, db: Place
         if last is not None:
             after = max(after, store.info(thread).seq - last)
         entries = store.read(thread, after=after, limit=limit)
-    if as_json:
-        print_json([{"id": entry.id, "seq": entry.seq, **entry.body} for entry in entries])
-        return
-    rows = [(entry.seq, entry.kind, preview(entry), short_id(entry.id)) for entry in entries]
-    print_table(("seq", "kind", "content", "id"), rows)
+    value = [{"id": entry.id, "seq": entry.seq, **entry.body} for entry in entries]
+    rows = ((entry.seq, entry.kind, preview(entry), short_id(entry.id)) for entry in entries)
+    answer(as_json, value, (("seq", "kind", "content", "id"), rows))
 
 
 @log.command("list")
@@ -264,12 +258,9 @@ def list_(db: Place | None, as_json: bool) -> None:
     """
     with open_db(db, create=False) as store:
         infos = store.threads()
-    if as_json:
-        print_json([_info_json(info) for info in infos])
-        return
     forks = [f"{info.parent or '(a deleted thread)'} at {info.forked_at}" if info.forked_at else "" for info in infos]
     rows = [(info.name, info.seq, short_id(info.id), fork) for info, fork in zip(infos, forks, strict=True)]
-    print_table(("thread", "entries", "last id", "forked from"), rows)
+    answer(as_json, [_info_json(info) for info in infos], (("thread", "entries", "last id", "forked from"), rows))
 
 
 def _info_json(info: ThreadInfo) -> values.JsonObject:

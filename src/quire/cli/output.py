@@ -197,9 +197,12 @@ def print_json(value: Any, indent: int | None = 2) -> None:
     sys.stdout.write(text + "\n")
 
 
-def answer(as_json: bool, value: Any, line: str) -> None:
-    """What a command has to say: JSON for machines, or a line for people."""
-    print_json(value) if as_json else echo(line)
+def answer(as_json: bool, value: Any, shown: str | tuple[Sequence[str], Iterable[Sequence[object]]]) -> None:
+    """What a command has to say: JSON for machines, or for people a line or a table (columns and rows)."""
+    if as_json:
+        print_json(value)
+    else:
+        echo(shown) if isinstance(shown, str) else print_table(*shown)
 
 
 def print_text(text: str) -> None:

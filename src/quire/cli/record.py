@@ -61,11 +61,8 @@ def print_records(records: Sequence[Record], as_json: bool) -> None:
     """All fields as JSON, or a table of their heads."""
     from quire.records.record import to_json
 
-    if as_json:
-        print_json([to_json(record) for record in records])
-        return
     rows = [(record.id, record.version, record.schema_name, record.title, " ".join(record.tags)) for record in records]
-    print_table(["id", "version", "schema", "title", "tags"], rows)
+    answer(as_json, [*map(to_json, records)], (["id", "version", "schema", "title", "tags"], rows))
 
 
 def report(reaction: Reaction) -> None:

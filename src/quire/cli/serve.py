@@ -28,8 +28,6 @@ from quire.cli.output import (
     echo,
     json_option,
     place_name,
-    print_json,
-    print_table,
     with_options,
 )
 from quire.cli.store import make_folder, open_db
@@ -376,10 +374,8 @@ def list_(context: click.Context, as_json: bool) -> None:
     import msgspec
 
     listed = _keys(context).list()
-    if as_json:
-        print_json([msgspec.to_builtins(key) for key in listed])
-        return
-    print_table(["id", "name", "tenant"], [(key.id, key.name, key.tenant) for key in listed])
+    rows = [(key.id, key.name, key.tenant) for key in listed]
+    answer(as_json, [msgspec.to_builtins(key) for key in listed], (["id", "name", "tenant"], rows))
 
 
 @keys.command(short_help="Take a key away.")

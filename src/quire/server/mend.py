@@ -13,6 +13,7 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 
 import msgspec
@@ -173,22 +174,16 @@ def _apply(rules: Sequence[str], call: SentCall, before: HeadState | None) -> tu
     body = call.body
     state = copy.copy(before) if before is not None else HeadState(body, body, tools=_tool_names(body))
     draft = BodyDraft(body, state, wire_of(call.provider, body), model_info(call.target))
-    fired = []
-    for name in rules:
-        if name == "marks":
-            # What was put behind earlier messages stands there again, then what is new behind the last.
-            state.newest = draft.body
-            fired += ["tail"] if _with_tails(draft) else []
-        if (before is not None or name == "marks") and RULES[name][0](draft):
-            fired.append(name)
-    if "marks" not in rules:
-        state.newest = draft.body
-        fired += ["tail"] if _with_tails(draft) else []
+    fired = [name for name in rules if name != "marks" and before is not None and RULES[name][0](draft)]
+    # What was put behind earlier messages stands there again, then what is new behind the last.
+    state.newest = draft.body
+    if _with_tails(draft) and not fired:
+        # A tail that has not changed is not reported as a rule: the rule that wrote it is.
+        fired = list(state_rules(state))
+    if "marks" in rules and RULES["marks"][0](draft):
+        fired.append("marks")
     draft.betas = needed_betas(draft.messages)
-    # A tail that has not changed is not reported as a rule: the rule that wrote it is.
-    if fired == ["tail"] or (fired == ["tail", "marks"]):
-        fired = [*state_rules(state), *(name for name in fired if name != "tail")]
-    return draft, [name for name in dict.fromkeys(fired) if name != "tail"]
+    return draft, fired
 
 
 def _asks(message: Json) -> bool:
@@ -212,23 +207,20 @@ def state_rules(state: HeadState) -> Iterator[str]:
 
 def _with_tails(draft: BodyDraft) -> bool:
     """Put what was told behind earlier messages where it stood, and what is new behind the last one."""
-    field, out, running = draft.wire.layout.field, list[Json](), hashlib.sha256()
-    messages, joined = draft.messages, False
-    if messages and (draft.tail.texts or draft.tail.messages):
-        whole = hashlib.sha256()
-        for message in messages:
-            whole.update(plain_message(message))
-        draft.state.tails = {**draft.state.tails, whole.hexdigest(): draft.tail}
+    messages, ends, running = draft.messages, list[str](), hashlib.sha256()
     for message in messages:
         running.update(plain_message(message))
-        tail = draft.state.tails.get(running.hexdigest())
-        if tail is None or not isinstance(message, dict):
-            out.append(message)
-            continue
-        joined = True
-        out += _with_tail(message, tail, draft)
-    draft.body = {**draft.body, field: out} if joined else draft.body
-    return joined
+        ends.append(running.hexdigest())
+    if messages and (draft.tail.texts or draft.tail.messages):
+        draft.state.tails = {**draft.state.tails, ends[-1]: draft.tail}
+    tails = [draft.state.tails.get(end) for end in ends]
+    out = [
+        [message] if tail is None or not isinstance(message, dict) else _with_tail(message, tail, draft)
+        for message, tail in zip(messages, tails, strict=True)
+    ]
+    if any(tails):
+        draft.body = {**draft.body, draft.wire.layout.field: [message for row in out for message in row]}
+    return any(tails)
 
 
 def _with_tail(message: JsonObject, tail: Tail, draft: BodyDraft) -> list[Json]:
@@ -278,8 +270,7 @@ def difference(before: Json, after: Json, path: str = "", most: int = 12) -> lis
         names = list(dict.fromkeys((*before, *after)))
         pairs = [(f"{path}.{name}".lstrip("."), before.get(name), after.get(name)) for name in names]
     elif same_kind and isinstance(before, list):
-        size = max(len(before), len(after))
-        pairs = [(f"{path}.{at}", _at(before, at), _at(after, at)) for at in range(size)]
+        pairs = [(f"{path}.{at}", was, now) for at, (was, now) in enumerate(zip_longest(before, after))]
     else:
         return [f"{path}: {_short(before)} -> {_short(after)}"]
     lines = [line for where, was, now in pairs for line in difference(was, now, where)]
@@ -289,10 +280,6 @@ def difference(before: Json, after: Json, path: str = "", most: int = 12) -> lis
 
 def _json_text(value: Json) -> str:
     return json.dumps(value, ensure_ascii=False)
-
-
-def _at(values: Json, place: int) -> Json:
-    return values[place] if place < len(values) else None
 
 
 def _short(value: Json) -> str:

@@ -444,27 +444,20 @@ class SocketPassing:
             )
         except InvalidStatus as error:
             reply = error.response
-            headers = [(name.lower().encode(), value.encode()) for name, value in reply.headers.raw_items()]
-            await self._deny(reply.status_code, [pair for pair in headers if pair[0] not in _HOP], bytes(reply.body))
+            await self._send_denial(
+                {"type": "http.response.start", "status": reply.status_code, "headers": _of_socket(reply.headers)}
+            )
+            await self._send_denial({"type": "http.response.body", "body": bytes(reply.body)})
             return
         except (OSError, WebSocketException, TimeoutError) as error:
             await _refuse(self._send_denial, f"{self._passing.options.to} could not be reached: {error}")
             return
         async with upstream:
-            response = upstream.response
-            raw_headers = response.headers.raw_items() if response is not None else ()
-            headers = [
-                (name.lower().encode(), value.encode())
-                for name, value in raw_headers
-                if name.lower().encode() not in _HOP and not name.lower().startswith("sec-websocket-")
-            ]
+            headers = _of_socket(upstream.response.headers) if upstream.response is not None else []
+            headers = [pair for pair in headers if not pair[0].startswith(b"sec-websocket-")]
             accepted = {"type": "websocket.accept", "subprotocol": upstream.subprotocol, "headers": headers}
             await self._send(accepted)
             await self._converse(upstream, request)
-
-    async def _deny(self, status: int, headers: Headers, body: bytes) -> None:
-        await self._send_denial({"type": "http.response.start", "status": status, "headers": headers})
-        await self._send_denial({"type": "http.response.body", "body": body})
 
     async def _send_denial(self, message: Any) -> None:
         await self._send({**message, "type": f"websocket.{message['type']}"})
@@ -508,6 +501,12 @@ class SocketPassing:
             self._exchange.whole = True
             self._passing.watcher.passed(self._exchange)
             self._exchange = None
+
+
+def _of_socket(headers: Any) -> Headers:
+    """The headers of a provider's answer to a WebSocket that belong to the message."""
+    pairs = [(name.lower().encode(), value.encode()) for name, value in headers.raw_items()]
+    return [pair for pair in pairs if pair[0] not in _HOP]
 
 
 # The proxy as a running server.

@@ -250,11 +250,10 @@ class ThreadView:
 
     def picture(self) -> ThreadPicture:
         """A column for each request, and for the one that would be made now."""
-        ahead = self._ahead()
-        columns = (*self._columns, self._column(ahead, len(self._columns) + 1, None)) if ahead else self._columns
-        if ahead:
-            columns = (*columns[:-1], msgspec.structs.replace(columns[-1], ahead=True, reported=False))
-        return ThreadPicture(self.name, len(self.entries), tuple(columns), policy=_policy_settings(self.policy))
+        ahead, columns = self._ahead(), tuple(self._columns)
+        if ahead is not None:
+            columns += (msgspec.structs.replace(self._column(ahead, len(columns) + 1, None), ahead=True),)
+        return ThreadPicture(self.name, len(self.entries), columns, policy=_policy_settings(self.policy))
 
     @property
     def policy(self) -> Policy:
