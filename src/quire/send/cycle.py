@@ -37,7 +37,7 @@ from quire.send.turn import (
     is_aside,
     limit_met,
     may_run_again,
-    newest_turn,
+    newest_first,
     read_head,
     standing,
     usage_of,
@@ -390,11 +390,8 @@ def look(store: Store, thread: str, runner: Runner = CHAT) -> Interrupted:
 
 def last_target(store: Store, thread: str) -> str:
     """The "provider:model" that was asked last; empty when none was."""
-    for entries in (newest_turn(store, thread), store.read(thread)):
-        for entry in reversed(entries):
-            if entry.kind == "sent" and not is_aside(entry):
-                return f"{entry.body['provider']}:{entry.body['model']}"
-    return ""
+    sent = (entry.body for entry in newest_first(store, thread) if entry.kind == "sent" and not is_aside(entry))
+    return next((f"{body['provider']}:{body['model']}" for body in sent), "")
 
 
 async def resume(

@@ -38,6 +38,7 @@ from quire.send.turn import (
     TurnThread,
     ask_aside,
     attached,
+    newest_first,
     newest_turn,
 )
 from quire.tokens import counter
@@ -287,9 +288,8 @@ def qa(
             return []
         call = call_entry(turn.user, 1, "localSearch", {"query": query}, tools)
         # What the question leaves unsaid was often said one turn before.
-        end = turn.user.seq - 1
-        recent = turn.thread.store.read(turn.thread.name, after=max(0, end - 64), limit=min(64, end))
-        earlier = next((entry.text for entry in reversed(recent) if entry.kind == "user"), "")
+        recent = islice(newest_first(turn.thread.store, turn.thread.name, turn.user.seq - 1), 64)
+        earlier = next((entry.text for entry in recent if entry.kind == "user"), "")
         meta = {**call.meta, **({"earlier": earlier} if earlier else {})}
         return [Entry("call", {**call.body, "meta": meta})]
 

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from itertools import takewhile
 from typing import Any, Literal, Protocol, TypeAlias, Unpack
 
 import msgspec
@@ -286,29 +287,28 @@ def standing(store: Store, thread: str) -> TurnState:
 
 def newest_turn(store: Store, thread: str) -> list[Entry]:
     """The entries from the last user entry on; all of them where no user has spoken."""
-    end, page = store.info(thread).seq, 64
-    while True:
-        entries = store.read(thread, after=max(0, end - page))
-        for place in range(len(entries) - 1, -1, -1):
-            if entries[place].kind == "user":
-                return entries[place:]
-        if page >= end:
-            return entries
-        page *= 4
+    turn: list[Entry] = []
+    for entry in newest_first(store, thread):
+        turn.append(entry)
+        if entry.kind == "user":
+            break
+    return turn[::-1]
+
+
+def newest_first(store: Store, thread: str, end: int | None = None) -> Iterator[Entry]:
+    """The entries of a thread (up to seq `end`) from the last to the first, read only as far as they are taken."""
+    end, page = store.info(thread).seq if end is None else end, 64
+    while end > 0:
+        begin = max(0, end - page)
+        yield from reversed(store.read(thread, after=begin, limit=end - begin))
+        end, page = begin, page * 4
 
 
 def attached(store: Store, thread: str, user: Entry) -> list[JsonObject]:
     """The items of a turn: those attached since the turn before, and the user entry's own."""
-    before: list[JsonObject] = []
-    end = user.seq - 1
-    while end > 0:
-        begin = max(0, end - 64)
-        for entry in reversed(store.read(thread, after=begin, limit=end - begin)):
-            if entry.kind == "user":
-                return [*before, *user.attached]
-            before = [*entry.attached, *before] if entry.kind == "attach" else before
-        end = begin
-    return [*before, *user.attached]
+    since = takewhile(lambda entry: entry.kind != "user", newest_first(store, thread, user.seq - 1))
+    before = [item for entry in since if entry.kind == "attach" for item in entry.attached]
+    return [*reversed(before), *user.attached]
 
 
 def without_cut(entries: Iterable[Entry], asking: bool = False) -> list[Entry]:
