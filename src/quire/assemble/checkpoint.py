@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable
 from itertools import groupby
+from typing import Any
 
 import msgspec
 
@@ -22,10 +23,11 @@ from quire.assemble.state import Assembly, FedEntries, ModelHistory
 from quire.assemble.summary import Summarise
 from quire.assemble.user_message import ItemBlock, UserMessage, UserTurn
 from quire.errors import QuireError
-from quire.values import Entry, JsonObject, LeftOut, Message
+from quire.log.entries import decode_row, parted, row_of
+from quire.values import Entry, Json, JsonObject, LeftOut, Message, Result, Text, Think
 
 # Raised whenever what is written, or what a fold makes of the same entries, changes.
-FORMAT = 7
+FORMAT = 8
 _HASH_BYTES = 32
 
 
@@ -66,6 +68,7 @@ class _User(msgspec.Struct, frozen=True, array_like=True):
     blocks: tuple[int, ...]
     context: tuple[Pair, ...]
     seqs: tuple[int, ...]
+    repeats: list[Json]
 
 
 class _Leaf(msgspec.Struct, frozen=True, array_like=True):
@@ -79,6 +82,8 @@ class _Leaf(msgspec.Struct, frozen=True, array_like=True):
     user: _User | None
     summary_tokens: int
     beside: int
+    # Where the imported message of a part, by its place, held the part's text, which is written once.
+    repeats: list[tuple[int, list[Json]]]
 
 
 class _Epoch(msgspec.Struct, frozen=True, array_like=True):
@@ -232,7 +237,7 @@ def _packed_epoch(epoch: Epoch, blocks: _Blocks) -> _Epoch:
         blocks.places(epoch.l2),
         blocks.places(epoch.item_library.has.values()),
         epoch.item_library.used,
-        [_packed_leaf(leaf, blocks) for leaf in epoch.strip.leaves],
+        [_packed_once(leaf, blocks) for leaf in epoch.strip.leaves],
         epoch.opening,
         epoch.whole,
         epoch.fold,
@@ -244,16 +249,40 @@ def _packed_epoch(epoch: Epoch, blocks: _Blocks) -> _Epoch:
     )
 
 
+def _packed_once(leaf: PlacedMessage, blocks: _Blocks) -> _Leaf:
+    """A leaf as it is written; its bytes, where no table of items decides on them, are kept with it for the next time."""
+    if leaf.user is not None and leaf.user.blocks:
+        return _packed_leaf(leaf, blocks)
+    if "packed" not in leaf.__dict__:
+        leaf.__dict__["packed"] = msgspec.Raw(msgspec.msgpack.encode(_packed_leaf(leaf, blocks)))
+    raw: _Leaf = leaf.__dict__["packed"]  # bytes of one
+    return raw
+
+
 def _packed_leaf(leaf: PlacedMessage, blocks: _Blocks) -> _Leaf:
     user = _packed_user(leaf.user, blocks)
     handled = leaf.handled, leaf.handled_tokens
-    return _Leaf(leaf.message, leaf.tokens, leaf.turn, *handled, user, leaf.summary_tokens, leaf.beside)
+    message, repeats = _without_repeats(leaf.message)
+    return _Leaf(message, leaf.tokens, leaf.turn, *handled, user, leaf.summary_tokens, leaf.beside, repeats)
+
+
+def _without_repeats(message: Message) -> tuple[Message, list[tuple[int, list[Json]]]]:
+    parts, repeats = list(message.parts), list[tuple[int, list[Json]]]()
+    for at, part in enumerate(parts):
+        if isinstance(part, Text | Think | Result) and "message" in part.wire:
+            body, places = parted(row_of({"text": part.text, "wire": part.wire}))
+            if places:
+                parts[at] = msgspec.structs.replace(part, wire=body["wire"])
+                repeats.append((at, places))
+    return (msgspec.structs.replace(message, parts=tuple(parts)) if repeats else message), repeats
 
 
 def _packed_user(user: UserTurn | None, blocks: _Blocks) -> _User | None:
     if user is None:
         return None
-    return _User(user.entry, tuple(blocks.places(user.blocks)), user.context, user.seqs)
+    body, repeats = parted(row_of(user.entry.body))
+    entry = msgspec.structs.replace(user.entry, body=body)
+    return _User(entry, tuple(blocks.places(user.blocks)), user.context, user.seqs, repeats)
 
 
 def _packed_pending(pending: Pending, blocks: _Blocks) -> _Pending:
@@ -327,12 +356,16 @@ def _unpacked_epoch(packed: _Epoch, blocks: list[ItemBlock]) -> Epoch:
 def _unpacked_leaf(leaf: _Leaf, blocks: list[ItemBlock]) -> PlacedMessage:
     user = _unpacked_user(leaf.user, blocks)
     handled = leaf.handled, leaf.handled_tokens
+    for at, places in leaf.repeats:
+        part: Any = leaf.message.parts[at]  # one with a text and a wire
+        decode_row([{"text": part.text, "wire": part.wire}, *places])
     return PlacedMessage(leaf.message, leaf.tokens, leaf.turn, *handled, user, leaf.summary_tokens, leaf.beside)
 
 
 def _unpacked_user(user: _User | None, blocks: list[ItemBlock]) -> UserTurn | None:
     if user is None:
         return None
+    decode_row([user.entry.body, *user.repeats])  # in place
     return UserTurn(user.entry, tuple(blocks[place] for place in user.blocks), user.context, user.seqs)
 
 

@@ -321,15 +321,19 @@ _WORTH_NAMING = 64
 
 
 def encode_row(body: JsonObject) -> str:
-    """A body as a row tells it: [body, [path, field], …] where texts of its message are fields of its own, else itself."""
+    """A body as a database's row tells it."""
+    return encode_body(row_of(body))
+
+
+def row_of(body: JsonObject) -> Json:
+    """A body in few words: [body, [path, field], …] where texts of its message are fields of its own, else itself."""
     wire, places = body.get("wire") or {}, list[Json]()
     names = {text: name for name in ("text", "content") if isinstance(text := body.get(name), str)}
     names = {text: name for text, name in names.items() if len(text) >= _WORTH_NAMING}
     if not names or "message" not in wire:
-        return encode_body(body)
+        return body
     message = _named_texts(wire["message"], names, [], places)
-    named = {**body, "wire": {**wire, "message": message}}
-    return encode_body([named, *places] if places else body)
+    return [{**body, "wire": {**wire, "message": message}}, *places] if places else body
 
 
 def _named_texts(value: Json, names: dict[str, str], path: list[Json], places: list[Json]) -> Json:
@@ -344,9 +348,14 @@ def _named_texts(value: Json, names: dict[str, str], path: list[Json], places: l
     return value
 
 
+def parted(row: Json) -> tuple[Json, list[Json]]:
+    """A row's body as it stands there, and the places that its texts are missing from."""
+    return (row[0], row[1:]) if isinstance(row, list) and row else (row, [])
+
+
 def decode_row(row: Json) -> JsonObject:
     """The body that a row holds; a ValueError where it holds none."""
-    body, *places = row if isinstance(row, list) and row else [row]
+    body, places = parted(row)
     if not isinstance(body, dict):
         raise ValueError("it is not a JSON object")
     try:
