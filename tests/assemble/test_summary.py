@@ -396,6 +396,60 @@ def test_what_the_user_demanded_stands_in_the_last_request_word_for_word() -> No
         assert [demand for demand in demanded if demand not in text] == [], seed
 
 
+LOG = "\n".join(f"2026-11-03 12:00:{n} INFO worker {n} must retry before the timeout" for n in range(10, 50))
+DICTATED = (
+    "ok so what i want is that you go through the billing code and never touch the tax tables because those are owned by "
+    "finance and when you rename things keep the old names and the mails must go out as plain text not html because of "
+    "that client in norway and don't squash the commits because i want to read them one by one and it has to be finished "
+    "by the 14th because of the audit and nobody may touch anything after that and the amounts are in cents so do not "
+    "convert them to euros except in the template and make sure that the runner stays as it is"
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "demanded"),
+    [
+        (DICTATED, ["don't squash the commits", "by the 14th", "nobody may touch anything", "do not convert them"]),
+        (f"{LOG}\nleave the other host alone!\n{LOG}", ["leave the other host alone!"]),
+        (f"{LOG}\nalways cite the source", ["always cite the source"]),
+        ("Rules:\n- never push to main directly;\n- ask before the old tables go;", ["never push to main directly;"]),
+        (f"Never call reset() in tests, {'as other teams use it, ' * 9}please.", ["Never call reset() in tests"]),
+        ("Look here. Max. 5 items per page.", ["Max. 5 items per page."]),
+        ("需求如下：\n一、页面用深色主题\n二、登录用手机号", ["页面用深色主题", "登录用手机号"]),
+        ("你好。预算是五万元。谢谢。", ["预算是五万元。"]),
+        ("Добрый день. Отчёты присылай моей коллеге по имени Марина Викторовна Соколова-Белая.", ["Соколова-Белая"]),
+        ("It is so that the ceiling for all of these rooms is twelve thousand dollars together.", ["twelve thousand"]),
+    ],
+)
+def test_demands_are_told_however_they_are_put(said: str, demanded: list[str]) -> None:
+    others = [values.user(f"and how does the thing numbered so many times {n} work" * 2) for n in "abcdefghijklm"]
+    text = summary([values.user(f"{'hello there ' * 9}\n{said}"), *others], 330)
+    assert [demand for demand in demanded if demand not in text] == []
+
+
+def test_frames_of_a_traceback_are_no_facts_and_a_sentence_that_names_a_call_is_settled() -> None:
+    frames = "\n".join(f'File "/usr/lib/site.py", line {n}, in f{n}\n  run_it(x)' for n in range(60))
+    assert demands(f"{frames}\nkeep the old form") == ("keep the old form",)
+    said = values.respond("I changed `parse()` to read the file once.\nparse(file) must be called\ncancelled: boolean;")
+    assert summary([said], 100) == "Done: I changed `parse()` to read the file once."
+
+
+@pytest.mark.moves_prefix(reason="rebases are made")
+def test_a_result_that_is_larger_than_the_budget_is_cut_rather_than_what_the_user_demanded() -> None:
+    demand = "Never touch retrying.py, it is frozen until 2026-12-01."
+    entries = [values.user(demand), values.respond("Noted.")]
+    for n in range(9):
+        entries += [values.user(f"look at part {n}"), values.respond("This is how it works, in some more words. " * 9)]
+    entries += [values.user("read it all"), values.call("c", "read", {"path": "log.txt"})]
+    for lines in (170, 1_000):
+        last = values.result("c", None, "a line of the log\n" * lines)
+        built = Assembly(Policy(budget=1_000)).extend(chain([*entries, last])).request()
+        text = str(built.prompt.messages)
+        assert demand in text
+        assert "cut here" in text
+        assert built.tokens <= 1_000
+
+
 def test_what_a_progress_bar_counts_is_no_fact() -> None:
     assert [likelihood(word) for word in ("105M/438M", "1.08MB/s", "363/363", "0.00/363", "100644")] == [0.0] * 5
     assert all(likelihood(word) for word in ("05/17", "src/app", "3/4-inch", "W1234567"))

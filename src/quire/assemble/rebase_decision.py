@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Container, Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -253,6 +254,10 @@ def _fitting(assembly: Assembly, reason: str, cutting: bool) -> tuple[Rebase, Ep
     """The rebase of the first rung whose result fits the budget, and that result."""
     tried, policy = None, effective(assembly)
     for rung in RUNGS if cutting else (None, *RUNGS):
+        if rung is not None and rung.summary == "none" and tried is not None and tried.summary:
+            # What the user demanded outweighs the whole of a long result, which can be read again.
+            with contextlib.suppress(BudgetError):
+                return _with_results_cut(assembly, tried)
         rebase = written(assembly, reason, rung)
         if rebase == tried:
             continue

@@ -185,25 +185,29 @@ Summarise: TypeAlias = Callable[[Leaving], str]
 # What the user demanded: sentences with a word of command, a date, an id, an amount or a name in them.
 
 _STOPS = ".!?。！？"
-# Where a sentence ends: not behind a letter or a title, nor between an ordinal and the name it belongs to.
+# Where a sentence ends: not behind a letter, a title, 'max.' or 'min.', nor between an ordinal and the name it belongs to.
 _SENTENCES = re.compile(
-    r"(?<=[.!?])(?<!\b[^\W\d_]\.)(?<!\b[A-Z][a-z]\.)(?<!\bMrs\.)(?<!\bProf\.)(?!(?:(?<=^\d\.)|(?<=\s\d\.)|(?<=\s\d\d\.))\s[^\W\d_a-z])\s+"
+    r"(?<=[.!?])(?<!\b[^\W\d_]\.)(?<!\b[A-Z][a-z]\.)(?<!\bMrs\.)(?<!\bProf\.)(?<!\b[Mm]ax\.)(?<!\b[Mm]in\.)(?!(?:(?<=^\d\.)|(?<=\s\d\.)|(?<=\s\d\d\.))\s[^\W\d_a-z])\s+"
     r"|(?<=[。！？])| … |(?<= \[\.\.\.\]) |\n+"
 )
-_FACT = re.compile(r"\d|[$€£@#]|\w_\w|\w/\w|\w\.\w|(?<=[\w,;:] )[A-Z][\w'-]+")
+_CAPITAL = "A-ZÀ-ÖØ-ÞŁŚŠŞŻŽČĆĐĞİΑ-ΩЀ-Я"
+_FACT = re.compile(
+    rf"\d|[$€£@#]|\w_\w|\w/\w|\w\.\w|(?<=[\w,;:] )[{_CAPITAL}][\w'-]+|"
+    r"(?i:\b(?:dozen|hundred|thousand|million|dollars|euros|pounds|percent)\b)|[一二两三四五六七八九十百千万]{1,9}[个元块天月日号点年人次岁位折万千百十円名時枚]"
+)
 # Of a text longer than this only sentences of command are demands: the rest is most likely pasted.
 _PASTED = 1_200
 # A sentence longer than this is told by what stands around the word of command; where room is short, less of it.
 _SENTENCE_MOST, _SENTENCE_LEAST = 400, 200
 # In a longer one the user's own words stand in front of what is pasted or behind it, within so many characters.
 _OWN = 200
-# Of a long sentence so many words of command are told with what stands around them.
+# Of a sentence as long as a paste so many words of command are told with what stands around them.
 _COMMANDS_TOLD = 4
 # Of so many lines it is remembered what they demand and how long they are: a summary is tried at several lengths, and a
 # thread's next one holds most of its lines.
 _REMEMBERED = 32_768
-# A short sentence has three words at least: 'go on' and 'thank you' tell nothing.
-_BRIEF_SPACES = 2
+# A short sentence has three words at least, or five signs that are words: 'go on' and 'thank you' tell nothing.
+_THREE_WORDS = re.compile(r"\S\s+\S+\s+\S|[\u3040-\u9fff]{5}")
 
 
 class Whole(msgspec.Struct, frozen=True):
@@ -217,7 +221,16 @@ class Whole(msgspec.Struct, frozen=True):
 # that takes more than the summary's own share.
 _SHORT_FACTS = Whole(120)
 _WHOLES = (Whole(400, 60), Whole(200, 60), Whole(120, 60), _SHORT_FACTS, Whole(60), Whole())
-_CODE = re.compile(r"[;{}]\s*$|^\s*(?:[-+@|>$#*/]{2}|import |from \S+ import|def |class |const |let |return )|\w\(.*\)")
+# Code, lines of a log and frames of a traceback; a sentence that ends a list's line with a semicolon, or that names a call, is neither.
+_CODE = re.compile(
+    r"[{}]\s*$|(?:[=<>(){}\[\]\"*].*|\w: ?\w+);\s*$|^\s*(?:[-+@|>$#*/]{2}|import |from \S+ import|def |class |const |let |return )|"
+    r"^\W*(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d\b|^\s*(?:File \"|at [\w.$<>]+ ?\()"
+)
+_CALL, _PROSE = re.compile(r"\w\(.*\)"), re.compile(r"(?:[^\W\d_]{2,}[,:]?\s+){3}[^\W\d_]{2,}")
+
+
+def _is_code(sentence: str) -> bool:
+    return bool(_CODE.search(sentence) or (_CALL.search(sentence) and not _PROSE.search(sentence)))
 
 
 class _Sentence(NamedTuple):
@@ -234,8 +247,9 @@ def _sentences(text: str) -> tuple[_Sentence, ...]:
     for sentence in _SENTENCES.split(text):
         place = text.index(sentence, place)
         if not sentence.endswith(CUT):
-            typed = len(text) <= _PASTED or not _OWN < place < len(text) - _OWN
-            sentences.append(_Sentence(sentence, typed, () if _CODE.search(sentence) else tuple(commands(sentence))))
+            code = _is_code(sentence)
+            typed = len(text) <= _PASTED or not (code or _OWN < place < len(text) - _OWN)
+            sentences.append(_Sentence(sentence, typed, () if code else tuple(commands(sentence))))
     return tuple(sentences)
 
 
@@ -246,7 +260,8 @@ def demands(text: str, whole: Whole = _WHOLES[0]) -> tuple[str, ...]:
     longest = _SENTENCE_MOST if whole.facts > _SHORT_FACTS.facts else _SENTENCE_LEAST
     for sentence, typed, commanding in _sentences(text.removesuffix(_MORE)):
         if commanding and len(sentence) > longest:
-            parts = [*_around(sentence, commanding[:_COMMANDS_TOLD], longest // 2)]
+            many = len(commanding) if len(sentence) <= _PASTED else _COMMANDS_TOLD
+            parts = [*_around(sentence, commanding[:many], longest // 2)]
         elif commanding or (typed and _states(sentence, whole)):
             parts = [sentence.strip()]
         else:
@@ -262,7 +277,7 @@ def _states(sentence: str, whole: Whole) -> bool:
     size = len(sentence)
     if size > whole.facts or sentence.rstrip().endswith("?"):
         return False
-    return _FACT.search(sentence) is not None or (size <= whole.brief and sentence.count(" ") >= _BRIEF_SPACES)
+    return _FACT.search(sentence) is not None or (size <= whole.brief and _THREE_WORDS.search(sentence) is not None)
 
 
 def _around(text: str, places: Iterable[int], characters: int) -> Iterator[str]:
@@ -477,7 +492,7 @@ def _settles(sentence: str) -> str:
 
     A question, code, an announcement and a mere 'Done.' say neither.
     """
-    if len(sentence.split()) < _SETTLED or sentence.endswith("?") or _CODE.search(sentence):
+    if len(sentence.split()) < _SETTLED or sentence.endswith("?") or _is_code(sentence):
         return ""
     if _ANNOUNCED.match(sentence):
         return ""
@@ -648,10 +663,11 @@ _BEGINS = re.compile(r"[^\w\s('\"]|\d+[.)]\s|\d+[-/:]\d|[^\W\d_a-z]")
 
 def _request_text(text: str) -> str:
     """A request on one line; where a line ends a sentence that has no full stop, a list's say, it is seen."""
-    out = ""
+    out, code = "", False
     for line in filter(None, map(str.strip, text.split("\n"))):
-        ends = not out or out[-1] in _STOPS or not (_BEGINS.match(line) and line[0] == line[0].upper())
-        out += (" " if ends and out else GAP if out else "") + line
+        begins = _BEGINS.match(line) and line[0] == line[0].upper()
+        out += ("" if not out else GAP if code or (begins and out[-1] not in _STOPS) else " ") + line
+        code = _is_code(line)
     return out
 
 
