@@ -204,9 +204,21 @@ def test_side_questions_and_helpers_stand_apart() -> None:
     main = played("anthropic", healthy(5), "s")
     title = {"model": MODEL, "max_tokens": 20, "messages": [{"role": "user", "content": "Give this talk a title."}]}
     side = SentCall("log:t", "anthropic", MODEL, title, Usage(2_000), main[2].at_ms, "s")
-    report = audit([*main[:3], side, *main[3:]])
-    assert sorted(each.kind for each in report.conversations) == ["main", "side"]
-    assert report.total.lost == 0
+    for calls in ([*main[:3], side, *main[3:]], [side, *main]):
+        report = audit(calls)
+        assert {each.kind: each.spent.requests for each in report.conversations} == {"main": len(main), "side": 1}
+        assert report.total.lost == 0
+
+
+def test_conversations_that_share_a_word_are_told_apart() -> None:
+    """Several at once with the same head, each asked to continue."""
+    calls = []
+    for turn, n in [(0, 1), (0, 2), (0, 3), (1, 3), (1, 2), (1, 1), (2, 3), (2, 2), (2, 1)]:
+        said = [f"Task {n}.", *[f"{n} did.", "continue"] * turn]
+        messages = [{"role": "assistant" if at % 2 else "user", "content": text} for at, text in enumerate(said)]
+        given = {"model": MODEL, "system": "Be careful. " * 50, "messages": messages}
+        calls.append(SentCall("log", "anthropic", MODEL, given, Usage(5_000)))
+    assert [each.spent.requests for each in audit(calls).conversations] == [3, 3, 3]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
@@ -233,6 +234,18 @@ def test_of_a_long_line_only_the_sentence_that_changed_is_told_again() -> None:
     assert changed_sections("Today is 2026-11-16. Be brief.", "Today is 2026-11-17. Be brief.") == [
         ("volatile", "Today is 2026-11-17. Be brief.")
     ]
+
+
+def test_conversations_that_say_the_same_are_told_apart() -> None:
+    """Agents of one program, each in its folder: what one was told never reaches another."""
+    mender = Mender()
+    for turn in (1, 2, 3):
+        for agent in (1, 2, 3)[:: 1 if turn == 1 else -1]:
+            said = ["Mend the tests.", *[f"Number {agent} did.", "continue"] * (turn - 1)]
+            given = body(*said, system=f"cwd: /home/me/project{agent}\nIt is 10:{turn}0.\n{RULES}")
+            made = mender.mend(given, {"path": "/v1/messages", "headers": {}})
+            assert made.rules == (("volatile",) if turn > 1 else ())
+            assert {f"project{agent}"} == set(re.findall("project.", json.dumps(made.body or given)))
 
 
 def test_everything_volatile_is_told_once_where_the_conversation_ends(servers: dict[str, Watching]) -> None:

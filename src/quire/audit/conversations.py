@@ -231,7 +231,7 @@ class Grouping:
         hashes.update(messages)
 
     def _place(self, call: SentCall, messages: list[str], units: tuple[Unit, ...]) -> int | None:
-        """The conversation that shares most of a call's messages."""
+        """The conversation that shares most of a call's messages, of those that share enough."""
         if not call.body:
             return self._by_session.get((call.session, call.agent))
         votes = Counter(at for hash in dict.fromkeys(messages) for at in self._holders.get(hash, ())[-8:])
@@ -239,17 +239,21 @@ class Grouping:
         # A question for a title repeats the user's first message under instructions of its own.
         several = [at for at in same if same[at] > 1]
         going_on = several or [at for at in same if self._by_number[at].goes_on(units)]
-        best = max(going_on, key=lambda at: (same[at], at), default=None)
-        if best is None:
-            return None
-        candidate = self._by_number[best]
-        enough = same[best] >= min(2, len(set(messages))) or len(candidate.messages) <= 2
-        # One message in common, of several, is a coincidence ("continue", an equal greeting), unless it says much.
-        shared = (
+        return max(
+            (at for at in going_on if self._shares_enough(at, same[at], messages, units)),
+            key=lambda at: (same[at], at),
+            default=None,
+        )
+
+    def _shares_enough(self, at: int, shared: int, messages: list[str], units: tuple[Unit, ...]) -> bool:
+        """One message in common, of several, is a coincidence ("continue", an equal greeting), unless it says much."""
+        candidate = self._by_number[at]
+        if shared >= min(2, len(set(messages))) or len(candidate.messages) <= 2:
+            return True
+        in_both = (
             unit for unit in units if unit.section == "messages" and not candidate.messages.isdisjoint(unit.hashes)
         )
-        says_much = any(unit.size > 100 for unit in shared)
-        return best if enough or (says_much and candidate.goes_on(units)) else None
+        return any(unit.size > 100 for unit in in_both) and candidate.goes_on(units)
 
     def _kind(self, call: SentCall, units: tuple[Unit, ...]) -> ConversationKind:
         """Whether something new in a session is asked beside it, or is another agent's work."""
@@ -259,6 +263,11 @@ class Grouping:
         if not others:
             return "main"
         has_tools = any(unit.section == "tools" for unit in units)
+        if has_tools and all(len(other.messages) <= 2 and not other.has_tools for other in others):
+            # A title may be asked for before the conversation that it names begins.
+            for other in others:
+                other.kind = "side"
+            return "main"
         asks_once = sum(unit.section == "messages" for unit in units) <= 2 and not has_tools
         return "side" if asks_once and any(conversation.has_tools for conversation in others) else "agent"
 

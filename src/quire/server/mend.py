@@ -69,6 +69,25 @@ class Mended(msgspec.Struct, frozen=True):
     difference: tuple[str, ...] = ()
 
 
+class _Begun(msgspec.Struct, frozen=True):
+    """How a conversation is known: session, provider and model, its first head, and how much its newest request says."""
+
+    identity: tuple[str, str, str]
+    head: Counter[str]
+    messages: int
+
+    def goes_on(self, newer: _Begun, shared: int, same_start: bool, answered: bool) -> bool:
+        """Whether a newer request belongs to it; one that holds no reply yet only as the same request again."""
+        if newer.identity != self.identity:
+            return False
+        if not answered:
+            return newer.head == self.head and newer.messages == shared == self.messages
+        if 2 * _length(self.head & newer.head) >= _length(self.head | newer.head):
+            # One message in common is a coincidence ("continue"), unless both begin with it.
+            return shared > 1 or same_start or self.messages <= 2
+        return shared > 1 and bool(self.head) == bool(newer.head)
+
+
 class Mender:
     """Mends the requests of conversations, each in the light of those before it.
 
@@ -84,7 +103,7 @@ class Mender:
         self._states: Recent[int, HeadState] = Recent(_MOST_CONVERSATIONS)
         # Which conversations hold a message, by its hash; those that came longest ago are forgotten.
         self._holders: Recent[bytes, list[int]] = Recent(_MOST_MESSAGES)
-        self._heads: Recent[int, tuple[tuple[str, str, str], Counter[str]]] = Recent(_MOST_CONVERSATIONS)
+        self._heads: Recent[int, _Begun] = Recent(_MOST_CONVERSATIONS)
         self._count = 0
         self._lock = threading.Lock()
 
@@ -108,21 +127,24 @@ class Mender:
             return msgspec.structs.replace(self._mend(call, key, about), conversation=name)
 
     def _conversation(self, call: SentCall, wire: Wire, messages: list[bytes]) -> int:
-        """The conversation that a request goes on with: it shares messages, and most of its head or several of them."""
-        votes = Counter(key for digest in set(messages) for key in self._holders.get(digest, ()))
-        head = _head_parts(call, wire)
-        for key, shared in sorted(votes.items(), key=lambda item: (-item[1], -item[0])):
-            stored = self._heads.get(key)
-            if stored is None or stored[0] != (call.session, call.provider, call.model):
-                continue
-            if 2 * _length(stored[1] & head) >= _length(stored[1] | head) or (
-                shared > 1 and bool(stored[1]) == bool(head)
-            ):
-                break
-        else:
+        """The conversation that a request goes on with, else a new one."""
+        said = set(messages)
+        newer = _Begun((call.session, call.provider, call.model), _head_parts(call, wire), len(said))
+        votes = Counter(key for digest in said for key in self._holders.get(digest, ()))
+        begun = {key: self._heads[key] for key in votes if key in self._heads}
+        same_start = set(self._holders.get(messages[0], ()))
+        answered = any(map(_is_reply, call.body[wire.layout.field]))
+        key = max(
+            (key for key, old in begun.items() if old.goes_on(newer, votes[key], key in same_start, answered)),
+            # What a conversation said and this request does not hold speaks against it.
+            key=lambda key: (2 * votes[key] - begun[key].messages, _length(begun[key].head & newer.head), key),
+            default=0,
+        )
+        if not key:
             self._count += 1
             key = self._count
-            self._heads[key] = (call.session, call.provider, call.model), head
+        first = begun.get(key, newer)
+        self._heads[key] = msgspec.structs.replace(first, messages=newer.messages)
         for digest in messages:
             holders = self._holders.get(digest, [])
             self._holders[digest] = holders if key in holders else [*holders[-7:], key]
@@ -188,6 +210,11 @@ def _apply(rules: Sequence[str], call: SentCall, before: HeadState | None) -> tu
 
 def _asks(message: Json) -> bool:
     return isinstance(message, dict) and message.get("role") == "user"
+
+
+def _is_reply(message: Json) -> bool:
+    """Whether a message is the model's; items of OpenAI's that name no role are calls, results and reasoning."""
+    return isinstance(message, dict) and message.get("role", "assistant") in ("assistant", "model")
 
 
 def _tool_names(body: JsonObject) -> tuple[str, ...]:
