@@ -22,9 +22,10 @@ export const short = (value: number | undefined | null) => {
 };
 export const percent = (part: number, whole: number) =>
   whole > 0 ? `${((100 * part) / whole).toFixed(part / whole > 0.995 && part < whole ? 1 : 0)} %` : "–";
-export const dollars = (value: number | null | undefined) => {
+export const dollars = (value: number | null | undefined): string => {
   if (value === null || value === undefined) return "";
   if (value === 0) return "$0";
+  if (value < 0) return `−${dollars(-value)}`;
   return `$${value >= 100 ? count(value) : value >= 1 ? value.toFixed(2) : value.toFixed(value >= 0.01 ? 3 : 4)}`;
 };
 export const plural = (n: number, word: string) => `${count(n)} ${n === 1 ? word : `${word}s`.replace(/ys$/, "ies")}`;

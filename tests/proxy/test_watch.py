@@ -278,12 +278,17 @@ def test_the_command_watches_until_it_is_stopped(tmp_path: Path) -> None:
             OWN_KEY="of-the-proxy",
         ) as (url, ended),
     ):
-        assert httpx.post(f"{url}/v1/messages", json=body("Hi"), headers=HEADERS).status_code == 200
+        secret = "sk-ant-api03-" + "A1b2" * 20
+        asked = body(f"Hi {secret}")
+        assert httpx.post(f"{url}/v1/messages", json=asked, headers=HEADERS).status_code == 200
         assert server.requests[0].headers["x-api-key"] == "of-the-proxy"
+        assert server.requests[0].body == asked
         until(lambda: log.exists() and bool(log.read_text()))
         shown, said = ended()
     assert "anthropic:claude-opus-5-5" in shown
     assert "stopped after 1 request" in said
+    assert secret not in log.read_text()
+    assert "Hi [Anthropic key]" in log.read_text()
     assert "1 request in 1 conversation" in run("audit", log)
 
 

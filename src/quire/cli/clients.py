@@ -143,6 +143,7 @@ def wrap(to: str | None, log: Path | None, mend: bool, client: str, words: tuple
       quire wrap --mend llm -m claude-sonnet-4-5 "hello"
     """
     from quire.send.transport import address_for
+    from quire.server.access import Redactor
     from quire.server.mend import Mender
     from quire.server.proxy import CacheWatcher, Proxy, ProxyOptions
 
@@ -152,7 +153,7 @@ def wrap(to: str | None, log: Path | None, mend: bool, client: str, words: tuple
         raise CallError(f"{client} is not installed", hint=f"`{wrapped.command}` must be found in PATH.")
     log = log or _state("requests.jsonl")
     log.parent.mkdir(parents=True, exist_ok=True)
-    watcher = CacheWatcher(log=log)
+    watcher = CacheWatcher(log=log, redact=str if mend else Redactor().text)
     mender = Mender() if mend else None
     if mender is not None:
         mender.replay(log, 8 * 1024 * 1024)  # a client may go on with a conversation of an earlier call

@@ -37,6 +37,7 @@ from quire.log.store import DEFAULT_TENANT, tenant_file
 from quire.values import JsonObject
 
 if TYPE_CHECKING:
+    from quire.server.access import Redactor
     from quire.server.proxy import Passing
     from quire.server.service import Service, ServiceLimits
     from quire.server.watch import CacheWatcher
@@ -99,8 +100,10 @@ def passing_for(
     mend_subscriptions: bool,
     ask_provider: bool,
     budget: int | None,
+    redactor: Redactor | None = None,
 ) -> Passing:
     """The proxy of one tenant as the options have it, which prints each request that passes."""
+    from quire.server.access import Redactor
     from quire.server.mend import Mender
     from quire.server.proxy import CacheWatcher, Passing, ProxyOptions
 
@@ -126,7 +129,10 @@ def passing_for(
         ask_provider=ask_provider,
         budget=budget or 0,
     )
-    return Passing(options, CacheWatcher(lambda watched: echo(watched.line()), log))
+    redact = (redactor or Redactor()).text
+    # What was mended must be sent in the same words by a proxy that learns them from this log.
+    kept = str if mend else redact
+    return Passing(options, CacheWatcher(lambda watched: echo(redact(watched.line())), log, redact=kept))
 
 
 port_option = click.option(
@@ -288,7 +294,7 @@ def serve(
         to = to or base_url
     limits = ServiceLimits(body_bytes=max_body, per_s=rate, grace_s=grace)
     service = _service(context.obj, host, limits, redact, no_redact, model, base_url)
-    running = Running(service, host=host, port=port, proxies=_proxies(to, passing))
+    running = Running(service, host=host, port=port, proxies=_proxies(to, passing, service.redactor))
     if demo and not service.tenant().store.threads():
         from quire.cli.models import begin_demo
 
@@ -330,13 +336,14 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _proxies(to: str | None, how: JsonObject) -> Callable[[str], Passing] | None:
+def _proxies(to: str | None, how: JsonObject, redactor: Redactor) -> Callable[[str], Passing] | None:
     """Who passes a tenant's requests on; what is wrong with the options is said before anything is served."""
     if to is None:
         option = next((name for name, value in how.items() if value), "")
         if option:
             raise click.UsageError(f"--{option.replace('_', '-').replace('rules', 'rule')} goes with --to.")
         return None
+    how = {**how, "redactor": redactor}
     own_passing = passing_for(to, **how)
     return lambda tenant: own_passing if tenant == DEFAULT_TENANT else passing_for(to, tenant, **how)
 

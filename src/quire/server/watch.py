@@ -177,11 +177,15 @@ class _Followed(msgspec.Struct):
 class CacheWatcher:
     """Takes in what passed, tells `tell` of each request, and keeps it in `log`, a file that `quire audit` reads.
 
-    Of more than `most` conversations those are forgotten that went on longest ago; what they came to is not.
+    `redact` takes secrets out of what is kept. Of more than `most` conversations those are forgotten that went on longest ago; what they came to is not.
     """
 
     def __init__(
-        self, tell: Callable[[Watched], None] = lambda watched: None, log: Path | None = None, most: int = 5_000
+        self,
+        tell: Callable[[Watched], None] = lambda watched: None,
+        log: Path | None = None,
+        most: int = 5_000,
+        redact: Callable[[str], str] = str,
     ) -> None:
         self.grouping = Grouping()
         # Ids of replies by conversation, for whoever asks the provider to compare; what went wrong, newest last.
@@ -192,7 +196,7 @@ class CacheWatcher:
         # How often the provider was asked what it could not reuse, and said the same as the moved byte.
         self.compared, self.agreed = 0, 0
         self.savings = Savings()
-        self._tell, self._log, self._most = tell, log, most
+        self._tell, self._log, self._most, self._redact = tell, log, most, redact
         self._count = 0
         self._items = ServerItems()
         self._followed: OrderedDict[int, _Followed] = OrderedDict()
@@ -320,7 +324,7 @@ class CacheWatcher:
         if not reading.whole:
             about["whole"] = False
         with self._log.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(about, ensure_ascii=False) + "\n")
+            file.write(self._redact(json.dumps(about, ensure_ascii=False)) + "\n")
 
     def _judge(self, call: SentCall, reading: Reading, exchange: WatchedExchange) -> Watched:
         """Which conversation it belongs to, what it lost, and whose doing that is."""
