@@ -128,9 +128,9 @@ class Mender:
 
     def _conversation(self, call: SentCall, wire: Wire, messages: list[bytes]) -> int:
         """The conversation that a request goes on with, else a new one."""
-        said = set(messages)
-        newer = _Begun((call.session, call.provider, call.model), _head_parts(call, wire), len(said))
-        votes = Counter(key for digest in said for key in self._holders.get(digest, ()))
+        digests = set(messages)
+        newer = _Begun((call.session, call.provider, call.model), _head_parts(call, wire), len(digests))
+        votes = Counter(key for digest in digests for key in self._holders.get(digest, ()))
         begun = {key: self._heads[key] for key in votes if key in self._heads}
         same_start = set(self._holders.get(messages[0], ()))
         answered = any(map(_is_reply, call.body[wire.layout.field]))
