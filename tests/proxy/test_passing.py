@@ -227,9 +227,10 @@ def test_an_application_that_goes_ends_the_call(before_s: float) -> None:
 
 def test_an_upload_to_another_route_is_handed_on_and_not_held() -> None:
     async def count(scope: Any, receive: Any, send: Any) -> None:
-        size = 0
-        while (message := await receive()).get("more_body"):
-            size += len(message["body"])
+        size, more = 0, True
+        while more:
+            message = await receive()
+            size, more = size + len(message["body"]), message.get("more_body")
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": str(size).encode()})
 

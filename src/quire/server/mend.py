@@ -69,14 +69,14 @@ class Mended(msgspec.Struct, frozen=True):
     difference: tuple[str, ...] = ()
 
 
-class _Begun(msgspec.Struct, frozen=True):
+class _Conversation(msgspec.Struct, frozen=True):
     """How a conversation is known: session, provider and model, its first head, and how much its newest request says."""
 
     identity: tuple[str, str, str]
     head: Counter[str]
     messages: int
 
-    def goes_on(self, newer: _Begun, shared: int, same_start: bool, answered: bool) -> bool:
+    def goes_on(self, newer: _Conversation, shared: int, same_start: bool, answered: bool) -> bool:
         """Whether a newer request belongs to it; one that holds no reply yet only as the same request again."""
         if newer.identity != self.identity:
             return False
@@ -103,7 +103,7 @@ class Mender:
         self._states: Recent[int, HeadState] = Recent(_MOST_CONVERSATIONS)
         # Which conversations hold a message, by its hash; those that came longest ago are forgotten.
         self._holders: Recent[bytes, list[int]] = Recent(_MOST_MESSAGES)
-        self._heads: Recent[int, _Begun] = Recent(_MOST_CONVERSATIONS)
+        self._heads: Recent[int, _Conversation] = Recent(_MOST_CONVERSATIONS)
         self._count = 0
         self._lock = threading.Lock()
 
@@ -129,21 +129,25 @@ class Mender:
     def _conversation(self, call: SentCall, wire: Wire, messages: list[bytes]) -> int:
         """The conversation that a request goes on with, else a new one."""
         digests = set(messages)
-        newer = _Begun((call.session, call.provider, call.model), _head_parts(call, wire), len(digests))
+        newer = _Conversation((call.session, call.provider, call.model), _head_parts(call, wire), len(digests))
         votes = Counter(key for digest in digests for key in self._holders.get(digest, ()))
-        begun = {key: self._heads[key] for key in votes if key in self._heads}
+        candidates = {key: self._heads[key] for key in votes if key in self._heads}
         same_start = set(self._holders.get(messages[0], ()))
         answered = any(map(_is_reply, call.body[wire.layout.field]))
         key = max(
-            (key for key, old in begun.items() if old.goes_on(newer, votes[key], key in same_start, answered)),
+            (key for key, old in candidates.items() if old.goes_on(newer, votes[key], key in same_start, answered)),
             # What a conversation said and this request does not hold speaks against it.
-            key=lambda key: (2 * votes[key] - begun[key].messages, _length(begun[key].head & newer.head), key),
+            key=lambda key: (
+                2 * votes[key] - candidates[key].messages,
+                _length(candidates[key].head & newer.head),
+                key,
+            ),
             default=0,
         )
         if not key:
             self._count += 1
             key = self._count
-        first = begun.get(key, newer)
+        first = candidates.get(key, newer)
         self._heads[key] = msgspec.structs.replace(first, messages=newer.messages)
         for digest in messages:
             holders = self._holders.get(digest, [])
