@@ -15,7 +15,6 @@ from quire.providers.prefix import GrowingValues, leading
 from quire.providers.simulate.blocks import (
     Block,
     Cause,
-    Counted,
     Engine,
     EngineView,
     PromptIds,
@@ -239,12 +238,11 @@ class Simulator:
         **options: Any,
     ) -> None:
         self.info = model_info(target) if isinstance(target, str) else target
-        self._counted = Counted(f"{self.info.provider}:{self.info.model}", tokenize)
-        self._tally = TokenTally(self._counted)
+        self._tally = TokenTally(f"{self.info.provider}:{self.info.model}", tokenize)
         self._reader = Reader(self.info.wire, frozen)
         self._prompt_ids = prompt_ids
         self.engine = _engine(self.info, options)
-        self._exact = self._counted.exact or prompt_ids is not None
+        self._exact = self._tally.exact or prompt_ids is not None
         # Prompts that no answer is known for yet, by the hash of their blocks.
         self._unanswered: dict[bytes, array[int]] = {}
         self._keys: GrowingValues[Block, bytes] = GrowingValues()
@@ -286,9 +284,9 @@ class Simulator:
 
     def _answer_ids(self, answer: str | Sequence[int] | JsonObject) -> array[int]:
         if isinstance(answer, str):
-            return self._counted.spoken(answer)
+            return self._tally.spoken(answer)
         if isinstance(answer, dict):
-            return self._counted.row(blocks(answer, self.info.wire))
+            return self._tally.row(blocks(answer, self.info.wire))
         # Upon the last id of an answer nothing was computed any more.
         return array("i", answer[:-1])
 
@@ -308,7 +306,7 @@ class Simulator:
             if block.role in ("assistant", "model"):
                 if prompt is None:
                     prompt, answer = self._unanswered.pop(keys[place], None), array("i")
-                answer.extend(self._counted.ids(block))
+                answer.extend(self._tally.ids(block))
             else:
                 self._presume(prompt, answer, at_ms)
                 prompt = None

@@ -226,8 +226,11 @@ def _alike(text: str, other: str) -> bool:
 Tokenize: TypeAlias = Callable[[str], Sequence[int]]
 
 
-class Counted:
-    """Counts and ids of blocks for one model; `tokenize` replaces the model's own vocabulary."""
+class TokenTally:
+    """Counts and ids of blocks for one model; `tokenize` replaces the model's own vocabulary.
+
+    A thread's requests are counted one after the other, each from where its blocks part with those of the one before.
+    """
 
     def __init__(self, model: str, tokenize: Tokenize | None = None) -> None:
         self._counter = counter(model)
@@ -235,6 +238,10 @@ class Counted:
         self.exact = tokenize is not None or self._counter.exact
         self._counts: dict[tuple[bytes, bool], int] = {}
         self._rows: dict[tuple[bytes, bool], array[int]] = {}
+        self._ends: GrowingValues[Block, int] = GrowingValues()
+        self._lengths: GrowingValues[Block, int] = GrowingValues()
+        self._blocks: Sequence[Block] = ()
+        self._prompt = array("i")
 
     def count(self, block: Block) -> int:
         """The tokens of a block, the framing of the message it opens included."""
@@ -265,30 +272,18 @@ class Counted:
             ids.extend(self.ids(block))
         return ids
 
-
-class TokenTally:
-    """The tokens of a thread's requests, each counted from where its blocks part with those of the one before."""
-
-    def __init__(self, counted: Counted) -> None:
-        self._counted = counted
-        self.count = counted.count
-        self._ends: GrowingValues[Block, int] = GrowingValues()
-        self._lengths: GrowingValues[Block, int] = GrowingValues()
-        self._blocks: Sequence[Block] = ()
-        self._ids = array("i")
-
     def ends(self, blocks: Sequence[Block]) -> list[int]:
         """The tokens up to and including each block."""
         return self._ends.along(blocks, 0, lambda total, block: total + self.count(block))
 
-    def ids(self, blocks: Sequence[Block]) -> array[int]:
-        """The ids of a whole request."""
+    def prompt(self, blocks: Sequence[Block]) -> array[int]:
+        """The ids of the thread's next request."""
         same = leading(self._blocks, blocks)
-        lengths = self._lengths.along(blocks, 0, lambda total, block: total + len(self._counted.ids(block)))
-        self._ids = self._ids[: lengths[same - 1] if same else 0]
-        self._ids.extend(self._counted.row(blocks[same:]))
+        lengths = self._lengths.along(blocks, 0, lambda total, block: total + len(self.ids(block)))
+        self._prompt = self._prompt[: lengths[same - 1] if same else 0]
+        self._prompt.extend(self.row(blocks[same:]))
         self._blocks = blocks
-        return self._ids
+        return self._prompt
 
 
 @functools.cache
@@ -357,7 +352,7 @@ class EngineView:
         """The whole prompt as token ids."""
         if self._prompt_ids is not None:
             return array("i", self._prompt_ids(self.body))
-        return self._tally.ids(self.blocks)
+        return self._tally.prompt(self.blocks)
 
     @functools.cached_property
     def total_counted(self) -> int:
@@ -377,4 +372,4 @@ class Engine(ABC):
         """One more request; `began_ms` is when its answer began, if that is known."""
 
     def answered(self, prompt: array[int], answer: array[int], at_ms: int) -> None:  # noqa: B027  # most keep no answers
-        """The model answered this prompt, and `answer` old_head computed upon it; engines that keep answers keep it."""
+        """The model answered this prompt, and `answer` was computed upon it; engines that keep answers keep it."""
