@@ -413,6 +413,7 @@ def _thoughts(leaves: list[PlacedMessage]) -> list[Edit]:
     return [
         Edit(seq, "drop", freed=text_tokens(part.text))
         for placed in leaves
+        if placed.message.role == "assistant"
         for part, seq in zip(placed.message.parts, placed.message.seqs, strict=False)
         if isinstance(part, Think)
     ]

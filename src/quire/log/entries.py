@@ -177,8 +177,9 @@ def check(body: Json, line: int = 0, text: str = "") -> Entry:
         fit(SHAPES[kind], body)
     except Fault as fault:
         raise _located(fault, body, line, text) from fault
-    fields = {key: value for key, value in body.items() if key not in ("id", "seq")}
-    return Entry(kind, fields, body.get("seq", 0), body.get("id", ""))  # type: ignore[arg-type]  # kind is one of KINDS
+    fields: JsonObject = dict(body)
+    seq, id = fields.pop("seq", 0), fields.pop("id", "")
+    return Entry(kind, fields, seq, id)  # type: ignore[arg-type]  # kind is one of KINDS
 
 
 def check_entry(entry: Entry) -> Entry:

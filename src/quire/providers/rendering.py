@@ -73,8 +73,8 @@ class CallPairer:
         """Whether a part is of the model that is asked, by its own name or by the one it was asked by."""
         if not self.model or part.wire.get("format") not in self.native.formats:
             return False
-        named = (str(part.wire.get(field) or "") for field in ("model", "asked"))
-        return any(name and same_model(name, self.model) for name in named)
+        named = (part.wire.get("model"), part.wire.get("asked"))
+        return any(name and same_model(str(name), self.model) for name in named)
 
     def _with_results(self, message: Message) -> Message:
         """The results of one group in their own order, then the missing ones."""
@@ -331,9 +331,9 @@ class Rendering:
     def _offer_found(self, message: Message) -> None:
         """Tools that another provider's search brought are functions that this model has not been told of."""
         for part in message.parts:
-            if isinstance(part, Text | Result) and part.wire and not self.settler.is_own(part):
-                block = part.wire.get("block") or part.wire.get("message")
-                if functions := found_functions(block):
+            if isinstance(part, Text | Result) and part.wire:
+                functions = found_functions(part.wire.get("block") or part.wire.get("message"))
+                if functions and not self.settler.is_own(part):
                     self.sheet.late_tools += self.sheet.offered(functions)
 
     def _seal(self, place: int) -> None:

@@ -113,7 +113,7 @@ spring summer fall autumn winter
 january february march april may june july august september october november december
 """
 _FIRST, _SECOND, _TIMES = (frozenset(words.split()) for words in (_I, _YOU, _TIME_WORDS))
-_NAMELESS = _FIRST | _TIMES
+_NAMELESS, _CUES = _FIRST | _TIMES, _FIRST | _SECOND | _TIMES
 # A word inside a sentence, where a capital means a name; and the one spoken to ("Hey Ann!", "Thanks, Ann.").
 _INSIDE = re.compile(r" (?<=[^\s.!?…] )[\"“‘'(]*([^\W\d_]\w*)")
 _ASCII_NAME = re.compile(r" (?<=[^\s.!?] )[\"'(]*([A-Z]\w*)", re.ASCII)
@@ -133,8 +133,8 @@ class SpeechSigns(msgspec.Struct, frozen=True):
 def speech(text: str) -> SpeechSigns:
     """The manner of one utterance: "When did you go?" -> Speech(True, 1/3, 0, 0, 4)."""
     row = tokens(text)
-    words = set(row)
-    first, second, times = (sum(map(row.count, cue_words & words)) for cue_words in (_FIRST, _SECOND, _TIMES))
+    cues = list(filter(_CUES.__contains__, row))
+    first, second, times = (sum(map(words.__contains__, cues)) for words in (_FIRST, _SECOND, _TIMES))
     return SpeechSigns(
         asks=text.rstrip().endswith(("?", "？", "؟")),
         person=(first + 1) / (first + second + 2),

@@ -55,6 +55,7 @@ class Grammar(msgspec.Struct, frozen=True):
     snake: bool = False
 
 
+@functools.cache
 def grammar_of(wire: str, *, closed: bool = True) -> Grammar:
     """What a wire format's requests look like."""
     shapes = data("shapes")[wire]
