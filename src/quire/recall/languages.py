@@ -217,8 +217,11 @@ def _language(words: set[str], is_ascii: bool) -> tuple[str, bool]:
 
     Code and lists hold a word of some language by chance, so others need a fifth of the words and, without accents, two.
     """
-    counts = Counter(language for word in _LANGUAGES.keys() & words for language in _LANGUAGES[word])
-    most = max(counts.values(), default=0)
+    speaking = _LANGUAGES.keys() & words
+    if not speaking:
+        return "english", False
+    counts = Counter(language for word in speaking for language in _LANGUAGES[word])
+    most = max(counts.values())
     if most <= counts["english"] or 5 * most < len(words) or most < (2 if is_ascii else 1):
         return "english", False
     best = [language for language, count in counts.items() if count == most]
