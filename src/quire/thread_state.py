@@ -178,12 +178,9 @@ class ThreadState:
         if not self.seq:
             return True
         try:
-            now = self._store.info(self._name)
+            last = self._store.read(self._name, self.seq - 1, 1)
         except NotFound:
             return False
-        if now.seq == self.seq:
-            return now.id == self._entry_id
-        last = self._store.read(self._name, self.seq - 1, 1)
         return [entry.id for entry in last] == [self._entry_id]
 
     def handed_out(self) -> tuple[Entry, ...]:

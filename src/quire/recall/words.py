@@ -138,10 +138,9 @@ class Neighbours:
 
         `wide` has room for one row more, for what has no neighbour; it is given nothing.
         """
-        wide[rows] += counts
+        touched, given = [rows], [counts]
         lent = counts * self._lends[rows]
         first = np.where(self._asks[rows], np.float32(_ASKED), np.float32(_BEFORE))
-        touched = [rows]
         ways: tuple[tuple[Ints, tuple[Any, ...]], ...] = (
             (self._behind, (first, *_BACK_SHARES)),
             (self._before, _AHEAD_SHARES),
@@ -149,11 +148,14 @@ class Neighbours:
         for step, shares in ways:
             reached = rows
             for share in shares:
-                # No two rows have the same neighbour at one distance, so none is counted twice or lost.
                 reached = step[reached]
-                wide[reached] += lent * share * self._takes[reached]
                 touched.append(reached)
-        return np.concatenate(touched)
+                given.append(lent * share)
+        reached = np.concatenate(touched)
+        amounts = np.concatenate(given)
+        amounts[len(rows) :] *= self._takes[reached[len(rows) :]]
+        np.add.at(wide, reached, amounts)
+        return reached
 
     def around(self, rows: Ints) -> Ints:
         """The rows and those whose meaning joins theirs, in order, each once."""
