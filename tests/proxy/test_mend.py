@@ -298,7 +298,7 @@ def test_a_mended_request_that_would_be_refused_is_not_sent_and_the_rule_is_name
         draft.body = {**draft.body, "messages": draft.body["messages"][:-1]}
         return True
 
-    monkeypatch.setitem(MENDING, "tool-order", (breaking, "breaks"))
+    monkeypatch.setitem(MENDING, "tool-order", breaking)
     seen = converse_through(servers["anthropic"], [claude(1), claude(2)], ["key-order", "tool-order"])
     assert [each.mended.refused for each in seen] == [(), ("tool-order",)]
     assert "it would be refused: tool-order" in seen[1].line()
@@ -314,7 +314,7 @@ def test_a_loss_that_mending_made_is_laid_at_quires_door(
         draft.body = {**draft.body, "system": [{**system, "text": text}]}
         return True
 
-    monkeypatch.setitem(MENDING, "marks", (moving, "moves"))
+    monkeypatch.setitem(MENDING, "marks", moving)
     seen = converse_through(servers["anthropic"], [claude(turn) for turn in (1, 2, 3)], ["marks"])
     assert [each.side for each in seen] == [None, "quire", "quire"]
     assert seen[2].line().splitlines()[1].endswith("· quire")
@@ -323,7 +323,7 @@ def test_a_loss_that_mending_made_is_laid_at_quires_door(
 def test_mending_that_raises_leaves_the_request_as_it_came(
     servers: dict[str, Watching], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setitem(MENDING, "marks", (lambda draft: 1 // 0, "raises"))
+    monkeypatch.setitem(MENDING, "marks", lambda draft: 1 // 0)
     seen = converse_through(servers["anthropic"], [unmarked(claude(1), 1)], ["marks"])
     assert seen[0].mended.rules == ()
     assert "a request went on as it came: ZeroDivisionError" in caplog.text

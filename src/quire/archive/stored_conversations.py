@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
@@ -15,7 +16,7 @@ from quire.archive.source_file import SourceFile, milliseconds
 from quire.errors import CallError, FormatError, QuireError
 from quire.log.entries import check
 from quire.log.shapes import short
-from quire.providers.models import resolve
+from quire.providers.models import data, resolve
 from quire.providers.usage import usage
 from quire.providers.wires import detect, wire_of
 from quire.values import COUNTS, Entry, Json, JsonObject, Usage, system, tools
@@ -58,17 +59,12 @@ def counted_call(
     return SentCall(source, provider, model, {}, used if used.input_total else None, at_ms, session, **more)
 
 
-_HOSTS = {
-    "api.anthropic.com": "anthropic",
-    "api.openai.com": "openai",
-    "generativelanguage.googleapis.com": "gemini",
-    "openrouter.ai": "openrouter",
-    "api.mistral.ai": "mistral",
-    "api.deepseek.com": "deepseek",
-    "api.groq.com": "groq",
-    "api.x.ai": "xai",
-    "api.cohere.com": "cohere",
-}
+@cache
+def _hosts() -> dict[str, str]:
+    """Providers by the host of their API."""
+    rows = data("providers")["providers"].items()
+    urls = {provider: facts.get("endpoint", {}).get("base_url", "") for provider, facts in rows}
+    return {urlsplit(url).hostname or "": provider for provider, url in urls.items() if url.startswith("https:")}
 
 
 def call_of(source: str, about: JsonObject, body: JsonObject, reply: Json) -> SentCall:
@@ -99,8 +95,8 @@ def url_model(url: str) -> str:
 
 def _provider(host: str, path: str, body: JsonObject) -> str:
     """Who was asked: by the host, else by the path, else by what the body itself holds."""
-    if host in _HOSTS:
-        return _HOSTS[host]
+    if host in _hosts():
+        return _hosts()[host]
     if path.endswith("/messages"):
         return "anthropic"
     return "bedrock" if "bedrock" in host else detect(body) or "openai-chat"

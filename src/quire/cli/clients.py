@@ -52,12 +52,6 @@ def _copy_beside(file: Path) -> Path:
 
 # Known clients, and how each is told another base URL. Nothing is written where a variable will do.
 
-ADDRESSES = {
-    "anthropic": "https://api.anthropic.com",
-    "openai": "https://api.openai.com",
-    "gemini": "https://generativelanguage.googleapis.com",
-}
-
 
 class Wiring(msgspec.Struct, frozen=True):
     """How a client is told where to go: variables, words behind its name, files with what is merged into them."""
@@ -142,7 +136,7 @@ def wrap(to: str | None, log: Path | None, mend: bool, client: str, words: tuple
       quire wrap codex exec "say hello"
       quire wrap --mend llm -m claude-sonnet-4-5 "hello"
     """
-    from quire.send.transport import address_for
+    from quire.send.transport import address_for, endpoint_for
     from quire.server.access import Redactor
     from quire.server.mend import Mender
     from quire.server.proxy import CacheWatcher, Proxy, ProxyOptions
@@ -161,7 +155,7 @@ def wrap(to: str | None, log: Path | None, mend: bool, client: str, words: tuple
         urls = {}
         for provider in wrapped.providers:
             # Where requests go on to: what was given, what a variable names already, else the provider.
-            target = base_url(to) if to else address_for(provider, os.environ) or ADDRESSES[provider]
+            target = base_url(to) if to else address_for(provider, os.environ) or endpoint_for(provider).base_url
             urls[provider] = stack.enter_context(Proxy(ProxyOptions(to=target, mender=mender), watcher)).url
         wiring = wrapped.wire(urls)
         for file, value in wiring.files.items():
@@ -237,7 +231,7 @@ def doctor(as_json: bool) -> None:
     parts = ("httpx", "starlette", "uvicorn", "websockets", "zstandard", "brotli")
     missing = [name for name in parts if importlib.util.find_spec(name) is None]
     log = _state("requests.jsonl")
-    variables = (name for provider in ADDRESSES for name in endpoint_for(provider).addresses)
+    variables = (name for provider in ("anthropic", "openai", "gemini") for name in endpoint_for(provider).addresses)
     set_now = {name: os.environ[name] for name in variables if os.environ.get(name)}
     facts: JsonObject = {
         "missing": missing,

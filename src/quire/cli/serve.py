@@ -45,9 +45,7 @@ if TYPE_CHECKING:
 # The rules of mending; their module is imported when one is used.
 RULE_NAMES = ("key-order", "tool-order", "volatile", "retrieved", "late-tools", "late-effort", "marks")
 
-
-# What a proxy can be told, by `quire proxy` and by `quire serve --to` alike.
-# The options of a proxy; `passing_for` takes what came of them.
+# What a proxy can be told, by `quire proxy` and by `quire serve --to` alike; `passing_for` takes what came of it.
 passing_options = with_options(
     click.option("--log", type=FILE_PATH, help="Keep what passed in this file, for `quire audit`."),
     click.option(

@@ -200,13 +200,13 @@ def _apply(rules: Sequence[str], call: SentCall, before: HeadState | None) -> tu
     body = call.body
     state = copy.copy(before) if before is not None else HeadState(body, body, tools=_tool_names(body))
     draft = BodyDraft(body, state, wire_of(call.provider, body), model_info(call.target))
-    fired = [name for name in rules if name != "marks" and before is not None and RULES[name][0](draft)]
+    fired = [name for name in rules if name != "marks" and before is not None and RULES[name](draft)]
     # What was put behind earlier messages stands there again, then what is new behind the last.
     state.newest = draft.body
     if _with_tails(draft) and not fired:
         # A tail that has not changed is not reported as a rule: the rule that wrote it is.
         fired = list(state_rules(state))
-    if "marks" in rules and RULES["marks"][0](draft):
+    if "marks" in rules and RULES["marks"](draft):
         fired.append("marks")
     draft.betas = needed_betas(draft.messages)
     return draft, fired
@@ -430,7 +430,7 @@ class Budget:
         if fitted is body:
             return None
         draft = BodyDraft(unmarked_body(fitted, wire.layout.field), HeadState(body, body), wire, info)
-        return draft.body if RULES["marks"][0](draft) else fitted
+        return draft.body if RULES["marks"](draft) else fitted
 
     def follow_up(
         self, body: JsonObject, read: Callable[[Wire], Reply], conversation: str, target: str

@@ -154,7 +154,7 @@ def _offered(tools: Sequence[JsonObject]) -> Iterator[JsonObject]:
 
 def late_tools(draft: BodyDraft) -> bool:
     first, now, features = (draft.state.first.get("tools") or [], draft.body.get("tools") or [], draft.info.features)
-    if not first or not features.late_tools or draft.wire.name not in _LATE_TOOLS:
+    if not first or not features.late_tools or draft.wire.name not in ("openai-responses", "anthropic"):
         return False
     first_tools = {tool_name(tool): bare_tool(tool) for tool in first}
     by_name = {tool_name(tool): tool for tool in now}
@@ -167,8 +167,11 @@ def late_tools(draft: BodyDraft) -> bool:
     untold = [tool for tool in new if tool_name(tool) not in draft.state.late_tools]
     if untold and not draft.takes_text:
         return False
-    if untold:
-        _LATE_TOOLS[draft.wire.name](draft, untold)
+    if untold and draft.wire.name == "anthropic":
+        inline = [{"type": "tool_definition", "definition": bare_tool(tool)} for tool in untold]
+        _system_message(draft, {"content": [{"type": "tool_addition", "tool": definition} for definition in inline]})
+    elif untold:
+        draft.tail.messages.append({"type": "additional_tools", "role": "developer", "tools": untold})
     draft.state.late_tools += tuple(map(tool_name, untold))
     draft.body = {**draft.body, "tools": list(first)}
     return True
@@ -176,21 +179,6 @@ def late_tools(draft: BodyDraft) -> bool:
 
 def bare_tool(tool: JsonObject) -> JsonObject:
     return {name: value for name, value in tool.items() if name not in MARKS}
-
-
-def _late_tools_responses(draft: BodyDraft, tools: list[JsonObject]) -> None:
-    draft.tail.messages.append({"type": "additional_tools", "role": "developer", "tools": tools})
-
-
-def _late_tools_anthropic(draft: BodyDraft, tools: list[JsonObject]) -> None:
-    inline = [{"type": "tool_definition", "definition": bare_tool(tool)} for tool in tools]
-    _system_message(draft, {"content": [{"type": "tool_addition", "tool": definition} for definition in inline]})
-
-
-_LATE_TOOLS: dict[str, Callable[[BodyDraft, list[JsonObject]], None]] = {
-    "openai-responses": _late_tools_responses,
-    "anthropic": _late_tools_anthropic,
-}
 
 
 def _system_message(draft: BodyDraft, says: JsonObject) -> None:
@@ -434,12 +422,12 @@ def _in_blocks(body: JsonObject) -> JsonObject:
 
 # In the order they are tried; marks come last, on what the others made.
 Rule = Callable[[BodyDraft], bool]
-RULES: dict[str, tuple[Rule, str]] = {
-    "key-order": (key_order, "JSON keys in the order first sent"),
-    "tool-order": (tool_order, "tools in the order first sent"),
-    "volatile": (volatile, "clocks, folders and git state in the head stay as first sent; what changed is told behind"),
-    "retrieved": (retrieved, "retrieved context goes behind the history"),
-    "late-tools": (late_tools, "new tools join by the provider's appended item"),
-    "late-effort": (late_effort, "another effort is set by the provider's appended item"),
-    "marks": (marks, "cache marks where the application sets none"),
+RULES: dict[str, Rule] = {
+    "key-order": key_order,
+    "tool-order": tool_order,
+    "volatile": volatile,
+    "retrieved": retrieved,
+    "late-tools": late_tools,
+    "late-effort": late_effort,
+    "marks": marks,
 }

@@ -110,7 +110,9 @@ class Passing:
                 # Nothing of it needs to be known before it goes on.
                 upload = _Upload(receive, first, keep=True)
                 await _until_disconnect(self._ask(scope, upload, send), receive, upload)
-            elif (content := await _read_whole(receive, first)) is not None:
+                return
+            with contextlib.suppress(ConnectionError):  # the application went away before its end
+                content = b"".join([piece async for piece in _Upload(receive, first)])
                 await _until_disconnect(self._ask(scope, content, send), receive)
             return
         body = _Upload(receive) if _has_body(scope) else None
@@ -332,17 +334,6 @@ def _headers_of(headers: Headers, betas: tuple[str, ...]) -> Headers:
     others = [(name, value) for name, value in headers if name not in (b"content-encoding", b"anthropic-beta")]
     both = with_betas({"anthropic-beta": texts.get("anthropic-beta", "")}, betas).get("anthropic-beta")
     return [*others, (b"anthropic-beta", both.encode())] if both else others
-
-
-async def _read_whole(receive: Any, message: Any) -> bytes | None:
-    """The whole body, from its first message on; None where the application went away before its end."""
-    pieces = []
-    while message["type"] == "http.request":
-        pieces.append(message.get("body", b""))
-        if not message.get("more_body"):
-            return b"".join(pieces)
-        message = await receive()
-    return None
 
 
 class _Upload:
