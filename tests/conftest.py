@@ -26,12 +26,11 @@ from xdist.scheduler import LoadScopeScheduling
 
 from quire import Assembly, Request, Thread, open_store, thread_recall
 from quire.assemble import Built
-from quire.log.sqlite import SqliteStore
 from quire.providers import Rendering
 from quire.send.connect import RetryingTransport
 from quire.testing import emulator, postgres_server
 from quire.values import Prompt
-from toolbox import close_opened
+from toolbox import Store, close_opened
 from warm_quire import warm_quire
 
 # Started in the background of a script, the suite would ignore Ctrl-C, and so would every program it interrupts.
@@ -195,7 +194,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[SqliteStore]:
+def store(tmp_path: Path) -> Iterator[Store]:
     with open_store(tmp_path / "quire.db") as opened:
         yield opened
 
@@ -210,7 +209,7 @@ def pg_url() -> Iterator[str]:
 
 
 @pytest.fixture
-def thread(store: SqliteStore) -> Thread:
+def thread(store: Store) -> Thread:
     return Thread(store, "t")
 
 

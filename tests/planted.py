@@ -11,8 +11,8 @@ from typing import Any
 
 from conftest import shared_data
 from quire.audit import SentCall, audit
-from quire.providers.models import model_info
 from quire.providers.simulate import Simulator
+from toolbox import model_info
 
 Body = dict[str, Any]
 Requests = list[tuple[int, Body]]

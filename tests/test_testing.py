@@ -11,6 +11,7 @@ import httpx2
 import pytest
 import requests
 
+from quire import Thread
 from quire.request_recording import quire_requests  # noqa: F401 - a fixture
 from quire.testing import RecordedRequests, assert_extends, assert_valid, emulator, record_requests
 from toolbox import run
@@ -44,6 +45,15 @@ def test_a_valid_request_passes_and_another_says_what_would_be_refused() -> None
         AssertionError, match=r"anthropic would refuse the request:\n  .*found in `tool_result` blocks: t1"
     ):
         assert_valid({**body(1), "messages": [orphan]}, "anthropic", MODEL)
+
+
+def test_a_rendered_request_is_held_to_the_rules_of_its_model(thread: Thread) -> None:
+    thread.user("Hi")
+    request = thread.request("bedrock:anthropic.claude-opus-5-5")
+    assert_valid(request)
+    request.body["messages"].append({"role": "assistant", "content": [{"text": "I"}]})
+    with pytest.raises(AssertionError, match=r"bedrock would refuse the request:\n  .*does not support .* prefill"):
+        assert_valid(request)
 
 
 def by_httpx(url: str, turns: int) -> None:

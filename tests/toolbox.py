@@ -25,15 +25,23 @@ from hypothesis import strategies as st
 from quire import Entry, Policy, Thread, requests, values
 from quire.assemble import Built, Refused
 from quire.cli.main import quire
-from quire.log.entries import encode_lines
-from quire.log.sqlite import SqliteStore
+from quire.entry import chain, sha256_hex
+from quire.log.entries import check, encode_lines
 from quire.log.store import Store
+from quire.providers.models import model_info
 from quire.send.connect import transport_for
 from quire.send.cycle import Outcome
 from quire.send.cycle import run as run_cycle
 from quire.send.transport import close
 from quire.send.turn import CHAT, Runner
+from quire.tokens import counter
 from quire.values import JsonObject
+
+# Parts of the inside that tests of several folders hold: where one of them moves, this file says so and no other.
+__all__ = [
+    "CHAT", "Built", "Outcome", "Refused", "Runner", "Store", "chain", "check", "close", "counter", "encode_lines",
+    "model_info", "sha256_hex", "transport_for",
+]  # fmt: skip
 
 
 def invoke(*words: object, stdin: str | bytes | None = None, code: int = 0, **env: str) -> Result:
@@ -147,10 +155,10 @@ def in_background(server: HTTPServer) -> Iterator[str]:
             running.join()
 
 
-_OPENED: list[SqliteStore] = []
+_OPENED: list[Store] = []
 
 
-def closed_later(store: SqliteStore) -> SqliteStore:
+def closed_later(store: Store) -> Store:
     """The same store; it is closed when the test is over."""
     _OPENED.append(store)
     return store

@@ -60,14 +60,16 @@ def _around(compared: Json, offset: int) -> str:
 
 
 def assert_valid(body: JsonObject | Request, provider: str = "", model: str = "") -> None:
-    """The provider would take the request: no rule of its API that is known here is broken."""
+    """The provider would take the request: no rule of its API that is known here is broken.
+
+    A rendered Request brings its provider, model and headers along.
+    """
     __tracebackhide__ = True
     from quire.providers.rules import errors, validate
     from quire.providers.wires import detect
 
-    request_body = _body(body)
-    name = provider or (f"{body.provider}" if isinstance(body, Request) else detect(request_body)) or "openai-chat"
-    findings = errors(validate(request_body, name, model or None))
+    name = provider or (body.provider if isinstance(body, Request) else detect(body)) or "openai-chat"
+    findings = errors(validate(body, name, model or None))
     if findings:
         problems = "\n".join(f"  {finding.path}: {finding.message} {finding.fix}" for finding in findings)
         raise AssertionError(f"{name} would refuse the request:\n{problems}")

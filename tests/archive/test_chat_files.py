@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire import Entry, Item, values
+from quire import Entry, Item, open_store, values
 from quire.archive import (
     AttachedNames,
     Chat,
@@ -23,12 +23,9 @@ from quire.archive import (
     read_back,
     render,
 )
-from quire.entry import chain
 from quire.errors import CallError, FormatError, NotFound
 from quire.items import from_file, from_url, identity, item
-from quire.log.entries import check, encode_lines
-from quire.log.sqlite import SqliteStore
-from toolbox import SCALARS, fewer, json_of, note
+from toolbox import SCALARS, Store, chain, check, encode_lines, fewer, json_of, note
 
 AT = 1_737_972_000_000  # 2025-01-27 10:00:00 UTC
 
@@ -258,7 +255,7 @@ def test_what_was_edited_is_read_back_as_a_fork_that_says_so(tmp_path: Path) -> 
         assert loaded.fork is not None
         assert (loaded.fork.behind, [one.text for one in loaded.fork.entries]) == (behind, said)
         assert all("edited" in one.meta for one in loaded.fork.entries[:1])
-        with SqliteStore(tmp_path / f"{number}.db") as store:
+        with open_store(tmp_path / f"{number}.db") as store:
             store.append("lesson", THREAD)
             name = read_back(store, "lesson", loaded)
             assert (store.info(name).parent, store.info(name).forked_at) == ("lesson", behind)
@@ -346,7 +343,7 @@ def test_what_is_no_chat_file_is_an_error() -> None:
         render(Chat(messages=(ChatMessage("user", "x", at=1),)))
 
 
-def test_a_thread_is_saved_to_a_folder_and_edits_are_kept(tmp_path: Path, store: SqliteStore) -> None:
+def test_a_thread_is_saved_to_a_folder_and_edits_are_kept(tmp_path: Path, store: Store) -> None:
     store.append("lesson", THREAD)
     first = autosave(store, "lesson", tmp_path / "chats" / "deep")
     assert first.path.name == "lesson.md"
@@ -376,7 +373,7 @@ def test_the_commands_write_and_read_chat_files(
 
     monkeypatch.setenv("QUIRE_DB", str(tmp_path / "q.db"))
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO()))
-    with SqliteStore(tmp_path / "q.db") as store:
+    with open_store(tmp_path / "q.db") as store:
         store.append("lesson", THREAD)
     export.main(["lesson", "--to", "markdown"], standalone_mode=False)
     written = sys.stdout.buffer.getvalue().decode()  # type: ignore[attr-defined]
@@ -395,7 +392,7 @@ def test_the_commands_write_and_read_chat_files(
     told = sys.stdout.buffer.getvalue().decode()  # type: ignore[attr-defined]
     assert told.endswith("third@8: 1 entry behind the first 8 of third, as edited in the file\n")
     export.main(["lesson", "--to", "markdown", "--vault", str(tmp_path / "vault")], standalone_mode=False)
-    with SqliteStore(tmp_path / "q.db") as store:
+    with open_store(tmp_path / "q.db") as store:
         assert store.read("third@8")[-1].text == "Thanks a lot"
         old, (new,) = store.read("again")[:-1], store.read("again")[-1:]
         assert [one.id for one in old] == [one.id for one in store.read("lesson")]

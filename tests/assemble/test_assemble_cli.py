@@ -6,10 +6,8 @@ from pathlib import Path
 import pytest
 
 from quire import Assembly, Entry, Policy, QuireError, values
-from quire.entry import chain
 from quire.errors import CallError
-from quire.log.entries import encode_lines
-from toolbox import run, written
+from toolbox import chain, encode_lines, run, written
 
 pytestmark = pytest.mark.moves_prefix(reason="small budgets, to see rebases")
 

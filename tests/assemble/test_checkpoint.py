@@ -12,18 +12,15 @@ from thread_strategies import any_thread, items, logs, policies
 
 from quire import Assembly, Entry, Policy, Reply, Thread, Usage, open_store, render, thread_state, values
 from quire import thread as threads
-from quire.assemble import Built, Refused, checkpoint
+from quire.assemble import checkpoint
 from quire.assemble.checkpoint import Checkpoint
 from quire.assemble.summary import Leaving, extract
-from quire.entry import chain
 from quire.errors import BudgetError
 from quire.log.entries import usable
-from quire.log.sqlite import SqliteStore
-from quire.log.store import Store
 from quire.observe import Sending
 from quire.testing import MemoryStore
 from quire.thread_state import EarlierFolds, SentTurns, requests_under
-from toolbox import fewer, many_words, note
+from toolbox import Built, Refused, Store, chain, fewer, many_words, note
 
 pytestmark = pytest.mark.moves_prefix(reason="small budgets, and several folds of one thread", everywhere=True)
 TARGET = "openai-chat:gpt-5"
@@ -183,7 +180,7 @@ def places_of(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callab
         memory = MemoryStore()
         yield lambda: memory
         return
-    opened = list[SqliteStore]()
+    opened = list[Store]()
 
     def again() -> Store:
         opened.append(open_store(tmp_path / "t.db"))

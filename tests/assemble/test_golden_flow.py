@@ -3,8 +3,8 @@
 import pytest
 
 from quire import Policy, render, requests, values
-from quire.assemble import Built
 from quire.assemble.fit import messages_of, segment, system_text
+from toolbox import Built
 
 SPEC = {
     "id": "Piano Lessons/project-spec.md",

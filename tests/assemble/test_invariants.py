@@ -8,15 +8,12 @@ from hypothesis import given
 from thread_strategies import any_thread, logs, policies
 
 from quire import Assembly, Entry, Policy, render, requests, values
-from quire.assemble import Built, Refused
 from quire.assemble.fit import enclose, rebuild
-from quire.entry import chain, sha256_hex
 from quire.errors import BudgetError
 from quire.items import identity
 from quire.observe import chat_messages
-from quire.tokens import counter
 from quire.values import Call, Envelope, JsonObject, LeftOut, Result, Text
-from toolbox import at_least, fewer
+from toolbox import Built, Refused, at_least, chain, counter, fewer, sha256_hex
 
 pytestmark = pytest.mark.moves_prefix(reason="small budgets make rebases; the epochs are compared one by one")
 

@@ -6,15 +6,13 @@ import msgspec
 import pytest
 
 from quire import Policy, Reply, Thread, Usage, open_store, requests, values
-from quire.assemble import Built
 from quire.assemble.fit import enclose, envelope, layer, layer_tokens, segment
 from quire.assemble.summary import sections, truncate
 from quire.assemble.user_message import block
-from quire.entry import sha256_hex
 from quire.items import identity
 from quire.observe import MovedLayer, chat_messages, watch
 from quire.values import Envelope, JsonObject
-from toolbox import closed_later
+from toolbox import Built, closed_later, sha256_hex
 
 ITEM = {"id": "a.md", "type": "text", "content": "alpha", "metadata": {"source": "note", "path": "a.md"}}
 

@@ -16,14 +16,12 @@ from quire import Assembly, Entry, Policy, Reply, Thread, Usage, open_store, val
 from quire.assemble.rebase_decision import effective
 from quire.assemble.state import fit
 from quire.cli.main import quire as cli
-from quire.entry import chain
 from quire.observe import Observer, Received, Sending, ShortEpochs
 from quire.providers.simulate import Simulator
 from quire.testing import MemoryStore
 from quire.thread_state import policy_for
-from quire.tokens import counter
 from quire.values import JsonObject
-from toolbox import closed_later, fewer
+from toolbox import chain, closed_later, counter, fewer
 
 TARGET = "anthropic:claude-opus-5-5"
 

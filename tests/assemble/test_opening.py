@@ -7,14 +7,12 @@ import pytest
 
 import quire
 from quire import Policy, providers, values
-from quire.assemble import Built, reused_tokens
+from quire.assemble import reused_tokens
 from quire.assemble.rebase import SUMMARY_HEADING
-from quire.entry import chain, sha256_hex
 from quire.errors import CallError
 from quire.providers.cache_marks import mark
-from quire.providers.models import model_info
 from quire.providers.simulate import simulate
-from toolbox import built, talk
+from toolbox import Built, built, chain, model_info, sha256_hex, talk
 
 pytestmark = pytest.mark.moves_prefix(reason="every test here makes rebases")
 WORDS = "word " * 40

@@ -3,8 +3,8 @@
 import pytest
 
 from quire import Assembly, Entry, Policy, providers, requests, values
-from quire.entry import chain
 from quire.values import JsonObject
+from toolbox import chain
 
 TARGET = "anthropic:claude-opus-5-5"
 _SENT = {"kind": "sent", "provider": "anthropic", "model": "claude-opus-5-5", "request_sha256": "", "segments": []}

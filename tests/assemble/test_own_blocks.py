@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 
 from quire import Assembly, Policy, Reply, Thread, Usage, open_store, providers, values
 from quire.assemble.user_message import whole_text
-from quire.entry import chain
 from quire.recall import Recall
 from quire.recall.placement import recall_tool
-from quire.tokens import IMAGE_TOKENS, counter
+from quire.tokens import IMAGE_TOKENS
 from quire.values import JsonObject
-from toolbox import closed_later, fewer, run
+from toolbox import chain, closed_later, counter, fewer, run
 
 CLAUDE, GPT, GEMINI, NOVA = (
     "anthropic:claude-opus-4-6",

@@ -13,17 +13,15 @@ from hypothesis import strategies as st
 from thread_strategies import any_thread, logs, policies
 
 from quire import Assembly, Entry, Policy, requests, values
-from quire.assemble import Built, Refused
 from quire.assemble.messages import handle_of
 from quire.assemble.rebase import PINNED_HEADING
 from quire.assemble.user_message import block, entry_text, normal
-from quire.entry import chain, sha256_hex
 from quire.errors import BudgetError
 from quire.items import identity
-from quire.log.sqlite import SqliteStore
 from quire.recall.placement import original
+from quire.testing import MemoryStore
 from quire.values import JsonObject
-from toolbox import fewer, note, talk, text_of
+from toolbox import Built, Refused, chain, fewer, note, sha256_hex, talk, text_of
 
 pytestmark = pytest.mark.moves_prefix(reason="pins are about rebases")
 WORDS = "KEEP-THIS-PIN"
@@ -222,7 +220,7 @@ def test_what_is_left_out_or_cut_is_found_behind_its_handle(entries: list[Entry]
     left = {one.entry for one in made[-1].left_out}
     edits = [edit for one in made if one.rebase for edit in one.rebase["edits"]]
     cut = {edit["entry"] for edit in edits if edit["action"] in ("handle", "cut")}
-    with SqliteStore(":memory:") as store:
+    with MemoryStore() as store:
         stored = store.append("t", [Entry(one.kind, one.body) for one in numbered])
         for seq in sorted(left | cut):
             entry = stored[seq - 1]

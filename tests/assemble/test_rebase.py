@@ -6,18 +6,17 @@ import msgspec
 import pytest
 
 from quire import Assembly, Entry, Policy, render, requests, values
-from quire.assemble import DROP_ONLY, Built, reused_tokens
+from quire.assemble import DROP_ONLY, reused_tokens
 from quire.assemble.fit import enclose
 from quire.assemble.messages import handle_of
 from quire.assemble.rebase import PINNED_HEADING, SUMMARY_HEADING
 from quire.assemble.rebase_decision import Moment, Rent, reason_to_cut
 from quire.assemble.summary import Leaving
-from quire.entry import chain
 from quire.errors import BudgetError, DataError
 from quire.observe import chat_messages
-from quire.tokens import counter, tools_tokens
+from quire.tokens import tools_tokens
 from quire.values import Result
-from toolbox import built, note, talk
+from toolbox import Built, built, chain, counter, note, talk
 
 pytestmark = pytest.mark.moves_prefix(reason="every test here makes a rebase")
 LONG = "\n".join(f"row {n}: value {n * 7}" for n in range(60))

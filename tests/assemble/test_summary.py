@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire import Assembly, Entry, Policy, requests, values
-from quire.assemble import Built
 from quire.assemble.summary import (
     Leaving,
     Line,
@@ -21,10 +20,8 @@ from quire.assemble.summary import (
     written,
 )
 from quire.assemble.telling import likelihood, telling, telling_behind
-from quire.entry import chain
-from quire.tokens import counter
 from quire.values import Text
-from toolbox import at_least, fewer
+from toolbox import Built, at_least, chain, counter, fewer
 
 flat = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Zs", "Zl", "Zp"]), min_size=1)
 phrases = st.lists(flat, min_size=1, max_size=30).map(" ".join)

@@ -8,14 +8,12 @@ import pytest
 
 import quire
 from quire import Entry, Policy, Request, Thread, open_store, providers, requests
-from quire.assemble import Built
 from quire.assemble.fit import enclose
-from quire.entry import sha256_hex
 from quire.errors import CallError
 from quire.observe import chat_messages
 from quire.thread_state import policy_for
 from quire.values import JsonObject
-from toolbox import closed_later, run
+from toolbox import Built, closed_later, run, sha256_hex
 
 TARGET = "anthropic:claude-opus-5-5"
 

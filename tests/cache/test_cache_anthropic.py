@@ -7,9 +7,9 @@ from cache_bodies import MINUTE, OPUS, assistant, claude, marked, simulator, spl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.providers.models import model_info
 from quire.providers.simulate import simulate
 from quire.values import JsonObject
+from toolbox import model_info
 
 SETTINGS: list[JsonObject] = [
     {},

@@ -6,10 +6,9 @@ import pytest
 from cache_bodies import MINUTE, assistant, claude, text, user
 
 from quire.providers.explain import CacheEvent, Watch
-from quire.providers.models import model_info
 from quire.providers.simulate import simulate
 from quire.values import LIBRARY_HEADING, JsonObject
-from toolbox import many_words
+from toolbox import many_words, model_info
 
 OPUS = "anthropic:claude-opus-5-5"
 

@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from quire.entry import sha256_hex
 from quire.providers.gemini_cache import CacheStep, LiveCache, plan
-from quire.providers.models import ModelInfo, Prices, model_info
+from quire.providers.models import ModelInfo, Prices
+from toolbox import model_info, sha256_hex
 
 PRO = model_info("gemini:gemini-2.5-pro")
 HOUR = 3_600_000

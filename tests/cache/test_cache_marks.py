@@ -13,17 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import shared_data
-from quire import Entry, Policy, Reply, Request, Thread, Usage, assemble, open_store, render, validate, values
-from quire.assemble import Built
-from quire.entry import chain
+from quire import Entry, Policy, Reply, Request, Thread, Usage, assemble, open_store, render, values
 from quire.providers import import_, marked, marker, rendering
 from quire.providers.cache_marks import Marker, Pauses, lives, mark
-from quire.providers.models import ModelInfo, model_info
+from quire.providers.models import ModelInfo
 from quire.providers.prefix import prefix_bytes
-from quire.providers.rules import errors
 from quire.providers.simulate import Simulator, blocks
+from quire.testing import assert_valid
 from quire.values import JsonObject, Prompt
-from toolbox import fewer, many_words
+from toolbox import Built, chain, fewer, many_words, model_info
 
 TARGETS = (
     "anthropic:claude-opus-5-5", "anthropic:claude-haiku-4-5", "bedrock:anthropic.claude-opus-5-5-v1:0",
@@ -74,7 +72,7 @@ def marks_in(body: JsonObject, info: ModelInfo) -> list[str]:
 def test_marks_move_no_byte_break_no_rule_and_are_at_most_four(target: str, entries: list[Entry]) -> None:
     info = model_info(target)
     for _, body in rendered(entries, target, Policy(budget=200_000)):
-        assert errors(validate(body, target.partition(":")[0], info.model)) == []
+        assert_valid(body, target.partition(":")[0], info.model)
         assert len(marks_in(body, info)) <= 4
 
 
@@ -200,7 +198,7 @@ def test_long_pauses_put_the_longer_life_in_front_of_the_shorter() -> None:
     made = mark(body, None, info, times=times)
     assert made["system"][0]["cache_control"] == {"type": "ephemeral", "ttl": "1h"}
     assert made["messages"][0]["content"][0]["cache_control"] == {"type": "ephemeral"}
-    assert errors(validate({**made, "model": info.model, "max_tokens": 1}, "anthropic")) == []
+    assert_valid({**made, "model": info.model, "max_tokens": 1}, "anthropic")
 
 
 @pytest.mark.proves("openai", "cache marks")

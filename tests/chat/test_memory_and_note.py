@@ -10,15 +10,13 @@ import pytest
 
 from quire import Thread, open_store
 from quire.cli.runner import RUNNERS
-from quire.log.sqlite import SqliteStore
 from quire.notes.index import NoteIndex
 from quire.notes.vault import Vault
 from quire.records import Records
 from quire.send import runners
-from quire.send.turn import Runner
 from quire.testing import emulator
 from quire.values import JsonObject
-from toolbox import carry_out, closed_later, invoke
+from toolbox import Runner, Store, carry_out, closed_later, invoke
 
 TARGET = "openai-chat:gpt-5"
 PIXEL = bytes.fromhex(
@@ -31,7 +29,7 @@ def texts(body: JsonObject) -> list[tuple[str, Any]]:
     return [(message["role"], message["content"]) for message in body["messages"]]
 
 
-def make(name: str, folder: Path, store: SqliteStore, **how: Any) -> Runner:
+def make(name: str, folder: Path, store: Store, **how: Any) -> Runner:
     (folder / "notes").mkdir(exist_ok=True)
     (folder / "notes" / "tea.md").write_text("Green tea needs 80 degrees.")
     base = runners.chat("Base.", **how)

@@ -12,14 +12,13 @@ from quire import Entry, Thread, values
 from quire.notes.index import NoteIndex
 from quire.notes.vault import Vault
 from quire.send.builtin import builtin
-from quire.send.cycle import Outcome
 from quire.send.note_search import local_search_tool, sources, sources_text
 from quire.send.runners import PLANNER, agent, chat, plan_schema, planned, project, qa, question_of, read_plan
 from quire.send.tools import Toolbox, tool
-from quire.send.turn import Limits, Runner, attached
+from quire.send.turn import Limits, attached
 from quire.testing import Emulator, emulator
 from quire.values import Call, JsonObject, Text, Think
-from toolbox import carry_out
+from toolbox import Outcome, Runner, carry_out
 
 pytestmark = [pytest.mark.xdist_group("sdk"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from quire import Assembly, Entry, Policy, QuireError, Reply, Thread, Usage, open_store, values
-from quire.entry import chain
-from toolbox import closed_later, invoke, note, run, written
+from toolbox import chain, closed_later, invoke, note, run, written
 
 pytestmark = pytest.mark.moves_prefix(reason="what moves the prefix is to be named")
 

@@ -14,14 +14,13 @@ from hypothesis import strategies as st
 
 from entry_strategies import json_values
 from quire import Entry, Policy, QuireError, providers
-from quire.assemble import Built, unsent
+from quire.assemble import unsent
 from quire.cli.plan import measure
-from quire.entry import chain
 from quire.formats import replay
-from quire.log.entries import check, usable
+from quire.log.entries import usable
 from quire.observe import chat_messages, compare
 from quire.thread_state import policies, requests_under
-from toolbox import Place, fewer, run
+from toolbox import Built, Place, chain, check, fewer, run
 
 pytestmark = pytest.mark.moves_prefix(reason="hostile entries move what they like")
 

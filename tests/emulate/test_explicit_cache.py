@@ -5,14 +5,12 @@ from typing import Any
 import pytest
 from calling import call
 
-from quire import Usage, validate
+from quire import Usage
 from quire.providers.gemini_cache import CacheCall, CacheKeeper, CacheStep, lasting
-from quire.providers.models import model_info
-from quire.providers.rules import errors
 from quire.providers.usage import usage
-from quire.testing import Emulator
+from quire.testing import Emulator, assert_valid
 from quire.values import JsonObject
-from toolbox import Clock
+from toolbox import Clock, model_info
 
 INFO = model_info("gemini:gemini-2.5-pro")
 PATH = "/v1beta/models/gemini-2.5-pro:generateContent"
@@ -45,7 +43,7 @@ class Thread:
             self.keeper.done(errand, answer.json, self.clock())
         self.actions.append(self.keeper.plan.action)
         sent = self.keeper.behind(self.body)
-        assert errors(validate(sent, "gemini", INFO.model)) == []
+        assert_valid(sent, "gemini", INFO.model)
         answer = call(self.server, PATH, sent)
         assert answer.status == 200, answer.json
         used = usage("gemini", answer.json)

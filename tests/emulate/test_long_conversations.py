@@ -11,12 +11,11 @@ from calling import call
 from quire import Entry, render, result, user
 from quire.providers import http_body, marked, parse_reply
 from quire.providers.convert import project
-from quire.providers.models import model_info
 from quire.providers.simulate import Simulator
 from quire.providers.usage import usage
 from quire.testing import Emulator
 from quire.values import Call, JsonObject, Prompt, Text, Think
-from toolbox import Clock
+from toolbox import Clock, model_info
 
 TOOL: JsonObject = {"name": "look", "description": "d", "parameters": {"type": "object", "properties": {}}}
 SYSTEM = "word " * 1500

@@ -13,13 +13,12 @@ import pytest
 
 import quire
 from quire import Entry, Reply, assemble, render, values
-from quire.entry import chain
 from quire.errors import CallError
 from quire.providers import marked, parse_reply, sdk_kwargs, stream
 from quire.providers.simulate import Simulator
 from quire.testing import Cut, Emulator, Refuse, emulator
 from quire.values import Call, JsonObject, Text, Think
-from toolbox import closed_later
+from toolbox import chain, closed_later
 
 pytestmark = [pytest.mark.xdist_group("sdk"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 

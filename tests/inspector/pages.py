@@ -10,8 +10,7 @@ import pytest
 
 import quire
 from quire import Entry, Policy, Reply, Thread, Usage
-from quire.entry import chain
-from quire.log.sqlite import SqliteStore
+from toolbox import Store, chain
 
 MODEL = "anthropic:claude-opus-5-5"
 CHROMIUM = Path("/usr/bin/chromium")
@@ -42,7 +41,7 @@ def session(requests: int, words: int = 12) -> list[Entry]:
     return list(chain(out))
 
 
-def recorded(store: SqliteStore, name: str = "release notes", turns: int = 14) -> None:
+def recorded(store: Store, name: str = "release notes", turns: int = 14) -> None:
     """A thread that was sent, with what the provider reported: it is cut when its budget is reached."""
     clock = [1_763_000_000_000]
     thread = Thread(

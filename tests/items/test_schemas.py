@@ -11,9 +11,8 @@ from jsonschema import Draft202012Validator
 
 from quire import QuireError, Window, values
 from quire.cli.render import NAMES
-from quire.log.entries import check
 from quire.values import item_json
-from toolbox import invoke
+from toolbox import check, invoke
 
 
 def published(name: str) -> Any:

@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from quire import values
+from quire import open_store, values
 from quire.cli.main import main, quire
 from quire.log.entries import decode_lines
-from quire.log.sqlite import SqliteStore
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -131,7 +130,7 @@ def test_a_changed_export_is_refused(demo: Run) -> None:
 
 def test_entries_go_out_in_pages_without_a_seam(run: Run, db: Path) -> None:
     db.parent.mkdir(parents=True)
-    with SqliteStore(db) as store:
+    with open_store(db) as store:
         stored = store.append("long", [values.user(str(number)) for number in range(2500)])
     assert list(decode_lines(run("log", "export", "long")[1])) == stored
 

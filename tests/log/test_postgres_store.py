@@ -22,11 +22,10 @@ from quire.log import postgres_tables
 from quire.log.postgres import PostgresStore
 from quire.log.postgres_connection import TenantSession
 from quire.log.postgres_index import nearest_query
-from quire.log.store import Store
 from quire.recall import Indexer, Recall, search
 from quire.records import Records
 from quire.testing import postgres_server
-from toolbox import new_tenant, run, until, users
+from toolbox import Store, new_tenant, run, until, users
 
 # The whole length is run at night: what is measured does not grow with it.
 ENTRIES = 50_000 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 10_000

@@ -19,8 +19,8 @@ from quire import Thread, open_store, values
 from quire.errors import ConflictError
 from quire.log import connection
 from quire.log.sqlite import SqliteStore
-from quire.log.store import Store
 from quire.send.tools import in_thread
+from toolbox import Store
 
 # Each writer opens the file itself (at first none exists), waits for nobody, and appends to its own thread,
 # and to a common one under expected_seq, reading again whenever someone was first.

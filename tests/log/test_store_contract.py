@@ -14,27 +14,22 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from entry_strategies import bodies
 from hashed_words import HashedWords
 from quire import Entry, Thread, open_store, values
-from quire.entry import chain
 from quire.errors import CallError, ConflictError, FormatError, NotFound
-from quire.log.entries import check
 from quire.log.postgres import PostgresStore
 from quire.log.sqlite import SqliteStore
-from quire.log.store import Store, ThreadInfo
+from quire.log.store import ThreadInfo
 from quire.log.turn_lock import in_turn, own_fence
 from quire.recall import Indexer, Recall, search
 from quire.records import Records, Selector, draft, find
 from quire.send.builtin import recall_tool
-from quire.send.connect import transport_for
-from quire.send.cycle import Outcome, look, resume, run
+from quire.send.cycle import look, resume, run
 from quire.send.tools import Toolbox, tool
-from quire.send.transport import close
-from quire.send.turn import Runner
 from quire.server.app import Running
 from quire.server.remote_store import HttpStore
 from quire.server.service import Service
 from quire.testing import MemoryStore, emulator
 from quire.values import Call, JsonObject, Text
-from toolbox import new_tenant, texts, users
+from toolbox import Outcome, Runner, Store, chain, check, close, new_tenant, texts, transport_for, users
 
 TARGET = "anthropic:claude-opus-5-5"
 

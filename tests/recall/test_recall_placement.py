@@ -10,14 +10,12 @@ from jsonschema import Draft202012Validator
 from hashed_words import HashedWords
 from quire import Assembly, Entry, Policy, Reply, Thread, Usage, thread_recall, values
 from quire.assemble.messages import handle_of
-from quire.entry import chain
 from quire.errors import CallError
 from quire.formats import clean
-from quire.log.sqlite import SqliteStore
 from quire.recall import RECALL_TOOL, Hit, Indexer, Recall, place, recall_tool, relevant
 from quire.recall.placement import VisibleEntries, in_prompt, shown_ahead, standing
 from quire.send.builtin import recall_tool as built_in
-from quire.tokens import counter
+from toolbox import Store, chain, counter
 
 count = counter().count
 
@@ -113,7 +111,7 @@ def test_a_long_text_is_named_only_where_the_same_passage_stands_above() -> None
     assert "walrus" in place([one], 300, above, query="walrus").text
 
 
-def test_only_what_the_prompt_does_not_show_is_searched_for(store: SqliteStore) -> None:
+def test_only_what_the_prompt_does_not_show_is_searched_for(store: Store) -> None:
     log = list(chain([values.user("red hat"), values.respond("blue hat"), values.user("which hat?")]))
     store.append("t", log)
     assembly = Assembly(Policy())
@@ -146,7 +144,7 @@ def test_the_tool_definition_is_a_valid_tools_entry_and_schema() -> None:
     check({"kind": "tools", "tools": [json.loads(json.dumps(RECALL_TOOL))]})
 
 
-def test_a_model_can_ask_for_what_it_no_longer_sees(store: SqliteStore) -> None:
+def test_a_model_can_ask_for_what_it_no_longer_sees(store: Store) -> None:
     store.append("t", [values.user("the code is 4711"), values.respond("noted"), values.user("and the weather?")])
     run = recall_tool(Recall(store), "t", shown=lambda: [3])
     assert run("which code", k=1) == "# Relevant Conversation\nUser: the code is 4711"
@@ -155,7 +153,7 @@ def test_a_model_can_ask_for_what_it_no_longer_sees(store: SqliteStore) -> None:
         run("  ")
 
 
-def test_the_tool_gives_the_original_behind_a_handle_like_the_built_in_one(store: SqliteStore) -> None:
+def test_the_tool_gives_the_original_behind_a_handle_like_the_built_in_one(store: Store) -> None:
     (kept,) = store.append("t", [values.user("first line\nsecond line")])
     run = recall_tool(Recall(store), "t")
     assert run(handle=handle_of(kept.id)) == "first line\nsecond line"
@@ -165,7 +163,7 @@ def test_the_tool_gives_the_original_behind_a_handle_like_the_built_in_one(store
     assert built_in(store, "t").definition() == RECALL_TOOL
 
 
-def test_the_end_of_a_line_too_long_for_one_piece_can_be_read(store: SqliteStore) -> None:
+def test_the_end_of_a_line_too_long_for_one_piece_can_be_read(store: Store) -> None:
     (kept,) = store.append("t", [values.user("x" * 100 + "the end")])
     run = recall_tool(Recall(store), "t", share_tokens=10)
     assert run(handle=kept.id).endswith("[… 2 more lines; recall again with start=2 …]")
@@ -176,7 +174,7 @@ TARGET = "openai-chat:gpt-4.1"
 FILLER = "\n".join(f"row {n} ordinary filler text about inventory" for n in range(40))
 
 
-def handled(store: SqliteStore) -> Thread:
+def handled(store: Store) -> Thread:
     """A thread whose older results stand in its prompt as handles."""
     thread = Thread(store, "t", Policy(budget=4000, floor=0.25, handles=0.5, summary=0), clock=lambda: 0)
     for n in range(8):
@@ -194,7 +192,7 @@ def handled(store: SqliteStore) -> Thread:
 
 
 @pytest.mark.moves_prefix(reason="a small budget, so that results become handles")
-def test_what_a_handle_cut_away_is_recalled_and_what_stands_whole_is_not(store: SqliteStore) -> None:
+def test_what_a_handle_cut_away_is_recalled_and_what_stands_whole_is_not(store: Store) -> None:
     thread = handled(store)
     prompt = str(thread.build(TARGET).prompt.messages)
     assert "recall with handle" in prompt
@@ -208,7 +206,7 @@ def test_what_a_handle_cut_away_is_recalled_and_what_stands_whole_is_not(store: 
 
 
 @pytest.mark.moves_prefix(reason="a small budget, so that results become handles")
-def test_a_thread_recalls_what_its_next_request_does_not_show_unless_told_otherwise(store: SqliteStore) -> None:
+def test_a_thread_recalls_what_its_next_request_does_not_show_unless_told_otherwise(store: Store) -> None:
     thread = handled(store)
     question = thread.user("what is the zanzibar passphrase number 4?")
     found = thread.recall(question.text, k=20)
@@ -219,7 +217,7 @@ def test_a_thread_recalls_what_its_next_request_does_not_show_unless_told_otherw
 
 
 @pytest.mark.moves_prefix(reason="a small budget, so that notes and items leave the prompt")
-def test_all_of_a_turns_places_go_to_what_can_stand_there(store: SqliteStore) -> None:
+def test_all_of_a_turns_places_go_to_what_can_stand_there(store: Store) -> None:
     thread = Thread(store, "t", Policy(budget=900, summary=0, handles=0, unused_turns=1), clock=lambda: 0)
     thread.append(values.user("the walrus code is 7719"), values.respond("noted the walrus code"))
     for n in range(30):
@@ -235,7 +233,7 @@ def test_all_of_a_turns_places_go_to_what_can_stand_there(store: SqliteStore) ->
     assert len(asked.meta["recalled_ids"]) == 3
 
 
-def test_a_turn_that_nothing_answers_is_given_nothing(store: SqliteStore) -> None:
+def test_a_turn_that_nothing_answers_is_given_nothing(store: Store) -> None:
     thread = Thread(store, "t", Policy(budget=900, summary=0, handles=0, unused_turns=1), clock=lambda: 0)
     thread.append(values.user("the walrus code is 7719"), values.respond("noted"))
     for n in range(30):
@@ -253,7 +251,7 @@ def test_a_turn_that_nothing_answers_is_given_nothing(store: SqliteStore) -> Non
 
 
 def test_a_thread_searches_by_meaning_where_the_model_is_installed(
-    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(thread_recall, "installed", HashedWords)
     thread = Thread(store, "t")
@@ -264,7 +262,7 @@ def test_a_thread_searches_by_meaning_where_the_model_is_installed(
     assert [hit.by for hit in thread.recall("walrus", exclude=())] == ["words"]
 
 
-def test_what_is_shown_is_read_from_the_checkpoint_on(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_shown_is_read_from_the_checkpoint_on(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     thread = Thread(store, "t", Policy(budget=900, summary=0, handles=0, unused_turns=1), clock=lambda: 0)
     for n in range(100):
         thread.user(f"tell me about page {n} of the long report please. " * 5)

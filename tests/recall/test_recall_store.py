@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from hashed_words import HashedWords
 from quire import Entry, Thread, open_store, values
 from quire.errors import CallError, DamageError, NotFound
-from quire.log.sqlite import SqliteStore
 from quire.recall import Hit, Indexer, Query, Recall, query_for
 from quire.recall.document import KINDS, TEXT_LIMIT, document
 from quire.recall.languages import VERSION
 from quire.records import Records
 from quire.values import JsonObject
+from toolbox import Store
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def talk() -> list[Entry]:
 
 
 @pytest.fixture
-def recall(store: SqliteStore) -> Recall:
+def recall(store: Store) -> Recall:
     """A search of the talk above, which is thread t."""
     search = Recall(store)
     store.append("t", talk())
@@ -53,11 +53,11 @@ def seqs(hits: list[Hit]) -> list[int]:
     return [hit.seq for hit in hits]
 
 
-def words_kept(store: SqliteStore) -> int:
+def words_kept(store: Store) -> int:
     return int(store.connection().execute("SELECT count(*) FROM recall_entries").fetchone()[0])
 
 
-def test_entries_are_found_as_soon_as_they_are_appended(store: SqliteStore, recall: Recall) -> None:
+def test_entries_are_found_as_soon_as_they_are_appended(store: Store, recall: Recall) -> None:
     assert seqs(recall.search("puppy", 1, thread="t")) == [7]
     assert seqs(recall.search("opening hours", 1, thread="t")) == [10]
     store.append("t", [values.user("My puppy is called Rex")])
@@ -65,7 +65,7 @@ def test_entries_are_found_as_soon_as_they_are_appended(store: SqliteStore, reca
     assert recall.by == "words"
 
 
-def test_words_of_many_entries_wait_for_no_search_and_a_search_keeps_what_it_folded(store: SqliteStore) -> None:
+def test_words_of_many_entries_wait_for_no_search_and_a_search_keeps_what_it_folded(store: Store) -> None:
     thread = Thread(store, "long")
     thread.embedder = None
     for _ in range(3):
@@ -102,7 +102,7 @@ def test_neighbours_come_on_request_in_order(recall: Recall) -> None:
     assert [entry.seq for entry in hit.neighbours] == [6, 7, 8]
 
 
-def test_forks_share_history_and_are_found_once(store: SqliteStore, recall: Recall) -> None:
+def test_forks_share_history_and_are_found_once(store: Store, recall: Recall) -> None:
     store.fork("t", 6, "f")
     store.append("f", [values.user("A cat came instead")])
     assert seqs(recall.search("W2378156", 1, thread="f", kinds=["user"])) == [2]
@@ -112,7 +112,7 @@ def test_forks_share_history_and_are_found_once(store: SqliteStore, recall: Reca
     assert ("f", 7) in {(hit.thread, hit.seq) for hit in found}
 
 
-def test_a_thread_made_anew_under_an_old_name_is_another_thread(store: SqliteStore, recall: Recall) -> None:
+def test_a_thread_made_anew_under_an_old_name_is_another_thread(store: Store, recall: Recall) -> None:
     assert recall.search("puppy", thread="t")
     store.delete("t")
     store.append("t", [values.user("A kitten")])
@@ -129,7 +129,7 @@ def test_what_another_process_appends_is_found(tmp_path: Path) -> None:
         assert seqs(recall.search("walrus", 1, thread="t")) == [11]
 
 
-def test_words_kept_by_older_rules_are_made_again(store: SqliteStore) -> None:
+def test_words_kept_by_older_rules_are_made_again(store: Store) -> None:
     store.append("t", talk())
     store.connection().execute("UPDATE recall_entries SET rules = 0, words = 'nonsense'")
     assert seqs(Recall(store).search("puppy", 1, thread="t")) == [7]
@@ -138,7 +138,7 @@ def test_words_kept_by_older_rules_are_made_again(store: SqliteStore) -> None:
 
 
 def test_a_file_from_before_names_were_counted_is_brought_up_to_date(tmp_path: Path) -> None:
-    def named(store: SqliteStore) -> set[int]:
+    def named(store: Store) -> set[int]:
         found = Recall(store).search("Which book did I read?", thread="t")
         return {hit.seq for hit in found if hit.parts["name"]}
 
@@ -192,12 +192,12 @@ def test_wrong_calls_say_what_is_right(recall: Recall) -> None:
         recall.search(None)  # type: ignore[arg-type]
 
 
-def test_records_are_searched_by_whoever_holds_them(store: SqliteStore) -> None:
+def test_records_are_searched_by_whoever_holds_them(store: Store) -> None:
     recall = Recall(store, records=lambda query, k: [f"{query} {at}" for at in range(k)])
     assert recall.search("hat", 2, scope="records") == ["hat 0", "hat 1"]
 
 
-def test_a_thread_recalls_from_itself_all_threads_and_records(store: SqliteStore) -> None:
+def test_a_thread_recalls_from_itself_all_threads_and_records(store: Store) -> None:
     thread = Thread(store, "t")
     thread.append(values.user("a red hat"), values.respond("Noted."))
     store.append("other", [values.user("a red train")])
@@ -236,7 +236,7 @@ with open_store({str(tmp_path / "q.db")!r}) as store:
         assert seqs(Recall(store).search("hat", thread="t")) == [1]
 
 
-def test_many_python_threads_may_search_at_once(store: SqliteStore) -> None:
+def test_many_python_threads_may_search_at_once(store: Store) -> None:
     store.append("t", talk())
     recall = Recall(store)
     wanted = seqs(recall.search("order puppy", thread="t"))
@@ -246,7 +246,7 @@ def test_many_python_threads_may_search_at_once(store: SqliteStore) -> None:
 
 
 def test_a_damaged_entry_is_named_when_its_words_are_made(tmp_path: Path) -> None:
-    with SqliteStore(tmp_path / "q.db") as store:
+    with open_store(tmp_path / "q.db") as store:
         store.append("t", talk())
         conn = store.connection()
         conn.execute("DROP TRIGGER entries_never_change")
@@ -260,11 +260,11 @@ def test_a_damaged_entry_is_named_when_its_words_are_made(tmp_path: Path) -> Non
 FILLER = "lorem ipsum dolor sit amet "
 
 
-def best(store: SqliteStore, query: str, thread: str = "t") -> Entry:
+def best(store: Store, query: str, thread: str = "t") -> Entry:
     return Recall(store).search(query, 1, thread=thread)[0].entry
 
 
-def tools(store: SqliteStore, thread: str | None = "t") -> dict[str, str]:
+def tools(store: Store, thread: str | None = "t") -> dict[str, str]:
     """What each result says, and the tool that recall says it came from."""
     hits = Recall(store).search("payload", 200, thread=thread, kinds=["result"])
     return {hit.entry.body["content"]: hit.tool for hit in hits}
@@ -274,12 +274,12 @@ def note(text: str) -> JsonObject:
     return {"id": "n.md", "type": "text", "content": text, "metadata": {"source": "note", "path": "n.md"}}
 
 
-def test_the_end_of_a_long_entry_is_found(store: SqliteStore) -> None:
+def test_the_end_of_a_long_entry_is_found(store: Store) -> None:
     store.append("t", [values.user("hello"), values.user(FILLER * 30_000 + "xylophonist"), values.respond("ok")])
     assert best(store, "xylophonist").seq == 2
 
 
-def test_the_end_of_an_item_is_found_whether_it_came_with_the_user_or_before(store: SqliteStore) -> None:
+def test_the_end_of_an_item_is_found_whether_it_came_with_the_user_or_before(store: Store) -> None:
     item = note(FILLER * 1_000 + "the bumblebee protocol is 42")
     store.append("with", [values.user("hi"), values.user("see this", [item]), values.user("unrelated")])
     store.append("before", [values.user("hi"), values.attach(item), values.user("see this")])
@@ -293,7 +293,7 @@ def test_what_is_searched_of_an_entry_is_bounded() -> None:
     assert len(huge.meaning) <= 20_000
 
 
-def test_a_call_is_found_itself_until_its_result_is_there(store: SqliteStore) -> None:
+def test_a_call_is_found_itself_until_its_result_is_there(store: Store) -> None:
     recall = Recall(store)
     call = values.call("c", "book_table", {"place": "Zum Walross"})
     store.append("t", [values.user("go"), call, values.user("never mind")])
@@ -308,7 +308,7 @@ def test_a_call_is_found_itself_until_its_result_is_there(store: SqliteStore) ->
         assert 2 not in {hit.seq for hit in found}
 
 
-def test_a_result_belongs_to_the_nearest_earlier_call_that_waits(store: SqliteStore) -> None:
+def test_a_result_belongs_to_the_nearest_earlier_call_that_waits(store: Store) -> None:
     calls = [values.call("1", "alpha", {}), values.call("1", "beta", {})]
     results = [values.result("1", content="payload of beta"), values.result("1", content="payload of alpha")]
     store.append("t", [values.user("go"), *calls, *results])
@@ -318,14 +318,14 @@ def test_a_result_belongs_to_the_nearest_earlier_call_that_waits(store: SqliteSt
     assert best(store, "Bern").seq == 7
 
 
-def test_every_result_of_a_large_group_knows_its_tool(store: SqliteStore) -> None:
+def test_every_result_of_a_large_group_knows_its_tool(store: Store) -> None:
     calls = [values.call(f"p{n}", f"fetch{n}", {}) for n in range(100)]
     results = [values.result(f"p{n}", content=f"payload {n}") for n in range(100)]
     store.append("t", [values.user("go"), *calls, *results])
     assert tools(store) == {f"payload {n}": f"fetch{n}" for n in range(100)}
 
 
-def test_a_result_in_a_fork_knows_the_call_in_front_of_it(store: SqliteStore) -> None:
+def test_a_result_in_a_fork_knows_the_call_in_front_of_it(store: Store) -> None:
     store.append("t", [values.user("go"), values.call("1", "old", {}), values.result("1", content="payload 1")])
     store.append("t", [values.call("1", "fetch", {})])
     fork = store.fork("t", 4)

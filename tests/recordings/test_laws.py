@@ -18,10 +18,10 @@ from documented import documented
 from exchanges import CONVERSATION, Exchange, exchanges, spelled, variants, whole_reply
 
 import quire
-from quire.log.store import Store
 from quire.providers import import_, parse_reply, request_options, stream
 from quire.providers.rules import Finding
 from quire.providers.usage import cost
+from toolbox import Store
 
 every_wire = pytest.mark.parametrize("wire", CONVERSATION)
 

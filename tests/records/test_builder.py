@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from quire import count
 from quire.errors import BudgetError, CallError
 from quire.formats import clean
-from quire.log.sqlite import SqliteStore
 from quire.records import Builder, Record, Records, config, configured, keep_catalog, react
 from quire.records.gather import Part, assembled, fit, repeated, tokens_of
 from quire.records.record import shape
+from quire.testing import MemoryStore
 from records.chatter import chatter, say
 
 
 @pytest.fixture
 def records() -> Iterator[Records]:
-    with SqliteStore(":memory:") as store:
+    with MemoryStore() as store:
         yield Records(store)
 
 

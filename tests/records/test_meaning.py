@@ -7,12 +7,12 @@ import pytest
 
 from hashed_words import HashedWords
 from quire.errors import CallError, MissingPart
-from quire.log.sqlite import SqliteStore
 from quire.records import Builder, Records, keep_catalog, react
 from quire.records.find import Corpus, by_words, relevance
 from quire.records.gather import repeated
 from records.chatter import CONVERSATION, NEAR, REQUEST, say
 from records.test_seed import CONFIG, MESSAGE_2, TOOLS
+from toolbox import Store
 
 
 @cache
@@ -25,7 +25,7 @@ def model() -> Any:
         pytest.skip(f"the embedding model is not here: {error}")
 
 
-def test_the_seed_holds_with_the_real_model_among_near_misses(store: SqliteStore) -> None:
+def test_the_seed_holds_with_the_real_model_among_near_misses(store: Store) -> None:
     records = Records(store, model())
     keep_catalog(records, TOOLS)
     for question, answer in NEAR[:9]:
@@ -43,7 +43,7 @@ def test_the_seed_holds_with_the_real_model_among_near_misses(store: SqliteStore
     assert Builder(CONFIG).build(records, request=REQUEST).text == MESSAGE_2
 
 
-def test_meaning_finds_what_shares_no_word(store: SqliteStore) -> None:
+def test_meaning_finds_what_shares_no_word(store: Store) -> None:
     records = Records(store, model())
     for text in ["The cat sleeps on the sofa", "Our invoice is overdue", "Rain is expected tomorrow"]:
         say(records, "user", text)
@@ -63,7 +63,7 @@ def test_what_says_the_same_in_other_words_is_dropped_at_a_real_threshold() -> N
     assert repeated(texts, 0.999, model().encode) == {}
 
 
-def test_a_vector_is_made_once_for_each_version_and_goes_with_its_record(store: SqliteStore) -> None:
+def test_a_vector_is_made_once_for_each_version_and_goes_with_its_record(store: Store) -> None:
     embedder = HashedWords()
     records = Records(store, embedder)
     records.create("note.v1", {"text": "alpha"})
@@ -83,7 +83,7 @@ def test_a_vector_is_made_once_for_each_version_and_goes_with_its_record(store: 
     assert store.connection().execute("SELECT count(*) FROM record_words").fetchone() == (0,)
 
 
-def test_indexing_makes_what_is_missing_and_tells_how_far_it_is(store: SqliteStore) -> None:
+def test_indexing_makes_what_is_missing_and_tells_how_far_it_is(store: Store) -> None:
     steps: list[tuple[int, int]] = []
     records = Records(store, HashedWords(), lambda done, all: steps.append((done, all)))
     for n in range(40):
@@ -95,7 +95,7 @@ def test_indexing_makes_what_is_missing_and_tells_how_far_it_is(store: SqliteSto
         Records(store).index()
 
 
-def test_in_a_large_store_words_choose_what_is_compared(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_a_large_store_words_choose_what_is_compared(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     records = Records(store)
     texts = [f"invoice number {n} for the garden" for n in range(30)] + ["the API key of the garden", "an API"]
     for text in texts:

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.log.sqlite import SqliteStore
 from quire.records import AgentReply, Records, ToolRequest, carry_out, parse_reply
 from quire.send.tools import Toolbox
+from toolbox import Store
 
 
 def response(**context: object) -> str:
@@ -128,7 +128,7 @@ def test_any_message_survives_the_json_and_the_fence(message: str) -> None:
         assert parse_reply(text).message == message
 
 
-def test_the_tools_a_reply_asks_for_are_run_and_what_they_return_is_shown_next(store: SqliteStore) -> None:
+def test_the_tools_a_reply_asks_for_are_run_and_what_they_return_is_shown_next(store: Store) -> None:
     def calculator(expression: str) -> str:
         """Perform mathematical calculations."""
         return {"2+2": "4"}[expression]
@@ -163,7 +163,7 @@ def test_the_tools_a_reply_asks_for_are_run_and_what_they_return_is_shown_next(s
     assert shown.splitlines()[:2] == ["# Recent Tool Results", "• calculator: 4"]
 
 
-def test_a_plain_reply_is_kept_as_a_message_and_runs_nothing(store: SqliteStore) -> None:
+def test_a_plain_reply_is_kept_as_a_message_and_runs_nothing(store: Store) -> None:
     done = asyncio.run(carry_out(Records(store), "Hello", Toolbox()))
     assert (done.record.schema_name, done.record.context) == ("agent.response.v1", {"message": "Hello"})
     assert done.responses == ()

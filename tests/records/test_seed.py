@@ -7,9 +7,10 @@ import pytest
 
 from quire.errors import CallError
 from quire.formats import clean
-from quire.log.sqlite import SqliteStore
 from quire.records import Builder, Records, keep_catalog, react
+from quire.testing import MemoryStore
 from records.chatter import CONVERSATION, GOLDEN, REQUEST, chatter, say
+from toolbox import Store
 
 MESSAGE_2 = (GOLDEN / "message2.txt").read_text()
 TOOLS = json.loads((GOLDEN / "tools.json").read_text())
@@ -27,7 +28,7 @@ CONFIG = {
 }
 
 
-def filled(store: SqliteStore, seed: int, pairs: int = 200, tools: bool = True) -> Records:
+def filled(store: Store, seed: int, pairs: int = 200, tools: bool = True) -> Records:
     """Records with the seed's conversation somewhere among the chatter."""
     records, rng = Records(store), random.Random(seed)
     if tools:
@@ -40,7 +41,7 @@ def filled(store: SqliteStore, seed: int, pairs: int = 200, tools: bool = True) 
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_request_gives_message_2_of_the_seed(seed: int, store: SqliteStore) -> None:
+def test_the_request_gives_message_2_of_the_seed(seed: int, store: Store) -> None:
     records = filled(store, seed)
     assert len(records.list()) == 407
     records.create("context.config.v1", CONFIG)
@@ -52,7 +53,7 @@ def test_the_request_gives_message_2_of_the_seed(seed: int, store: SqliteStore) 
     assert Builder(CONFIG).build(records, trigger=message).text == MESSAGE_2
 
 
-def test_the_direct_path_gives_the_same_bytes_as_the_builder(store: SqliteStore) -> None:
+def test_the_direct_path_gives_the_same_bytes_as_the_builder(store: Store) -> None:
     records = filled(store, 9)
     unsaved = Builder(CONFIG).build(records, request=REQUEST)
     message = say(records, "user", REQUEST)
@@ -63,7 +64,7 @@ def test_the_direct_path_gives_the_same_bytes_as_the_builder(store: SqliteStore)
     assert clean.with_request(kept.context["formatted_context"], kept.context["request"]) == MESSAGE_2
 
 
-def test_a_consumer_that_formats_by_hand_gets_the_same_bytes(store: SqliteStore) -> None:
+def test_a_consumer_that_formats_by_hand_gets_the_same_bytes(store: Store) -> None:
     """The seed's fallback: search, take the catalog's tool_list, join the sections."""
     records = filled(store, 4, pairs=50)
     catalog = records.read("rec-1").context
@@ -82,12 +83,12 @@ def test_a_consumer_that_formats_by_hand_gets_the_same_bytes(store: SqliteStore)
 def test_the_same_bytes_come_out_of_any_store_with_the_same_records() -> None:
     texts = []
     for _ in range(2):
-        with SqliteStore(":memory:") as store:
+        with MemoryStore() as store:
             texts.append(Builder(CONFIG).build(filled(store, 3, pairs=60), request=REQUEST).text)
     assert texts[0] == texts[1]
 
 
-def test_a_conversation_keeps_to_its_session(store: SqliteStore) -> None:
+def test_a_conversation_keeps_to_its_session(store: Store) -> None:
     """Messages of another session stand between the seed's lines in the file, not in the text."""
     records = Records(store)
     keep_catalog(records, TOOLS)
@@ -100,7 +101,7 @@ def test_a_conversation_keeps_to_its_session(store: SqliteStore) -> None:
     assert Builder(CONFIG).build(records, trigger=message).text == MESSAGE_2
 
 
-def test_what_was_said_after_the_request_is_not_shown_with_it(store: SqliteStore) -> None:
+def test_what_was_said_after_the_request_is_not_shown_with_it(store: Store) -> None:
     records = filled(store, 2, pairs=30)
     message = say(records, "user", REQUEST)
     say(records, "assistant", "The API key is in the vault")
@@ -108,12 +109,12 @@ def test_what_was_said_after_the_request_is_not_shown_with_it(store: SqliteStore
     assert Builder(CONFIG).build(records, trigger=message).text == MESSAGE_2
 
 
-def test_sources_by_one_schema_bring_the_whole_exchange(store: SqliteStore) -> None:
+def test_sources_by_one_schema_bring_the_whole_exchange(store: Store) -> None:
     config = {**CONFIG, "sources": [CONFIG["sources"][0], CONFIG["sources"][3]]}  # type: ignore[index]
     assert Builder(config).build(filled(store, 5), request=REQUEST).text == MESSAGE_2
 
 
-def test_a_search_finds_the_messages_the_seed_speaks_of(store: SqliteStore) -> None:
+def test_a_search_finds_the_messages_the_seed_speaks_of(store: Store) -> None:
     records = filled(store, 7)
     found = records.search(REQUEST)
     texts = {text for _, text in CONVERSATION}

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from quire import Usage
 from quire.errors import CallError
-from quire.providers.models import ModelInfo, data, known_models, model_info, providers, resolve, split_target
+from quire.providers.models import ModelInfo, data, known_models, providers, resolve, split_target
 from quire.providers.simulate import simulate
 from quire.providers.usage import cost, storage
+from toolbox import model_info
 
 FILES = ("providers", "models", "prices", "caching", "rules", "shapes")
 

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from quire import Entry, Policy, Thread, result
-from quire.log.sqlite import SqliteStore
+from quire import Entry, Policy, Thread, open_store, result
 from quire.values import Call, JsonObject, Text
 from toolbox import closed_later
 
@@ -24,7 +23,7 @@ CALLS = 10
 
 
 def new_thread(path: Path, name: str = "t", policy: Policy | None = None, **how: Any) -> Thread:
-    return Thread(closed_later(SqliteStore(path)), name, policy, **how)
+    return Thread(closed_later(open_store(path)), name, policy, **how)
 
 
 def tool(name: str, **extra: Any) -> JsonObject:

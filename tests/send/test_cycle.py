@@ -12,11 +12,10 @@ from quire import Entry, Thread, values
 from quire.errors import CallError, ProviderError
 from quire.send.cycle import run
 from quire.send.events import Event
-from quire.send.transport import close
-from quire.send.turn import Limits, Runner, Turn, ask_aside
+from quire.send.turn import Limits, Turn, ask_aside
 from quire.testing import Cut, Refuse, emulator
 from quire.values import Call, Text, Think
-from toolbox import carry_out
+from toolbox import Runner, carry_out, close
 
 
 @pytest.mark.parametrize(("provider", "via"), WAYS)

@@ -14,13 +14,11 @@ import quire
 from quire import AsyncThread, Thread, open_store, values
 from quire.errors import CallError
 from quire.log.sqlite import SqliteStore
-from quire.send.connect import transport_for
 from quire.send.cycle import resume_sync, run, run_sync
 from quire.send.tools import Toolbox
-from quire.send.transport import close
-from quire.send.turn import Runner
 from quire.testing import emulator
 from quire.values import Call, JsonObject, Text
+from toolbox import Runner, close, transport_for
 
 TARGET = "anthropic:claude-opus-5-5"
 SLOW_S = 0.02

@@ -7,15 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from send_parts import TARGETS, Noted
 
-from quire import Entry, Thread, values
+from quire import Entry, Thread, open_store, values
 from quire.errors import CallError
-from quire.log.sqlite import SqliteStore
 from quire.providers.incoming import BlockDelta
 from quire.send.events import Event, Growing, Journal, missed, read_id
-from quire.send.turn import Runner
 from quire.testing import Cut, emulator
 from quire.values import SPOKEN, Call, Text, Think
-from toolbox import carry_out
+from toolbox import Runner, carry_out
 
 SAID = [Think("Let me think."), Text("One moment, please."), Call("c1", "append", {"line": 1})]
 
@@ -74,13 +72,13 @@ def test_ids_only_grow(thread: Thread) -> None:
 
 
 def test_a_reader_in_another_process_sees_what_is_being_written(tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path / "t.db")
+    store = open_store(tmp_path / "t.db")
     opening = {"kind": "sent", "provider": "p", "model": "m", "request_sha256": "0" * 64, "segments": []}
     *_, tip = store.append("t", [values.user("Go."), Entry("sent", opening)])
     growing = Growing()
     growing.add([BlockDelta(0, "think", "Hm."), BlockDelta(1, "respond", "Hello, wor")], tip.seq)
     Journal(store, "t", every_s=0).keep(growing.texts(), tip)
-    other = SqliteStore(tmp_path / "t.db")
+    other = open_store(tmp_path / "t.db")
     think, respond = Event("2:3", "think", "Hm."), Event("2:3,10", "respond", "Hello, wor", part=1)
     assert missed(other, "t", "2") == [think, respond]
     assert missed(other, "t", "2:3") == [respond]

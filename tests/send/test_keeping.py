@@ -19,12 +19,11 @@ from quire.providers.prefix import lined, prefix_bytes
 from quire.providers.simulate import StepCache
 from quire.providers.simulate.blocks import Shares
 from quire.providers.usage import usage
-from quire.send.connect import CachedTransport, Retry, transport_for
+from quire.send.connect import CachedTransport, Retry
 from quire.send.cycle import run
-from quire.send.transport import close
 from quire.testing import Emulator, Refuse, emulator
 from quire.values import JsonObject
-from toolbox import Clock, free_port
+from toolbox import Clock, close, free_port, transport_for
 
 TARGET = "gemini:gemini-2.5-pro"
 MINUTE = 60_000

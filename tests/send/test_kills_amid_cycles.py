@@ -16,11 +16,9 @@ from time import perf_counter
 import pytest
 from send_parts import CALLS, TARGETS, ten_calls, ten_requests
 
-from quire import validate
-from quire.log.sqlite import SqliteStore
-from quire.providers.rules import errors
+from quire import open_store
 from quire.records import Records
-from quire.testing import Emulator, emulator
+from quire.testing import Emulator, assert_valid, emulator
 
 NURSERY = Path(__file__).with_name("cycle_nursery.py")
 
@@ -98,7 +96,7 @@ class Trial:
     def check_log(self, acknowledged: int) -> None:
         """Everything that was acknowledged is there, and every hash is right."""
         if acknowledged:
-            with SqliteStore(self.database) as store:
+            with open_store(self.database) as store:
                 assert store.verify("t").entries >= acknowledged
 
 
@@ -141,8 +139,8 @@ def test_a_killed_cycle_goes_on_as_if_nothing_had_happened(
         assert [int(line) for _, line in lines] == list(range(1, CALLS + 1)), "each call ran exactly once"
         assert trial.bodies() == whole
         last = json.loads(trial.bodies()[-1])
-        assert errors(validate(last, provider, last["model"])) == []
-        with SqliteStore(trial.database) as store:
+        assert_valid(last, provider, last["model"])
+        with open_store(trial.database) as store:
             asked = sum(entry.kind == "sent" and "usage" not in entry.body for entry in store.read("t"))
             cut += asked - len(whole)
             kept = Counter(record.schema_name for record in Records(store).list())
@@ -157,7 +155,7 @@ def test_without_a_key_a_call_in_doubt_is_never_run_again(nursery: Nursery, tmp_
     for trial in trials:
         keys = Counter(line.split()[0] for line in trial.file.read_text().splitlines())
         assert set(keys.values()) == {1}
-        with SqliteStore(trial.database) as store:
+        with open_store(trial.database) as store:
             entries = store.read("t")
         calls = {entry.id for entry in entries if entry.kind == "call"}
         assert set(keys) <= calls

@@ -18,19 +18,16 @@ from cycle_nursery import SHORT
 from send_parts import CALLS, new_thread, tool
 from test_kills_amid_cycles import Nursery, Trial, nursery
 
-from quire import Policy, Thread, validate, values
-from quire.entry import sha256_hex
+from quire import Policy, Thread, open_store, values
 from quire.errors import CallError, MissingPart, ProviderError
-from quire.log.sqlite import SqliteStore
-from quire.providers.rules import errors
 from quire.send.local import TARGET, Front, LocalServer, announce, local_target, retract, serving_url, weights
 from quire.send.runners import ByModel
 from quire.send.text_protocol import Completion
 from quire.send.transport import server_window
-from quire.send.turn import Runner
 from quire.send.weights import faster
+from quire.testing import MemoryStore, assert_valid
 from tiny_model import tiny_model
-from toolbox import carry_out
+from toolbox import Runner, carry_out, sha256_hex
 
 __all__ = ["nursery"]
 pytestmark = pytest.mark.xdist_group("llama")
@@ -133,7 +130,7 @@ def test_five_kills_amid_cycles_of_the_real_model(engine: LocalServer, nursery: 
     assert bodies[0] == bodies[1]
     assert len(bodies[0]) == CALLS
     last = json.loads(bodies[0][-1])
-    assert errors(validate(last, "llamacpp", last["model"])) == []
+    assert_valid(last, "llamacpp", last["model"])
 
 
 class Constrained(Trial):
@@ -146,12 +143,12 @@ class Constrained(Trial):
 
     def bodies(self) -> list[str]:
         """The requests that the log leads to, each checked against the hash of what was sent."""
-        with SqliteStore(self.database) as store:
+        with open_store(self.database) as store:
             entries = store.read("t")
         out: dict[str, str] = {}
         for place, entry in enumerate(entries):
             if entry.kind == "sent" and "usage" not in entry.body:
-                with SqliteStore(":memory:") as store:
+                with MemoryStore() as store:
                     store.append("t", [values.Entry(one.kind, one.body) for one in entries[:place]])
                     request = cycle_nursery.Constrained().request(Thread(store, "t"), TARGET, SHORT)
                 assert sha256_hex(request.prefix) == entry.body["request_sha256"]
@@ -208,7 +205,7 @@ def test_ctrl_c_stops_the_answer_and_keeps_what_came(engine: LocalServer, tmp_pa
         rest, said = process.communicate(timeout=600)
     assert process.returncode == 130, said
     assert b"stopped; what was acknowledged is stored" in said
-    with SqliteStore(database) as store:
+    with open_store(database) as store:
         *_, kept, sent = store.read("t")
         assert (kept.kind, kept.meta["stopped"], sent.meta["stopped"]) == ("respond", True, True)
         # What the user saw is what was stored.
@@ -269,7 +266,7 @@ def test_the_engine_tells_its_window_and_a_thread_keeps_to_it(tiny: LocalServer,
         with quire(*words) as process:
             _, said = process.communicate(timeout=600)
         assert process.returncode == 0, said
-    with SqliteStore(tmp_path / "t.db") as store:
+    with open_store(tmp_path / "t.db") as store:
         assert [entry.meta["window"] for entry in store.read("t") if entry.kind == "sent"] == [4096, 4096]
 
 

@@ -10,15 +10,13 @@ from send_parts import TARGETS, new_thread, tool_results
 
 from quire import Entry, Policy, Thread, validate, values
 from quire.errors import CallError
-from quire.log.sqlite import SqliteStore
 from quire.providers.prefix import lined
 from quire.providers.rules import errors
 from quire.send.runners import agent, chat
 from quire.send.tools import tool
-from quire.send.turn import Runner
-from quire.testing import emulator
+from quire.testing import MemoryStore, assert_valid, emulator
 from quire.values import Call, JsonObject, Text
-from toolbox import carry_out, many_words
+from toolbox import Runner, carry_out, many_words
 
 SMALL = Policy(budget=2400, reply=200, summary=0)
 SECRET = "The harbor master is called Ottilie Brandt."
@@ -115,7 +113,7 @@ def test_a_step_that_names_what_is_no_longer_shown_brings_it_back(provider: str,
     assert "lanterns" in whole(answered)
     (note,) = [entry for entry in thread.store.read("t") if entry.kind == "note"]
     assert note.text == "# Relevant Conversation\nUser: Order W-58213 was for 40 red lanterns."
-    assert errors(validate(answered, provider, answered["model"])) == []
+    assert_valid(answered, provider, answered["model"])
     # It goes again with the turn it stands in, and never becomes L1.
     long_talk(thread, "More.")
     with emulator(provider, lambda body: "Yes.") as server:
@@ -172,7 +170,7 @@ def test_a_cycle_answers_a_recall_that_its_runner_does_not_know(tmp_path: Path) 
         last = server.requests[-1].body
     tools = [entry for entry in thread.store.read("t") if entry.kind == "tools"]
     assert len(tools) == 2, "what the thread offers is not told again by the runner"
-    assert errors(validate(last, "anthropic", last["model"])) == []
+    assert_valid(last, "anthropic", last["model"])
 
 
 def test_a_cycle_that_recalls_may_be_cut_behind_any_entry(tmp_path: Path) -> None:
@@ -192,7 +190,7 @@ def test_a_cycle_that_recalls_may_be_cut_behind_any_entry(tmp_path: Path) -> Non
         # What is recalled beside the user's words is one transaction: call and result.
         for kept in [at for at in range(begin, len(entries)) if not entries[at - 1].meta.get("placement")]:
             before = len(server.requests)
-            with SqliteStore(":memory:") as store:
+            with MemoryStore() as store:
                 store.append("t", [Entry(entry.kind, entry.body) for entry in entries[:kept]])
                 assert carry_out(Thread(store, "t", SMALL), target, server.url, agent([look_up])).text == "It comes."
             sent = [one.body for one in server.requests[before:]]

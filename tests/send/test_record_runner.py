@@ -12,26 +12,25 @@ from send_parts import TARGETS, asks
 
 from conftest import ROOT
 from hashed_words import HashedWords
-from quire import Entry, Policy, Thread, respond, user
+from quire import Entry, Policy, Thread, open_store, respond, user
 from quire.errors import BudgetError
-from quire.log.sqlite import SqliteStore
 from quire.records import Records
 from quire.records.record import Record
 from quire.send import runners
 from quire.send.record_runner import SYSTEM, keep_records, record_tools
 from quire.send.tools import Tool, Toolbox
-from quire.send.turn import Limits, Runner
+from quire.send.turn import Limits
 from quire.testing import emulator
 from quire.values import Call, JsonObject
 from records.chatter import CONVERSATION, GOLDEN, REQUEST
-from toolbox import Clock, carry_out, closed_later, invoke
+from toolbox import Clock, Runner, carry_out, closed_later, invoke
 
 TARGET = TARGETS["openai-chat"]
 NOTE = {"action": "create", "schema_name": "note.v1", "title": "Plan", "context": {"text": "Ship on Friday"}}
 
 
 def opened(path: Path, **how: Any) -> tuple[Thread, Records]:
-    store = closed_later(SqliteStore(path))
+    store = closed_later(open_store(path))
     return Thread(store, "t", **how), Records(store)
 
 
@@ -255,7 +254,7 @@ def test_the_first_embedding_of_many_records_is_told(tmp_path: Path, monkeypatch
     monkeypatch.syspath_prepend(ROOT / "tests" / "recall")
     monkeypatch.setenv("QUIRE_DB", str(tmp_path / "q.db"))
     monkeypatch.setattr("quire.cli.store.embedder", HashedWords)
-    with SqliteStore(tmp_path / "q.db") as store:
+    with open_store(tmp_path / "q.db") as store:
         drafts = [Record(schema_name="note.v1", context={"text": f"Note {n} of the garden"}) for n in range(100)]
         Records(store).create_all(drafts)
     first, second = (invoke("record", "search", "the garden").stderr for _ in range(2))

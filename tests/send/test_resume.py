@@ -8,18 +8,15 @@ import msgspec
 import pytest
 from send_parts import TARGETS, Noted, new_thread, ten_calls, tool
 
-from quire import Entry, Policy, Thread, validate, values
+from quire import Entry, Policy, Thread, values
 from quire.errors import CallError, ProviderError
-from quire.log.sqlite import SqliteStore
-from quire.providers.rules import errors
-from quire.send.connect import transport_for
 from quire.send.cycle import last_target, look
 from quire.send.tools import Toolbox
 from quire.send.tools import tool as make_tool
-from quire.send.turn import Limits, Runner, standing, without_cut
-from quire.testing import Emulator, emulator
+from quire.send.turn import Limits, standing, without_cut
+from quire.testing import Emulator, MemoryStore, assert_valid, emulator
 from quire.values import Call, Text
-from toolbox import carry_out
+from toolbox import Runner, carry_out, transport_for
 
 PROVIDERS = ["anthropic", "openai-chat"]
 # Small enough that the ten calls rebase on the way: decisions must come out the same after a crash.
@@ -65,7 +62,7 @@ def test_a_cycle_cut_behind_any_entry_sends_the_very_requests_of_the_whole_run(
         answered = sum(entry.kind == "sent" and "usage" in entry.body for entry in entries[:kept])
         last = 11 if kept % 5 == 0 else min(answered + 2, 11)
         carried = msgspec.structs.replace(runner(), limits=Limits(steps=last))
-        with SqliteStore(":memory:") as store:
+        with MemoryStore() as store:
             store.append("t", [Entry(entry.kind, entry.body) for entry in entries[:kept]])
             outcome = carry_out(Thread(store, "t", SMALL), target, running.url, carried)
             store.verify()
@@ -213,7 +210,7 @@ def test_a_reply_of_parallel_calls_in_any_state_obeys_the_rules(thread: Thread) 
         again.user("Never mind. What is two and two?")
         for target in TARGETS.values():
             request = again.request(target)
-            assert errors(validate(request.body, request.provider, request.model)) == []
+            assert_valid(request)
         assert standing(thread.store, name).next == "ask"
 
 

@@ -11,13 +11,11 @@ from send_parts import Noted, new_thread
 
 from quire import Policy, Request, Thread, values
 from quire.errors import BudgetError
-from quire.log.sqlite import SqliteStore
-from quire.send.cycle import Outcome, run
+from quire.send.cycle import run
 from quire.send.text_protocol import Completion, CompletionStream
-from quire.send.turn import Runner
-from quire.tokens import counter
+from quire.testing import MemoryStore
 from quire.values import JsonObject
-from toolbox import closed_later
+from toolbox import Outcome, Runner, closed_later, counter
 
 TARGET = "llamacpp:m"
 
@@ -116,7 +114,7 @@ def test_a_call_that_is_no_call_is_answered_with_what_is_wrong(cut: int, thread:
 @settings(max_examples=25)
 def test_a_text_keeps_the_budget(turns: list[int], result: int, budget: int) -> None:
     """HISTORY is shortened first, then what tools returned in this turn; the question is never cut."""
-    thread = Thread(closed_later(SqliteStore(":memory:")), "t", policy=Policy(budget=budget, reply=200))
+    thread = Thread(closed_later(MemoryStore()), "t", policy=Policy(budget=budget, reply=200))
     for size in turns:
         thread.append(values.user("word " * size), values.respond("Yes."))
     thread.append(values.user("And now?"), values.call("c1", "f", {}), values.result("c1", content="line\n" * result))
@@ -126,7 +124,7 @@ def test_a_text_keeps_the_budget(turns: list[int], result: int, budget: int) -> 
 
 
 def test_a_question_larger_than_the_budget_is_an_error() -> None:
-    thread = Thread(closed_later(SqliteStore(":memory:")), "t", policy=Policy(budget=2000, reply=200))
+    thread = Thread(closed_later(MemoryStore()), "t", policy=Policy(budget=2000, reply=200))
     thread.append(values.user("word " * 3000))
     with pytest.raises(BudgetError, match="tokens but the budget leaves 1,800"):
         Completion().request(thread, TARGET, {})

@@ -14,11 +14,11 @@ from send_parts import TARGETS, WAYS
 from quire import Request, providers
 from quire.errors import CallError, ProviderError
 from quire.providers import models
-from quire.send.connect import Retry, RetryingTransport, transport_for
-from quire.send.transport import SseReader, Transport, close, endpoint_for, events, message_of, refusal, retry_after
+from quire.send.connect import Retry, RetryingTransport
+from quire.send.transport import SseReader, Transport, endpoint_for, events, message_of, refusal, retry_after
 from quire.testing import Cut, Refuse, Slow, emulator
 from quire.values import JsonObject, Message, Prompt, Text
-from toolbox import free_port
+from toolbox import close, free_port, transport_for
 
 
 def request_for(target: str) -> Request:

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
-from quire import Thread, values
+from quire import Thread, open_store, values
 from quire.errors import NotFound
-from quire.log.sqlite import SqliteStore
 from quire.records import Records
 from toolbox import Later, invoke
 
@@ -29,7 +28,7 @@ pytestmark = pytest.mark.xdist_group("mcp")
 @pytest.fixture(scope="module")
 def db(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("mcp")
-    with SqliteStore(folder / "q.db") as store:
+    with open_store(folder / "q.db") as store:
         thread = Thread(store, "kitchen")
         thread.append(values.system("Be brief."), values.user("Which colour has the kettle?"))
         thread.append(values.call("c1", "look", {}), values.result("c1", content=LONG), values.respond("Blue."))
@@ -74,7 +73,7 @@ def test_each_tool_and_resource_says_what_the_store_says_and_no_secret(db: Path,
     log = tmp_path / "requests.jsonl"
     body = {"model": "claude-opus-4-6", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
     log.write_text("".join(json.dumps({"request": body}) + "\n" for _ in range(3)))
-    with SqliteStore(db) as store:
+    with open_store(db) as store:
         before = store.last_change()
 
         async def use(client: "Client") -> list[str]:
@@ -119,7 +118,7 @@ def test_each_tool_and_resource_says_what_the_store_says_and_no_secret(db: Path,
     ],
 )
 def test_what_cannot_be_had_is_an_error_that_says_why(db: Path, name: str, given: dict[str, Any], why: str) -> None:
-    with SqliteStore(db) as store:
+    with open_store(db) as store:
         answer = asked(mcp_server.make_server(store), lambda client: client.call_tool(name, given))
     assert answer.is_error
     assert why in answer.content[0].text

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from quire import count
 from quire.errors import CallError, FormatError
-from quire.tokens import counter, vocabularies, vocabulary_for
+from quire.tokens import vocabularies, vocabulary_for
 from quire.tokens.vocabularies import BASE, RELATIVE, UNKNOWN, vocabulary
 from quire.values import Count
-from toolbox import assert_in_proportion, run
+from toolbox import assert_in_proportion, counter, run
 
 SIZE = 300_000
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|fim_prefix|>", "<|endofprompt|>", "</s>", "<s>", "[INST]", "<bos>",

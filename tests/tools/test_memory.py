@@ -5,9 +5,9 @@ from running import run
 
 from quire import Entry, Policy, Thread, values
 from quire.assemble.messages import handle_of
-from quire.log.sqlite import SqliteStore
 from quire.send.builtin import builtin, recall_tool
 from quire.send.tools import Tool
+from toolbox import Store
 
 
 def rebase(*gone: int) -> Entry:
@@ -18,7 +18,7 @@ def rebase(*gone: int) -> Entry:
 
 
 @pytest.fixture
-def store(store: SqliteStore) -> SqliteStore:
+def store(store: Store) -> Store:
     text = "\n".join(f"line {n} of the long result" for n in range(1, 401))
     store.append(
         "t",
@@ -35,7 +35,7 @@ def store(store: SqliteStore) -> SqliteStore:
 
 
 @pytest.fixture
-def recall(store: SqliteStore) -> Tool:
+def recall(store: Store) -> Tool:
     return recall_tool(store, "t", limit=2000)
 
 
@@ -45,7 +45,7 @@ def test_earlier_words_are_found_in_this_thread_alone(recall: Tool) -> None:
     assert "secret" not in found["content"]
 
 
-def test_what_the_next_request_shows_is_not_found_again(store: SqliteStore, recall: Tool) -> None:
+def test_what_the_next_request_shows_is_not_found_again(store: Store, recall: Tool) -> None:
     store.append("t", [values.user("the greenhouse key again?"), values.call("c2", "recall", {"query": "key"})])
     found = run(recall, {"query": "greenhouse key"})
     assert "Which key opens the greenhouse?" in found["content"]
@@ -58,7 +58,7 @@ def test_what_the_next_request_shows_is_not_found_again(store: SqliteStore, reca
 
 
 @pytest.mark.moves_prefix(reason="each turn's context leaves the prompt behind it")
-def test_context_of_an_earlier_turn_is_found_where_only_its_query_stays(store: SqliteStore) -> None:
+def test_context_of_an_earlier_turn_is_found_where_only_its_query_stays(store: Store) -> None:
     thread, target = Thread(store, "e", Policy(promote="each-turn")), "openai-chat:gpt-4.1"
     thread.append(
         values.user("what of the harbour?"),
@@ -72,7 +72,7 @@ def test_context_of_an_earlier_turn_is_found_where_only_its_query_stays(store: S
     assert found == "# Recent Tool Results\n• search: the harbour opens at nine"
 
 
-def test_a_handle_gives_the_whole_text_piece_by_piece(store: SqliteStore, recall: Tool) -> None:
+def test_a_handle_gives_the_whole_text_piece_by_piece(store: Store, recall: Tool) -> None:
     entry = store.read("t")[3]
     seen: list[str] = []
     start = 1
@@ -88,7 +88,7 @@ def test_a_handle_gives_the_whole_text_piece_by_piece(store: SqliteStore, recall
     assert result["outcome"].startswith("entry 4 (result), lines ")
 
 
-def test_a_handle_of_another_thread_is_not_found_and_a_forks_is(store: SqliteStore, recall: Tool) -> None:
+def test_a_handle_of_another_thread_is_not_found_and_a_forks_is(store: Store, recall: Tool) -> None:
     other, own = store.read("other")[0], store.read("t")[1]
     assert run(recall, {"handle": handle_of(other.id)})["error"] is True
     assert run(recall, {"handle": "no digits"})["error"] is True
@@ -102,5 +102,5 @@ def test_a_call_without_anything_to_look_for_is_an_error(recall: Tool) -> None:
         assert run(recall, args)["error"] is True
 
 
-def test_recall_belongs_to_the_built_in_set_where_there_is_a_thread(store: SqliteStore) -> None:
+def test_recall_belongs_to_the_built_in_set_where_there_is_a_thread(store: Store) -> None:
     assert [one.name for one in builtin(None, store, "t")] == ["calculate", "recall"]

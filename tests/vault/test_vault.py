@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from quire import values
 from quire.assemble.user_message import block
-from quire.entry import sha256_hex
 from quire.errors import CallError, NotFound
 from quire.items import identity
 from quire.items.folder import Root
 from quire.notes.index import chunks
 from quire.notes.note import Link, blocks, links, prose, read_front_matter, split_front_matter, tags
 from quire.notes.vault import Vault
+from toolbox import sha256_hex
 
 PNG = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==")  # fmt: skip
 

@@ -8,9 +8,9 @@ from quire import Usage, render, validate
 from quire.errors import ProviderError
 from quire.providers import export, import_, parse_reply, stream
 from quire.providers.convert import project
-from quire.providers.rules import errors
 from quire.providers.simulate import Simulator
 from quire.providers.usage import usage
+from quire.testing import assert_valid
 from quire.values import JsonObject, Prompt
 
 TARGET = "cohere:command-a-reasoning-08-2025"
@@ -66,7 +66,7 @@ def test_the_models_own_words_go_back_to_it() -> None:
         "tools": [{"type": "function", "function": TOOL}],
         "max_tokens": 50,
     }
-    assert errors(validate(request)) == []
+    assert_valid(request)
     assert [line for line in request.lines.rows if b"Oslo?" in line]
     assert Simulator(TARGET).count(request.body) > 20
     foreign = render(Prompt("", "", (), messages), "openai-chat:gpt-4o")

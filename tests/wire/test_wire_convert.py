@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from conftest import TRACES, shared_data, traces
 from quire import Entry, render
 from quire.errors import FormatError
-from quire.log.entries import check, decode_lines, encode_lines
+from quire.log.entries import decode_lines
 from quire.providers import FORMATS, export, import_
 from quire.providers.convert import project
 from quire.values import Prompt
-from toolbox import fewer
+from toolbox import check, encode_lines, fewer
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 args = st.dictionaries(st.text(st.characters(exclude_categories=["Cs"]), max_size=5), st.integers() | texts, max_size=2)

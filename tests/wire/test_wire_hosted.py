@@ -8,12 +8,11 @@ import pytest
 from wire_hosted import ASKED, FUNCTION, OWN, TARGETS, request_of
 
 from quire import Entry, Policy, Request, Thread, open_store, providers, validate, values
-from quire.log.entries import check
-from quire.log.sqlite import SqliteStore
 from quire.providers.rules import errors
 from quire.send.text_protocol import prompt_sections
+from quire.testing import assert_valid
 from quire.values import JsonObject
-from toolbox import closed_later, run
+from toolbox import check, closed_later, run
 
 
 def imported(format: str) -> list[Entry]:
@@ -21,11 +20,11 @@ def imported(format: str) -> list[Entry]:
 
 
 def rendered(entries: list[Entry], target: str, tmp_path: Path) -> Request:
-    with SqliteStore(tmp_path / "t.db") as store:
+    with open_store(tmp_path / "t.db") as store:
         thread = Thread(store, target)
         thread.append(*entries)
         request = thread.request(target)
-    assert errors(validate(request.body, request.provider, request.model, headers=request.headers)) == []
+    assert_valid(request)
     return request
 
 
@@ -116,7 +115,7 @@ def test_a_text_engine_is_told_of_functions_alone() -> None:
 
 def test_render_shows_them_by_their_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUIRE_DB", str(tmp_path / "quire.db"))
-    with SqliteStore(tmp_path / "quire.db") as store:
+    with open_store(tmp_path / "quire.db") as store:
         store.append("t", imported("openai-responses"))
 
     def shown(target: str) -> Any:

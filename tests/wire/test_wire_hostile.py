@@ -12,15 +12,14 @@ from wire_hosted import OWN, TARGETS, request_of
 from wire_replies import REPLIES
 from wire_rich import RICH
 
-from quire import Entry, call, note, render, respond, result, think, user, validate
+from quire import Entry, call, note, render, respond, result, think, user
 from quire.errors import FormatError, ProviderError
-from quire.log.entries import check
 from quire.providers import FORMATS, import_, parse_reply, stream
 from quire.providers.convert import project
 from quire.providers.incoming import recordable
-from quire.providers.rules import errors
+from quire.testing import assert_valid
 from quire.values import Prompt
-from toolbox import SCALARS, fewer, json_of, places, put
+from toolbox import SCALARS, check, fewer, json_of, places, put
 
 junk = st.sampled_from([None, 0, -1, 10**9, True, "x", "", [], {}, [None], [3], {"a": 1}, "error", 1.5])
 
@@ -51,7 +50,7 @@ def test_a_spoiled_conversation_is_an_error_or_is_imported(format: str, data: st
         assert [check(entry.body) for entry in entries]
         prompt = Prompt("", "", (), tuple(project(entries)))
         for target in REPLIES:
-            assert errors(validate(render(prompt, target))) == []
+            assert_valid(render(prompt, target))
 
 
 @pytest.mark.parametrize("format", OWN)
@@ -67,7 +66,7 @@ def test_spoiled_tools_of_a_providers_own_are_an_error_or_never_spoil_a_request(
         messages = project([entry for entry in entries if entry.kind != "tools"])
         prompt = Prompt("", "", tuple(tools.values()), tuple(messages))
         for target in TARGETS.values():
-            assert errors(validate(render(prompt, target))) == []
+            assert_valid(render(prompt, target))
 
 
 NAMES = ["format", "type", "text", "role", "thinking", "signature", "data", "name", "input", "toolUse", "parts"]
@@ -86,7 +85,7 @@ def test_a_wire_field_that_somebody_wrote_by_hand_is_passed_over(drawn: list[Any
     ]
     prompt = Prompt("", "", ({"name": "f"},), tuple(project(entries)))
     with contextlib.suppress(FormatError):
-        assert errors(validate(render(prompt, target))) == []
+        assert_valid(render(prompt, target))
 
 
 @pytest.mark.parametrize("target", REPLIES)

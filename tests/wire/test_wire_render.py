@@ -12,15 +12,14 @@ from wire_prompts import TARGETS, growing
 
 from conftest import TRACES, traces
 from quire import Assembly, Entry, Policy, Request, providers, render, requests, validate, values
-from quire.assemble import Refused
-from quire.entry import chain
 from quire.providers import import_, rendering, split_target
 from quire.providers.prefix import PrefixLines, Walk, lined, prefix_bytes
 from quire.providers.rules import GrowingCheck, errors
 from quire.providers.wires import wire_of
+from quire.testing import assert_valid
 from quire.thread_state import policy_for
 from quire.values import Prompt
-from toolbox import fewer
+from toolbox import Refused, chain, fewer
 
 # Each example is rendered for every target, so a fifth of them covers as much as elsewhere.
 
@@ -129,7 +128,7 @@ def sent_requests(target: str, steps: list[str]) -> Iterator[tuple[Request, bool
             built = assembly.request()
             request = keeps.request(built.prompt)
             assert providers.render(built.prompt, target) == request
-            assert errors(validate(request)) == []
+            assert_valid(request)
             assert checks.of(request) == validate(request)
             yield request, built.rebase is not None
             append(*([Entry("rebase", built.rebase)] if built.rebase else []), sent(target))

@@ -11,10 +11,10 @@ from test_wire_convert import MESSAGES, _through_the_log
 from wire_prompts import TARGETS
 from wire_rich import RICH
 
-from quire import Entry, render, validate
+from quire import Entry, render
 from quire.providers import FORMATS, export, import_
 from quire.providers.convert import project, strange_kinds
-from quire.providers.rules import errors
+from quire.testing import assert_valid
 from quire.values import JsonObject, Message, Prompt, Text
 from toolbox import fewer
 
@@ -43,10 +43,10 @@ def test_a_rich_conversation_comes_back_as_it_was(format: str) -> None:
 def test_a_rich_conversation_is_legal_at_every_step_for_every_provider(format: str, target: str) -> None:
     entries = import_(format, RICH[format], WRITERS.get(format, "gpt-6-sol"))
     for length in range(1, len(entries)):
-        assert errors(validate(render(prompt_of(entries[:length]), target))) == []
+        assert_valid(render(prompt_of(entries[:length]), target))
     for tools, epoch, cache in product(((LOOK,), ()), (1, 2), (False, True)):
         prompt = prompt_of(entries, tools=tools, epoch=epoch, fold=3 * (epoch - 1))
-        assert errors(validate(render(prompt, target, cache=cache))) == []
+        assert_valid(render(prompt, target, cache=cache))
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -66,7 +66,7 @@ def test_a_generated_conversation_is_legal_for_any_provider(format: str, data: s
     for target in data.draw(st.lists(st.sampled_from(TARGETS), min_size=1, max_size=3)):
         request = render(prompt, target, cache=data.draw(st.booleans()))
         json.dumps(request.body)
-        assert errors(validate(request)) == []
+        assert_valid(request)
 
 
 SAME = [
@@ -105,7 +105,7 @@ def test_where_the_text_changed_they_stand_behind_it(format: str, target: str, m
     assert blocks[0].get("text", "").startswith("Context.")
     assert "[" in blocks[0]["text"]
     assert len(json.dumps(blocks)) > len(json.dumps(given[content])) // 2
-    assert errors(validate(request)) == []
+    assert_valid(request)
 
 
 def test_another_provider_is_told_what_is_missing_and_the_request_says_why() -> None:
@@ -151,7 +151,7 @@ def test_thinking_that_nobody_signed_is_left_out(format: str, target: str, block
     entries = import_(format, messages)
     assert export(format, entries) == messages
     request = render(prompt_of(entries), target)
-    assert errors(validate(request)) == []
+    assert_valid(request)
     assert "hm" not in json.dumps(request.body)
     assert len(request.left_out) == 1
 
@@ -171,7 +171,7 @@ def test_what_nobody_knows_is_kept_and_named_but_not_sent(format: str, message: 
     assert export(format, entries) == [message]
     assert strange_kinds(entries)[0].startswith("levitation")
     request = render(prompt_of(entries), target)
-    assert errors(validate(request)) == []
+    assert_valid(request)
     assert "levitation" in request.left_out[0]["reason"]
 
 
@@ -192,7 +192,7 @@ def test_what_only_the_model_says_is_not_sent_in_the_users_name() -> None:
     for content, sent in ((call, {"text": "[functionCall]\nq"}), (spelled, spelled["parts"][0])):
         prompt = prompt_of(import_("gemini", [content]), system="", tools=())
         request = render(prompt, "gemini:gemini-3.8-flash")
-        assert errors(validate(request)) == []
+        assert_valid(request)
         assert request.body["contents"][0]["parts"][0] == sent
 
 

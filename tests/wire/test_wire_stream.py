@@ -11,14 +11,13 @@ from wire_replies import REPLIES
 
 from quire import Entry, render, user
 from quire.errors import FormatError, ProviderError
-from quire.log.entries import check
 from quire.providers import StreamReader, export, parse_reply, stream
 from quire.providers.convert import project
 from quire.providers.incoming import LIMIT_BLOCKS, plain
 from quire.providers.models import resolve
 from quire.send.events import Growing
 from quire.values import Message, Prompt, Text
-from toolbox import SCALARS, fewer, json_of
+from toolbox import SCALARS, check, fewer, json_of
 
 every_provider = pytest.mark.parametrize("target", REPLIES)
 
