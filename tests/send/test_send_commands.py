@@ -11,24 +11,23 @@ import pytest
 from click.testing import CliRunner
 from send_parts import TARGETS, tool
 
-from quire import Entry, QuireError, values
+from quire import Entry, QuireError, open_store, values
 from quire.cli.main import quire
 from quire.errors import CallError
-from quire.log.sqlite import SqliteStore
 from quire.providers.simulate import StepCache
 from quire.providers.simulate.blocks import Shares
 from quire.send import weights
-from quire.send.turn import Limits, Runner
+from quire.send.turn import Limits
 from quire.testing import Cut, Refuse, emulator
 from quire.values import Call, Text
-from toolbox import invoke
+from toolbox import Runner, invoke
 
 TARGET = TARGETS["anthropic"]
 pytestmark = pytest.mark.usefixtures("home")
 
 
 def stored(tmp_path: Path, thread: str = "t") -> list[Entry]:
-    with SqliteStore(tmp_path / "quire.db") as store:
+    with open_store(tmp_path / "quire.db") as store:
         return store.read(thread)
 
 
@@ -83,7 +82,7 @@ def test_an_agent_that_is_refused_goes_on_where_it_stood(home: Path) -> None:
 def in_doubt(tmp_path: Path) -> None:
     sent = {"kind": "sent", "provider": "anthropic", "model": "claude-opus-5-5"}
     sent |= {"request_sha256": "0" * 64, "segments": []}
-    with SqliteStore(tmp_path / "quire.db") as store:
+    with open_store(tmp_path / "quire.db") as store:
         store.append(
             "t",
             [

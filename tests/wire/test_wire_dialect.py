@@ -5,11 +5,11 @@ import re
 
 import pytest
 
-from quire import Request, render, validate
+from quire import Request, render
 from quire.providers import http_body, sdk_kwargs
 from quire.providers.incoming import Spelling
 from quire.providers.models import data, provider_facts, providers
-from quire.providers.rules import errors
+from quire.testing import assert_valid
 from quire.values import Call, Image, JsonObject, Message, Prompt, Result, Text
 
 TOOL = {"name": "f", "description": "d", "parameters": {}}
@@ -174,7 +174,7 @@ UNREADABLE = [Image(media_type="image/heic", data="AA=="), Image(url="gs://bucke
 def test_an_image_that_cannot_be_read_is_named_and_the_request_says_so(target: str, image: Image) -> None:
     prompt = Prompt("", "", (), (Message("user", (Text("q"), image), (1,)),))
     request = render(prompt, target)
-    assert errors(validate(request)) == []
+    assert_valid(request)
     if not (target.startswith("openai") and image.data):
         assert "[image" in json.dumps(request.body)
         assert request.left_out[0]["reason"].startswith("image ")
