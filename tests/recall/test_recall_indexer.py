@@ -15,9 +15,9 @@ from conftest import ROOT, shared_data
 from hashed_words import HashedWords
 from quire import Thread, open_store, values
 from quire.errors import MissingPart
-from quire.log.sqlite import SqliteStore
 from quire.recall import Indexer, Recall, meaning
 from quire.recall.meaning import MiniLM, find_weights, minilm
+from toolbox import Store
 
 
 @pytest.fixture
@@ -42,17 +42,17 @@ class Stubborn(HashedWords):
         return super().encode(texts)
 
 
-def vectors(store: SqliteStore, owner: str = "entry") -> int:
+def vectors(store: Store, owner: str = "entry") -> int:
     query = "SELECT count(*) FROM recall_vectors WHERE owner = ?"
     return int(store.connection().execute(query, (owner,)).fetchone()[0])
 
 
-def filled(store: SqliteStore, count: int) -> None:
+def filled(store: Store, count: int) -> None:
     store.append("t", [values.user(f"red hat number {at}") for at in range(count)])
 
 
 def test_a_stopped_run_keeps_what_was_made_and_the_next_makes_the_rest(
-    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(meaning, "_STEP", 4)
     filled(store, 10)
@@ -67,7 +67,7 @@ def test_a_stopped_run_keeps_what_was_made_and_the_next_makes_the_rest(
     assert Indexer(store, HashedWords()).run().embedded == 0
 
 
-def test_progress_is_told_and_ends_complete(store: SqliteStore, embedder: HashedWords) -> None:
+def test_progress_is_told_and_ends_complete(store: Store, embedder: HashedWords) -> None:
     filled(store, 40)
     told: list[tuple[str, int, int]] = []
     Indexer(store, embedder).run(lambda *step: told.append(step))
@@ -75,7 +75,7 @@ def test_progress_is_told_and_ends_complete(store: SqliteStore, embedder: Hashed
     assert done["meaning"] == (40, 40)
 
 
-def test_vectors_of_another_model_are_not_taken_for_its_own(store: SqliteStore, embedder: HashedWords) -> None:
+def test_vectors_of_another_model_are_not_taken_for_its_own(store: Store, embedder: HashedWords) -> None:
     filled(store, 3)
     Indexer(store, embedder).run()
     other = HashedWords()
@@ -84,7 +84,7 @@ def test_vectors_of_another_model_are_not_taken_for_its_own(store: SqliteStore, 
     assert vectors(store) == 6
 
 
-def test_a_rebuild_leaves_the_same_index(store: SqliteStore, embedder: HashedWords) -> None:
+def test_a_rebuild_leaves_the_same_index(store: Store, embedder: HashedWords) -> None:
     filled(store, 5)
     Indexer(store, embedder).run()
     before = _index(store)
@@ -92,7 +92,7 @@ def test_a_rebuild_leaves_the_same_index(store: SqliteStore, embedder: HashedWor
     assert _index(store) == before
 
 
-def _index(store: SqliteStore) -> list[list[Any]]:
+def _index(store: Store) -> list[list[Any]]:
     conn = store.connection()
     return [
         conn.execute("SELECT entry, kind, words FROM recall_entries ORDER BY entry").fetchall(),
@@ -113,7 +113,7 @@ class Telling(HashedWords):
         return super().encode(texts)
 
 
-def test_a_thread_with_an_embedder_learns_the_meaning_of_its_entries_by_itself(store: SqliteStore) -> None:
+def test_a_thread_with_an_embedder_learns_the_meaning_of_its_entries_by_itself(store: Store) -> None:
     thread = Thread(store, "t")
     thread.embedder = embedder = Telling()
     thread.append(values.user("a walrus on the beach"), values.respond("tax forms"))
@@ -161,7 +161,7 @@ def test_all_searches_of_a_store_share_one_indexer(tmp_path: Path) -> None:
             assert len(running()) == before + left
 
 
-def test_closing_the_store_waits_for_the_step_that_the_indexer_is_at(store: SqliteStore) -> None:
+def test_closing_the_store_waits_for_the_step_that_the_indexer_is_at(store: Store) -> None:
     filled(store, 3)
     slow = Slow()
     Indexer(store, slow).start()
@@ -172,7 +172,7 @@ def test_closing_the_store_waits_for_the_step_that_the_indexer_is_at(store: Sqli
     closing.join(600)
     assert not closing.is_alive()
     assert [one.name for one in threading.enumerate() if one.name == "quire-indexer"] == []
-    with SqliteStore(store.path) as again:
+    with open_store(store.path) as again:
         assert vectors(again) in (0, 3)
 
 

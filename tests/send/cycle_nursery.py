@@ -88,9 +88,8 @@ class Constrained(TextTools, frozen=True):
 
     def request(self, thread: TurnThread, target: str, options: JsonObject) -> Request:
         line = 1 + sum(entry.kind == "result" for entry in thread.store.read(thread.name))
-        schema = {"type": "object", "properties": {"line": {"const": line}}, "required": ["line"]}
-        shape = {"type": "json_schema", "json_schema": {"name": "line", "schema": schema}}
-        return super().request(thread, target, {**options, "temperature": 0, "response_format": shape})
+        grammar = f'root ::= "{{\\"line\\": {line}}}"'
+        return super().request(thread, target, {**options, "temperature": 0, "grammar": grammar})
 
     def reader(self, thread: TurnThread, target: str, names: Iterable[str]) -> Any:
         return Calls(MESSAGES.reader(thread, target, names))

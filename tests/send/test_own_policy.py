@@ -10,13 +10,11 @@ import pytest
 from send_parts import TARGETS, new_thread
 
 from quire import Entry, Policy, Thread
-from quire.send.connect import transport_for
 from quire.send.runners import summary_request
-from quire.send.transport import close
-from quire.send.turn import CHAT, Turn, ask_aside
+from quire.send.turn import Turn, ask_aside
 from quire.testing import emulator
 from quire.thread_state import policy_for, policy_of
-from toolbox import carry_out, run
+from toolbox import CHAT, carry_out, close, run, transport_for
 
 TARGET = TARGETS["openai-chat"]
 OWN = Policy(budget=900, reply=50, floor=0.4, when="full", summary=0.15)

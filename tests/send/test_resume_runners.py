@@ -10,17 +10,15 @@ import pytest
 from send_parts import TARGETS, tool_results
 
 from quire import Entry, Policy, Thread, validate
-from quire.log.sqlite import SqliteStore
 from quire.notes.index import NoteIndex
 from quire.notes.vault import Vault
-from quire.providers.rules import errors
 from quire.send.cycle import Decision, Outcome, look
 from quire.send.runners import PLANNER, ByModel, agent, planned, qa
 from quire.send.tools import tool
 from quire.send.turn import Limits, Runner
-from quire.testing import Emulator, emulator
+from quire.testing import Emulator, MemoryStore, assert_valid, emulator
 from quire.values import Call, JsonObject, Text
-from toolbox import carry_out
+from toolbox import Store, carry_out
 
 TARGET = TARGETS["anthropic"]
 ran: list[str] = []
@@ -87,10 +85,10 @@ class Cut(msgspec.Struct, frozen=True):
 
 
 def cut_everywhere(
-    server: Emulator, runner: Runner, begun: Callable[[SqliteStore], Thread], *questions: str
+    server: Emulator, runner: Runner, begun: Callable[[Store], Thread], *questions: str
 ) -> Iterator[Cut]:
     """Carry turns out; then the last one again, from behind each of its entries."""
-    with SqliteStore(":memory:") as store:
+    with MemoryStore() as store:
         for question in questions:
             first = len(store.read("t")) + 1 if store.threads() else 1
             thread = begun(store)
@@ -101,7 +99,7 @@ def cut_everywhere(
         if in_one_step(entries[kept - 1], entries[kept]):
             continue
         ran.clear()
-        with SqliteStore(":memory:") as store:
+        with MemoryStore() as store:
             store.append("t", [Entry(entry.kind, entry.body) for entry in entries[:kept]])
             found = look(store, "t", runner).doubtful
             again, later = sent(server, begun(store), runner)
@@ -174,7 +172,7 @@ def test_a_summary_that_was_cut_off_is_asked_for_again() -> None:
     assert [cut.entries[-1].kind for cut in cuts] == ["user", "sent", "rebase", "sent", "respond"]
 
 
-def test_a_turn_may_go_on_with_another_model(store: SqliteStore) -> None:
+def test_a_turn_may_go_on_with_another_model(store: Store) -> None:
     """Half a cycle with one provider, the rest with another: the log is the same, the bodies obey both."""
     ran.clear()
     thread = Thread(store, "t")
@@ -186,7 +184,7 @@ def test_a_turn_may_go_on_with_another_model(store: SqliteStore) -> None:
         outcome = carry_out(Thread(store, "t"), TARGETS["openai-chat"], server.url, agent(TOOLS))
         (body,) = [received.body for received in server.requests]
     assert outcome.text == "Looked up and written."
-    assert errors(validate(body, "openai-chat", body["model"])) == []
+    assert_valid(body, "openai-chat", body["model"])
     assert tool_results(body) == 4
     store.verify()
     assert sorted(ran) == ["look_up cup", "look_up pot", "look_up tea", "write tea"]

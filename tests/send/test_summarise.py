@@ -8,10 +8,9 @@ from send_parts import TARGETS, new_thread
 
 from quire import Policy, Thread, values
 from quire.assemble.summary import extract
-from quire.send.cycle import Outcome
 from quire.send.runners import ByModel
 from quire.testing import Refuse, emulator
-from toolbox import carry_out
+from toolbox import Outcome, carry_out
 
 TARGET = TARGETS["openai-chat"]
 # Cuts every few turns; handles and rent stay out of the way.

@@ -18,9 +18,9 @@ from running import run
 from quire import Entry, values
 from quire.errors import CallError, NotFound
 from quire.items.sources import at_hits, at_lines, at_sections, head
-from quire.log.entries import check
 from quire.send.tools import Output, Tool, Toolbox, tool
 from quire.values import JsonObject
+from toolbox import check
 
 
 class Colour(enum.Enum):
