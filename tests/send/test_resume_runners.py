@@ -12,13 +12,13 @@ from send_parts import TARGETS, tool_results
 from quire import Entry, Policy, Thread, validate
 from quire.notes.index import NoteIndex
 from quire.notes.vault import Vault
-from quire.send.cycle import Decision, Outcome, look
+from quire.send.cycle import Decision, look
 from quire.send.runners import PLANNER, ByModel, agent, planned, qa
 from quire.send.tools import tool
-from quire.send.turn import Limits, Runner
+from quire.send.turn import Limits
 from quire.testing import Emulator, MemoryStore, assert_valid, emulator
 from quire.values import Call, JsonObject, Text
-from toolbox import Store, carry_out
+from toolbox import Outcome, Runner, Store, carry_out
 
 TARGET = TARGETS["anthropic"]
 ran: list[str] = []
