@@ -87,6 +87,22 @@ def test_thinking_system_text_and_bookkeeping_are_not_searched(recall: Recall) -
     assert {hit.entry.kind for hit in recall.search("sell hats order puppy French hours", 20, thread="t")} <= set(KINDS)
 
 
+def test_what_recall_told_is_not_found_again_but_a_tool_of_its_name_is(store: SqliteStore, recall: Recall) -> None:
+    told = "• You: I also bought a puppy"
+    store.append("t", [values.call("r1", "recall", {"query": "puppy", "k": 3}), values.result("r1", "1 found", told)])
+    store.append(
+        "t", [values.note(told, meta={"recalled_ids": ["x"]}), values.call("r2", "recall", {"query": "puppy"})]
+    )
+    for search in (recall, Recall(store)):
+        found = seqs(search.search("puppy", 20, thread="t"))
+        assert found[0] == 7
+        assert max(found) <= len(talk())
+    store.append(
+        "t", [values.call("r3", "recall", {"product": "crib"}), values.result("r3", None, "Cribs are called back.")]
+    )
+    assert seqs(recall.search("crib", 1, thread="t")) == [16]
+
+
 def test_before_exclude_and_kinds_narrow_the_search(recall: Recall) -> None:
     everything = recall.search("order delivered puppy Lyon", 20, thread="t")
     assert all(hit.seq < 6 for hit in recall.search("order delivered puppy Lyon", 20, thread="t", before=6))

@@ -184,9 +184,12 @@ def indexed(document: Document) -> DocumentTerms:
 # Which entries can be found, and what of them: what was said, what tools returned, late notes and items.
 #
 # Not searched: system text, tool definitions, thinking (it is the model's own and never shown again), and the
-# log's bookkeeping. A call is found through its result, which carries the call's name and arguments; one that was
+# log's bookkeeping, and what recall itself told again. A call is found through its result, which carries the call's name and arguments; one that was
 # never answered is found itself.
 
+# The speaker of what tells again what stands elsewhere in the log: it is not found a second time.
+RECALLED = "(recalled)"
+_RECALL_ARGUMENTS = {"query", "handle", "k", "start"}
 # What a search looks at unless it is told otherwise.
 KINDS: tuple[str, ...] = ("user", "respond", "result", "note", "attach", "call")
 ROLE = {"user": "user", "respond": "assistant", "result": TOOL, "note": "note"}
@@ -196,7 +199,7 @@ TEXT_LIMIT = 1_000_000
 
 def document(entry: Entry) -> Document:
     """An entry as a document; its session is for whoever knows the entries around it."""
-    speaker = entry.meta.get("speaker") or ROLE.get(entry.kind, "")
+    speaker = RECALLED if _tells_again(entry) else entry.meta.get("speaker") or ROLE.get(entry.kind, "")
     text = _text(entry)[:TEXT_LIMIT]
     return Document(
         entry.id,
@@ -205,6 +208,13 @@ def document(entry: Entry) -> Document:
         speaker=str(speaker),
         date=" ".join([date_words(entry.at), *meant_dates(text[:_BEGINNING], entry.at)]),
     )
+
+
+def _tells_again(entry: Entry) -> bool:
+    """Whether an entry is a call of Quire's own `recall`, or a note of what was recalled."""
+    if entry.kind == "call":
+        return entry.name == "recall" and isinstance(entry.args, dict) and _RECALL_ARGUMENTS.issuperset(entry.args)
+    return entry.kind == "note" and "recalled_ids" in entry.meta
 
 
 def date_words(at: int | None) -> str:

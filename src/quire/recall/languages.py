@@ -20,7 +20,7 @@ from typing import Any
 from quire.errors import needed
 
 # Raised when the rules below change, or how much of an entry they see, so that stored words are made again.
-VERSION = 6
+VERSION = 7
 
 # In front of a word that stands for itself: a compound, a word of another language as it is written, a single sign.
 WHOLE = "="

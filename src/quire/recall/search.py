@@ -13,7 +13,7 @@ import numpy as np
 
 from quire.errors import CallError, QuireError
 from quire.log.store import EntryWords, Index, Store, Stretch
-from quire.recall.document import KINDS, DocumentTerms, Found, Query, SpeechSigns, document, entry_words
+from quire.recall.document import KINDS, RECALLED, DocumentTerms, Found, Query, SpeechSigns, document, entry_words
 from quire.recall.languages import VERSION
 from quire.recall.meaning import MEANING_PARTS, Embedder, Indexer, packed, unpacked
 from quire.recall.rank import POOL, Collection
@@ -244,7 +244,10 @@ class Scope:
         for seq, row in rows:
             call = sessions.answered(chain, row.call_id) if row.kind == "result" else None
             if row.kind == "call":
-                sessions.called(chain, row.call_id, WaitingCall(row.entry, seq, row.words))
+                words = RECALLED if row.speaker == RECALLED else row.words
+                sessions.called(chain, row.call_id, WaitingCall(row.entry, seq, words))
+            if row.speaker == RECALLED or (call is not None and call.words == RECALLED):
+                continue
             place = sessions.of(chain, row.session, row.at) if row.kind not in _ALONE else ""
             speech = SpeechSigns(bool(row.asks), row.person, row.times, row.names, row.length)
             words = f"{row.words} {call.words if call is not None else ''}"
