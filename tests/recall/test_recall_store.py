@@ -88,10 +88,12 @@ def test_thinking_system_text_and_bookkeeping_are_not_searched(recall: Recall) -
 
 
 def test_what_recall_told_is_not_found_again_but_a_tool_of_its_name_is(store: SqliteStore, recall: Recall) -> None:
-    told = "• You: I also bought a puppy"
-    store.append("t", [values.call("r1", "recall", {"query": "puppy", "k": 3}), values.result("r1", "1 found", told)])
+    sections = "• You: I also bought a puppy"
     store.append(
-        "t", [values.note(told, meta={"recalled_ids": ["x"]}), values.call("r2", "recall", {"query": "puppy"})]
+        "t", [values.call("r1", "recall", {"query": "puppy", "k": 3}), values.result("r1", "1 found", sections)]
+    )
+    store.append(
+        "t", [values.note(sections, meta={"recalled_ids": ["x"]}), values.call("r2", "recall", {"query": "puppy"})]
     )
     for search in (recall, Recall(store)):
         found = seqs(search.search("puppy", 20, thread="t"))
