@@ -87,7 +87,7 @@ def test_thinking_system_text_and_bookkeeping_are_not_searched(recall: Recall) -
     assert {hit.entry.kind for hit in recall.search("sell hats order puppy French hours", 20, thread="t")} <= set(KINDS)
 
 
-def test_what_recall_told_is_not_found_again_but_a_tool_of_its_name_is(store: SqliteStore, recall: Recall) -> None:
+def test_what_recall_told_is_not_found_again_but_a_tool_of_its_name_is(store: Store, recall: Recall) -> None:
     sections = "• You: I also bought a puppy"
     store.append(
         "t", [values.call("r1", "recall", {"query": "puppy", "k": 3}), values.result("r1", "1 found", sections)]
