@@ -69,6 +69,7 @@ class ThreadState:
         """The thread folded under this policy; another model's fold is thrown away and made anew."""
         if self.assembly is None or self.assembly.policy != policy:
             self.assembly = self._from_checkpoint(policy, summarise) or self._from_start(policy, summarise)
+        self.assembly.use_summariser(summarise)
         self.catch_up()
         return self.assembly
 

@@ -142,6 +142,24 @@ def test_a_thread_goes_on_under_the_policy_that_it_was_sent_under(command: Comma
     assert (last["budget"], last["floor"], last["promote"]) == (2000, 0.4, "each-turn")
 
 
+@pytest.mark.moves_prefix(reason="a small budget rebases on the way")
+@pytest.mark.parametrize("options", [(), ("--summary", "built-in")], ids=["model", "built-in"])
+def test_the_model_sums_up_what_a_rebase_takes_away_unless_told_otherwise(
+    command: Command, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    long = "What about the harbor and the old lighthouse? " * 60
+
+    def reply(body: JsonObject) -> str:
+        return "We spoke of the harbor." if "summarise our" in str(body["messages"][-1]) else "It stands. " * 40
+
+    with emulator("vllm", reply) as server:
+        where = ["--model", TARGET, "--base-url", f"{server.url}/v1", "--budget", "3000", *options]
+        for _ in range(6):
+            assert command("run", "t", long, *where).exit_code == 0
+    summaries = [one.body["summary"] for one in entries(tmp_path) if one.kind == "rebase"]
+    assert [text.startswith("We spoke of the harbor.") for text in summaries] == [not options] * len(summaries) != []
+
+
 @pytest.mark.moves_prefix(reason="a small window rebases on the way")
 def test_a_window_that_a_refusal_names_is_learned_once_and_the_turn_goes_on(command: Command, tmp_path: Path) -> None:
     def small(body: JsonObject) -> Any:
@@ -152,7 +170,7 @@ def test_a_window_that_a_refusal_names_is_learned_once_and_the_turn_goes_on(comm
     with emulator("vllm", small) as server:
         where = ["--model", TARGET, "--base-url", f"{server.url}/v1"]
         done = [command("run", "t", f"{turn}: {long}", *where) for turn in range(12)]
-        refused = len(server.requests) - 12
+        refused = sum("summarise our" not in str(one.body["messages"][-1]) for one in server.requests) - 12
     assert [one.exit_code for one in done] == [0] * 12, [one.exception for one in done]
     assert refused == 1
     assert sum("takes 4,096 tokens" in one.stderr for one in done) == 1

@@ -415,7 +415,8 @@ async def test_an_explicit_cache_that_the_provider_lost_is_named(
 async def test_a_cache_that_a_rebase_gives_up_is_no_surprise(tmp_path: Path, clock: Clock, forgetful: Emulator) -> None:
     policy = Policy(budget=7000, reply=500)
     heard = await warnings_of(tmp_path, clock, forgetful, (1,) * 14, 300, policy=policy)
-    behind = ["cachedContent" in body for body in asked(forgetful)]
+    turns = [body for body in asked(forgetful) if "summarise our" not in str(body["contents"][-1])]
+    behind = ["cachedContent" in body for body in turns]
     given_up = [n for n in range(1, 14) if behind[n - 1] and not behind[n]]
     assert given_up
     assert not any(heard[n] for n in range(14) if behind[n] or n in given_up)

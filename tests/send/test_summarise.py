@@ -3,12 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from send_parts import TARGETS, new_thread
 
 from quire import Policy, Thread, values
 from quire.assemble.summary import extract
-from quire.send.runners import ByModel
+from quire.send.runners import CHAT, ByModel
 from quire.testing import Refuse, emulator
 from toolbox import Outcome, carry_out
 
@@ -84,3 +85,22 @@ def test_a_thread_from_elsewhere_is_not_summarised_for_cuts_of_the_past(tmp_path
         carry_out(thread, TARGETS["anthropic"], server.url)
         assert [entry.kind for entry in thread.store.read("t")[11:]] == ["sent", "respond", "sent"]
         assert len(server.requests) == 1
+
+
+@pytest.mark.moves_prefix(reason="a small budget rebases on the way")
+@pytest.mark.parametrize("summary", ["model", "built-in"])
+def test_the_chat_runner_has_the_model_sum_up_unless_told_otherwise(summary: Any, tmp_path: Path) -> None:
+    runner = CHAT if summary == "model" else msgspec.structs.replace(CHAT, summary=summary)
+    with emulator("openai-chat", reply) as server:
+        thread = new_thread(tmp_path / "t.db", policy=POLICY)
+        for turn in range(8):
+            thread.user(f"Question {turn}: " + "what about the harbor and the old lighthouse? " * 8)
+            carry_out(thread, TARGET, server.url, runner)
+        asked = [received for received in server.requests if "summarise our" in str(received.body["messages"][-1])]
+    assert thread.summarise is extract  # the thread's own stays
+    rebases = [entry.body["summary"] for entry in thread.store.read("t") if entry.kind == "rebase"]
+    assert rebases
+    assert len(asked) == (len(rebases) if summary == "model" else 0)
+    assert [text.startswith("We spoke of the harbor") for text in rebases] == [summary == "model"] * len(rebases)
+    # What another process reads of the log makes the same request.
+    assert Thread(thread.store, "t", POLICY).build(TARGET).prompt == thread.build(TARGET).prompt

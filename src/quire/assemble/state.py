@@ -145,6 +145,11 @@ class Assembly:
             self.feed(entry)
         return self
 
+    def use_summariser(self, summarise: Summarise) -> None:
+        """Have this one asked from now on: what another's summary decided is decided anew."""
+        if summarise is not self.summarise:
+            self.summarise, self._memo = summarise, None
+
     def asks(self, entry: Entry) -> bool:
         """Whether a request stands in front of this entry: it was sent here, or the model begins to speak."""
         return self.turn > 0 and self.round.asks(entry, self.pending.is_context(entry))

@@ -377,7 +377,9 @@ def forgotten(leaving: Leaving, text: str) -> str:
     lines = [Line("User", demand) for demand in dict.fromkeys(demanded) if demand not in text]
     while lines and _count("\n".join(written(lines))) > room[whole]:
         del lines[0]
-    words = _words(leaving.entries, before.words, {*leaving.present, *telling(text)}, leaving.limit / 4)
+    left = leaving.limit - _count("\n".join([text, *written(lines)]))
+    named_elsewhere = {*leaving.present, *telling(text)}
+    words = _words(leaving.entries, before.words, named_elsewhere, max(leaving.limit / 4, left * _WORDS))
     return "\n".join(part for part in (*written(lines), words) if part)
 
 

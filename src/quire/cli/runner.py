@@ -142,6 +142,11 @@ runner_options = with_options(
         help="When items move into the library, from now on.",
     ),
     click.option("--items", type=click.Choice(["xml", "markdown"]), help="How items are told, from now on."),
+    click.option(
+        "--summary",
+        type=click.Choice(["model", "built-in"]),
+        help="Who sums up what a rebase takes away (default: in chat and agent the model, but for the local one).",
+    ),
     click.option("--floor", type=click.FloatRange(0, 1, min_open=True), help="Share that stays verbatim, from now on."),
 )
 # What each runner can make use of, besides a system prompt and a project; the notes of chat can be attached.
@@ -174,6 +179,7 @@ class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
     budget: int | None = None
     promote: str = ""
     items: str = ""
+    summary: str = ""
     floor: float | None = None
 
     def meta(self) -> JsonObject:
@@ -241,7 +247,9 @@ class Equipment(msgspec.Struct, frozen=True):
         runner = self._project(self._base(thread, reached))
         memory = read_text(self.choice.memory).strip() if self.choice.memory else None
         options = {**reached.options, **runner.options}
-        return msgspec.structs.replace(runner, memory=memory, options=options)
+        # The local model is too small to be asked unless that is wanted.
+        summary = self.choice.summary or ("built-in" if reached.is_local else runner.summary)
+        return msgspec.structs.replace(runner, memory=memory, options=options, summary=summary)
 
     def _base(self, thread: Thread, reached: Connection) -> Runner:
         from quire.records import Records

@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeAlias, cast
 import msgspec
 
 from quire import providers, values
+from quire.assemble.summary import extract
 from quire.entry import INTERRUPTED
 from quire.errors import CallError, ProviderError
 from quire.log import off_loop, refuse_loop, to_the_end
@@ -22,6 +23,7 @@ from quire.log.store import Store
 from quire.providers.incoming import BlockDelta
 from quire.send.connect import transport_for
 from quire.send.events import Event, Growing, Journal, OnEvent, entry_event
+from quire.send.runners import ByModel
 from quire.send.tools import Toolbox
 from quire.send.transport import Transport, close, named_window, served
 from quire.send.turn import (
@@ -272,10 +274,7 @@ class Cycle:
 
     async def _ask(self) -> None:
         """Send the next request; a reply that breaks off is asked for again, and the cut part counts no more."""
-        # A summary by the model is asked for before it is needed (`quire.send.runners.ByModel`).
-        if (prepare := getattr(self.thread.summarise, "prepare", None)) is not None:
-            await prepare(self._as_turn())
-        request = await off_loop(self._speech.request, self.thread, self.target, self.runner.options)
+        request = await self._request()
         for attempt in range(1, self.runner.limits.attempts + 1):
             self._growing, self._began = Growing(), False
             await self._append(self._speech.sent(self.thread, request))
@@ -292,6 +291,19 @@ class Cycle:
                     raise
             else:
                 return
+
+    async def _request(self) -> Request:
+        """The next request; where a rebase is due, the model is asked first what to tell of what leaves."""
+        thread, given = self.thread, self.thread.summarise
+        asks = given is extract and self.runner.summary == "model" and self._speech is MESSAGES
+        if asks and (await off_loop(thread.build, self.target)).rebase is not None:
+            thread.summarise = ByModel()
+        try:
+            if (prepare := getattr(thread.summarise, "prepare", None)) is not None:
+                await prepare(self._as_turn())
+            return await off_loop(self._speech.request, thread, self.target, self.runner.options)
+        finally:
+            thread.summarise = given
 
     def _learns_window(self, error: ProviderError) -> bool:
         """Whether a refusal names a window that was not known: from then on, and once, the thread keeps to it."""

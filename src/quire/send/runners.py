@@ -178,6 +178,8 @@ SUMMARISER = (
     "Keep what was asked, what was decided, and every name, path, id and amount that may be needed again. "
     "Plain sentences, no heading, no tools."
 )
+# As many tokens are a story: ids and demands that it leaves out are put behind it, and each token of it is paid for.
+_MOST = 1_200
 # What would make the model write anything but plain text.
 _SHAPING = ("response_format", "json_schema", "grammar", "tool_choice")
 
@@ -216,7 +218,7 @@ class ByModel:
     async def ask(self, turn: Turn, leaving: Leaving) -> str:
         """Have the model summarise what leaves; why the fallback stands in for it, or nothing."""
         try:
-            reply = await ask_aside(turn, summary_request(turn, leaving.limit), "summary")
+            reply = await ask_aside(turn, summary_request(turn, min(leaving.limit, _MOST)), "summary")
         except ProviderError as error:
             return f"summary failed: {error}"
         self.used.append(reply.usage)
@@ -343,7 +345,7 @@ def agent(
     box = _box(tools)
     base = Runner(name="agent", system=system, memory=memory, tools=box, limits=limits or AGENT_LIMITS, options=options)
     if native:
-        return msgspec.structs.replace(base, recall=RECALL_SHARE)
+        return msgspec.structs.replace(base, recall=RECALL_SHARE, summary="model")
     prompt = system_text(system, tool_text=tool_text(box.definitions())).lstrip("\n")
     return msgspec.structs.replace(base, system=prompt, tools=box.hidden(), speech=TextTools())
 

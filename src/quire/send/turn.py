@@ -35,8 +35,7 @@ class TurnThread(Protocol):
     @property
     def store(self) -> Store: ...
 
-    @property
-    def summarise(self) -> Summarise: ...
+    summarise: Summarise
 
     def append(self, *entries: Entry) -> list[Entry]:
         """Put entries into the log, durably."""
@@ -158,13 +157,16 @@ class Runner(msgspec.Struct, frozen=True, kw_only=True):
     options: JsonObject = {}
     # Of the budget, what may be brought back unasked of what was left out; 0 for nothing.
     recall: float = 0.0
+    # Who tells what a rebase takes away: the model, asked on the prefix that it has cached, or the built-in rule. A
+    # thread's own summariser goes before both.
+    summary: Literal["model", "built-in"] = "built-in"
     # Role messages, or quire.send.text_protocol.Completion() for an engine that continues a text.
     speech: ModelProtocol = MESSAGES
 
 
 # Of the budget, what the chat and the agent runner bring back unasked.
 RECALL_SHARE = 0.1
-CHAT = Runner(recall=RECALL_SHARE)
+CHAT = Runner(recall=RECALL_SHARE, summary="model")
 
 
 def may_run_again(runner: Runner, call: Entry) -> bool:

@@ -196,6 +196,7 @@ class Turns:
                     limits=limits,
                     options=_options(model) | cast(JsonObject, body.options),
                     recall=RECALL_SHARE,
+                    summary="model",
                 )
                 cycle = Cycle(thread, model, transport, runner, None, _leave_to_caller)
                 return await self._until_stopped(tenant, name, user, cycle, model)
