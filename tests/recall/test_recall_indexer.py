@@ -136,6 +136,29 @@ def test_in_the_background_new_entries_get_their_meaning(tmp_path: Path) -> None
         assert hit.parts["meaning"] > 0
 
 
+def test_the_first_search_behind_few_new_entries_goes_by_their_meaning(store: Store) -> None:
+    with Recall(store, HashedWords(), background=True) as recall:
+        for n in range(3):
+            store.append("t", [values.user(f"walrus {n} on the beach")])
+            [hit] = recall.search("beach", 1, thread="t", exclude=range(1, n + 1))
+            assert (hit.seq, hit.by, recall.without_meaning("t")) == (n + 1, "words and meaning", 0)
+
+
+class Unable(HashedWords):
+    def encode(self, texts: Sequence[str]) -> Any:
+        if any("walrus" in text for text in texts):
+            raise MissingPart("no weights")
+        return super().encode(texts)
+
+
+def test_nobody_waits_for_meaning_that_cannot_be_made(store: Store) -> None:
+    store.append("t", [values.user("a walrus on the beach")])
+    with Recall(store, Unable(), background=True) as recall:
+        assert [hit.by for hit in recall.search("the beach", 1, thread="t")] == ["words"]
+        assert recall._indexer is not None
+        assert recall._indexer._stop.is_set()
+
+
 class Slow(HashedWords):
     """Says when it is asked, and answers once the store is being closed."""
 

@@ -10,6 +10,7 @@ import json
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -332,6 +333,8 @@ def unpacked(rows: Sequence[tuple[str, bytes]], dimensions: int) -> tuple[list[s
 
 _STEP = 32
 _POLL_S = 0.5
+# A search waits for the vectors of fewer entries than this, and so long at most.
+_FEW, _FEW_S = 200, 5.0
 _WORDED_AT_ONCE = 500
 
 # The indexers that work in the background, one a store and model, and how many asked for each.
@@ -358,6 +361,9 @@ class Indexer:
         self._thread: threading.Thread | None = None
         # How far this process knows the index to be complete.
         self._worded_to = self._embedded_to = 0
+        # Up to which change the background work has come; told to whoever waits for it, and asked for by it.
+        self._indexed_to, self._indexed = 0, threading.Condition()
+        self._wanted = threading.Event()
 
     def run(self, progress: Progress | None = None) -> IndexReport:
         """Make everything that is missing now."""
@@ -405,25 +411,48 @@ class Indexer:
         with _starting:
             for key in [key for key, (indexer, _) in _working.items() if indexer is self]:
                 del _working[key]
-        self._stop.set()
+        self._end()
         atexit.unregister(self.close)
         if self._thread is not None:
             self._thread.join()
             self._thread = None
 
+    def wait_for_few(self) -> None:
+        """Have the background work done where little is left of it: a thread that is just written is found by meaning."""
+        newest, model = self.store.last_change(), self.embedder.name if self.embedder is not None else ""
+        if self._indexed_to >= newest or len(self.store.index.without_vectors(model, self._embedded_to, _FEW)) == _FEW:
+            return
+        self._wanted.set()
+        with self._indexed:
+            self._indexed.wait_for(lambda: self._indexed_to >= newest or self._stop.is_set(), _FEW_S)
+
     def _work(self) -> None:
-        indexed_to = 0
-        while not self._stop.is_set():
-            try:
-                newest = self.store.last_change()
-                if newest != indexed_to:
-                    self.run()
-                    indexed_to = newest
-            except ConflictError:
-                pass  # the file is locked; there will be another time
-            except QuireError:
-                return  # a damaged file is for whoever reads it to report; entries stay searchable by words
-            self._stop.wait(_POLL_S)
+        try:
+            while not self._stop.is_set():
+                # A file that is locked will be free another time.
+                with suppress(ConflictError):
+                    self._catch_up()
+                self._wanted.wait(_POLL_S)
+                self._wanted.clear()
+        except QuireError:
+            pass  # a damaged file is for whoever reads it to report; entries stay searchable by words
+        finally:
+            self._end()
+
+    def _catch_up(self) -> None:
+        newest = self.store.last_change()
+        if newest != self._indexed_to:
+            self.run()
+            with self._indexed:
+                self._indexed_to = newest
+                self._indexed.notify_all()
+
+    def _end(self) -> None:
+        """No more is made: nobody is to wait for it."""
+        self._stop.set()
+        self._wanted.set()
+        with self._indexed:
+            self._indexed.notify_all()
 
     def _word(self, tell: Progress) -> int:
         """Keep the words of searchable entries that have none, or have them by older rules."""

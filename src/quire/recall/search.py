@@ -365,6 +365,8 @@ class Recall:
                 raise CallError("this recall knows no records", hint="Pass records=…, or use Records(store).search.")
             return list(self._records(query.text if isinstance(query, Query) else query, k))
         within = thread if chosen == "thread" else None
+        if self._indexer is not None:
+            self._indexer.wait_for_few()
         with self._lock:
             loaded = self._scope(within)
             only = self._mask(loaded, thread, before, exclude)
