@@ -51,8 +51,8 @@ def reasons(conversation: Conversation, embedder: Any) -> list[Reasons]:
 
 
 def _reasons(held: Collection, text: str) -> Any:
-    manner, rows = held._manner, np.arange(len(held.ids))
-    asked = ask(Query(text), manner.people())
+    speakers, rows = held._speakers, np.arange(len(held.ids))
+    asked = ask(Query(text), speakers.people())
     neighbours = held._beside()
     words, _ = scores(held._postings, asked, neighbours, held._alive.all)
     vector, none = held._vector(asked), np.zeros(0, np.int64)
@@ -61,11 +61,11 @@ def _reasons(held: Collection, text: str) -> Any:
         [
             standard(words),
             held._likeness(rows, every, neighbours),
-            (manner.speakers.all == asked.subject) * (asked.subject >= 0),
-            neighbours.dialogue * manner.asks.all,
-            neighbours.dialogue * (manner._person.all - 0.5),
-            manner._times.all * asked.when,
-            manner._names.all * asked.name,
+            (speakers.speakers.all == asked.subject) * (asked.subject >= 0),
+            neighbours.dialogue * speakers.asks.all,
+            neighbours.dialogue * (speakers._person.all - 0.5),
+            speakers._times.all * asked.when,
+            speakers._names.all * asked.name,
         ]
     ).astype(np.float32)
 

@@ -123,7 +123,7 @@ const WHY: Record<string, [string, string]> = {
   words: ["words", "The rarer a word of the question, the more it counts"],
   meaning: ["meaning", "It says something alike, in whatever words"],
   speaker: ["who spoke", "The question names who said it"],
-  manner: ["how it is said", "Statements answer questions better than questions do"],
+  speech: ["how it is said", "Statements answer questions better than questions do"],
   time: ["when", "The question asks for a time, and it tells one"],
   name: ["a name", "The question asks for somebody, and it names one"],
 };

@@ -28,7 +28,7 @@ def db(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_recall_prints_a_table_and_says_when_it_searched_by_words_alone(db: Path) -> None:
     done = invoke("recall", "api key", "--db", db, "--explain", "--k", "2", "--thread", "demo")
     lines = [line.rstrip() for line in done.stdout.splitlines()]
-    assert " ".join(lines[0].split()) == "thread seq kind score words meaning speaker manner time name text"
+    assert " ".join(lines[0].split()) == "thread seq kind score words meaning speaker speech time name text"
     assert lines[1].endswith("My API key?")  # it holds all that is asked; what answers it has taken it over
     assert lines[2].endswith("It starts with sk-or-v1-.")
     assert len(lines) == 3
@@ -60,7 +60,7 @@ def test_recall_searches_records_too(db: Path) -> None:
     run("record", "create", "--schema", "note.v1", "--context", '{"text": "Lunch at noon"}', "--db", db)
     done = invoke("recall", "which vault?", "--scope", "records", "--explain", "--db", db)
     heads, line = [line.split() for line in done.stdout.splitlines()]
-    assert heads == ["id", "schema", "score", "words", "meaning", "speaker", "manner", "time", "name", "text"]
+    assert heads == ["id", "schema", "score", "words", "meaning", "speaker", "speech", "time", "name", "text"]
     assert line[:2] == ["rec-1", "note.v1"]
     out = json.loads(run("recall", "which vault?", "--scope", "records", "--json", "--db", db))
     assert (out["by"], [hit["id"] for hit in out["hits"]]) == ("words", ["rec-1"])

@@ -152,15 +152,15 @@ def test_only_and_exclude_choose_among_documents() -> None:
 def test_reasons_that_need_people_taking_turns_are_silent_elsewhere(speakers: tuple[str, str]) -> None:
     said = ["Do you like hats?", "I bought my red hat last week", "You are right about your hat", "The hat shop"]
     for one in told(said, *speakers, session="s").search("Which hat did the user like?", 10):
-        assert one.parts["speaker"] == one.parts["manner"] == one.parts["time"] == one.parts["name"] == 0
+        assert one.parts["speaker"] == one.parts["speech"] == one.parts["time"] == one.parts["name"] == 0
 
 
 def test_between_two_people_the_one_named_is_preferred_and_telling_to_asking() -> None:
     said = ["Did I buy a hat?", "Did you buy a hat?", "I bought a hat.", "You bought a hat."]
     parts = {one.id: one.parts for one in told(said, "Ann", "Bob", session="s").search("What hat did Ann buy?", 10)}
     assert parts["0"]["speaker"] == parts["2"]["speaker"] > parts["1"]["speaker"] == parts["3"]["speaker"] == 0
-    assert parts["2"]["manner"] > parts["3"]["manner"]
-    assert parts["2"]["manner"] > parts["0"]["manner"]
+    assert parts["2"]["speech"] > parts["3"]["speech"]
+    assert parts["2"]["speech"] > parts["0"]["speech"]
 
 
 @pytest.mark.parametrize("speakers", [("Ann", "Bob"), ("user", "assistant"), ("Sam", "Sam"), ("", "")])

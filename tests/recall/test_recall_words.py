@@ -78,7 +78,7 @@ def test_the_script_that_the_model_reads_is_latin() -> None:
         ("last week, last month, last year", False, 1 / 2, 2),
     ],
 )
-def test_manner_of(text: str, asks: bool, person: float, times: int) -> None:
+def test_speech_of(text: str, asks: bool, person: float, times: int) -> None:
     said = speech(text)
     assert (said.asks, said.person, said.times) == (asks, pytest.approx(person), times)
 

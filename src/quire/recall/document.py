@@ -131,7 +131,7 @@ class SpeechSigns(msgspec.Struct, frozen=True):
 
 
 def speech(text: str) -> SpeechSigns:
-    """The manner of one utterance: "When did you go?" -> Speech(True, 1/3, 0, 0, 4)."""
+    """How one utterance is said: "When did you go?" -> Speech(True, 1/3, 0, 0, 4)."""
     row = tokens(text)
     cues = list(filter(_CUES.__contains__, row))
     first, second, times = (sum(map(words.__contains__, cues)) for words in (_FIRST, _SECOND, _TIMES))
@@ -168,7 +168,7 @@ class DocumentTerms(msgspec.Struct, frozen=True):
 
 
 def indexed(document: Document) -> DocumentTerms:
-    """The searched words (of a named speaker, text, extra and date, in a row) and manner of a document."""
+    """The searched words (of a named speaker, text, extra and date, in a row) of a document, and how it is said."""
     name = document.speaker if is_name(document.speaker) else ""
     parts = (name, document.text, document.extra, document.date)
     return DocumentTerms(

@@ -55,7 +55,7 @@ class Weights(msgspec.Struct, frozen=True):
 
 
 WEIGHTS = Weights()
-PARTS = ("words", "meaning", "speaker", "manner", "time", "name")
+PARTS = ("words", "meaning", "speaker", "speech", "time", "name")
 
 
 def standard(values: Floats) -> Floats:
@@ -113,7 +113,7 @@ _MANNER_PARTS = ("speakers", "asks", "_said", "_person", "_times", "_names", "_r
 
 
 class SpeakerPriors:
-    """One row a document: its speaker and its manner of speaking."""
+    """One row a document: its speaker and how it is said."""
 
     def __init__(self) -> None:
         # Speakers by number, how much each said that is still there, and what follows: who can be named.
@@ -125,7 +125,7 @@ class SpeakerPriors:
         self._returned = Column(np.bool_)
 
     def add(self, documents: Sequence[DocumentTerms]) -> None:
-        """Note the speakers and manners of documents."""
+        """Note who said documents, and how."""
         speakers = [self._numbers.setdefault(document.speaker, len(self._numbers)) for document in documents]
         self._said.lengthen(len(self._numbers) - self._said.size)
         self._count(np.array(speakers, np.int64), 1)
@@ -182,7 +182,7 @@ class SpeakerPriors:
         is_subject = self.speakers.all[rows] == query.subject
         return np.where(is_subject, np.float32(weights.speaker if query.subject >= 0 else 0), np.float32(0))
 
-    def manner(self, rows: Ints, dialogue: Floats, weights: Weights) -> Floats:
+    def speech(self, rows: Ints, dialogue: Floats, weights: Weights) -> Floats:
         """Prefer turns that tell of the speaker to those that ask or cheer; and what tools returned."""
         returned = self._returned.all[rows]
         prior = weights.asks * self.asks.all[rows] + weights.person * (self._person.all[rows] - np.float32(0.5))
@@ -210,7 +210,7 @@ class Collection:
         self._rows: dict[str, int] = {}
         self._alive, self._lengths, self._sessions = Column(np.bool_), Column(np.float32), Column(np.int64)
         self._session_numbers: dict[str, int] = {"": 0}
-        self._postings, self._manner = Postings(), SpeakerPriors()
+        self._postings, self._speakers = Postings(), SpeakerPriors()
         self.meaning = Meaning(embedder.dimensions if embedder else 0)
         # Made when it is first needed behind a change.
         self._neighbours: Neighbours | None = None
@@ -239,7 +239,7 @@ class Collection:
         self.delete([id for id in latest if id in self._rows])
         first, new = len(self.ids), list(latest.values())
         numbers = self._session_numbers
-        self._manner.add(new)
+        self._speakers.add(new)
         self._sessions.extend([numbers.setdefault(document.session, len(numbers)) for document in new])
         self._lengths.extend([document.words.count(" ") + 1 - document.words.count(WHOLE) for document in new])
         self._alive.extend(np.ones(len(new), np.bool_))
@@ -256,7 +256,7 @@ class Collection:
         columns = {name: getattr(self, name).packed for name in _ROW_PARTS}
         lists = {"ids": self.ids, "session_names": list(self._session_numbers)}
         named = {name: msgspec.msgpack.encode(some) for name, some in lists.items()}
-        return {**columns, **named, **self._postings.state(), **self._manner.state()}
+        return {**columns, **named, **self._postings.state(), **self._speakers.state()}
 
     def restore(self, state: Mapping[str, bytes]) -> None:
         """Begin with what was kept, by the vectors too where they are there."""
@@ -269,7 +269,7 @@ class Collection:
         names = msgspec.msgpack.decode(state["session_names"], type=list[str])
         self._session_numbers = {name: number for number, name in enumerate(names)}
         self._postings.restore(state)
-        self._manner.restore(state)
+        self._speakers.restore(state)
         if MEANING_PARTS[0] in state:
             self.meaning.restore(state)
         else:
@@ -281,7 +281,7 @@ class Collection:
             row = self._rows.pop(id, None)
             if row is not None:
                 self._alive.all[row] = False
-                self._manner.forget(row)
+                self._speakers.forget(row)
                 self._pending.pop(row, None)
                 self.meaning.forget(row)
                 self._neighbours = None
@@ -316,7 +316,7 @@ class Collection:
 
     def _beside(self) -> Neighbours:
         if self._neighbours is None:
-            speakers, asks = self._manner.speakers.all, self._manner.asks.all
+            speakers, asks = self._speakers.speakers.all, self._speakers.asks.all
             self._neighbours = Neighbours(self._sessions.all, speakers, asks, self._lengths.all, self._alive.all)
         return self._neighbours
 
@@ -324,7 +324,7 @@ class Collection:
         self, query: Query | str, k: int = 5, only: Iterable[str] | Bools | None = None, exclude: Iterable[str] = ()
     ) -> list[Found]:
         """The k best documents, best first; `only` names those that may be found, `exclude` those that may not."""
-        query_terms = ask(query if isinstance(query, Query) else Query(query), self._manner.people())
+        query_terms = ask(query if isinstance(query, Query) else Query(query), self._speakers.people())
         neighbours = self._beside()
         words, share = scores(self._postings, query_terms, neighbours, self._alive.all)
         vector = self._vector(query_terms)
@@ -349,7 +349,7 @@ class Collection:
 
     def vector(self, query: Query | str) -> Floats | None:
         """The query's meaning."""
-        return self._vector(ask(query if isinstance(query, Query) else Query(query), self._manner.people()))
+        return self._vector(ask(query if isinstance(query, Query) else Query(query), self._speakers.people()))
 
     def _vector(self, query: QueryTerms) -> Floats | None:
         """The query's meaning, with the turn before it at less weight; None without an embedder or a text."""
@@ -373,15 +373,15 @@ class Collection:
 
     def _parts(self, query: QueryTerms, rows: Ints, words: Floats, likeness: Floats) -> Array:
         """Each reason's share of each row's score, in the order of PARTS."""
-        manner, weights = self._manner, self.weights
+        speakers, weights = self._speakers, self.weights
         return np.stack(
             [
                 weights.words * standard(words[rows]),
                 weights.meaning * likeness,
-                manner.speaker(query, rows, weights),
-                manner.manner(rows, self._beside().dialogue[rows], weights),
-                manner.time(query, rows, weights),
-                manner.name(query, rows, weights),
+                speakers.speaker(query, rows, weights),
+                speakers.speech(rows, self._beside().dialogue[rows], weights),
+                speakers.time(query, rows, weights),
+                speakers.name(query, rows, weights),
             ]
         )
 
@@ -402,7 +402,7 @@ class Collection:
         out, has_cosine = np.zeros(len(rows), np.float32), np.isfinite(every[rows])
         if has_cosine.any():
             smooth = neighbours.smoothed(rows[has_cosine], np.maximum(every, 0))
-            out[has_cosine] = standard_by(smooth, self._manner.returned(rows[has_cosine]))
+            out[has_cosine] = standard_by(smooth, self._speakers.returned(rows[has_cosine]))
         return out
 
 
