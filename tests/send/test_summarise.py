@@ -90,13 +90,16 @@ def test_a_thread_from_elsewhere_is_not_summarised_for_cuts_of_the_past(tmp_path
 @pytest.mark.moves_prefix(reason="a small budget rebases on the way")
 @pytest.mark.parametrize("summary", ["model", "built-in"])
 def test_the_chat_runner_has_the_model_sum_up_unless_told_otherwise(summary: Any, tmp_path: Path) -> None:
-    runner = CHAT if summary == "model" else msgspec.structs.replace(CHAT, summary=summary)
+    chosen = {} if summary == "model" else {"summary": summary}
+    runner = msgspec.structs.replace(CHAT, options={"max_tokens": 5_000}, **chosen)
     with emulator("openai-chat", reply) as server:
         thread = new_thread(tmp_path / "t.db", policy=POLICY)
         for turn in range(8):
             thread.user(f"Question {turn}: " + "what about the harbor and the old lighthouse? " * 8)
             carry_out(thread, TARGET, server.url, runner)
         asked = [received for received in server.requests if "summarise our" in str(received.body["messages"][-1])]
+    # No fewer than the runner leaves a reply: a model that thinks needs them.
+    assert {received.body["max_completion_tokens"] for received in asked} <= {5_000}
     assert thread.summarise is extract  # the thread's own stays
     rebases = [entry.body["summary"] for entry in thread.store.read("t") if entry.kind == "rebase"]
     assert rebases

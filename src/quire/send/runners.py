@@ -235,7 +235,8 @@ def summary_request(turn: Turn, limit: int) -> Request:
     ask = Message("user", (Text(SUMMARISER.format(words=max(10, limit // 2))),))
     prompt = msgspec.structs.replace(so_far, messages=(*cached_messages(so_far), ask))
     options = {name: value for name, value in turn.runner.options.items() if name not in _SHAPING}
-    options["max_tokens"] = limit
+    # A model that thinks needs what the runner leaves it for that, too.
+    options["max_tokens"] = max(limit, options.get("max_tokens") or 0)
     return providers.render(prompt, turn.target, cache=True, key=turn.thread.name, **options)
 
 
