@@ -189,6 +189,23 @@ def test_a_question_settles_nothing() -> None:
     assert text == "Done: I will use the blue one instead."
 
 
+def test_what_the_model_did_is_told_and_what_it_guesses_asks_for_or_describes_is_not() -> None:
+    done = ["- Added **two tokens** to the theme", "I've also fixed the loader.", "Your order has been cancelled."]
+    done += ["The tests pass with it.", "The root cause is the cache."]
+    talk = [
+        "So it should work because both use it.",
+        "Please confirm the order id.",
+        "It is in the confirmation email.",
+    ]
+    talk += [
+        "It checks whether `width` changed.",
+        "Items must be unused to be exchanged again.",
+        "VS Code always does it instead.",
+    ]
+    said = [values.respond(line) for pair in zip(done, talk, strict=False) for line in pair]
+    assert [line.text for line in earlier(summary(said, 400)).lines] == done
+
+
 def test_a_models_own_words_are_kept_in_front() -> None:
     text = summary(turns(0, 2), 200, "They spoke of paint. " * 60)
     assert text.startswith("They spoke of paint.")

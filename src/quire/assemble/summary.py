@@ -294,10 +294,14 @@ def _around(text: str, places: Iterable[int], characters: int) -> Iterator[str]:
         yield text[begun:end_before]
 
 
+# What was done is told by a verb of the past that begins a sentence or follows its subject, what was settled by its own word.
+# What was done is told by a verb of the past that begins a sentence or follows its subject, what was settled by its own word.
 _DECISION = re.compile(
-    r"(?i)\b(decid|decision|agreed|must|never|always|should|confirm|fixed|because|instead|conclusion|"
-    r"root cause|cancel|refund|exchange|prefer|do not|don't|will use|chose|implement|added|changed|created|"
-    r"removed|updated|renamed|passes|works)\w*"
+    r"(?i)(?:^[\W\d]*(?:I|we)?|\b(?:ha[sd]|have|was|were|been|will be|(?:is|are) now|I|we|and|['’]ve))[\s*]*\b(?:(?:also|now|just|successfully|been) )*"
+    r"(?:added|booked|cancell?ed|changed|chose|committed|completed|confirmed|created|decided|deleted|deployed|disabled|"
+    r"enabled|exchanged|extracted|finished|fixed|implemented|installed|merged|moved|processed|pushed|refactored|refunded|"
+    r"removed|renamed|replaced|resolved|returned|reverted|scheduled|sent|submitted|switched|updated|wrote|written)\b|"
+    r"\b(?:decided|decision|agreed|conclusion|root cause|will use|(?:tests?|checks?) (?:now )?pass(?:es|ed)?|now works|we must)\b"
 )
 # 'Still' and 'pending' alone tell how things are; these tell what is to be done.
 _LEFT_OPEN = re.compile(
