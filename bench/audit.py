@@ -25,7 +25,7 @@ from traces import conversations, files, parser
 def requests(paths: list[Path]) -> Iterator[dict[str, Any]]:
     """Lines of a log, for ever: four runs take turns, each request with all that was said before it."""
     threads = [conversation["messages"] for path in paths for conversation in conversations(path)]
-    places = {n: iter(()) for n in range(4)}
+    places: dict[int, Iterator[dict[str, Any]]] = {n: iter(()) for n in range(4)}
     upcoming = enumerate(cycle(threads))
     at = 1_794_000_000_000
     while True:

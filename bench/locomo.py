@@ -89,7 +89,7 @@ def _turn(raw: dict[str, Any], session: str, when: str) -> Turn:
 
 def _ids(text: str) -> list[str]:
     """Turn ids in a piece of evidence, some of which are malformed: "D8:6; D9:17", "D:11:26", "D30:05"."""
-    found = []
+    found: list[str] = []
     for part in re.split(r"[;,\s]+", str(text)):
         match = re.fullmatch(r"D:?(\d+):0*(\d+)", part)
         found += [f"D{match[1]}:{match[2]}"] if match else [part] if part else []

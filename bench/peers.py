@@ -140,7 +140,7 @@ def langchain_trim(exact: bool) -> Peer:
                 include_system=True,
                 allow_partial=False,
             )
-            yield [messages[int(one.id)] for one in kept]
+            yield [messages[int(str(one.id))] for one in kept]
 
     return run
 
@@ -154,7 +154,7 @@ def llama_index_memory() -> Peer:
         head, _ = _head(messages)
         room = budget - sum(map(size, head))
         memory = Memory.from_defaults(
-            session_id="bench", token_limit=room, tokenizer_fn=lambda text: range(_count(text))
+            session_id="bench", token_limit=room, tokenizer_fn=lambda text: [0] * _count(text)
         )
         wanted = list(points(messages))
 

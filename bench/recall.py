@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +102,7 @@ class _Bm25:
 
     def rank(self, query: str) -> list[int]:
         known = sorted({self.words[word] for word in terms(query) if word in self.words})
-        return np.argsort(-self.scores[:, known].sum(1), kind="stable").tolist()
+        return list(np.argsort(-self.scores[:, known].sum(1), kind="stable"))
 
 
 def nearest(conversations: Sequence[Conversation], embedder: Any) -> Rank:
@@ -110,7 +110,7 @@ def nearest(conversations: Sequence[Conversation], embedder: Any) -> Rank:
     made = [embedder.encode([_said(turn) for turn in c.turns]) for c in conversations]
 
     def rank(_conversation: Conversation, number: int, question: Question) -> list[int]:
-        return np.argsort(-(made[number] @ embedder.encode([question.text])[0]), kind="stable").tolist()
+        return list(np.argsort(-(made[number] @ embedder.encode([question.text])[0]), kind="stable"))
 
     return rank
 
@@ -127,7 +127,7 @@ def fused(one: Rank, other: Rank) -> Rank:
         for list_ in (one, other):
             for place, turn in enumerate(list_(conversation, number, question)):
                 score[turn] += 1 / (60 + place)
-        return np.argsort(-score, kind="stable").tolist()
+        return list(np.argsort(-score, kind="stable"))
 
     return rank
 
@@ -174,7 +174,10 @@ def main() -> None:
             }
             print(json.dumps({**as_json(ours), **about, **counted}))
             return
-        rows = {"paper: DRAGON (all ten)": DRAGON, "BM25": measure(conversations, bm25(conversations))}
+        rows: dict[str, Mapping[str, Sequence[float]]] = {
+            "paper: DRAGON (all ten)": DRAGON,
+            "BM25": measure(conversations, bm25(conversations)),
+        }
         if model is not None:
             pair = bm25(conversations), nearest(conversations, model)
             rows["MiniLM"] = measure(conversations, pair[1])

@@ -78,7 +78,7 @@ def measure(tasks: Sequence[Task], way: Way) -> list[float]:
         for text, right in questions:
             order = list(rank(text))
             rows.append([len(right.intersection(order[:k])) / min(k, len(right)) for k in KS])
-    return (100 * np.mean(rows, axis=0)).tolist()
+    return list(100 * np.mean(rows, axis=0))
 
 
 def ways(embedder: Any) -> dict[str, Way]:

@@ -27,7 +27,7 @@ from embedded import Remembered
 from locomo import DATA, load
 from quire import values
 from quire.cli.output import print_table
-from quire.log.sqlite import SqliteStore
+from quire.log.store import Store
 from quire.recall import Indexer, Recall
 from quire.recall.meaning import packed
 from quire.thread import open_store
@@ -54,7 +54,7 @@ def sentences(count: int, seed: int = 7) -> Iterator[str]:
         yield " ".join(words[at] for at in np.searchsorted(cumulated, rng.random(size)))
 
 
-def fill(store: SqliteStore, size: int) -> float:
+def fill(store: Store, size: int) -> float:
     """Append `size` entries, user and assistant in turn; seconds it took."""
     begun = time.perf_counter()
     made = (values.user(text) if at % 2 == 0 else values.respond(text) for at, text in enumerate(sentences(size)))
@@ -64,7 +64,7 @@ def fill(store: SqliteStore, size: int) -> float:
     return time.perf_counter() - begun
 
 
-def give_vectors(store: SqliteStore, embedder: Remembered, seeds: Any) -> None:
+def give_vectors(store: Store, embedder: Remembered, seeds: Any) -> None:
     """Vectors for all entries, scattered around real ones."""
     rng = np.random.default_rng(11)
     ids = [change.entry.id for change in store.changes()]
@@ -141,7 +141,7 @@ def one(size: int, folder: Path, files: list[Path] | None, append_us: float) -> 
     }
 
 
-def _append_and_search(store: SqliteStore, recall: Recall, query: str) -> None:
+def _append_and_search(store: Store, recall: Recall, query: str) -> None:
     store.append("t0", [values.user(query)])
     recall.search(query)
 

@@ -54,7 +54,7 @@ main()
 Row = dict[str, Any]
 
 
-def sayings(given: Sequence[Path] | None) -> Iterator[str]:
+def sayings(given: list[Path] | None) -> Iterator[str]:
     """Texts without an end: those of the conversations given, or made ones of forty words."""
     if given:
         said = [
@@ -75,7 +75,7 @@ def inserts_per_s(server: PostgresServer, texts: Sequence[str], clients: int, se
     """Plain inserts by one process of pgbench: a row as large as an entry's a transaction, in a table with a key."""
     table = "create table if not exists plain (id bigserial primary key, thread text, body text)"
     tool = [
-        server.programs / "psql",
+        str(server.programs / "psql"),
         server.url,
         "-qc",
         f"{table}; create index if not exists plain_thread on plain (thread)",
@@ -85,7 +85,7 @@ def inserts_per_s(server: PostgresServer, texts: Sequence[str], clients: int, se
     with tempfile.NamedTemporaryFile("w", suffix=".sql") as script:
         script.write(f"\\set n random(1, 1000)\ninsert into plain (thread, body) values ('t' || :n, '{body}');\n")
         script.flush()
-        bench = [server.programs / "pgbench", server.url, "-n", "-f", script.name, "-c", str(clients), "-j", "1"]
+        bench = [str(server.programs / "pgbench"), server.url, "-n", "-f", script.name, "-c", str(clients), "-j", "1"]
         done = subprocess.run(
             [*bench, "-T", str(max(1, round(seconds))), "-M", "prepared"], check=True, capture_output=True, text=True
         )

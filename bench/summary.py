@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from quire.assemble.summary import Leaving, extract
 from quire.cli.output import print_table
@@ -81,7 +82,7 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--budget", type=int, help="tokens of a summary (default: a tenth of what it stands for)")
     arguments = options.parse_args()
-    rows = []
+    rows: list[dict[str, Any]] = []
     for path in files(arguments.data):
         found = [
             row for conversation in conversations(path) if (row := measure(entries(conversation), arguments.budget))

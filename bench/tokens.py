@@ -20,7 +20,7 @@ from typing import Any
 from quire.cli.output import print_json, print_table
 from quire.tokens import counter, message_tokens, uncalibrated
 from quire.tokens.vocabularies import RELATIVE
-from quire.values import Call, Message, Result, Text
+from quire.values import Call, Message, Part, Result, Text
 from traces import ROOT, TRACES, parser
 
 SESSION = TRACES / "pi_large_session.jsonl"
@@ -134,8 +134,8 @@ def chat_message(raw: dict[str, Any]) -> Message:
     if raw["role"] == "tool":
         return Message("tool", (Result("", "", raw["content"] or ""),))
     calls = [call["function"] for call in raw.get("tool_calls") or ()]
-    parts = (Text(raw.get("content") or ""), *(Call("", c["name"], None, arguments=c["arguments"]) for c in calls))
-    return Message("assistant" if raw["role"] == "assistant" else "user", parts)
+    said: list[Part] = [Call("", c["name"], None, arguments=c["arguments"]) for c in calls]
+    return Message("assistant" if raw["role"] == "assistant" else "user", (Text(raw.get("content") or ""), *said))
 
 
 def calibration(file: Path) -> list[dict[str, Any]]:

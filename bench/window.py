@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import cycle
 from typing import Any
 
@@ -66,12 +67,16 @@ def copying(text: Text, capacity: int) -> Callable[[], object]:
     return add
 
 
+def add(window: Window, text: Text) -> None:
+    window.add(text(), truncate=True)
+
+
 def by_capacity(text: Text, adds: int, budget: int | None) -> list[dict[str, Any]]:
     ways: dict[Any, Callable[[], object]] = {}
     for capacity in CAPACITIES:
         plain, pinned = full(text, capacity, budget), full(text, capacity, budget, capacity // 2)
-        ways["window_us", capacity] = lambda plain=plain: plain.add(text(), truncate=True)
-        ways["half_pinned_us", capacity] = lambda pinned=pinned: pinned.add(text(), truncate=True)
+        ways["window_us", capacity] = partial(add, plain, text)
+        ways["half_pinned_us", capacity] = partial(add, pinned, text)
         ways["copying_us", capacity] = copying(text, capacity)
     found = microseconds(ways, adds)
     names = ("window_us", "half_pinned_us", "copying_us")
@@ -84,9 +89,7 @@ def by_age(text: Text, adds: int, budget: int | None) -> list[dict[str, Any]]:
     for age, window in windows.items():
         for _ in range(max(age, window.max_items)):
             window.add(text(), truncate=True)
-    found = microseconds(
-        {age: lambda w=window: w.add(text(), truncate=True) for age, window in windows.items()}, adds // 10
-    )
+    found = microseconds({age: partial(add, window, text) for age, window in windows.items()}, adds // 10)
     return [{"adds_before": age, "window_us": cost} for age, cost in found.items()]
 
 

@@ -49,10 +49,10 @@ def _in_file(file: Path, root: Path) -> Iterator[Proof]:
     for node in tree.body:
         if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "pytestmark" for t in node.targets):
             yield from (Proof(*pair, place) for pair in _marks(node.value))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            pairs = [pair for decorator in node.decorator_list for pair in _marks(decorator)]
-            yield from (Proof(*pair, f"{place}::{node.name}") for pair in pairs)
+    for part in ast.walk(tree):
+        if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            pairs = [pair for decorator in part.decorator_list for pair in _marks(decorator)]
+            yield from (Proof(*pair, f"{place}::{part.name}") for pair in pairs)
 
 
 def _marks(node: ast.AST) -> Iterator[tuple[str, str]]:

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import quire
+from quire.assemble.policy import Promote
 from quire.errors import BudgetError
 from quire.providers import import_
 
@@ -78,7 +79,7 @@ def main() -> None:
     print(f"{total.hexdigest()}  {count} requests")
 
 
-def cases(files: list[Path]) -> Iterable[tuple[str, list[list[quire.Entry]], tuple[str, int, str]]]:
+def cases(files: list[Path]) -> Iterable[tuple[str, list[list[quire.Entry]], tuple[str, int, Promote]]]:
     """Each file's conversations, and the made-up one's, with every target, budget and way to promote."""
     for path in files:
         with path.open(encoding="utf-8") as lines:
@@ -110,7 +111,8 @@ def play(digest: Any, database: str, talk: list[quire.Entry], target: str, polic
         if not spoken:
             for entry in entries:
                 if entry.kind == "user" and not entry.wire:
-                    thread.user(entry.text, entry.attached, **({"meta": entry.meta} if entry.meta else {}))
+                    more: dict[str, Any] = {"meta": entry.meta} if entry.meta else {}
+                    thread.user(entry.text, entry.attached, **more)
                 else:
                     thread.append(entry)
             continue

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from quire.errors import QuireError
-from quire.providers.wires import openai_chat, openai_responses
+from quire.providers import export, import_
 from quire.tokens import counter
 
 ACTIONS = 8
@@ -32,7 +32,7 @@ def messages(line: str) -> list[dict[str, Any]]:
         rollout = json.loads(line)
         given, made = rollout["responses_create_params"]["input"], rollout["response"]["output"]
         items = [{"role": "user", "content": given}] if isinstance(given, str) else given
-        found: list[dict[str, Any]] = openai_chat.export_messages(openai_responses.import_messages([*items, *made]))
+        found: list[dict[str, Any]] = export("openai-chat", import_("openai-responses", [*items, *made]))
     except (KeyError, TypeError, ValueError, QuireError):
         return []
     return found
