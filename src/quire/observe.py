@@ -24,7 +24,7 @@ from quire.providers.gemini_cache import Served
 from quire.providers.prefix import same_start
 from quire.providers.rendering import tools_of
 from quire.tokens.vocabularies import far_off
-from quire.values import Entry, Envelope, JsonObject, Layer, LayerId, Message, Reply, Request, Text
+from quire.values import INSTRUCTIONS, Entry, Envelope, JsonObject, Layer, LayerId, Message, Reply, Request, Text
 
 
 class Sending(msgspec.Struct, frozen=True):
@@ -319,7 +319,7 @@ class Culprit(msgspec.Struct, frozen=True):
 def in_system(old: str, new: str, entries: Sequence[Entry]) -> Culprit:
     """The entry whose words stand where two L1 part: the system prompt, or an instruction folded into it."""
     same = len(new.encode()[: same_start(old.encode(), new.encode())].decode(errors="ignore"))
-    texts = [(entry.seq, normal(entry.text)) for entry in entries if entry.kind in ("system", "note")]
+    texts = [(entry.seq, normal(entry.text)) for entry in entries if entry.kind in INSTRUCTIONS]
     # Each text is a part of L1, with a blank line between: go along until one ends behind the difference.
     start = 0
     while matches := [text for text in texts if text[1] and new.startswith(text[1], start)]:

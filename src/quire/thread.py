@@ -16,13 +16,13 @@ import msgspec
 from quire import providers, values
 from quire.assemble import Assembly, Built, Policy, Selection
 from quire.assemble.fit import enclose
-from quire.assemble.rebase import SHORTENING
 from quire.assemble.state import fit
 from quire.assemble.summary import Summarise, extract
 from quire.errors import CallError, ConflictError, MissingPart, QuireError
 from quire.items import Window, from_file, from_image, kept_id, read_again
 from quire.items.sources import IMAGE_TYPES
 from quire.log import now_ms, refuse_loop
+from quire.log.entries import SHORTENING
 from quire.log.shapes import short
 from quire.log.sqlite import SqliteStore
 from quire.log.store import DEFAULT_TENANT, Store, check_tenant, is_server, tenant_file

@@ -21,6 +21,10 @@ Kind = Literal["system", "tools", "attach", "user", "think", "call", "result", "
 KINDS: tuple[str, ...] = get_args(Kind)
 # The kinds that the model itself writes: a request stands before each run of them.
 SPOKEN: frozenset[str] = frozenset({"think", "call", "respond"})
+# Those that tell the model how to go on: a rebase may fold a late one into the system prompt.
+INSTRUCTIONS: frozenset[str] = frozenset({"system", "note"})
+# Those that say what became of requests: no request shows them.
+BOOKKEEPING: frozenset[str] = frozenset({"rebase", "sent"})
 
 ItemType = Literal["code", "text", "file", "repl-history", "error", "custom"]
 ITEM_TYPES: tuple[str, ...] = get_args(ItemType)

@@ -18,7 +18,7 @@ from quire.log.entries import known_entries
 from quire.providers.models import resolve
 from quire.providers.prefix import lined
 from quire.thread import Thread
-from quire.values import Entry, JsonObject, Request
+from quire.values import BOOKKEEPING, Entry, JsonObject, Request
 
 # What frameworks call providers, where Quire has another name.
 _PROVIDERS = dict.fromkeys(("google", "google-gla", "google_genai", "google_vertexai", "vertex_ai"), "gemini")
@@ -92,7 +92,7 @@ def record(thread: Thread, target: str, body: JsonObject, reply: Any) -> None:
     provider, _, model = target.partition(":")
     read = providers.parse_reply(f"openai-chat:{model}", reply)
     sent = providers.import_("openai-chat", body)
-    entries = [entry for entry in thread.entries if entry.kind not in ("sent", "rebase")]
+    entries = [entry for entry in thread.entries if entry.kind not in BOOKKEEPING]
     common = known_entries(entries, [*sent, *read.entries])
     if common <= len(sent):  # else a later call was recorded first, and it holds this reply
         thread.append(*sent[common:])

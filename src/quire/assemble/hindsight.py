@@ -24,7 +24,7 @@ from quire.assemble.summary import Summarise, extract
 from quire.entry import chain
 from quire.errors import BudgetError
 from quire.tokens import tools_tokens
-from quire.values import Entry, JsonObject
+from quire.values import BOOKKEEPING, Entry, JsonObject
 
 # Along a finished thread: every request that stands in it, as it was sent or as a policy would make it.
 
@@ -62,7 +62,7 @@ def ask(assembly: Assembly, entry: Entry) -> Built | Refused:
 
 def unsent(entries: Iterable[Entry]) -> list[Entry]:
     """The thread as if nothing had been sent or cut yet, to ask what another policy would do."""
-    return [entry for entry in entries if entry.kind not in ("sent", "rebase")]
+    return [entry for entry in entries if entry.kind not in BOOKKEEPING]
 
 
 _change = msgspec.structs.replace

@@ -11,7 +11,7 @@ from quire.assemble.messages import Epoch, PlacedMessage, assistant, leaf, resul
 from quire.assemble.policy import Policy
 from quire.assemble.user_message import ItemBlock, UserTurn
 from quire.entry import result_text
-from quire.values import SPOKEN, Entry, JsonObject, LeftOut, Message, Text
+from quire.values import BOOKKEEPING, SPOKEN, Entry, JsonObject, LeftOut, Message, Text
 
 # What no request has shown yet: a user turn, the model's messages, late instructions; closed into leaves.
 
@@ -149,8 +149,6 @@ def _unshown(entry: Entry) -> str:
 # Where a thread stands between asking and answering, as one value that every entry moves on.
 
 _to = msgspec.structs.replace
-# What a caller tells the model between its turns.
-_TOLD = frozenset({"note", "system", "tools", "attach"})
 
 
 class Stage(Enum):
@@ -235,7 +233,7 @@ class Round(msgspec.Struct, frozen=True):
             return Round(decided=self.decided)
         if entry.kind in SPOKEN and not beside:
             return self
-        return self._moved(_MORE_TOLD if entry.kind in _TOLD else _SOMETHING_ELSE)
+        return self._moved(_SOMETHING_ELSE if entry.kind in SPOKEN | BOOKKEEPING else _MORE_TOLD)
 
     def spoke(self) -> Round:
         return self._moved(_SPOKE)

@@ -16,7 +16,7 @@ from quire.assemble.policy import Policy, Promote
 from quire.assemble.user_message import block, call_text, entry_text, normal, query_alone
 from quire.entry import sha256_hex
 from quire.items import identity
-from quire.values import Call, Entry, Image, JsonObject, LeftOut, Message, ToolSet
+from quire.values import INSTRUCTIONS, Call, Entry, Image, JsonObject, LeftOut, Message, ToolSet
 
 
 class Pin(msgspec.Struct, frozen=True):
@@ -50,7 +50,7 @@ def _entry_pin(entry: Entry, by: int, pin: object = True) -> Iterator[Pin]:
     words = pin if isinstance(pin, str) and pin in whole else whole
     if words.strip():
         result = entry.kind == "result" and words == whole
-        yield Pin(entry.seq, by, words, result=result, folds=entry.kind in ("note", "system"))
+        yield Pin(entry.seq, by, words, result=result, folds=entry.kind in INSTRUCTIONS)
 
 
 def _item_pins(entry: Entry, pin: object, pins: Sequence[Pin], policy: Policy) -> Iterator[Pin]:

@@ -16,6 +16,7 @@ from quire.assemble.policy import Policy
 from quire.assemble.telling import telling
 from quire.assemble.user_message import ItemBlock, Library, UserTurn, query_alone
 from quire.errors import DataError
+from quire.log.entries import SHORTENING
 from quire.tokens import counter, text_tokens
 from quire.values import Call, Entry, JsonObject, Message, Part, Result, Text, Think
 
@@ -24,7 +25,6 @@ PINNED_HEADING = "# Pinned"
 
 # fold: into the system prompt. handle, cut: a shorter text stands in its place. supersede: an item's older version goes.
 Action = Literal["drop", "fold", "handle", "cut", "supersede"]
-SHORTENING: tuple[Action, ...] = ("handle", "cut")
 
 
 class Edit(msgspec.Struct, frozen=True):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @click.option("--thread", help="Search in this thread alone (default: in all).")
 @click.option("--before", type=int, help="Only entries in front of this seq of the thread.")
 @click.option(
-    "--kinds", help="Comma-separated kinds: user, respond, result, note, attach, call (default: all of them)."
+    "--kinds", help="Comma-separated kinds of entries, such as user,respond (default: all that are searched)."
 )
 @click.option(
     "--neighbours",

@@ -32,7 +32,7 @@ from quire.cli.output import (
 from quire.cli.store import is_file, load_usable
 from quire.errors import BudgetError, CallError, NotFound
 from quire.log.entries import decode_lines
-from quire.values import SPOKEN, Entry, Json, JsonObject, Request
+from quire.values import BOOKKEEPING, SPOKEN, Entry, Json, JsonObject, Request
 
 if TYPE_CHECKING:
     from quire import providers
@@ -131,7 +131,7 @@ def _all_requests(entries: list[Entry], under: list[Policy]) -> Iterator[Request
         if folds.under(policy).asks(entry):
             yield entry.at, ask(folds.under(policy), entry)
         folds.feed(entry)
-    conversation = [entry for entry in entries if entry.kind not in ("sent", "rebase")]
+    conversation = [entry for entry in entries if entry.kind not in BOOKKEEPING]
     if conversation and conversation[-1].kind not in SPOKEN and (assembly := folds.under(under[-1])).turn:
         yield conversation[-1].at, ask(assembly, conversation[-1])
 
@@ -339,4 +339,9 @@ def schema(name: str) -> None:
       quire schema window
       quire schema entry > entry.schema.json
     """
-    print_text(resources.files("quire.schemas").joinpath(f"{name}.json").read_text(encoding="utf-8"))
+    from quire.log.entries import SCHEMA
+
+    if name == "entry":
+        print_json(SCHEMA)
+    else:
+        print_text(resources.files("quire.schemas").joinpath(f"{name}.json").read_text(encoding="utf-8"))

@@ -76,6 +76,8 @@ TOOL = Fields(
 EDIT = Fields(
     required={"entry": INTEGER, "action": STRING}, optional={"replacement": either(STRING, NULL), "freed": INTEGER}
 )
+# The actions that put a shorter text in an entry's place; without such a text the entry is dropped.
+SHORTENING = ("handle", "cut")
 
 
 class FreeObject(msgspec.Struct, frozen=True):
@@ -439,7 +441,7 @@ def _edit(edit: JsonObject) -> JsonObject:
     if edit.get("replacement") is not None:
         return edit
     rest = {key: value for key, value in edit.items() if key != "replacement"}
-    return {**rest, "action": "drop"} if edit["action"] in ("cut", "handle") else rest
+    return {**rest, "action": "drop"} if edit["action"] in SHORTENING else rest
 
 
 # The fields of a body that hold what is free.

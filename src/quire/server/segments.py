@@ -9,8 +9,9 @@ import msgspec
 
 from quire.assemble import Built, Policy, Refused
 from quire.assemble.fit import enclose, layer_tokens
-from quire.assemble.rebase import SHORTENING, SUMMARY_HEADING
+from quire.assemble.rebase import SUMMARY_HEADING
 from quire.entry import sha256_hex
+from quire.log.entries import SHORTENING
 from quire.observe import LayerHashes
 from quire.tokens import arguments_text, compact, counter, text_tokens, tools_tokens
 from quire.values import Call, Image, Json, JsonObject, Message, ToolSet

@@ -44,7 +44,7 @@ from quire.server.segments import (
 )
 from quire.thread_state import AssemblyPerPolicy, is_request, policies
 from quire.tokens import entry_texts
-from quire.values import SPOKEN, Entry, JsonObject
+from quire.values import BOOKKEEPING, SPOKEN, Entry, JsonObject
 
 # The bands of a request in the order of the wire: the current user's message stands between older and newer history.
 BANDS = ("tools", "L1", "L2", "L4", "L3", "L5", "L4 now")
@@ -267,7 +267,7 @@ class ThreadView:
         return self._next[1]
 
     def _build_next(self) -> ShownRequest | None:
-        last_kind = next((entry.kind for entry in reversed(self.entries) if entry.kind not in ("sent", "rebase")), "")
+        last_kind = next((entry.kind for entry in reversed(self.entries) if entry.kind not in BOOKKEEPING), "")
         if not last_kind or last_kind in SPOKEN:
             return None
         assembly = self._folds.under(self.policy)
@@ -414,7 +414,7 @@ class ThreadView:
 
     def where(self, text: str, recalled: Callable[[str], Sequence[int]] | None = None) -> Whereabouts:
         """When a string entered, in which requests it stood and as what, and whether recall finds it."""
-        hits = [n for n, entry in enumerate(self.entries) if entry.kind not in ("sent", "rebase") and any(text in part for part in entry_texts(entry))]  # fmt: skip
+        hits = [n for n, entry in enumerate(self.entries) if entry.kind not in BOOKKEEPING and any(text in part for part in entry_texts(entry))]  # fmt: skip
         entered = [self._hit(n, text) for n in hits[:50]] if text else []
         holds = StringStanding(text)
         recalled_seqs = tuple(recalled(text)) if recalled is not None and text else None
