@@ -63,8 +63,8 @@ def test_a_cache_is_made_used_prolonged_replaced_and_dropped_over_a_threads_life
         for _ in range(40):
             used, whole = thread.turn()
             assert used.input_total == whole
-            if thread.keeper.kept:
-                assert used.cache_read == thread.keeper.kept.tokens
+            if thread.keeper.cache:
+                assert used.cache_read == thread.keeper.cache.tokens
         assert {"create", "reuse", "replace"} <= set(thread.actions)
         clock.now_ms += 40 * MINUTE
         thread.turn()

@@ -59,8 +59,8 @@ def request_options(fields: Mapping[str, Json]) -> RequestOptions:
     return cast(RequestOptions, {**named, "extra": {**extra, **named.get("extra", {})}} if extra else named)
 
 
-# What is often asked of a request and said elsewhere.
-_SAID_ELSEWHERE = {
+# Options that callers look for here, and where each is really set.
+_SET_ELSEWHERE = {
     **dict.fromkeys(("max_output_tokens", "max_completion_tokens"), "Write max_tokens=…"),
     **dict.fromkeys(("reasoning_effort", "reasoning"), 'Write effort="high".'),
     "budget": "A thread's policy has the budget: quire.open(path, name, Policy(budget=…)).",
@@ -79,20 +79,20 @@ def options_of(options: RequestOptions, key: str) -> Options:
         near = nearest(name, RequestOptions.__annotations__)
         guess = f"Did you mean {near!r}? " if near else ""
         hint = f"{guess}A field of the provider's own goes under extra={{{name!r}: …}}."
-        raise CallError(f"request() has no option {name!r}", hint=_SAID_ELSEWHERE.get(name, hint))
+        raise CallError(f"request() has no option {name!r}", hint=_SET_ELSEWHERE.get(name, hint))
     fields: dict[str, Any] = {**options, **options.get("extra", {})}
     fields.pop("extra", None)
     return ask(key=key, **fields)
 
 
 def rendering(target: str, ask: Options | None = None) -> Rendering:
-    """Renders a thread's prompts one after the other, each from where it leaves the one before."""
+    """A renderer of one thread's prompts: of each it writes only what the prompt before did not hold."""
     provider = split_target(target)[0]
     return Rendering(wire_of(provider), model_info(target), ask or Options(), provider)
 
 
 def marker(target: str) -> Marker:
-    """Marks a thread's requests one after the other, each from where it leaves the one before."""
+    """A marker of one thread's requests: of each it looks only at what the request before did not hold."""
     from quire.providers.cache_marks import Marker
 
     return Marker(model_info(target))

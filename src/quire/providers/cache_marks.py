@@ -1,8 +1,9 @@
 """Cache marks for a rendered request: where the provider shall store, and for how long.
 
-Up to four places: the end of tools and system, the epoch's fold (or what the next rebase will let stand of the
-thread's opening), the end of the request before this one, and the end. The place of the request before is
-marked again so that what it stored is found however much came since. Marks never change the bytes a cache compares.
+Up to four places: the end of tools and system, the end of the epoch's first request (or of the thread's opening,
+which the next rebase keeps), the end of the request before this one, and the end of this one. The end of the request
+before is marked again so that the prefix it stored is found, however much was added since. Marks never change the
+bytes a cache compares.
 """
 
 from __future__ import annotations
@@ -215,7 +216,7 @@ class MarkPlaces(msgspec.Struct, frozen=True):
         return sorted({*self.lasting, *self.moving})
 
     def stand_in(self, body: JsonObject) -> bool:
-        """Whether the body holds at each place the block that was seen there."""
+        """Whether the body still holds, at each place, the block that the place was chosen for."""
         blocks = [self.row.blocks[place] for place in self.all]
         return all(_block_at(body, block) == block.value for block in blocks)
 
@@ -228,7 +229,7 @@ class Spoken(NamedTuple):
 
 
 class MarkPlacer:
-    """Places the marks of one thread's requests; what they repeat is not weighed again."""
+    """Places the marks of one thread's requests; blocks that a request repeats are not measured again."""
 
     def __init__(self, info: ModelInfo) -> None:
         self._info = info
@@ -316,12 +317,12 @@ def _stable(row: MarkRow, prompt: Prompt | None, stable: int) -> int:
         return -1
     if runs:
         return row.ends[-runs]
-    # The model's last word was empty or broken off, and is not sent: only the user spoke since.
+    # The model's last message was empty or broke off, so it is not sent and the user's two messages stand together.
     return row.before_user(sum(message.role == "user" for message in since))
 
 
 def _next(before: Spoken, message: Message) -> Spoken:
-    """What says nothing is not sent."""
+    """How often the model has spoken behind this message; one without content is not sent and does not count."""
     words = (isinstance(part, Call) or (isinstance(part, Text) and part.text.strip()) for part in message.parts)
     speaks = message.role == "assistant" and any(words)
     if message.role == "assistant" and not speaks:
@@ -339,7 +340,7 @@ def mark(body: JsonObject, prompt: Prompt | None, info: ModelInfo, **how: Any) -
 
 
 class Marker:
-    """Marks one thread's requests for one model, each from where it leaves the one before.
+    """Marks one thread's requests for one model; of each it looks only at what the request before did not hold.
 
     Of bodies that a `Rendering` wrote, messages that are the very same objects as before are taken to be what they
     were. Other bodies may be changed in place: nothing is kept of them.
@@ -385,13 +386,13 @@ class Marker:
             return MarkPlacer(self.info).places(body, prompt)
         places = self._placing.places(body, prompt, stable)
         if not places.stand_in(body):
-            # Even what a rendering wrote was changed in place.
+            # Somebody changed the body in place, although a rendering wrote it: all places are found anew.
             self._placing = MarkPlacer(self.info)
             places = self._placing.places(body, prompt, stable)
         return places
 
     def _routed(self, body: JsonObject, key: str) -> JsonObject:
-        """The key that leads a thread's requests to one cache; where life is free, the longer one after long pauses."""
+        """The body with the key that routes a thread to one cache; after long pauses, with the longer life where it is free."""
         out, info = dict(body), self.info
         if key and info.cache.key == "prompt_cache_key":
             out.setdefault("prompt_cache_key", key)

@@ -1,4 +1,4 @@
-"""Entries as messages, one after the other, with nothing folded or fitted: for exporting a thread."""
+"""Entries as messages for exporting a thread: all of them, in their order, whatever the budget."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def project(entries: Iterable[Entry]) -> list[Message]:
 
 def _continues(entry: Entry, last: Message) -> bool:
     """Whether an entry is part of the message before it: spoken in one go, or a result of the same group."""
-    # A message of the model begins where its wire format shows it.
+    # An imported entry says itself whether it begins a message (`wire.more` is absent).
     begins = entry.kind in SPOKEN and "format" in entry.wire and not entry.wire.get("more")
     return not begins and _ROLES[entry.kind] == last.role and last.role in ("assistant", "tool")
 
@@ -119,34 +119,34 @@ def parts_of(entry: Entry, names: dict[str, str]) -> tuple[Part, ...]:
 # A provider's own blocks: sent back verbatim to the model that wrote them, and to no other.
 
 
-def is_from(wire: JsonObject, formats: tuple[str, ...], sheet: Draft) -> bool:
+def is_from(wire: JsonObject, formats: tuple[str, ...], draft: Draft) -> bool:
     """Whether the entry came in one of these formats, from the model that the request goes to.
 
     A model may be asked by one name and answer by another; either says that it is the same.
     """
     named = [str(wire.get(field) or "") for field in ("model", "asked")]
     return wire.get("format") in formats and (
-        same_model(named[0], sheet.info.model) or bool(named[1] and same_model(named[1], sheet.info.model))
+        same_model(named[0], draft.info.model) or bool(named[1] and same_model(named[1], draft.info.model))
     )
 
 
 def came_to(wire: JsonObject, to: Draft | str) -> bool:
-    """Whether an entry was a message of its own to this very model, and may stand between any two others."""
+    """Whether an entry was imported as a message to this very model, which takes it back between any two others."""
     if "message" not in wire:
         return False
-    sheet = _sheet(to) if isinstance(to, str) else to
-    # The template of a server of one's own may be another by now; elsewhere a model may have a role for it.
-    features = sheet.info.features
-    anywhere = not features.template if sheet.native.anywhere else features.late_system
-    return anywhere and is_from(wire, sheet.native.formats, sheet)
+    draft = _draft(to) if isinstance(to, str) else to
+    # A self-hosted server may have changed its chat template since; elsewhere the model needs a role for late messages.
+    features = draft.info.features
+    anywhere = not features.template if draft.native.anywhere else features.late_system
+    return anywhere and is_from(wire, draft.native.formats, draft)
 
 
 def is_known(wire: JsonObject, to: Draft | str) -> bool:
     """Whether an entry came from a conversation with this very model."""
     if not wire.get("model"):
         return False
-    sheet = _sheet(to) if isinstance(to, str) else to
-    return bool(sheet.info.model) and is_from(wire, sheet.native.formats, sheet)
+    draft = _draft(to) if isinstance(to, str) else to
+    return bool(draft.info.model) and is_from(wire, draft.native.formats, draft)
 
 
 def was_sent(wire: JsonObject, to: Draft | str) -> bool:
@@ -160,13 +160,13 @@ def begins_imported(message: Message, format: str) -> bool:
     return wire.get("format") == format and "message" in wire
 
 
-def own_block(part: Text | Think | Call | Result, sheet: Draft) -> JsonObject | None:
+def own_block(part: Text | Think | Call | Result, draft: Draft) -> JsonObject | None:
     """The block as this provider and model wrote it, if there is one."""
-    native = sheet.native
-    # A message that another program kept names whose words it holds.
+    native = draft.native
+    # A framework's message names the provider that wrote the block (`wire.from`).
     wire = obj(part.wire.get("from")) or part.wire
     block = _block_in(wire, native)
-    if block is None or not is_from(wire, native.formats, sheet) or _is_strange(block, native):
+    if block is None or not is_from(wire, native.formats, draft) or _is_strange(block, native):
         return None
     # Marks of an earlier request are no part of it: each request is marked anew.
     return unmarked(block)
@@ -179,12 +179,12 @@ def _block_in(wire: JsonObject, native: Native) -> JsonObject | None:
 
 
 def _is_strange(block: JsonObject, native: Native) -> bool:
-    """Whether a block is other than its provider describes it, so that it would be refused."""
+    """Whether a block does not fit its provider's own description, so that the provider would refuse it."""
     return bool(native.block) and not fits(block, native.block, grammar_of(native.formats[0]))
 
 
 def strange_kinds(entries: Iterable[Entry]) -> list[str]:
-    """What of imported entries is of no kind that its provider is known to take: exported, but not sent."""
+    """The kinds of imported blocks that their provider is not known to take: they are exported, but not sent."""
     kinds: list[str] = []
     for entry in entries:
         native = _native(entry.wire.get("format"))
@@ -208,31 +208,31 @@ def kind_of(block: JsonObject) -> str:
     return str(named or "text")
 
 
-def leave_out_block(part: Text, message: Message, sheet: Draft) -> None:
-    """Say why a block that is no text, such as a search of the provider's own, does not go along."""
+def leave_out_block(part: Text, message: Message, draft: Draft) -> None:
+    """Note why a block that is no text, such as another provider's search, is left out of the request."""
     block = part.wire.get("block")
     if not isinstance(block, dict) or part.text.strip():
         return
     kind = kind_of(block)
     if kind not in ("text", "message"):
         origin = part.wire.get("model") or part.wire.get("format")
-        reason = f"{kind} of {origin} means nothing to {sheet.info.provider}:{sheet.info.model}"
-        sheet.leave_out(message, reason, part)
+        reason = f"{kind} of {origin} means nothing to {draft.info.provider}:{draft.info.model}"
+        draft.leave_out(message, reason, part)
 
 
-def leave_out_thinking(part: Think, message: Message, sheet: Draft) -> None:
-    """Say why a thought does not go along."""
+def leave_out_thinking(part: Think, message: Message, draft: Draft) -> None:
+    """Note why a thought is left out of the request."""
     format = part.wire.get("format")
     origin = part.wire.get("model") or format
-    named = bool(part.wire.get("model")) and is_from(part.wire, (str(format),), sheet)
+    named = bool(part.wire.get("model")) and is_from(part.wire, (str(format),), draft)
     reason = "thinking without a provider's signature is not sent"
-    if sheet.stale and origin and is_from(part.wire, (str(format),), sheet):
+    if draft.stale and origin and is_from(part.wire, (str(format),), draft):
         reason = "thinking is bound to the prefix before the rebase"
-    elif named and format != sheet.info.wire:
+    elif named and format != draft.info.wire:
         reason = f"thinking of {origin} is bound to the request it came from, in {format}'s form"
     elif origin and not named:
-        reason = f"thinking of {origin} means nothing to {sheet.info.provider}:{sheet.info.model}"
-    sheet.leave_out(message, reason, part)
+        reason = f"thinking of {origin} means nothing to {draft.info.provider}:{draft.info.model}"
+    draft.leave_out(message, reason, part)
 
 
 # What a user says: texts, images, and what else a message holds: documents, audio, files.
@@ -291,12 +291,12 @@ class UserContent(msgspec.Struct, frozen=True, kw_only=True):
         blocks = {"content": content} if not first and (kinds or len(content) > 1) else {}
         return {**named, **blocks} or None
 
-    def blocks(self, sheet: Draft, message: Message, blank: str = NO_TEXT) -> list[JsonObject]:
+    def blocks(self, draft: Draft, message: Message, blank: str = NO_TEXT) -> list[JsonObject]:
         """All blocks of a user's message; `blank` stands for one that says nothing."""
-        written = [*map(self.say, texts(message)), *self.images(sheet, message)]
-        return self.user_blocks(sheet, message, written) or [self.say(blank)]
+        written = [*map(self.say, texts(message)), *self.images(draft, message)]
+        return self.user_blocks(draft, message, written) or [self.say(blank)]
 
-    def images(self, sheet: Draft, message: Message) -> list[JsonObject]:
+    def images(self, draft: Draft, message: Message) -> list[JsonObject]:
         """The images of a message; one that cannot be shown is named in the text."""
         out = []
         for part in message.parts:
@@ -305,32 +305,32 @@ class UserContent(msgspec.Struct, frozen=True, kw_only=True):
             written = self.show(part)
             if written is None:
                 name = part.url or part.media_type or "without data"
-                sheet.leave_out(message, f"image {name[:80]} cannot be taken by {sheet.info.provider}")
+                draft.leave_out(message, f"image {name[:80]} cannot be taken by {draft.info.provider}")
                 written = self.say(f"[image: {part.url}]" if part.url else "[image]")
             out.append(written)
         return out
 
-    def user_blocks(self, sheet: Draft, message: Message, blocks: list[JsonObject]) -> list[JsonObject]:
-        """A user's blocks: as they came while the message says the same, else with what it encloses behind."""
-        if (came := self.as_it_came(sheet, message)) is not None:
+    def user_blocks(self, draft: Draft, message: Message, blocks: list[JsonObject]) -> list[JsonObject]:
+        """A user's blocks: as imported while the text is unchanged; else the new text, then its documents and media."""
+        if (came := self.as_it_came(draft, message)) is not None:
             return came
         part = _enclosing(message)
         if part is None:
             return blocks
-        if part.wire.get("format") not in sheet.native.formats:
-            self.left_out(sheet, message)
+        if part.wire.get("format") not in draft.native.formats:
+            self.left_out(draft, message)
             return blocks
-        grammar = grammar_of(sheet.native.formats[0])
+        grammar = grammar_of(draft.native.formats[0])
         fitting = [_bare(block) for block in _content(part.wire) if fits(block, "@asked", grammar)]
         return [*blocks, *(block for block in fitting if self.kind(block))]
 
-    def as_it_came(self, sheet: Draft, message: Message) -> list[JsonObject] | None:
-        """The blocks of an imported message that still says what it said; None where one text says it all.
+    def as_it_came(self, draft: Draft, message: Message) -> list[JsonObject] | None:
+        """The blocks of an imported message whose text is unchanged; None where it is plain text.
 
-        What the same model was sent before it takes again; to another one goes what its format describes.
+        The model that it came from takes every block back; another model gets those that its format describes.
         """
         part = next((part for part in message.parts if isinstance(part, Text)), None)
-        if part is None or part.wire.get("format") not in sheet.native.formats:
+        if part is None or part.wire.get("format") not in draft.native.formats:
             return None
         came = _content(part.wire)
         try:
@@ -340,17 +340,17 @@ class UserContent(msgspec.Struct, frozen=True, kw_only=True):
                 return None
         except FormatError:
             return None  # a log may hold as a block what no provider ever sent
-        grammar = grammar_of(sheet.native.formats[0])
-        same = bool(part.wire.get("model")) and is_from(part.wire, sheet.native.formats, sheet)
+        grammar = grammar_of(draft.native.formats[0])
+        same = bool(part.wire.get("model")) and is_from(part.wire, draft.native.formats, draft)
         accepted = same or all(fits(block, "@asked", grammar) for block in came)
         return [_bare(block) for block in came] if accepted else None
 
-    def left_out(self, sheet: Draft, message: Message) -> None:
-        """Say that what a message encloses does not go along."""
+    def left_out(self, draft: Draft, message: Message) -> None:
+        """Note that the documents and media of a message are left out of the request."""
         if part := _enclosing(message):
             kinds = ", ".join(map(str, part.wire["encloses"]))
             reason = f"{kinds} from {part.wire.get('format')} cannot go along; the text names what is missing"
-            sheet.leave_out(message, reason)
+            draft.leave_out(message, reason)
 
 
 def _enclosing(message: Message) -> Text | None:
@@ -385,7 +385,7 @@ def _bare(block: JsonObject) -> JsonObject:
     return {key: bare[key] for key in bare if key != "citations" or bare.get("type") != "text"}
 
 
-# What goes out as it came and that no text of its entry shows: a search of the provider's own, a document, a sound.
+# Blocks that are sent verbatim and that their entry's text does not show: a provider's search, a document, a sound.
 
 
 def holds_blocks(part: Part) -> bool:
@@ -403,35 +403,35 @@ def holds_blocks(part: Part) -> bool:
 
 def own_blocks(message: Message, target: str = "") -> list[list[JsonObject]]:
     """For each part, the blocks that a model is sent beside its text; without a model, where they came from."""
-    sheet = _sheet(target) if target else None
-    return [_sent(part, message, sheet) if holds_blocks(part) else [] for part in message.parts]
+    draft = _draft(target) if target else None
+    return [_sent(part, message, draft) if holds_blocks(part) else [] for part in message.parts]
 
 
 @lru_cache(maxsize=64)
-def _sheet(target: str) -> Draft:
+def _draft(target: str) -> Draft:
     return Draft(model_info(target), wire_of(target).writer.native)
 
 
-def _sent(part: Part, message: Message, sheet: Draft | None) -> list[JsonObject]:
+def _sent(part: Part, message: Message, draft: Draft | None) -> list[JsonObject]:
     assert isinstance(part, Text | Think | Call | Result)  # the caller asked
     if "besides" in part.wire:
-        back = sheet is None or was_sent(part.wire, sheet)
+        back = draft is None or was_sent(part.wire, draft)
         return [{name: part.wire["message"].get(name) for name in part.wire["besides"]}] if back else []
     if "encloses" in part.wire and not isinstance(part, Call):
-        return _enclosed(part, message, sheet)
-    block = own_block(part, sheet) if sheet is not None else _block_in(part.wire, _native(part.wire.get("format")))
+        return _enclosed(part, message, draft)
+    block = own_block(part, draft) if draft is not None else _block_in(part.wire, _native(part.wire.get("format")))
     if block is None:
         return []
     return [inner for inner in _inside(block) if not is_text(inner)] if isinstance(part, Result) else [block]
 
 
-def _enclosed(part: Text | Think | Result, message: Message, sheet: Draft | None) -> list[JsonObject]:
+def _enclosed(part: Text | Think | Result, message: Message, draft: Draft | None) -> list[JsonObject]:
     """What a user's message encloses, without the images that its entry lists."""
-    if sheet is None:
+    if draft is None:
         content = _content(part.wire)
-    elif part.wire.get("format") in sheet.native.formats:
-        draft = sheet.copy()
-        wire_of(sheet.info.wire).writer.write(draft, message)
+    elif part.wire.get("format") in draft.native.formats:
+        draft = draft.copy()
+        wire_of(draft.info.wire).writer.write(draft, message)
         content = _inside(draft.last)
     else:
         return []
@@ -456,13 +456,13 @@ _WORDLESS = ("computer_call_output", "shell_call_output", "tool_search_output")
 
 
 def takes_words(part: Result) -> bool:
-    """Whether a shorter text may stand for a result where it goes back to the model that asked for it."""
+    """Whether the model that asked for a result takes plain text in its place."""
     block = obj(part.wire.get("block")) or obj(part.wire.get("message"))
     return block.get("type") not in _WORDLESS
 
 
 def pairs(blocks: Sequence[JsonObject | None]) -> list[tuple[int, ...]]:
-    """The places of the provider's own calls with their results: parted from each other, they would be refused.
+    """The places of the provider's own calls, each with its result: one without the other would be refused.
 
     A block that is both in one stands alone; a call whose result stands elsewhere is no pair.
     """

@@ -100,7 +100,7 @@ def explain(
 ) -> CacheEvent | None:
     """The event of a reply, or None where it read what was predicted of it, and all that could be read."""
     if not reported.input_total:
-        # A reply that was cut off reports nothing.
+        # An aborted reply reports no usage.
         return None
     predicted, reusable = _scaled(sent, reported)
     unforeseen = _beyond(predicted - reported.cache_read, reported.input_total)
@@ -130,7 +130,7 @@ def explain_served(sent: SentRequest, reported: Usage, info: ModelInfo, served: 
     if not _beyond(max(0, promised - reported.cache_read), reported.input_total):
         return None
     if served.ended == "dropped":
-        # Whoever gives a cache up knows that it is read no more; often because the prefix had moved.
+        # The cache was deleted on purpose, often because the prefix had moved: that it is not read was foreseen.
         event = explain(sent, reported, info)
         cause = {"cause": "routing", "note": served.note} if event and event.cause != "moved" else {}
         return event and msgspec.structs.replace(event, foreseen=True, **cause)
@@ -183,11 +183,11 @@ def _more(sent: SentRequest) -> tuple[Cause, str, str]:
 
 
 def _guessed(sent: SentRequest, reported: Usage, info: ModelInfo) -> tuple[Cause, str, str]:
-    """No byte moved and nobody says why: what is left is time, size, marks and luck."""
+    """The likely cause where no byte moved and the provider says nothing: expiry, size, marks or routing."""
     gap_s = (sent.at_ms - sent.before_at_ms) // 1000
     lives = [block.ttl_s if block.ttl_s > 0 else info.ttl_s[0] for block in sent.blocks if block.ttl_s and info.ttl_s]
     longest = max(lives, default=info.ttl_s[0] if info.ttl_s else 0)
-    # Lives are counted from a request's start, ours from when it was sent: near the end is the end.
+    # The provider counts a life from its own clock, so a prefix close to its end is taken to have expired.
     if longest and gap_s >= 0.95 * longest:
         return ("ttl", f"{gap_s:,} s passed since the request before, and prefixes are kept for {longest:,} s", "")
     if reported.input_total < info.min_cache_tokens:

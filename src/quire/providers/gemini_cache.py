@@ -23,7 +23,7 @@ Action = Literal["none", "create", "reuse", "extend", "replace", "drop"]
 _HOUR_MS = 3_600_000
 # Shorter lives are not worth the calls that renew them.
 _LEAST_TTL_S = 300
-# Pauses vary, and a cache that ended has to be paid for again: renewed this many of them ahead.
+# A cache is renewed so many usual pauses ahead: pauses vary, and one that expired has to be paid for again.
 _MARGIN = 1.5
 
 
@@ -120,12 +120,12 @@ def _per_hour(times: Sequence[int], at_ms: int) -> float:
     return len(times) * _HOUR_MS / span_ms
 
 
-# A thread's explicit Gemini cache over its life: which calls are due, and the request behind what is kept.
+# A thread's explicit Gemini cache from its creation to its end: the calls to make, and requests without what it holds.
 #
 # Sends nothing. Before a request `due` says which calls to make; their replies go into `done`; `behind` gives the
 # request to send, and `answered` takes what the reply used, from which the next decision is made.
 
-# What a cache holds besides the conversation, and what therefore is not sent behind one.
+# Fields that a cache holds besides the conversation: a request that names the cache leaves them out.
 _HEAD = ("systemInstruction", "tools", "toolConfig")
 
 
@@ -143,14 +143,14 @@ class CacheKeeper:
 
     def __init__(self, info: ModelInfo) -> None:
         self.info = info
-        self.kept: LiveCache | None = None
+        self.cache: LiveCache | None = None
         # The cache that was there before, until another is made or a request has gone out without it.
         self._lost: Served | None = None
         self.plan = CacheStep("none", "nothing was asked yet")
         self._times: list[int] = []
         self._lasting: JsonObject = {}
         self._tokens = self._missed = 0
-        # Of requests without a cache: what lasted, and what the implicit cache read of it.
+        # Of requests without a cache: the tokens that came again, and how many of these the implicit cache read.
         self._offered = self._read = 0
         self._counter = Simulator(info)
 
@@ -161,14 +161,14 @@ class CacheKeeper:
         prefix, hits = self._prefix(self._lasting), self._read / self._offered if self._offered else 0.0
         if not self.info.features.explicit_cache:
             return []
-        if self.kept is not None and at_ms >= self.kept.expires_ms:
-            past_s = (at_ms - self.kept.expires_ms) // 1000
-            self._lose("expired", f"{self.kept.name} had expired {past_s:,} s before")
-        self.plan = plan(self.kept, prefix, self._tokens, self.info, at_ms, self._times, self._missed, hits)
+        if self.cache is not None and at_ms >= self.cache.expires_ms:
+            past_s = (at_ms - self.cache.expires_ms) // 1000
+            self._lose("expired", f"{self.cache.name} had expired {past_s:,} s before")
+        self.plan = plan(self.cache, prefix, self._tokens, self.info, at_ms, self._times, self._missed, hits)
         self._times.append(at_ms)
-        return list(self._errands())
+        return list(self._calls())
 
-    def _errands(self) -> Iterator[CacheCall]:
+    def _calls(self) -> Iterator[CacheCall]:
         ttl = {"ttl": f"{self.plan.ttl_s}s"}
         if self.plan.drop:
             yield CacheCall("DELETE", self.plan.drop)
@@ -178,61 +178,61 @@ class CacheKeeper:
                 "cachedContents",
                 {"model": f"models/{self.info.model.removeprefix('models/')}", **self._lasting, **ttl},
             )
-        elif self.plan.action == "extend" and self.kept is not None:
-            yield CacheCall("PATCH", self.kept.name, ttl)
+        elif self.plan.action == "extend" and self.cache is not None:
+            yield CacheCall("PATCH", self.cache.name, ttl)
 
-    def done(self, errand: CacheCall, reply: Json, at_ms: int) -> None:
+    def done(self, call: CacheCall, reply: Json, at_ms: int) -> None:
         """The provider's answer to a call; None where it failed: then the thread goes on without a cache."""
-        if errand.method == "DELETE" or not isinstance(reply, dict) or not reply.get("name"):
-            how = self.plan.reason if errand.method == "DELETE" else "it could not be prolonged"
-            self._lose("dropped", f"{errand.path} was given up: {how}")
+        if call.method == "DELETE" or not isinstance(reply, dict) or not reply.get("name"):
+            how = self.plan.reason if call.method == "DELETE" else "it could not be prolonged"
+            self._lose("dropped", f"{call.path} was given up: {how}")
             return
         expires_ms = _ms(reply.get("expireTime")) or at_ms + self.plan.ttl_s * 1000
-        if errand.method == "PATCH" and self.kept is not None:
-            self.kept = msgspec.structs.replace(self.kept, expires_ms=expires_ms)
+        if call.method == "PATCH" and self.cache is not None:
+            self.cache = msgspec.structs.replace(self.cache, expires_ms=expires_ms)
             return
         prefix = self._prefix(self._lasting)
-        self.kept = LiveCache(str(reply["name"]), len(prefix), sha256_hex(prefix), self._tokens, expires_ms)
+        self.cache = LiveCache(str(reply["name"]), len(prefix), sha256_hex(prefix), self._tokens, expires_ms)
         self._missed, self._lost = 0, None
 
     def behind(self, body: JsonObject) -> JsonObject:
         """The request without what the cache holds of it; the request itself where there is none for it."""
-        if self.kept is None or not self.kept.begins(self._prefix(body)):
+        if self.cache is None or not self.cache.begins(self._prefix(body)):
             return body
-        cached_count = _contents_within(body, self.kept.length)
+        cached_count = _contents_within(body, self.cache.length)
         rest = {key: value for key, value in body.items() if key not in _HEAD}
-        return {**rest, "contents": body["contents"][cached_count:], "cachedContent": self.kept.name}
+        return {**rest, "contents": body["contents"][cached_count:], "cachedContent": self.cache.name}
 
     def served(self, sent: JsonObject) -> Served | None:
         """What a cache did for the request that was sent just now; None where there never was one."""
-        if self.kept is not None and sent.get("cachedContent") == self.kept.name:
-            return Served(self.kept.tokens)
+        if self.cache is not None and sent.get("cachedContent") == self.cache.name:
+            return Served(self.cache.tokens)
         lost, self._lost = self._lost, None
         return lost
 
     def answered(self, used: Usage) -> None:
-        """What the reply says was read: the rest of what lasts was missed."""
+        """Take in what a reply read from the cache: the other tokens that came again were missed."""
         self._missed += max(0, self._tokens - used.cache_read)
-        if self.kept is None:
+        if self.cache is None:
             self._offered += self._tokens
             self._read += min(used.cache_read, self._tokens)
 
     def forget(self) -> None:
         """The provider no longer knows the cache (403): send the request as it is."""
-        if self.kept is not None:
-            self._lose("gone", f"the provider no longer knew {self.kept.name}")
+        if self.cache is not None:
+            self._lose("gone", f"the provider no longer knew {self.cache.name}")
 
     def _lose(self, ended: Literal["expired", "gone", "dropped"], note: str) -> None:
-        if self.kept is not None:
-            self._lost = Served(self.kept.tokens, ended, note)
-        self.kept = None
+        if self.cache is not None:
+            self._lost = Served(self.cache.tokens, ended, note)
+        self.cache = None
 
     def _prefix(self, body: JsonObject) -> bytes:
         return prefix_bytes(body, "gemini")
 
 
 def lasting(body: JsonObject) -> JsonObject:
-    """What of a request comes again in the next: all of it before the user's latest words."""
+    """The part of a request that the next one repeats: everything before the user's latest words."""
     contents = body.get("contents") or []
     user_places = [place for place, content in enumerate(contents) if _asks(content)]
     head = {name: body[name] for name in _HEAD if body.get(name)}
@@ -241,7 +241,7 @@ def lasting(body: JsonObject) -> JsonObject:
 
 
 def _asks(content: JsonObject) -> bool:
-    """A cut before a user's words separates no call from its response."""
+    """Whether the user speaks in a content: in front of it a cut separates no call from its response."""
     parts = content.get("parts") or []
     return content.get("role", "user") == "user" and not any("functionResponse" in part for part in parts)
 

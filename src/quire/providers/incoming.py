@@ -220,7 +220,6 @@ class ReplyReader:
         self.entries: list[Entry] = []
 
     def live(self) -> list[BlockDelta]:
-        """The text that came since this was asked last, of blocks that are no entries yet."""
         return self.tally.live()
 
     def _add(self, entries: Iterable[Entry]) -> list[Entry]:
@@ -230,7 +229,6 @@ class ReplyReader:
         return added
 
     def whole(self, value: Any) -> Reply:
-        """Entries and usage of a reply that came whole: JSON, or the SDK's object."""
         reply = object_in(value, self.named)
         if reply.get("error"):
             raise refused(reply["error"])
@@ -246,7 +244,6 @@ class ReplyReader:
 
     @property
     def usage(self) -> Usage:
-        """What was reported so far."""
         return usage(self.provider, self.reported) if self.reported else Usage()
 
     def unfinished(self) -> Iterable[JsonObject]:
@@ -254,12 +251,10 @@ class ReplyReader:
         return ()
 
     def partial(self) -> Partial:
-        """Everything received so far."""
         entries, unfinished = tuple(self.entries), tuple(self.unfinished())
         return Partial(entries, unfinished, self.usage, self.stop, self.id, self.model, self.tally.unknown)
 
     def reply(self) -> Reply:
-        """The whole reply, once its end has come."""
         if not self.stop:
             raise cut(self.ending)
         return Reply(tuple(self.entries), self.usage, self.stop, self.id, self.model)
@@ -279,7 +274,7 @@ def not_a_reply(problem: str) -> FormatError:
     return FormatError(problem, hint="A streamed event goes into quire.providers.stream(target).feed.")
 
 
-# What providers call failures that pass by themselves.
+# Providers' words for failures that are worth another try.
 _PASSING = ("overload", "rate", "thrott", "timeout", "unavail", "server", "internal", "exhausted")
 _PASSING_CODES = ("408", "409", "425", "429", "500", "502", "503", "504", "529")
 
@@ -326,7 +321,7 @@ def read_messages(
 
 
 def check_content(message: Json, where: str) -> None:
-    """A message that says nothing in `content` would be read as empty, and what it says elsewhere lost in silence."""
+    """Refuse a message without `content`: it would be read as empty, and its text in other fields lost in silence."""
     if not isinstance(message, dict):
         return
     if message.get("role") in ("user", "system", "developer") and "content" not in message:
@@ -338,7 +333,7 @@ def check_content(message: Json, where: str) -> None:
         raise FormatError(f"{where}: content is {type(content).__name__}", hint="It is a text, or a list of parts.")
 
 
-def told_text(blocks: Iterable[JsonObject], read: Callable[[list[JsonObject]], str]) -> str:
+def paragraphs(blocks: Iterable[JsonObject], read: Callable[[list[JsonObject]], str]) -> str:
     """A system prompt of one block as it is; of several, each a paragraph of its own."""
     texts = [text for block in blocks if (text := read([block])).strip()]
     return texts[0] if len(texts) == 1 else "\n\n".join(text.strip() for text in texts)
@@ -363,7 +358,7 @@ def from_reply(
     begun: bool = False,
     alias: str = "",
 ) -> list[Entry]:
-    """Entries of one reply (`begun`: not its first); `names` turns respelled tool names back.
+    """The entries of one reply as the log keeps them; `begun`: not the first of it; `names`: tools that were respelled.
 
     `model` is the name that answered, `alias` the one that was asked for: a short name, a deployment.
     """
@@ -398,7 +393,7 @@ def recordable(entry: Entry) -> Entry:
     return msgspec.structs.replace(entry, body={**body, "meta": meta})
 
 
-# A little below what the log takes: an entry's own fields stand around these values.
+# A little less than the log's own limit, since these values stand inside an entry.
 _DEEPEST = MAX_DEPTH - 6
 
 

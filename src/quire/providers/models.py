@@ -125,7 +125,7 @@ def _listed(provider: str, model: str) -> ModelRow | None:
 
 
 def exists(provider: str, model: str) -> bool:
-    """Whether a provider is known to have a model, its facts aside; True where its catalogue is not known in full."""
+    """Whether a provider may have a model: its table names it, or the table is not complete."""
     others: JsonObject = data("models")["others"]
     if provider not in others or find_row(provider, model).known:
         return True
@@ -159,7 +159,7 @@ def _maker(provider: str, model: str) -> tuple[str, str]:
 
 
 def _served(provider: str, row: ModelRow) -> ModelRow:
-    """What of a maker's row holds where another provider serves the model."""
+    """The facts of a maker's row that still hold where another provider serves the model."""
     carries = provider_facts(provider)["upstream"]["carries"]
     maker = provider_facts(row.owner)
     excluded = ("features", "aliases", "cache")
@@ -401,7 +401,7 @@ def _cache(facts: dict[str, Any]) -> Cache:
 def _prices(provider: str, model: str, row: ModelRow) -> Prices:
     table = data("prices")
     of_owner = table["prices"].get(row.owner, {})
-    # Models that are gone have prices, for what they cost in their time, and no other facts.
+    # Retired models have prices alone, for logs of their time.
     price_row: JsonObject = next((of_owner[id] for id in _spellings(row.id) if id in of_owner), {})
     prices = msgspec.convert({**price_row, "as_of": table["as_of"]}, Prices)
     served = provider_facts(provider).get("upstream", {}).get("regional", 1.0)

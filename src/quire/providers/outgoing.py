@@ -76,15 +76,15 @@ def exported(
     """The messages of a thread, nothing repaired: an export says what the log says."""
     format = format or writer.format
     system, tools, rest = _head(list(entries), format)
-    sheet = Draft(info, writer.native)
-    sheet.faithful = True
+    draft = Draft(info, writer.native)
+    draft.faithful = True
     for group in regrouped(rest, format, original):
         if isinstance(group, OriginalMessages):
-            sheet.messages += group.messages
+            draft.messages += group.messages
             continue
         for message in project(group):
-            writer.write(sheet, message)
-    return Exported(system, tools, sheet.messages)
+            writer.write(draft, message)
+    return Exported(system, tools, draft.messages)
 
 
 def exported_request(
@@ -166,7 +166,7 @@ def _groups(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
         yield group
 
 
-# A request: the writers write every message first, then the original takes its place where it may.
+# A request: every message is written first; the imported original then takes its place where the provider takes it.
 
 
 Write: TypeAlias = Callable[[Draft, Message], None]
@@ -175,81 +175,82 @@ Write: TypeAlias = Callable[[Draft, Message], None]
 def by_role(user: Write, assistant: Write, tool: Write, note: Write, tools: Write = Draft.add_tools_in_front) -> Write:
     """A writer of messages by the function for each role; late tools join the list in front unless told otherwise."""
     write: dict[Role, Write] = {"user": user, "assistant": assistant, "tool": tool, "note": note, "tools": tools}
-    return lambda sheet, message: write[message.role](sheet, message)
+    return lambda draft, message: write[message.role](draft, message)
 
 
-def giving_back(write: Write) -> Write:
-    """A writer that lets imported messages go back as they came, whatever fields they hold, where it may."""
+def with_originals(write: Write) -> Write:
+    """Wrap a writer: an imported message goes back unchanged, unknown fields included, where the provider takes it."""
 
-    def put(sheet: Draft, message: Message) -> None:
-        before, omissions, last, half = len(sheet.messages), len(sheet.left_out), sheet.last, sheet.half
-        tools, effort = len(sheet.late_tools), sheet.effort
-        sheet.half = None
-        write(sheet, message)
-        if sheet.faithful:
+    def put(draft: Draft, message: Message) -> None:
+        before, omissions, last, half = len(draft.messages), len(draft.left_out), draft.last, draft.half
+        tools, effort = len(draft.late_tools), draft.effort
+        draft.half = None
+        write(draft, message)
+        if draft.faithful:
             return
-        bridges = [item for item in sheet.messages[before:] if item is sheet.bridged]
-        anew = sheet.messages[before + len(bridges) :]
-        if half and message.role == "user" and sheet.sealed < before and _says(message.parts, half[1]):
-            # Results and words came as one message.
-            sheet.messages[before - 1 :] = [half[0]]
-            sheet.given_back, sheet.given_seq = before, max(message.seqs, default=0)
+        bridges = [item for item in draft.messages[before:] if item is draft.bridged]
+        written = draft.messages[before + len(bridges) :]
+        if half and message.role == "user" and draft.sealed < before and _says(message.parts, half[1]):
+            # The results and the words were imported as one message.
+            draft.messages[before - 1 :] = [half[0]]
+            draft.original_end, draft.original_seq = before, max(message.seqs, default=0)
             return
-        came = _as_they_came(sheet, message)
-        if came is None or not (sheet.native.anywhere or _holds(came, anew)):
+        originals = _originals(draft, message)
+        if originals is None or not (draft.native.anywhere or _holds(originals, written)):
             return
         is_note = message.role == "note"
-        parted = bool(bridges or is_note) and _is_parted(sheet, last, came[0], before)
-        if is_note and parted:
+        needs_turn = bool(bridges or is_note) and _needs_turn_between(draft, last, originals[0], before)
+        if is_note and needs_turn:
             return
-        if _follows(sheet, message, before) and not parted:
+        if _follows(draft, message, before) and not needs_turn:
             bridges = []
-        sheet.messages[max(0, before - 1) :] = [*([last] if before else []), *bridges, *came]
-        del sheet.left_out[omissions:], sheet.late_tools[tools:]
-        sheet.effort = effort
-        sheet.given_back, sheet.given_seq = len(sheet.messages), max(message.seqs, default=0)
+        draft.messages[max(0, before - 1) :] = [*([last] if before else []), *bridges, *originals]
+        del draft.left_out[omissions:], draft.late_tools[tools:]
+        draft.effort = effort
+        draft.original_end, draft.original_seq = len(draft.messages), max(message.seqs, default=0)
 
     return put
 
 
-def _follows(sheet: Draft, message: Message, before: int) -> bool:
-    """Whether a message stands behind the one it came behind, or begins as it began."""
+def _follows(draft: Draft, message: Message, before: int) -> bool:
+    """Whether an imported message still follows the message it was imported behind, or still comes first."""
     if not before:
-        return not sheet.stale
-    return sheet.given_back == before and min(message.seqs, default=0) == sheet.given_seq + 1
+        return not draft.stale
+    return draft.original_end == before and min(message.seqs, default=0) == draft.original_seq + 1
 
 
-def _holds(came: Json, anew: Json) -> bool:
-    """Whether a value says all that another says, and maybe more: {"a": 1, "b": 2}, {"a": 1} -> True."""
-    if isinstance(came, dict) and isinstance(anew, dict):
-        return all(key in came and (key == "role" or _holds(came[key], anew[key])) for key in anew)
-    if isinstance(came, list) and isinstance(anew, list):
+def _holds(original: Json, written: Json) -> bool:
+    """Whether the imported value holds everything of the written one: {"a": 1, "b": 2}, {"a": 1} -> True."""
+    if isinstance(original, dict) and isinstance(written, dict):
+        return all(key in original and (key == "role" or _holds(original[key], written[key])) for key in written)
+    if isinstance(original, list) and isinstance(written, list):
         # Results may have come in another order than their calls.
-        return len(came) == len(anew) and all(
-            _holds(came[place], item) or any(_holds(other, item) for other in came) for place, item in enumerate(anew)
+        return len(original) == len(written) and all(
+            _holds(original[place], item) or any(_holds(other, item) for other in original)
+            for place, item in enumerate(written)
         )
-    return bool(came == anew)
+    return bool(original == written)
 
 
-def _as_they_came(sheet: Draft, message: Message) -> list[JsonObject] | None:
-    """The messages that were imported, if each was this model's and its parts still say what it says."""
-    if not any(was_sent(getattr(part, "wire", {}), sheet) for part in message.parts):
+def _originals(draft: Draft, message: Message) -> list[JsonObject] | None:
+    """The imported messages behind a message, if this model was sent each of them and their parts are unchanged."""
+    if not any(was_sent(getattr(part, "wire", {}), draft) for part in message.parts):
         return None
     out = []
     for parts in _runs(message):
         wire = getattr(parts[0], "wire", {})
-        void = sheet.stale and any(isinstance(part, Think) for part in parts)
-        if void or not was_sent(wire, sheet) or (message.role == "note" and not came_to(wire, sheet)):
+        void = draft.stale and any(isinstance(part, Think) for part in parts)
+        if void or not was_sent(wire, draft) or (message.role == "note" and not came_to(wire, draft)):
             return None
-        came = as_sent(wire["message"], sheet)
-        imported = [part for turn in project(format_of(wire["format"]).imports([came])) for part in turn.parts]
-        if not _says(parts, imported[: len(parts)]) or _is_refused(came, sheet):
+        original = as_sent(wire["message"], draft)
+        imported = [part for turn in project(format_of(wire["format"]).imports([original])) for part in turn.parts]
+        if not _says(parts, imported[: len(parts)]) or _is_refused(original, draft):
             return None
         if len(imported) > len(parts):
-            # What the user said with these results comes next.
-            sheet.half = (came, imported[len(parts) :]) if message.role == "tool" else None
+            # The imported message also holds words of the user, which come with the next message.
+            draft.half = (original, imported[len(parts) :]) if message.role == "tool" else None
             return None
-        out.append(came)
+        out.append(original)
     return out or None
 
 
@@ -266,7 +267,7 @@ def _runs(message: Message) -> list[list[Part]]:
     return out
 
 
-def as_sent(message: JsonObject, sheet: Draft) -> JsonObject:
+def as_sent(message: JsonObject, draft: Draft) -> JsonObject:
     """An imported message without cache marks, absent fields and what its recorder noted."""
     bare = {key: value for key, value in unmarked(message).items() if not key.startswith("_")}
     bare = {key: value for key, value in bare.items() if value is not None or key == "content"}
@@ -274,22 +275,22 @@ def as_sent(message: JsonObject, sheet: Draft) -> JsonObject:
     if isinstance(content, list):
         blocks = [unmarked(block) if isinstance(block, dict) else block for block in content]
         bare["content"] = [block for block in blocks if not (isinstance(block, dict) and "cachePoint" in block)]
-    elif isinstance(content, str) and content and in_parts(sheet.info):
+    elif isinstance(content, str) and content and in_parts(draft.info):
         # A mark must find a block.
-        text = [{"type": "input_text" if sheet.native.items else "text", "text": content}]
-        bare["content"] = content if sheet.native.anywhere and bare.get("role") == "assistant" else text
+        text = [{"type": "input_text" if draft.native.items else "text", "text": content}]
+        bare["content"] = content if draft.native.anywhere and bare.get("role") == "assistant" else text
     return bare
 
 
-def told_in_front(
-    sheet: Draft, prompt: Prompt, heads: list[str], text_of: Callable[[Json], str], say: Callable[[str], JsonObject]
+def front_instructions(
+    draft: Draft, prompt: Prompt, heads: list[str], text_of: Callable[[Json], str], say: Callable[[str], JsonObject]
 ) -> list[JsonObject]:
     """The instructions in front of the messages: as they came where they were imported, else as `say` writes them."""
     wires = prompt.front if len(prompt.front) == len(heads) else ({},) * len(heads)
-    came = [as_sent(wire["message"], sheet) if was_sent(wire, sheet) else {} for wire in wires]
+    originals = [as_sent(wire["message"], draft) if was_sent(wire, draft) else {} for wire in wires]
     return [
         message if message and normal(text_of(message.get("content"))) == normal(text) else say(text)
-        for text, message in zip(heads, came, strict=True)
+        for text, message in zip(heads, originals, strict=True)
     ]
 
 
@@ -315,16 +316,16 @@ def _defined(tool: JsonObject) -> list[Json]:
     return [tool.get(name) for name in ("name", "description", "parameters")]
 
 
-def _is_refused(message: JsonObject, sheet: Draft) -> bool:
-    """Whether the rules find that a message would be refused wherever it stands."""
-    check, rules = Check({}, sheet.info), wire_of(sheet.info.wire).rules
-    turn = turn_at(sheet.info.wire, message, 1)
+def _is_refused(message: JsonObject, draft: Draft) -> bool:
+    """Whether the provider would refuse a message at any place of the conversation."""
+    check, rules = Check({}, draft.info), wire_of(draft.info.wire).rules
+    turn = turn_at(draft.info.wire, message, 1)
     return bool(errors([*rules.message(check, turn), *rules.turn(check, turn)]))
 
 
-def _is_parted(sheet: Draft, last: JsonObject, message: JsonObject, place: int) -> bool:
-    """Whether the rules want a turn in front of a message: behind the last one, or at the beginning."""
-    check, rules, wire = Check({}, sheet.info), wire_of(sheet.info.wire).rules, sheet.info.wire
+def _needs_turn_between(draft: Draft, last: JsonObject, message: JsonObject, place: int) -> bool:
+    """Whether the provider refuses this message right behind the last one, or as the first, without a turn between."""
+    check, rules, wire = Check({}, draft.info), wire_of(draft.info.wire).rules, draft.info.wire
     turn, sequels = turn_at(wire, message, place), [make() for make in rules.along]
     for sequel in sequels if place else ():
         list(sequel.take(check, turn_at(wire, last, place - 1)))

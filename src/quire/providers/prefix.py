@@ -16,7 +16,7 @@ from quire.entry import canonical, sha256_hex
 from quire.providers.wires import wire_of
 from quire.values import Json, JsonObject, Lines
 
-# Rows that grow: each knows how much of the row before it stands, and values along it are made for the rest only.
+# Rows that grow: each knows how many items it shares with the row before it, and values are computed for the rest only.
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -65,13 +65,13 @@ class GrowingValues(Generic[Item, Value]):
         self._row: Sequence[Item] = ()
         self._values: list[Value] = []
         self._ground: object = None
-        # How many of the newest row's first values were not made again.
+        # How many leading values of the newest row were reused.
         self.same = 0
 
     def along(
         self, row: Sequence[Item], start: Value, step: Callable[[Value, Item], Value], ground: object = None
     ) -> list[Value]:
-        """The values of a row; `ground` is what start and step rest on besides, all is made anew when it changes."""
+        """The values of a row; `ground` is what start and step depend on besides: a change computes all anew."""
         self.same = same = leading(self._row, row) if ground == self._ground else 0
         values = self._values[:same]
         values += islice(accumulate(row[same:], step, initial=values[-1] if values else start), 1, None)
@@ -114,7 +114,7 @@ class Unit(msgspec.Struct, frozen=True, dict=True):
     parts: tuple[UnitPart, ...]
     # What a cache compares of it, without marks: a line each.
     compared: tuple[Json, ...]
-    # What a definition is that counts as one JSON text: a tool's type, "schema"; "" for content.
+    # What kind of definition it is (a tool's type, "schema"), which is counted as one JSON text; "" for content.
     kind: str = ""
 
     @cached_property
@@ -208,7 +208,7 @@ class _Values:
         self._units: list[Unit] = []
         # The units of values that have moved, by the identity of the value.
         self._moved: dict[int, Unit] = {}
-        # How many of the newest row's first units were not made again.
+        # How many leading units of the newest row were reused.
         self.same = 0
 
     def follow(self, values: Sequence[Json], make: Callable[[int], Unit]) -> list[Unit]:
@@ -410,7 +410,7 @@ class PrefixLines:
         return Lines(tuple(self._lines), tuple(self._hashes), whole.hexdigest())
 
     def _settle(self, standing: int) -> hashlib._Hash:
-        """The hash up to the first line that is new."""
+        """Bring the running hash up to the first line that is new."""
         if standing < self._settled:
             self._hash, self._settled = hashlib.sha256(), 0
         self._hash.update(b"".join(self._lines[self._settled : standing]))

@@ -16,7 +16,7 @@ from quire.providers.prefix import unmarked
 from quire.providers.rules.grammar import fits, grammar_of, obj, objects_at
 from quire.values import Entry, Json, JsonObject, tools
 
-# Nothing without another field of the request.
+# Tools that the provider takes only together with another field of the request.
 _BOUND = {"mcp_toolset": "mcp_servers"}
 
 
@@ -74,7 +74,7 @@ def offered(defined: Iterable[Offered], model: str = "", **wire: object) -> Entr
 
 
 class Offered(msgspec.Struct, frozen=True):
-    """A tool as entries define it, and in its provider's words what an entry cannot hold of it."""
+    """A tool as entries define it, and the rest of its definition in its provider's own form."""
 
     tool: JsonObject
     # The whole definition of a tool of the provider's own.
@@ -84,12 +84,12 @@ class Offered(msgspec.Struct, frozen=True):
 
 
 def function(definition: JsonObject, native: Native) -> Offered:
-    """A function, with what its definition says that would not be written again: strict, defer_loading."""
+    """A function, and the fields of its definition that Quire would not write by itself: strict, defer_loading."""
     tool = native.read(definition)
     return Offered(tool, more=_besides(definition, native.define(tool)))
 
 
-# What a definition holds the rest of it in.
+# Fields of a definition that are compared field by field themselves.
 _INNER = ("function", "toolSpec", "inputSchema")
 
 
@@ -108,7 +108,7 @@ def _besides(definition: JsonObject, anew: JsonObject) -> JsonObject:
 
 
 def with_more(definition: JsonObject, tool: JsonObject, native: Native) -> JsonObject:
-    """A function's definition with what else was said of it, in the wire format it came in."""
+    """A function's definition with the further fields it was imported with, for the format it came in."""
     more = tool.get("more") or {}
     if more.get("format") not in native.formats:
         return definition
@@ -182,7 +182,7 @@ def _is_taken(definition: JsonObject, native: Native, around: JsonObject) -> boo
 
 
 def is_offered(tool: JsonObject, info: ModelInfo, native: Native) -> bool:
-    """Whether a model can be told of a tool: it knows it, or the caller answers it."""
+    """Whether a tool may be offered to a model: a tool of that provider's own, or one that the caller runs."""
     return own_definition(tool, info, native) is not None or bool(functions_of([tool]))
 
 
@@ -195,7 +195,7 @@ _ANY_TEXT: JsonObject = {
 
 
 def functions_of(tools: Iterable[JsonObject], others: Iterable[str] = ()) -> list[JsonObject]:
-    """What of tools the caller answers, as functions that any model can be told of beside `others`, by name.
+    """The tools that the caller runs, as functions that any model takes; `others` are names that are in use.
 
     A custom tool is one that takes any text; a namespace is its members, by their own names where those are free.
     """

@@ -1,7 +1,7 @@
-"""The sheet a request is written on: the messages so far, what was left out, what the body needs besides.
+"""A request while it is written: the messages so far, what was left out, what the body needs besides.
 
 A wire format is a `Writer`: how one message is written and how the body is put together. `Rendering` keeps
-a thread's sheet between requests, so that the next one costs what is new in it.
+a thread's draft between requests, so that the next one costs only what is new in it.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from quire.values import Call, JsonObject, Message, Part, Prompt, Request, Resul
 
 # What makes any list of messages legal to send: one id per call, one result per call, none left over.
 #
-# The engine hands over prompts that are whole already; this holds for every other caller, and gives reused
-# ids a new name. Each decision looks back only, so a longer prompt settles to a longer list.
+# The engine's prompts are whole already; other callers' may not be. Reused ids get a new name. Each decision looks only
+# at earlier messages, so a longer prompt gives a list that extends the shorter one's.
 
 
 class CallPairer:
@@ -31,7 +31,7 @@ class CallPairer:
 
     def __init__(self, ids: Spelling, native: Native, model: str) -> None:
         self.ids = ids
-        # Whom the request is for: an id that it issued itself goes back as it came.
+        # The model that the request is for: ids that it issued itself are sent back unchanged.
         self.native, self.model = native, model
         self.used: set[str] = set()
         self.open: list[tuple[Call, str]] = []
@@ -143,17 +143,17 @@ class Draft:
         self.has_tools = True
         # Where each tool was first called although none is defined.
         self.called: dict[str, Message] = {}
-        # An export says what the log says; only a request puts in turns that were never taken.
+        # True for an export, which holds exactly what the log holds; a request may need turns put in that nobody took.
         self.faithful = False
-        # The message at hand was sent before the last rebase: what is bound to the old prefix is void.
+        # The message being written is from before the last rebase: signatures bound to the old prefix are void.
         self.stale = False
-        # How many of the messages a request has shown: they stay as they are.
+        # How many of the messages an earlier request held: they may not change.
         self.sealed = 0
-        # The turn that was put in last; how many messages there were, and the last entry's number, when the newest
-        # imported one was given back as it came.
+        # The turn that was put in last. Where the newest unchanged imported message ends: how many messages there were, and
+        # the seq of its last entry.
         self.bridged: JsonObject = {}
-        self.given_back = self.given_seq = 0
-        # An imported message of which the results were written, and what else it says.
+        self.original_end = self.original_seq = 0
+        # An imported message of results and the user's words, once the results are written: it, and its other parts.
         self.half: tuple[JsonObject, list[Part]] | None = None
 
     def copy(self) -> Draft:
@@ -161,7 +161,7 @@ class Draft:
         other.messages, other.left_out = list(self.messages), list(self.left_out)
         other.late_tools, other.betas = list(self.late_tools), list(self.betas)
         other.effort, other.has_tools, other.called = self.effort, self.has_tools, self.called
-        other.sealed, other.given_back, other.given_seq = self.sealed, self.given_back, self.given_seq
+        other.sealed, other.original_end, other.original_seq = self.sealed, self.original_end, self.original_seq
         other.half = self.half
         return other
 
@@ -175,13 +175,13 @@ class Draft:
         return self.last if len(self.messages) > self.sealed else {}
 
     def bridge(self, message: JsonObject) -> None:
-        """Put a turn in that was never taken, because the provider insists on one."""
+        """Insert a turn that nobody took, because the provider demands that roles alternate."""
         if not self.faithful:
             self.bridged = message
             self.messages.append(message)
 
     def leave_out(self, message: Message, reason: str, part: Part | None = None) -> None:
-        """Say why an entry is not in the request; with `part`, the entry of that part alone."""
+        """Note why entries are not in the request: those of a message, or the one of a `part` of it."""
         seqs = message.seqs
         if part is not None and len(seqs) == len(message.parts):
             seqs = tuple(seq for seq, other in zip(seqs, message.parts, strict=True) if other is part)
@@ -237,14 +237,14 @@ class Writer(msgspec.Struct, frozen=True):
     body: Callable[[Draft, Prompt], JsonObject]
     native: Native = Native()
     # What the end of the messages may need (a provider that takes no last assistant message).
-    end: Callable[[Draft], None] = lambda sheet: None
-    headers: Callable[[Draft], dict[str, str]] = lambda sheet: {}
+    end: Callable[[Draft], None] = lambda draft: None
+    headers: Callable[[Draft], dict[str, str]] = lambda draft: {}
     # Which ids of calls the provider takes.
     ids: Callable[[ModelInfo], Spelling] = lambda info: Spelling()
 
 
 class Rendering:
-    """Renders one thread's prompts for one model, each from where it leaves the one before."""
+    """Renders one thread's prompts for one model; of each it writes only what the prompt before did not hold."""
 
     def __init__(self, wire: Wire, info: ModelInfo, ask: Options = NOTHING_ASKED, provider: str = "") -> None:
         self.wire, self.writer = wire, wire.writer
@@ -258,25 +258,25 @@ class Rendering:
         self._start((1, 0, False))
 
     def request(self, prompt: Prompt) -> Request:
-        """The request for a prompt; the same bytes whether or not earlier prompts were seen."""
+        """The request for a prompt; the same bytes as a new `Rendering` would write."""
         self._catch_up(prompt)
-        sheet = self.sheet.copy()
-        for message in self.settler.closing():
-            self.writer.write(sheet, message)
-        self.writer.end(sheet)
-        for seqs, reason in self.settler.dropped:
-            sheet.leave_out(Message("tool", (), seqs), reason)
-        body = self.writer.body(sheet, prompt)
-        self._keep_front(body[self.wire.layout.field], len(sheet.messages))
+        draft = self.draft.copy()
+        for message in self.pairer.closing():
+            self.writer.write(draft, message)
+        self.writer.end(draft)
+        for seqs, reason in self.pairer.dropped:
+            draft.leave_out(Message("tool", (), seqs), reason)
+        body = self.writer.body(draft, prompt)
+        self._keep_front(body[self.wire.layout.field], len(draft.messages))
         return Request(
             provider=self.provider,
             model=self.info.model,
             body=body,
             lines=self.lining.of(self.walk.units(body)),
-            headers=self.writer.headers(sheet),
-            left_out=tuple(sheet.left_out),
+            headers=self.writer.headers(draft),
+            left_out=tuple(draft.left_out),
             sdk=self.wire.call.sdk_kwargs,
-            stable=self._stable(prompt, len(sheet.messages), len(body[self.wire.layout.field])),
+            stable=self._stable(prompt, len(draft.messages), len(body[self.wire.layout.field])),
         )
 
     def _keep_front(self, messages: list[JsonObject], written: int) -> None:
@@ -290,19 +290,19 @@ class Rendering:
         """How many of the messages shown were in the request before; some may stand in front of those written."""
         if not prompt.stable or prompt.ends[-1:] != (prompt.stable,):
             return 0
-        # Where nothing has come since, the request is made once more.
+        # With no new message the same request is made once more: all of it was in the request before.
         sent = written if prompt.stable >= len(prompt.messages) else self.written_counts.get(prompt.stable, 0)
         return sent and sent + total - written
 
     def _start(self, ground: tuple[int, int, bool]) -> None:
-        # What all written messages rest on; when it changes, they are written anew.
+        # What every written message depends on: the epoch, its fold, whether tools are offered.
         self.ground = ground
         self.prompt_messages: tuple[Message, ...] = ()
         # By the number of prompt messages at each request's end: how many wire messages were written for it.
         self.written_counts: dict[int, int] = {}
-        self.sheet = Draft(self.info, self.writer.native, self.ask)
-        self.sheet.has_tools = ground[2]
-        self.settler = CallPairer(self.writer.ids(self.info), self.writer.native, self.info.model)
+        self.draft = Draft(self.info, self.writer.native, self.ask)
+        self.draft.has_tools = ground[2]
+        self.pairer = CallPairer(self.writer.ids(self.info), self.writer.native, self.info.model)
 
     def _catch_up(self, prompt: Prompt) -> None:
         count = len(self.prompt_messages)
@@ -312,37 +312,37 @@ class Rendering:
         same = prompt.messages[:count] == self.prompt_messages and list(ended) == list(self.written_counts)
         before: list[JsonObject] = []
         if ground != self.ground or not same:
-            before, count = self.sheet.messages, 0
+            before, count = self.draft.messages, 0
             self._start(ground)
         for place in range(count, len(prompt.messages)):
             message = prompt.messages[place]
             if _ended(prompt, place):
                 self._seal(place)
-            self.sheet.stale = prompt.epoch > 1 and place < prompt.fold
-            for settled in self.settler.take(message):
-                self.writer.write(self.sheet, settled)
-                self._offer_found(settled)
+            self.draft.stale = prompt.epoch > 1 and place < prompt.fold
+            for paired in self.pairer.take(message):
+                self.writer.write(self.draft, paired)
+                self._offer_found(paired)
         self.prompt_messages = prompt.messages
         if before:
             # Messages that a rebase did not change stay the same objects, so that nobody looks at them twice.
             standing = {written(message): message for message in before}
-            self.sheet.messages = [standing.get(written(message), message) for message in self.sheet.messages]
+            self.draft.messages = [standing.get(written(message), message) for message in self.draft.messages]
 
     def _offer_found(self, message: Message) -> None:
-        """Tools that another provider's search brought are functions that this model has not been told of."""
+        """Offer the functions that another provider's tool search found, since this model does not know them yet."""
         for part in message.parts:
             if isinstance(part, Text | Result) and part.wire:
                 functions = found_functions(part.wire.get("block") or part.wire.get("message"))
-                if functions and not self.settler.is_own(part):
-                    self.sheet.late_tools += self.sheet.offered(functions)
+                if functions and not self.pairer.is_own(part):
+                    self.draft.late_tools += self.draft.offered(functions)
 
     def _seal(self, place: int) -> None:
         """Freeze what is written so far: a request ended here, so these bytes may not change."""
-        draft = self.sheet.copy()
-        self.writer.end(draft)
-        if len(draft.messages) > len(self.sheet.messages):
-            self.sheet.messages = draft.messages
-        self.sheet.sealed = self.written_counts[place] = len(self.sheet.messages)
+        ended = self.draft.copy()
+        self.writer.end(ended)
+        if len(ended.messages) > len(self.draft.messages):
+            self.draft.messages = ended.messages
+        self.draft.sealed = self.written_counts[place] = len(self.draft.messages)
 
 
 def _ended(prompt: Prompt, place: int) -> bool:

@@ -33,7 +33,7 @@ def usage(provider: str, raw: Json) -> Usage:
     return msgspec.structs.replace(counts, besides=besides, charged=_charged(reported))
 
 
-# Where requests cost what they cost in the price tables.
+# Service tiers and regions that are billed by the price tables.
 _USUAL_TIERS = ("", "default", "standard", "auto", "on_demand", "none", "unspecified", "traffic_type_unspecified")
 _USUAL_PLACES = ("", "global", "not_available")
 _TOOLS_USED = ("server_tool_use", "server_tool_use_details", "server_side_tool_usage_details", "serverToolUsage")
@@ -56,7 +56,7 @@ def _besides(reply: JsonObject, reported: JsonObject) -> Iterator[str]:
 
 
 def _other_ways(reply: JsonObject, reported: JsonObject) -> Iterator[str]:
-    """Ways to be served that have prices of their own: a tier, a place, a speed."""
+    """What a reply says of how it was served that has another price: a service tier, a region, a speed."""
     for holder in (reported, reply):
         for name in ("service_tier", "serviceTier", "trafficType", "traffic_type"):
             value = holder.get(name)
@@ -237,7 +237,7 @@ def _at(info: ModelInfo, at: int | None) -> ModelInfo:
     """The model with the prices of a moment; without one, those of the data's own date."""
     if at is None or not info.prices.changes:
         return info
-    # A clock that counts from its own beginning is before every change, one beyond all dates behind them.
+    # A test clock may start at 0 or lie beyond any calendar: then the first, or the last, prices hold.
     day = datetime.fromtimestamp(min(max(at, 0), _LAST_MS) / 1000, UTC).date().isoformat()
     return msgspec.structs.replace(info, prices=info.prices.on(day))
 

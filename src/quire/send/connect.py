@@ -23,12 +23,12 @@ from quire.values import JsonObject, Request
 
 # Gemini's explicit caches, carried out: a transport that keeps one for each conversation while it pays.
 #
-# The keeper decides; its calls are made here, and requests are sent behind what is kept. Whatever becomes of a cache,
-# a turn does not fail for it: the request then goes out whole. Callers see and record the whole request always.
+# The keeper decides, its calls are made here, and requests leave out what the cache holds. A turn never fails because of
+# a cache: the request is then sent whole. Callers always see and record the whole request.
 
 # No cache is kept longer than this without being asked for: what is older can be forgotten.
 _LONGEST_MS = 3_600_000
-# A program that ends does not wait longer for its caches to go; they end by themselves.
+# How long a program that ends waits for its caches to be deleted; they expire by themselves.
 _FAREWELL_S = 10.0
 _GONE = (403, 404)
 
@@ -36,12 +36,12 @@ _GONE = (403, 404)
 class CacheCalls(Protocol):
     """Where explicit caches are made, prolonged and deleted."""
 
-    async def carry_out(self, errand: CacheCall) -> JsonObject:
+    async def carry_out(self, call: CacheCall) -> JsonObject:
         """Make one call; its reply, or a ProviderError."""
 
 
 class CachedConversation:
-    """A keeper, and by what the conversation it keeps for is known again."""
+    """A keeper, and how the conversation that it keeps a cache for is recognised."""
 
     def __init__(self, request: Request) -> None:
         self.model, self.keeper = request.model, CacheKeeper(model_info(request.target))
@@ -81,8 +81,8 @@ class CachedTransport:
         try:
             async with asyncio.timeout(_FAREWELL_S):
                 for conversation in self.conversations:
-                    if conversation.keeper.kept is not None:
-                        await self._carry_out(conversation, CacheCall("DELETE", conversation.keeper.kept.name))
+                    if conversation.keeper.cache is not None:
+                        await self._carry_out(conversation, CacheCall("DELETE", conversation.keeper.cache.name))
         except TimeoutError:
             pass
         finally:
@@ -94,7 +94,6 @@ class CachedTransport:
         return next((served for sent, served in answers if sent is request), None)
 
     async def send(self, request: Request) -> JsonObject:
-        """The whole reply."""
         at = await self._prepared(request)
         behind = _behind(at, request)
         try:
@@ -110,7 +109,6 @@ class CachedTransport:
         return reply
 
     async def stream(self, request: Request) -> AsyncIterator[JsonObject]:
-        """The reply's events."""
         at = await self._prepared(request)
         began = False
         for sent in (_behind(at, request), request):
@@ -141,11 +139,11 @@ class CachedTransport:
         """The conversation of a request, once the calls that are due before it were made."""
         at_ms = self._clock()
         at = self._conversation(request, at_ms)
-        if errands := at.ask(request, at_ms):
-            at.busy = True  # a request that comes meanwhile asks for no calls of its own
+        if calls := at.ask(request, at_ms):
+            at.busy = True  # another request of the conversation must not make the same calls meanwhile
             try:
-                for errand in errands:
-                    await self._carry_out(at, errand)
+                for call in calls:
+                    await self._carry_out(at, call)
             finally:
                 at.busy = False
         return at
@@ -159,15 +157,15 @@ class CachedTransport:
         self.conversations = recent
         return max(continued, key=lambda conversation: len(conversation.prefix), default=recent[-1])
 
-    async def _carry_out(self, at: CachedConversation, errand: CacheCall) -> None:
+    async def _carry_out(self, at: CachedConversation, call: CacheCall) -> None:
         """One call; one that fails leaves the conversation without a cache."""
         reply: JsonObject | None = None
         try:
-            reply = await self._caches.carry_out(errand)
+            reply = await self._caches.carry_out(call)
         except ProviderError as error:
-            # What this server will not keep now, it will not keep the next time either.
-            at.refused = at.refused or (errand.method == "POST" and not error.retryable)
-        at.keeper.done(errand, reply, self._clock())
+            # A cache that this server refuses now it would refuse the next time too.
+            at.refused = at.refused or (call.method == "POST" and not error.retryable)
+        at.keeper.done(call, reply, self._clock())
 
 
 def _behind(at: CachedConversation, request: Request) -> Request:
@@ -212,11 +210,9 @@ class RetryingTransport:
         self.inner, self.retry, self._sleep, self._say = inner, retry or Retry(), sleep, say
 
     async def aclose(self) -> None:
-        """End the connections."""
         await close(self.inner)
 
     async def send(self, request: Request) -> JsonObject:
-        """The whole reply."""
         attempt = 0
         while True:
             attempt += 1
@@ -280,7 +276,7 @@ def transport_for(
     _check(name, call, url, endpoint, base_url, api_key)
     if explicit_cache:
         check_explicit_cache(target)
-    inner: Any  # one of the transports; those that make caches are asked for them too
+    inner: Any  # every transport that makes caches is a CacheCalls too
     if _by_sdk(name, call, endpoint, via):
         from quire.send.sdk import sdk_transport
 

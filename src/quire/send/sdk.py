@@ -42,19 +42,16 @@ class SdkTransport:
         self._client: Any = None  # the SDK's own
 
     async def aclose(self) -> None:
-        """End the connections; the next request makes new ones."""
         client, self._client = self._client, None
         if client is not None:
             await self._close(client)
 
     async def send(self, request: Request) -> JsonObject:
-        """The whole reply."""
         with self._in_our_words(request.provider):
             reply: JsonObject = plain(await self._reply(request))
         return reply
 
     async def stream(self, request: Request) -> AsyncIterator[JsonObject]:
-        """The reply's events."""
         with self._in_our_words(request.provider):
             async with aclosing(self._events(request)) as events:
                 async for event in events:
@@ -144,17 +141,17 @@ class Gemini(SdkTransport):
             self._api_error = importlib.import_module("google.genai.errors").APIError
         self.errors = (self._api_error, self._http.HTTPError, OSError)
 
-    async def carry_out(self, errand: CacheCall) -> JsonObject:
+    async def carry_out(self, call: CacheCall) -> JsonObject:
         """A call for an explicit cache; its reply."""
-        with self._in_our_words(errand.provider):
-            caches, body = self._connected().aio.caches, errand.body or {}
-            match errand.method:
+        with self._in_our_words(call.provider):
+            caches, body = self._connected().aio.caches, call.body or {}
+            match call.method:
                 case "POST":
                     reply = await caches.create(**_cache_kwargs(body))
                 case "PATCH":
-                    reply = await caches.update(name=errand.path, config={"ttl": body["ttl"]})
+                    reply = await caches.update(name=call.path, config={"ttl": body["ttl"]})
                 case "DELETE":
-                    reply = await caches.delete(name=errand.path)
+                    reply = await caches.delete(name=call.path)
             answer: JsonObject = plain(reply)
         return answer
 

@@ -302,13 +302,11 @@ class Http:
         _httpx()  # what is not installed is said before anything is written down
 
     async def aclose(self) -> None:
-        """End the connections; the next request makes new ones."""
         client, self._client = self._client, None
         if client is not None:
             await client.aclose()
 
     async def send(self, request: Request) -> JsonObject:
-        """The whole reply, as JSON."""
         return await self._reply(request.provider, method="POST", **self._call(request, streamed=False))
 
     async def _reply(self, provider: str, **call: Any) -> JsonObject:
@@ -326,7 +324,6 @@ class Http:
             raise ProviderError(f"{provider} sent a reply that is not JSON", retryable=True) from error
 
     async def stream(self, request: Request) -> AsyncIterator[JsonObject]:
-        """The reply's events while they arrive."""
         httpx = _httpx()
         try:
             async with self._connected().stream("POST", **self._call(request, True)) as response:
@@ -338,11 +335,11 @@ class Http:
         except httpx.HTTPError as error:
             raise self._failed(request.provider, error) from error
 
-    async def carry_out(self, errand: CacheCall) -> JsonObject:
+    async def carry_out(self, call: CacheCall) -> JsonObject:
         """A call for an explicit Gemini cache; its reply."""
-        call = wire_of(errand.provider).call
-        url, headers = call.url(self.base_url, f"/{errand.path}"), call.sent_headers(self.api_key)
-        return await self._reply(errand.provider, method=errand.method, url=url, json=errand.body, headers=headers)
+        http = wire_of(call.provider).call
+        url, headers = http.url(self.base_url, f"/{call.path}"), http.sent_headers(self.api_key)
+        return await self._reply(call.provider, method=call.method, url=url, json=call.body, headers=headers)
 
     def _connected(self) -> httpx.AsyncClient:
         if self._client is None:

@@ -98,24 +98,24 @@ def malformed(request: Json, provider: str, model: str | None = None) -> list[Fi
     return errors(GrowingCheck(shape_only=True).findings(_check(request, provider, model)))
 
 
-# Settings that say nothing about messages, and may be others in every request.
+# Settings that change from request to request without changing what is wrong with a message.
 _APART = frozenset({"diagnostics", "prompt_cache_options", "prompt_cache_retention"})
 
 
-# Sizes of messages by their hash, behind the name of what they were checked for.
+# What was checked for, as one name; and by their hash the sizes of the messages that passed.
 Checked: TypeAlias = tuple[str, dict[bytes, int]]
 
 
 class GrowingCheck:
     """Checks one thread's requests as they grow: unchanged messages are not looked at again.
 
-    Bodies must not be changed in place: the very same message is taken to be what it was. What was found in it is
-    found again. `checked` is what another found of earlier requests: `GrowingCheck.checked`, kept somewhere safe.
+    Bodies must not be changed in place: a message that is the same object is taken to be unchanged, and its findings are
+    repeated. `checked` is what an earlier process passed: its `GrowingCheck.checked()`, stored somewhere safe.
     """
 
     def __init__(self, checked: Checked = ("", {}), *, shape_only: bool = False) -> None:
         self._shape_only, self._checked_before = shape_only, checked
-        # What all findings in messages rest on, and what stood around the messages.
+        # What findings in messages depend on (model, tools, settings), and the body without its messages.
         self._ground: object = None
         self._around: JsonObject | None = None
         self._head = Conversation()
@@ -126,7 +126,7 @@ class GrowingCheck:
         self._begin(())
 
     def checked(self) -> Checked:
-        """The messages of the newest request that nothing is wrong with, and a name for what that rests on."""
+        """The messages of the newest request that passed, behind a name for what they were checked for."""
         return _named(self._ground), self._clean
 
     def of(self, request: Request) -> list[Finding]:
@@ -134,7 +134,7 @@ class GrowingCheck:
         return self.findings(_check(request), request.lines.rows)
 
     def findings(self, check: Check, lines: Sequence[bytes] = ()) -> list[Finding]:
-        """What is wrong with a body; by their `lines` it is told which messages only have other marks than before."""
+        """What is wrong with a body; `lines` show which messages differ from before in their cache marks alone."""
         try:
             return list(dict.fromkeys(self._findings(check, lines)))
         except RecursionError:
@@ -142,7 +142,7 @@ class GrowingCheck:
             return [found("B.json", "$", problem="nested too deeply")]
 
     def _begin(self, sequels: Iterable[Callable[[], Sequel]]) -> None:
-        # Earlier messages by their identity: one that has only moved is read and hashed already.
+        # Earlier messages by object identity: one that only moved is not read and hashed again.
         self._before = {id(turn.value): (turn, name) for turn, name in zip(self._turns, self._names, strict=True)}
         self._messages: Sequence[Json] = ()
         self._lines: Sequence[bytes] = ()
@@ -152,7 +152,7 @@ class GrowingCheck:
         # By place, where there is any: what is wrong with a message, and its cache marks.
         self._wrong: dict[int, list[Finding]] = {}
         self._marks: dict[int, list[Mark]] = {}
-        # How messages follow each other, and what is wrong with that whatever follows.
+        # The rules about the order of messages, and what they found that no later message can mend.
         self._sequels = [make() for make in sequels]
         self._settled: list[Finding] = []
 
@@ -193,11 +193,10 @@ class GrowingCheck:
         return not changed or (bool(lines) and all(lines[place] == self._lines[place] for place in changed))
 
     def _look(self, check: Check, wire: Wire, place: int) -> None:
-        """Look at one message by itself."""
         value = self._messages[place]
         turn, name = self._before.get(id(value)) or (turn_at(check.info.wire, value, place), b"")
         turn = turn.at(place)
-        # Rules make a difference between the first place and any other, and none between these.
+        # A finding may depend on whether a message is the first, and on no other place.
         name = (name or hashlib.sha256(written(value)).digest()) if place else b""
         wrong: list[Finding] = []
         marks: list[Mark] = []
@@ -225,19 +224,21 @@ class GrowingCheck:
         if around != self._around:
             self._head = Conversation(*heads(check.body, check.info.wire))
             self._head_size, wrong = _encoded(around, "$")
-            headed = msgspec.structs.replace(check, talk=self._head)
+            headed = msgspec.structs.replace(check, conversation=self._head)
             wrong += wire.rules.body(headed)
             if not self._shape_only:
                 wrong += (*wire.rules.head(headed), *_accepted(headed))
             self._around, self._head_findings = around, wrong
         marks = [mark for place in sorted(self._marks) for mark in self._marks[place]]
-        talk = msgspec.structs.replace(self._head, messages=self._turns, marks=marks)
+        conversation = msgspec.structs.replace(self._head, messages=self._turns, marks=marks)
         commas = max(0, len(self._turns) - 1)
-        return msgspec.structs.replace(check, talk=talk, size=self._head_size + sum(self._sizes) + commas)
+        return msgspec.structs.replace(
+            check, conversation=conversation, size=self._head_size + sum(self._sizes) + commas
+        )
 
 
 def _named(ground: object) -> str:
-    """A name for what findings in messages rest on: who is asked, and what stands around the messages."""
+    """A hash of what findings in messages depend on: the model, and the body without its messages."""
     return hashlib.sha256(repr(ground).encode(errors="backslashreplace")).hexdigest() if ground else ""
 
 
@@ -259,13 +260,13 @@ def unchecked(
     seen: ServerMemory | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> list[Unchecked]:
-    """The rows that this request touches and that cannot be told from what was given, with what is missing."""
+    """The rules that this request touches and that could not be checked, with what would be needed."""
     body = request.body if isinstance(request, Request) else request
     if not isinstance(body, dict):
         return []
     check = _check(request, provider, model, seen, headers)
     try:
-        whole = msgspec.structs.replace(check, talk=conversation(body, check.info.wire))
+        whole = msgspec.structs.replace(check, conversation=conversation(body, check.info.wire))
     except RecursionError:
         return []  # what `validate` says
     notes = list(wire_of(check.info.wire).rules.unchecked(whole))
@@ -372,7 +373,7 @@ def _levels(body: JsonObject) -> Iterator[tuple[str, Json]]:
     yield "$.reasoning_effort", body.get("reasoning_effort")
 
 
-# How each wire format says what it encloses.
+# The kind of media that a block holds, by its type.
 _BY_TYPE = {
     "image": "image",
     "image_url": "image",
@@ -384,7 +385,7 @@ _BY_TYPE = {
     "input_audio": "audio",
     "video_url": "video",
 }
-# What a tool was asked and what a model wrote is no media, whatever it looks like.
+# Fields that hold arguments or a schema: nothing in them is media, whatever it looks like.
 _OPAQUE = frozenset({"input", "args", "arguments", "json", "input_schema", "parameters"})
 
 
@@ -442,7 +443,7 @@ def _fields(check: Check) -> Iterator[Finding]:
     names = {*data("shapes")[wire]["body"], *data("rules")["fields"].get(wire, ()), *data("rules")["fields"]["sdk"]}
     names |= {snake(name) for name in names} if grammar_of(wire).snake else set()
     for name in check.body:
-        # A body that may hold nothing else was refused already.
+        # A format with closed bodies has refused unknown fields already.
         if name in names or check.body[name] is None or "$closed" in data("shapes")[wire]["body"]:
             continue
         near = nearest(str(name), names)

@@ -187,7 +187,7 @@ def point_fields(blocks: Iterable[TurnBlock]) -> Iterator[Finding]:
 
 def cache_points(check: Check) -> Iterator[Finding]:
     """Rows 6 and 7 for cache points."""
-    marks = [*points_of((*check.talk.tools, *check.talk.system)), *check.talk.marks]
+    marks = [*points_of((*check.conversation.tools, *check.conversation.system)), *check.conversation.marks]
     yield from too_many(check, marks)
     yield from out_of_order(marks)
 
@@ -217,9 +217,9 @@ def placed(check: Check, path: str, kind: str, block: JsonObject) -> Iterator[Fi
 
 
 def _head(check: Check) -> Iterator[Finding]:
-    yield from blank_blocks(check.talk.system)
-    yield from point_fields((*check.talk.tools, *check.talk.system))
-    defined = [block for block in check.talk.tools if block.type == "custom"]
+    yield from blank_blocks(check.conversation.system)
+    yield from point_fields((*check.conversation.tools, *check.conversation.system))
+    defined = [block for block in check.conversation.tools if block.type == "custom"]
     yield from names((f"{block.path}.toolSpec.name", block.raw.get("name")) for block in defined)
     if _is_claude(check):
         yield from converse_model(check)

@@ -66,7 +66,7 @@ def fingerprint(piece: Json) -> str:
     try:
         return hashlib.sha256(canonical(bare)).hexdigest()
     except FormatError:
-        # Not JSON text: the rule about that says so; here any stable name will do.
+        # Not JSON: another rule reports that; here any stable hash will do.
         return hashlib.sha256(repr(bare).encode(errors="backslashreplace")).hexdigest()
 
 
@@ -193,7 +193,7 @@ class Check(msgspec.Struct, frozen=True):
 
     body: JsonObject
     info: ModelInfo
-    talk: Conversation = Conversation()
+    conversation: Conversation = Conversation()
     # The bytes of the body as it goes over the wire.
     size: int = 0
     betas: frozenset[str] | None = None
@@ -258,28 +258,28 @@ class Unchecked(msgspec.Struct, frozen=True):
 
 
 class Sequel:
-    """Rules about how messages follow each other: it is given one after the other and remembers what it needs.
+    """Rules about the order of messages: takes them one by one and remembers what the next ones are checked against.
 
-    Marks on messages may come and go, so it does not look at them.
+    It ignores cache marks, which come and go between requests.
     """
 
     def take(self, check: Check, turn: TurnMessage) -> Iterable[Finding]:
-        """One more message: what is wrong by now, whatever follows."""
+        """Take one more message; gives the faults that no later message can mend."""
         return ()
 
     def end(self, check: Check) -> Iterable[Finding]:
-        """What is wrong if nothing follows; it remembers nothing of this."""
+        """The faults of a request that ends here; changes nothing, so that a longer request can go on."""
         return ()
 
 
-# What a message may enclose that is no text.
+# Kinds of content that are not text.
 MEDIA = ("image", "document", "video", "audio")
 
 
 class WireRules(msgspec.Struct, frozen=True, kw_only=True):
     """What a provider would refuse, and what its server remembers of what it gave out.
 
-    Rules are apart by what they look at, so that of a growing conversation only what is new is looked at.
+    Rules are separate fields by what they look at, so that in a growing conversation only new messages are checked.
     """
 
     # Types alone, of what stands around the messages and of each message: what keeps a body from being a request.

@@ -56,7 +56,7 @@ from quire.values import JsonObject
 
 def prefill(check: Check) -> Iterator[Finding]:
     """Row 9: newer models do not continue a last assistant message."""
-    messages = check.talk.messages
+    messages = check.conversation.messages
     if not check.model_named or check.info.features.prefill or not messages:
         return
     # A compaction request may end on the assistant; this token allows one prefill.
@@ -222,7 +222,7 @@ def betas_in(turn: TurnMessage) -> Iterator[Beta]:
 
 def unverified(check: Check) -> Iterator[Unchecked]:
     """What needs the replies that issued it."""
-    kinds = {block.type for message in check.talk.messages for block in message.blocks}
+    kinds = {block.type for message in check.conversation.messages for block in message.blocks}
     if kinds & {"thinking", "redacted_thinking"} and check.memory is None:
         yield Unchecked("B2.10, B2.11, B2.12", "whether thinking is unmodified needs the replies that issued it")
     if "compaction" in kinds and check.memory is None:
@@ -236,8 +236,8 @@ TTLS = ("5m", "1h")
 
 def marks(check: Check) -> Iterator[Finding]:
     """Rows 6 to 8, and A3 on the top-level mark."""
-    heads = (mark for block in (*check.talk.tools, *check.talk.system) for mark in _mark(block))
-    explicit = [*heads, *check.talk.marks]
+    heads = (mark for block in (*check.conversation.tools, *check.conversation.system) for mark in _mark(block))
+    explicit = [*heads, *check.conversation.marks]
     top = check.body.get("cache_control")
     if isinstance(top, dict):
         yield from mark_fields(top, "$.cache_control")
@@ -328,7 +328,7 @@ def _top_level(check: Check, explicit: list[Mark], ttl: str) -> Iterator[Finding
         problem = "cache_control: Extra inputs are not permitted"
         yield found("A3.top-level", "$.cache_control", problem=problem, fix="Mark the last block instead.")
         return
-    target = _target(check.talk)
+    target = _target(check.conversation)
     mark = obj(target.raw.get("cache_control")) if target else {}
     if mark and ttl_of(mark) != ttl:
         yield found("B2.8", "$.cache_control", top=ttl, block=ttl_of(mark))
@@ -342,14 +342,14 @@ def _top_level(check: Check, explicit: list[Mark], ttl: str) -> Iterator[Finding
         yield from (finding for finding in findings if finding.path == "$.cache_control")
 
 
-def _target(talk: Conversation) -> TurnBlock | None:
+def _target(conversation: Conversation) -> TurnBlock | None:
     """The last block that can be marked: not thinking, not empty, not of a passing system message."""
-    for message in reversed(talk.messages):
+    for message in reversed(conversation.messages):
         for block in reversed(message.blocks):
             empty = block.type == "text" and not block.raw.get("text")
             if block.type not in THINKING and not empty and not _is_passing(message):
                 return block
-    heads = [*talk.tools, *talk.system]
+    heads = [*conversation.tools, *conversation.system]
     return heads[-1] if heads else None
 
 
@@ -357,14 +357,14 @@ def _target(talk: Conversation) -> TurnBlock | None:
 
 
 def _head(check: Check) -> Iterator[Finding]:
-    yield from blank_texts(check, check.talk.system)
-    yield from misplaced((*check.talk.tools, *check.talk.system))
+    yield from blank_texts(check, check.conversation.system)
+    yield from misplaced((*check.conversation.tools, *check.conversation.system))
     yield from betas(check, betas_around(check.body))
     mode, choice = obj(check.body.get("thinking")), obj(check.body.get("tool_choice"))
     yield from forced(check, choice.get("type"), "$.tool_choice", mode)
     yield from modes(check, mode, "$.thinking", check.body.get("max_tokens"))
-    yield from names(tool_names(check.talk))
-    yield from unique(tool_names(check.talk))
+    yield from names(tool_names(check.conversation))
+    yield from unique(tool_names(check.conversation))
     yield from edits(check)
     yield from sampling(check)
     yield from prewarm(check)
@@ -396,7 +396,7 @@ def _issued(memory: ServerMemory, body: JsonObject, reply: JsonObject) -> None:
 
 def _unchecked(check: Check) -> Iterator[Unchecked]:
     yield from unverified(check)
-    uses = (use for turn in check.talk.messages for use in betas_in(turn))
+    uses = (use for turn in check.conversation.messages for use in betas_in(turn))
     around = (use for use in betas_around(check.body) if use.feature != "block_binding")
     if check.betas is None and any(chain(around, uses)):
         yield Unchecked("B.beta", "whether the beta headers are sent needs the request's headers")

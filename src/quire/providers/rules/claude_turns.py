@@ -46,11 +46,11 @@ def last_turn(messages: Sequence[TurnMessage]) -> tuple[str, list[TurnBlock]]:
     return role, [block for message in reversed(spoken) for block in message.blocks]
 
 
-def pieces(talk: Conversation) -> Iterator[tuple[str, Json]]:
+def pieces(conversation: Conversation) -> Iterator[tuple[str, Json]]:
     """Everything a thinking block is bound to, in order, each with its role."""
-    yield from (("tools", block.raw) for block in talk.tools if block.type != "cache_point")
-    yield from (("system", block.raw) for block in talk.system if block.type != "cache_point")
-    for message in talk.messages:
+    yield from (("tools", block.raw) for block in conversation.tools if block.type != "cache_point")
+    yield from (("system", block.raw) for block in conversation.system if block.type != "cache_point")
+    for message in conversation.messages:
         yield from ((message.role, block.raw) for block in message.blocks if block.type != "cache_point")
 
 
@@ -64,7 +64,7 @@ class Pairs(Sequel):
 
     def __init__(self) -> None:
         self._role = ""
-        # The calls of the newest assistant turn, which of them the user has answered, and which results may come.
+        # The calls of the newest assistant turn, those that are answered, and the ids that results may name.
         self._calls: list[TurnBlock] = []
         self._answered_ids: set[str] = set()
         self._waiting: Counter[str] = Counter()
@@ -184,9 +184,9 @@ def called_names(turn: TurnMessage) -> Iterator[tuple[str, Json]]:
     yield from ((f"{call.path}.name", call.raw.get("name")) for call in turn.of("tool_use"))
 
 
-def tool_names(talk: Conversation) -> Iterator[tuple[str, Json]]:
+def tool_names(conversation: Conversation) -> Iterator[tuple[str, Json]]:
     """The names of the tools that are defined."""
-    yield from ((f"{block.path}.name", block.raw.get("name")) for block in talk.tools)
+    yield from ((f"{block.path}.name", block.raw.get("name")) for block in conversation.tools)
 
 
 def version(check: Check, turn: TurnMessage) -> Iterator[Finding]:
@@ -215,7 +215,7 @@ class Blanks(Sequel):
 
     def end(self, check: Check) -> Iterator[Finding]:
         # The last assistant message may be empty where it is a prefill.
-        turns, prefill = check.talk.messages, check.info.features.prefill
+        turns, prefill = check.conversation.messages, check.info.features.prefill
         for turn in (turns[place] for place in self._blank):
             if not (prefill and turn is turns[-1] and turn.role == "assistant"):
                 yield from _blank(check, turn)
@@ -273,13 +273,13 @@ def thinking(check: Check) -> Iterator[Finding]:
         return
     extra = obj(check.body.get("additionalModelRequestFields"))
     if obj(check.body.get("thinking", extra.get("thinking"))).get("type") == "enabled":
-        yield from _in_front(check.talk)
+        yield from _in_front(check.conversation)
     if check.memory is not None:
-        yield from _against(check, check.memory, check.talk)
+        yield from _against(check, check.memory, check.conversation)
 
 
-def _in_front(talk: Conversation) -> Iterator[Finding]:
-    newest_first = (message for message in reversed(talk.messages) if message.role != "system")
+def _in_front(conversation: Conversation) -> Iterator[Finding]:
+    newest_first = (message for message in reversed(conversation.messages) if message.role != "system")
     last, before = next(newest_first, None), next(newest_first, None)
     if last is None or before is None or last.role != "user" or not last.of("tool_result"):
         return
@@ -289,9 +289,9 @@ def _in_front(talk: Conversation) -> Iterator[Finding]:
         yield found("B2.12b", called.path)
 
 
-def _against(check: Check, memory: ServerMemory, talk: Conversation) -> Iterator[Finding]:
-    latest = next((turn.index for turn in reversed(talk.messages) if turn.role == "assistant"), None)
-    sent = list(signed(talk))
+def _against(check: Check, memory: ServerMemory, conversation: Conversation) -> Iterator[Finding]:
+    latest = next((turn.index for turn in reversed(conversation.messages) if turn.role == "assistant"), None)
+    sent = list(signed(conversation))
     modified = False
     for thought in sent:
         issued = memory.signed.get(thought.key)
@@ -305,7 +305,7 @@ def _against(check: Check, memory: ServerMemory, talk: Conversation) -> Iterator
             yield found("B2.11", thought.block.path)
     if not modified and latest is not None:
         keys = [thought.key for thought in sent if thought.message == latest]
-        yield from _incomplete(memory, talk.messages[latest], keys)
+        yield from _incomplete(memory, conversation.messages[latest], keys)
 
 
 def _incomplete(memory: ServerMemory, message: TurnMessage, keys: list[str]) -> Iterator[Finding]:
@@ -326,12 +326,12 @@ def _is_bound(check: Check, memory: ServerMemory) -> bool:
     return bound == "always" or (bound == "by-account" and (memory.enforce or behavior is not None))
 
 
-def signed(talk: Conversation) -> Iterator[Signed]:
+def signed(conversation: Conversation) -> Iterator[Signed]:
     """Every signed thinking block of a conversation, with the hash of what stands before its turn."""
-    heads = sum(block.type != "cache_point" for block in (*talk.tools, *talk.system))
-    hashes = iter(list(chain(pieces(talk)))[heads:])
+    heads = sum(block.type != "cache_point" for block in (*conversation.tools, *conversation.system))
+    hashes = iter(list(chain(pieces(conversation)))[heads:])
     role = before = ""
-    for message in talk.messages:
+    for message in conversation.messages:
         for block in message.blocks:
             if block.type == "cache_point":
                 continue
@@ -346,9 +346,9 @@ def signed(talk: Conversation) -> Iterator[Signed]:
                 yield Signed(signature, block, message.index, before, content)
 
 
-def remember(memory: ServerMemory, talk: Conversation, *, since: int = 0) -> None:
+def remember(memory: ServerMemory, conversation: Conversation, *, since: int = 0) -> None:
     """Record the thinking blocks of a conversation's messages from `since` on as given out there."""
-    thoughts = (block for block in signed(talk) if block.message >= since)
+    thoughts = (block for block in signed(conversation) if block.message >= since)
     for _, run in groupby(thoughts, key=lambda block: block.message):
         blocks = list(run)
         reply = tuple(block.key for block in blocks)
@@ -424,14 +424,14 @@ def _verbatim(memory: ServerMemory | None, block: TurnBlock) -> Iterator[Finding
 
 
 def _request(check: Check) -> Iterator[Finding]:
-    role, blocks = last_turn(check.talk.messages)
+    role, blocks = last_turn(check.conversation.messages)
     kinds = [block.type for block in blocks]
-    if not any(turn.blocks for turn in check.talk.messages if turn.role in ("user", "assistant")):
+    if not any(turn.blocks for turn in check.conversation.messages if turn.role in ("user", "assistant")):
         problem, fix = "no user or assistant content to summarise", "Send the conversation."
         yield _row19("$.messages", "nothing_to_summarize", problem, fix, code="compaction")
     elif role == "assistant" and ("tool_use" in kinds or kinds[-1:] == ["server_tool_use"]):
         problem = "the request ends on an assistant turn that is not finished"
-        path, fix = check.talk.messages[-1].path, "Add the tool results first."
+        path, fix = check.conversation.messages[-1].path, "Add the tool results first."
         yield _row19(path, "incomplete_turn", problem, fix, code="compaction")
 
 

@@ -217,7 +217,7 @@ def least(check: Check) -> Iterator[Finding]:
     """Row 33, for a body that creates an explicit cache; media are not counted."""
     if not is_creation(check.body) or not check.model_named:
         return
-    parts = [part.raw for turn in check.talk.messages for part in turn.blocks]
+    parts = [part.raw for turn in check.conversation.messages for part in turn.blocks]
     system = setting(check.body, "systemInstruction")[1]
     parts += [part for _, part in objects_at(obj(system).get("parts"), "")]
     if any(get(part, name) is not None for part in parts for name in ("inlineData", "fileData")):
@@ -307,7 +307,7 @@ def _issued(memory: ServerMemory, body: JsonObject, reply: JsonObject) -> None:
 def _unchecked(check: Check) -> Iterator[Unchecked]:
     if setting(check.body, "cachedContent")[1] is not None:
         yield Unchecked("B2.33", "whether the cached content is large enough needs the cached content")
-    signed = any(having(turn, "thoughtSignature") for turn in check.talk.messages)
+    signed = any(having(turn, "thoughtSignature") for turn in check.conversation.messages)
     if signed and check.memory is None:
         yield Unchecked("B2.31", "whether thought signatures are the server's own needs the replies that issued them")
 

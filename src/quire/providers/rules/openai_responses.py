@@ -77,7 +77,7 @@ class CallsAndOutputs(Sequel):
         self._orphans: list[tuple[str, str]] = []
         # Calls of free text that the model's words follow: elsewhere than at OpenAI the server may have carried them out.
         self._free, self._served = set[str](), set[str]()
-        # Whether something stands elsewhere, and whether a message that parts calls was told.
+        # Whether the server may hold calls, and whether a message between calls was reported already.
         self._elsewhere = self._parted = False
 
     def take(self, check: Check, turn: TurnMessage) -> Iterator[Finding]:
@@ -262,7 +262,7 @@ def _turn(check: Check, turn: TurnMessage) -> Iterator[Finding]:
 
 
 def _unchecked(check: Check) -> Iterator[Unchecked]:
-    reasoned = any(kind_of(turn.raw) == "reasoning" for turn in check.talk.messages)
+    reasoned = any(kind_of(turn.raw) == "reasoning" for turn in check.conversation.messages)
     if check.memory is None and reasoned:
         yield Unchecked("B2.23, B2.24", "which reasoning led to which item needs the reply that issued them")
 

@@ -53,7 +53,7 @@ class StepCache(Engine):
         tree = self._trees.setdefault(key, RadixTree())
         life_ms = self._life_ms(request)
         stored = tree.match(request.ids)
-        # What was stored at this very moment is not there yet.
+        # A prefix stored in this same moment cannot be read yet.
         matched = tree.match(
             request.ids, lambda node: node.stored_ms < at_ms and (life_ms is None or at_ms - node.used_ms < life_ms)
         )
@@ -246,9 +246,9 @@ class Simulator:
         # Prompts that no answer is known for yet, by the hash of their blocks.
         self._unanswered: dict[bytes, array[int]] = {}
         self._keys: GrowingValues[Block, bytes] = GrowingValues()
-        self._gone_through: list[Block] = []
+        self._blocks_before: list[Block] = []
         self._last: tuple[array[int], int] | None = None
-        # The latest requests: one that goes on with none of them, as a question for a title, has lost nothing.
+        # The latest requests: one that continues none of them (a request for a title) has lost nothing.
         self._recent: deque[Sequence[Block]] = deque(maxlen=16)
         # The blocks of the newest body that was read.
         self.newest: Sequence[Block] = ()
@@ -287,7 +287,7 @@ class Simulator:
             return self._tally.spoken(answer)
         if isinstance(answer, dict):
             return self._tally.row(blocks(answer, self.info.wire))
-        # Upon the last id of an answer nothing was computed any more.
+        # The last token of an answer was never fed back into the model, so it is in no cache.
         return array("i", answer[:-1])
 
     def _view(self, body: JsonObject) -> EngineView:
@@ -300,8 +300,8 @@ class Simulator:
         keys = [b"", *self._keys.along(request.blocks, b"", chained)]
         prompt: array[int] | None = None
         answer = array("i")
-        # What the request before repeats was gone through then.
-        for place in range(leading(self._gone_through, request.blocks), len(request.blocks)):
+        # Blocks that the request before held were looked at then.
+        for place in range(leading(self._blocks_before, request.blocks), len(request.blocks)):
             block = request.blocks[place]
             if block.role in ("assistant", "model"):
                 if prompt is None:
@@ -312,7 +312,7 @@ class Simulator:
                 prompt = None
         self._presume(prompt, answer, at_ms)
         self._unanswered[keys[-1]] = request.ids
-        self._gone_through = request.blocks
+        self._blocks_before = request.blocks
 
     def _presume(self, prompt: array[int] | None, answer: array[int], at_ms: int) -> None:
         if prompt is not None and answer:

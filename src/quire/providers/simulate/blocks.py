@@ -69,10 +69,10 @@ def marked(blocks: Sequence[Block]) -> Iterator[int]:
 
 
 def blocks_of(unit: Unit) -> tuple[Block, ...]:
-    """The blocks of a unit; kept with it, so that a message which has only moved is not read again."""
+    """The blocks of a unit; cached on it, so that a message that only moved is not read again."""
     path, row = unit.__dict__.get("blocks", ((), ()))
     if path != unit.path:
-        # All but their places are what they were.
+        # The unit has only moved: its blocks get new places.
         was, now = (".".join(map(str, place)) for place in (path, unit.path))
         row = tuple(msgspec.structs.replace(block, path=now + block.path[len(was) :]) for block in row)
     row = row or _blocks_of(unit)
@@ -194,13 +194,13 @@ def _life(part: JsonObject) -> int:
 
 
 def continues(old: Sequence[Block], new: Sequence[Block]) -> bool:
-    """Whether a request goes on with the conversation of another, wherever its bytes moved.
+    """Whether a request continues the conversation of another, even where bytes moved.
 
-    One on the side does not, such as a question for a title: its instructions are others, and it repeats one message.
+    A side request, for a title say, does not: it has other instructions and repeats one message.
     """
     if old and new and old[0].digest == new[0].digest:
         return True
-    # What stands in front of the messages, by its hash, and the hashes of the messages.
+    # The hashes of what stands in front of the messages, and of the messages.
     old_head, new_head = ({part.digest: part.text for part in row if part.section != "messages"} for row in (old, new))
     old_messages, new_messages = ({part.digest for part in row if part.section == "messages"} for row in (old, new))
     if not old_head.keys().isdisjoint(new_head) or any(

@@ -33,7 +33,7 @@ class Node:
 
 
 class Way(NamedTuple):
-    """Where a prompt leads in the tree: the nodes it passes, and how many of its ids lie up to each one's end."""
+    """The path of a prompt through the tree: the nodes it passes, and how many of its ids end with each of them."""
 
     ids: array[int]
     nodes: list[Node]
@@ -54,7 +54,7 @@ class Way(NamedTuple):
         return bool(self.nodes) and self.last < len(self.nodes[-1].ids)
 
     def up_to(self, same: int) -> Way:
-        """The part that a prompt goes as well whose first `same` ids are these."""
+        """The part of the path that another prompt shares, whose first `same` ids are equal."""
         whole = bisect_right(self.ends, same)
         whole -= whole == len(self.nodes) and self.stops_short
         return Way(self.ids, self.nodes[:whole], self.ends[:whole])
@@ -66,7 +66,7 @@ class RadixTree:
     def __init__(self) -> None:
         self.root = Node(array("i"), 0, 0, None)
         self.size = 0
-        # The latest way: a thread's next prompt goes most of it again.
+        # The latest path: most of it is the path of the thread's next prompt.
         self._latest = Way(array("i"), [], [])
 
     def match(self, ids: array[int], alive: Callable[[Node], bool] | None = None) -> int:
@@ -220,7 +220,7 @@ class UnitCache(Engine):
         self._lengths: list[int] = []
         self._prompts = RadixTree()
         self._prefixes = Prefixes()
-        # Up to where the prompt at hand was hashed at every one of these lengths.
+        # How far the current prompt has been hashed at each of these lengths.
         self._hashed = 0
 
     def look(self, at_ms: int, request: EngineView, began_ms: int | None = None) -> Shares:

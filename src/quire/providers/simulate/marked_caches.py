@@ -45,7 +45,6 @@ class Shelf:
 
     @property
     def untouched(self) -> bool:
-        """Whether no request was ever seen."""
         return not self._recent
 
     def readable(self, key: bytes, at_ms: int) -> bool:
@@ -61,8 +60,7 @@ class Shelf:
             # What a request stores can be read once its answer has begun.
             self._entries[key] = StoredPrefix(life_ms, at_ms, max(at_ms + 1, began_ms or 0))
 
-    def saw(self, hashes: list[bytes]) -> None:
-        """Remember a request's running hashes."""
+    def remember(self, hashes: list[bytes]) -> None:
         self._recent.append(hashes)
 
     def why(self, hashes: list[bytes], blocks: Sequence[Block], hit: int | None, at_ms: int) -> tuple[Cause, str]:
@@ -89,7 +87,7 @@ class Shelf:
         return "marker", f"what is stored up to {block.path} is out of reach of every mark"
 
 
-# Server tools whose presence changes the system prompt and leaves the tools' cache alone.
+# Server tools that change the system prompt, so that only the cache of the tools in front of it is still read.
 _WEB = ("web_search", "web_fetch")
 _UNMARKABLE = frozenset({"thinking", "redacted_thinking"})
 # Runs of these count as one place where the walk back is concerned.
@@ -119,7 +117,7 @@ class AnthropicCache(Engine):
         cause, note = self._why(row, hit, at_ms)
         for place in row.marks if hit is None else [hit, *row.marks]:
             self._shelf.keep(row.hashes[place], row.life_ms(place), at_ms, began_ms)
-        self._shelf.saw(row.hashes)
+        self._shelf.remember(row.hashes)
         return self._shares(row, hit, cause, note)
 
     def _row(self, request: EngineView) -> MarkedRow:
@@ -295,7 +293,7 @@ class BreakpointCache(Engine):
         writes = sorted({*marks[-(most - 1) :], *asks[:1]}) if implicit else marks[-most:]
         for place in writes if hit is None else [hit, *writes]:
             self._shelf.keep(hashes[place], self._life_s(request) * 1000, at_ms, began_ms)
-        self._shelf.saw(hashes)
+        self._shelf.remember(hashes)
         return self._shares(request, hit, writes, cause, note)
 
     def _implicit_marks(self, request: EngineView) -> Iterator[int]:

@@ -35,7 +35,7 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     imports: Callable[..., list[Entry]]
     exports: Callable[[Iterable[Entry]], Json]
-    # The wire format whose items it holds, where it is not one itself.
+    # For a framework's format: the wire format whose items it holds.
     like: str = ""
 
 
@@ -68,7 +68,7 @@ class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
     sdk_kwargs: Callable[[Request], dict[str, Any]] = body_and_headers
     # What a request holds besides so that its reply is streamed.
     streaming: JsonObject = {}
-    # Whether "[DONE]" ends a stream, which may come without any other word of its end.
+    # Whether "[DONE]" ends a stream; some servers send no other end.
     ends_in_done: bool = False
     # The path behind the version, by the request and whether its reply is streamed; None: only the SDK speaks it.
     path: Callable[[Request, bool], str] | None = None
@@ -103,17 +103,17 @@ class Wire(Format, frozen=True, kw_only=True):
     reader: Callable[[str, str, Iterable[str]], StreamReader]
     rules: WireRules
     call: ModelCall
-    # The name of the format that a body is in after all, where one provider speaks two; "" for this one.
+    # For a provider that speaks two formats: the other one's name where this body is written in it, else "".
     other: Callable[[JsonObject], str] = lambda body: ""
-    # Marks the block at a path, for the shorter or the longer life; none can be marked without.
+    # Puts a cache mark on the block at a path, for the shorter or the longer life; by default blocks take none.
     mark: Callable[[JsonObject, Path, bool], JsonObject] = lambda body, path, long: body
-    # Asks why less was read from the cache than the reply of this id had left there.
+    # The body with a question to the provider: why was less read than the reply of this id left in the cache?
     diagnosed: Callable[[JsonObject, str | None], JsonObject] = lambda body, previous_id: body
-    # Whether a reply that read nothing from the cache says so; without, its silence means that nothing was cached.
+    # Whether a reply that read nothing from the cache says 0; where it does not, a missing count means 0.
     reports_no_cache: bool = True
-    # Whether tools may be told in words, for engines that take none.
+    # Whether tools may be described in the prompt's text, for engines that take no definitions.
     tools_in_words: bool = False
-    # The format whose messages look the same: a target tells which of the two they are.
+    # A format whose messages cannot be told from this one's: only the target decides.
     looks_like: str = ""
     # Whether the model's thinking goes back to it.
     thinking: Callable[[ModelInfo], bool] = lambda info: True

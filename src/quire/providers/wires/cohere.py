@@ -44,7 +44,6 @@ def _document(part: JsonObject) -> str | None:
 
 
 def _kind(part: JsonObject) -> str:
-    """What an entry cannot hold of a user's part."""
     kind = str(part.get("type") or "part")
     return "" if kind in ("text", "image_url", "thinking") else kind
 
@@ -54,32 +53,32 @@ CONTENT = UserContent(kind=_kind, image=image_in, show=show_image, say=text_bloc
 # A message's own messages by its role; a late instruction is text of the user's.
 
 
-def _write_user(sheet: Draft, message: Message) -> None:
-    sheet.messages.append({"role": "user", "content": CONTENT.blocks(sheet, message)})
+def _write_user(draft: Draft, message: Message) -> None:
+    draft.messages.append({"role": "user", "content": CONTENT.blocks(draft, message)})
 
 
-def _write_assistant(sheet: Draft, message: Message) -> None:
+def _write_assistant(draft: Draft, message: Message) -> None:
     content: list[JsonObject] = []
     plan: JsonObject = {}
     for part in message.parts:
         match part:
             case Text():
-                leave_out_block(part, message, sheet)
+                leave_out_block(part, message, draft)
                 content += [text_block(part.text)] if part.text.strip() else []
             case Think():
-                block = own_block(part, sheet)
+                block = own_block(part, draft)
                 if block is None:
-                    leave_out_thinking(part, message, sheet)
+                    leave_out_thinking(part, message, draft)
                 elif "tool_plan" in block:
                     plan = block
                 else:
                     content.append(block)
     calls = [_written_call(part) for part in message.parts if isinstance(part, Call)]
     if not calls and not any(part["type"] == "text" for part in content):
-        sheet.leave_out(message, "empty message")
+        draft.leave_out(message, "empty message")
         return
     out: JsonObject = {"role": "assistant", **({"content": content} if content else {})}
-    sheet.messages.append({**out, **plan, "tool_calls": calls} if calls else out)
+    draft.messages.append({**out, **plan, "tool_calls": calls} if calls else out)
 
 
 def _written_call(part: Call) -> JsonObject:
@@ -88,37 +87,37 @@ def _written_call(part: Call) -> JsonObject:
     return {"id": part.call_id, "type": "function", "function": function}
 
 
-def _write_results(sheet: Draft, message: Message) -> None:
+def _write_results(draft: Draft, message: Message) -> None:
     for part in message.parts:
         if isinstance(part, Result):
             text = part.text if part.text.strip() else NO_OUTPUT
-            sheet.messages.append({"role": "tool", "tool_call_id": part.call_id, "content": [text_block(text)]})
+            draft.messages.append({"role": "tool", "tool_call_id": part.call_id, "content": [text_block(text)]})
 
 
-def _note(sheet: Draft, message: Message) -> None:
+def _note(draft: Draft, message: Message) -> None:
     if wanted_effort(message):
-        sheet.leave_out(message, "reasoning effort has no words here")
+        draft.leave_out(message, "reasoning effort has no words here")
     if not texts(message):
         return
-    if sheet.unsent.get("role") == "user":
-        sheet.messages[-1] = {"role": "user", "content": [*sheet.last["content"], text_block(note_text(message))]}
+    if draft.unsent.get("role") == "user":
+        draft.messages[-1] = {"role": "user", "content": [*draft.last["content"], text_block(note_text(message))]}
     else:
-        sheet.messages.append({"role": "user", "content": [text_block(note_text(message))]})
+        draft.messages.append({"role": "user", "content": [text_block(note_text(message))]})
 
 
-def _end(sheet: Draft) -> None:
-    if sheet.last.get("role") not in ("user", "tool"):
-        sheet.bridge({"role": "user", "content": [text_block(GO_ON)]})
+def _end(draft: Draft) -> None:
+    if draft.last.get("role") not in ("user", "tool"):
+        draft.bridge({"role": "user", "content": [text_block(GO_ON)]})
 
 
-def _request(sheet: Draft, prompt: Prompt) -> JsonObject:
+def _request(draft: Draft, prompt: Prompt) -> JsonObject:
     head = [{"role": "system", "content": prompt.system}] if prompt.system.strip() else []
-    body: JsonObject = {"model": sheet.info.model, "messages": [*head, *sheet.messages]}
-    if tools := sheet.tools(prompt):
-        body["tools"] = sheet.defined(tools)
-    if sheet.ask.max_tokens:
-        body["max_tokens"] = sheet.ask.max_tokens
-    return {**body, **sheet.ask.extra}
+    body: JsonObject = {"model": draft.info.model, "messages": [*head, *draft.messages]}
+    if tools := draft.tools(prompt):
+        body["tools"] = draft.defined(tools)
+    if draft.ask.max_tokens:
+        body["max_tokens"] = draft.ask.max_tokens
+    return {**body, **draft.ask.extra}
 
 
 _write = by_role(_write_user, _write_assistant, _write_results, _note)
@@ -185,7 +184,6 @@ class CohereReader(ReplyReader):
         return self._whole_reply(reply, _assistant(without_nulls(message)), reply.get("finish_reason"), reply.get("id"))
 
     def feed(self, event: Any) -> list[Entry]:
-        """Take one event; the entries that it finished."""
         fields = object_in(event, "an event")
         delta = sub(fields, "delta")
         message = sub(delta, "message")

@@ -27,7 +27,7 @@ _Write: TypeAlias = Callable[[Draft, Message], None]
 
 def _format(name: str, read: _Read, write: _Write, instruct: Callable[[str], JsonObject], give: str) -> Format:
     """A framework's format: imported messages are exported as they came, all others as `write` writes them."""
-    writer = Writer(name, write, lambda sheet, prompt: {"messages": sheet.messages})
+    writer = Writer(name, write, lambda draft, prompt: {"messages": draft.messages})
 
     def imports(value: Any, model: str = "") -> list[Entry]:
         if isinstance(value, dict):
@@ -189,17 +189,17 @@ def _block_text(block: Json) -> str:
     return "" if kind in (*silent, "function_call", "tool_call", "invalid_tool_call") else f"[{kind}]"
 
 
-def write(sheet: Draft, message: Message) -> None:
+def write(draft: Draft, message: Message) -> None:
     """Add a message in the form of `messages_to_dict`."""
     match message.role:
         case "user":
-            sheet.messages.append(_dict("human", _content(message.parts)))
+            draft.messages.append(_dict("human", _content(message.parts)))
         case "assistant":
-            sheet.messages.append(_dict("ai", _content(message.parts), **_calls(message.parts)))
+            draft.messages.append(_dict("ai", _content(message.parts), **_calls(message.parts)))
         case "tool":
-            sheet.messages += [_tool(part) for part in message.parts if isinstance(part, Result)]
+            draft.messages += [_tool(part) for part in message.parts if isinstance(part, Result)]
         case "note":
-            sheet.messages.append(_dict("system", _content(message.parts)))
+            draft.messages.append(_dict("system", _content(message.parts)))
 
 
 def _dict(kind: str, content: Json, **fields: Json) -> JsonObject:
@@ -316,18 +316,18 @@ def _pydantic_ai_block(block: Json) -> str:
     return f"[{kind}]" if kind else json.dumps(block, ensure_ascii=False)
 
 
-def _write_pydantic_ai(sheet: Draft, message: Message) -> None:
+def _write_pydantic_ai(draft: Draft, message: Message) -> None:
     """Add a message in the form of `ModelMessagesTypeAdapter`."""
     if message.role == "assistant":
         parts = [written for part in message.parts for written in _answer(part)]
-        sheet.messages.append({"kind": "response", "parts": parts, "timestamp": _MADE})
+        draft.messages.append({"kind": "response", "parts": parts, "timestamp": _MADE})
     elif message.role == "tool":
-        sheet.messages.append(_request(*(_return(part) for part in message.parts if isinstance(part, Result))))
+        draft.messages.append(_request(*(_return(part) for part in message.parts if isinstance(part, Result))))
     elif message.role == "note":
         text = "\n\n".join(part.text for part in message.parts if isinstance(part, Text))
-        sheet.messages.append(_request(_part("system-prompt", content=text)))
+        draft.messages.append(_request(_part("system-prompt", content=text)))
     elif message.role == "user":
-        sheet.messages.append(_request(_part("user-prompt", content=_pydantic_ai_content(message.parts))))
+        draft.messages.append(_request(_part("user-prompt", content=_pydantic_ai_content(message.parts))))
 
 
 def _request(*parts: JsonObject) -> JsonObject:

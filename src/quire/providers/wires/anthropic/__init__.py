@@ -16,11 +16,11 @@ from quire.providers.incoming import (
     number_in,
     object_in,
     objects,
+    paragraphs,
     read_messages,
     refused,
     sub,
     text_in,
-    told_text,
     without_nulls,
 )
 from quire.providers.outgoing import exported_request, whole_message
@@ -36,7 +36,7 @@ from quire.values import Entry, Json, JsonObject, Reply, Usage, note, respond, s
 def _head_entries(request: JsonObject, model: str) -> list[Entry]:
     out = tools_in(request, model, NATIVE)
     if (prompt := request.get("system")) is not None:
-        text = prompt if isinstance(prompt, str) else told_text(objects(request, "system"), CONTENT.text_of)
+        text = prompt if isinstance(prompt, str) else paragraphs(objects(request, "system"), CONTENT.text_of)
         out.append(system(text, wire={"format": FORMAT, "system": prompt}))
     return out
 
@@ -63,7 +63,7 @@ def _system(message: JsonObject, blocks: list[JsonObject]) -> list[Entry]:
     wire = {"effort": effort} if effort else {}
     named = [block for block in blocks if block.get("type") in ("tool_addition", "tool_removal")]
     if len(named) > len(added):
-        # Tools of the list in front, by their names: nothing that an entry could say.
+        # It names tools of the list in front, which no entry can hold.
         return [note(text, wire={**wire, "blocks": blocks})]
     out = [system(text, wire=wire or None)] if text or effort or not added else []
     return out + ([offered(typed(added, NATIVE))] if added else [])
@@ -102,7 +102,6 @@ class MessageReader(ReplyReader):
         return self._whole_reply(reply, entries, reply.get("stop_reason"), reply.get("id"))
 
     def feed(self, event: Any) -> list[Entry]:
-        """Take one event; the entries that it finished."""
         event = object_in(event, "a stream event")
         match event.get("type"):
             case "message_start":

@@ -21,7 +21,7 @@ from quire.providers.convert import (
 )
 from quire.providers.incoming import Spelling, sub
 from quire.providers.models import data
-from quire.providers.outgoing import by_role, giving_back, object_of
+from quire.providers.outgoing import by_role, object_of, with_originals
 from quire.providers.prefix import NO_REPLY, unmarked
 from quire.providers.provider_tools import Native, tool_json
 from quire.providers.rendering import (
@@ -84,38 +84,38 @@ def kept_block(block: JsonObject) -> JsonObject | None:
     return {"block": block} if set(block) - _PLAIN[block["type"]] - {"cache_control"} else None
 
 
-def _text(part: Text, message: Message, sheet: Draft) -> list[JsonObject]:
-    block = own_block(part, sheet)
+def _text(part: Text, message: Message, draft: Draft) -> list[JsonObject]:
+    block = own_block(part, draft)
     if block and (block["type"] != "text" or (block["text"] == part.text and part.text.strip())):
         return [block]
-    leave_out_block(part, message, sheet)
+    leave_out_block(part, message, draft)
     return [text_block(part.text)] if part.text.strip() else []
 
 
-def _thinking(part: Think, message: Message, sheet: Draft) -> list[JsonObject]:
-    block = own_block(part, sheet) or _from_bedrock(part, sheet)
-    void = sheet.stale and sheet.info.features.thinking_bound != "no"
-    if block and not void and _is_signed(block, sheet):
+def _thinking(part: Think, message: Message, draft: Draft) -> list[JsonObject]:
+    block = own_block(part, draft) or _from_bedrock(part, draft)
+    void = draft.stale and draft.info.features.thinking_bound != "no"
+    if block and not void and _is_signed(block, draft):
         return [block]
-    leave_out_thinking(part, message, sheet)
+    leave_out_thinking(part, message, draft)
     return []
 
 
-def _is_signed(block: JsonObject, sheet: Draft) -> bool:
+def _is_signed(block: JsonObject, draft: Draft) -> bool:
     """Whether a server that signs thinking would know it as its own; a local one signs nothing."""
     if block.get("type") == "redacted_thinking":
         return bool(block.get("data"))
-    return block.get("type") == "thinking" and bool(block.get("signature") or sheet.info.provider != FORMAT)
+    return block.get("type") == "thinking" and bool(block.get("signature") or draft.info.provider != FORMAT)
 
 
-def _from_bedrock(part: Think, sheet: Draft) -> JsonObject | None:
+def _from_bedrock(part: Think, draft: Draft) -> JsonObject | None:
     """Bedrock hosts the same models and writes the same signatures in other fields.
 
     Where they are bound to the prefix they had there, that prefix is not the one here.
     """
     block = obj(part.wire.get("block"))
-    bound = sheet.info.features.thinking_bound != "no"
-    if not block or bound or not is_from(part.wire, ("bedrock",), sheet):
+    bound = draft.info.features.thinking_bound != "no"
+    if not block or bound or not is_from(part.wire, ("bedrock",), draft):
         return None
     content = obj(block.get("reasoningContent"))
     if text := obj(content.get("reasoningText")):
@@ -125,17 +125,17 @@ def _from_bedrock(part: Think, sheet: Draft) -> JsonObject | None:
     return None
 
 
-def _tool_use(part: Call, sheet: Draft) -> JsonObject:
-    block = own_block(part, sheet)
+def _tool_use(part: Call, draft: Draft) -> JsonObject:
+    block = own_block(part, draft)
     fields = {"id": part.call_id, "name": NAMES.spell(part.name), "input": object_of(part.args)}
     if block and block.get("input") == part.args:
         return {**block, **fields}
     return {"type": "tool_use", **fields}
 
 
-def _result(part: Result, sheet: Draft) -> JsonObject:
+def _result(part: Result, draft: Draft) -> JsonObject:
     """The block of a result; images in it go back as they came, and so does one that holds nothing."""
-    block = own_block(part, sheet)
+    block = own_block(part, draft)
     content: JsonObject = {"content": part.text if part.text.strip() else NO_OUTPUT}
     if block and result_text(result_entry(block)) == part.text:
         content = {"content": block["content"]} if block.get("content") is not None else {}
@@ -144,7 +144,6 @@ def _result(part: Result, sheet: Draft) -> JsonObject:
 
 
 def _kind(block: JsonObject) -> str:
-    """What an entry cannot hold of a user's block."""
     kind, source = str(block.get("type") or "block"), block.get("source")
     if kind == "image" and isinstance(source, dict) and source.get("type") == "file":
         return "image file"
@@ -175,97 +174,97 @@ REPLY_TOKENS = 8192
 # A message's own messages by its role; the API itself joins two of one role.
 
 
-def _user(sheet: Draft, message: Message) -> None:
-    if sheet.last.get("role") == "system":
+def _user(draft: Draft, message: Message) -> None:
+    if draft.last.get("role") == "system":
         # A system message may stand before an assistant's alone.
-        sheet.bridge({"role": "assistant", "content": [text_block(NO_REPLY)]})
-    sheet.messages.append({"role": "user", "content": CONTENT.blocks(sheet, message)})
+        draft.bridge({"role": "assistant", "content": [text_block(NO_REPLY)]})
+    draft.messages.append({"role": "user", "content": CONTENT.blocks(draft, message)})
 
 
-def _results(sheet: Draft, message: Message) -> None:
-    results = [_result(part, sheet) for part in message.parts if isinstance(part, Result)]
-    sheet.messages.append({"role": "user", "content": results})
+def _results(draft: Draft, message: Message) -> None:
+    results = [_result(part, draft) for part in message.parts if isinstance(part, Result)]
+    draft.messages.append({"role": "user", "content": results})
 
 
-def _assistant(sheet: Draft, message: Message) -> None:
+def _assistant(draft: Draft, message: Message) -> None:
     blocks: list[JsonObject] = []
     for part in message.parts:
         match part:
             case Text():
-                blocks += _text(part, message, sheet)
+                blocks += _text(part, message, draft)
             case Think():
-                blocks += _thinking(part, message, sheet)
+                blocks += _thinking(part, message, draft)
             case Call():
-                blocks.append(_tool_use(part, sheet))
+                blocks.append(_tool_use(part, draft))
     if all(block["type"] in ("thinking", "redacted_thinking") for block in blocks):
-        sheet.leave_out(message, "empty message")
+        draft.leave_out(message, "empty message")
         return
-    if not sheet.messages and not begins_imported(message, FORMAT):
-        sheet.bridge({"role": "user", "content": [text_block(GO_ON)]})
-    sheet.messages.append({"role": "assistant", "content": blocks})
+    if not draft.messages and not begins_imported(message, FORMAT):
+        draft.bridge({"role": "user", "content": [text_block(GO_ON)]})
+    draft.messages.append({"role": "assistant", "content": blocks})
 
 
-def _note(sheet: Draft, message: Message) -> None:
-    features, effort = sheet.info.features, wanted_effort(message)
-    late = features.late_system and _takes_system(sheet)
+def _note(draft: Draft, message: Message) -> None:
+    features, effort = draft.info.features, wanted_effort(message)
+    late = features.late_system and _takes_system(draft)
     extra: JsonObject = {}
     if effort and late and features.late_effort:
-        sheet.need_beta(*_betas("late_effort"))
+        draft.need_beta(*_betas("late_effort"))
         extra = {"output_config": {"effort": effort}}
     elif effort:
-        sheet.effort = effort
-        sheet.leave_out(message, "effort is set for the whole request, which moves the prefix of the messages")
-    if late and (named := _changes(sheet, message)):
-        sheet.need_beta(*_betas("late_tools"))
-        _system(sheet, named, extra)
+        draft.effort = effort
+        draft.leave_out(message, "effort is set for the whole request, which moves the prefix of the messages")
+    if late and (named := _changes(draft, message)):
+        draft.need_beta(*_betas("late_tools"))
+        _system(draft, named, extra)
     elif late and (texts(message) or extra):
-        _system(sheet, [*map(text_block, texts(message))], extra)
+        _system(draft, [*map(text_block, texts(message))], extra)
     elif texts(message):
-        _as_user_text(sheet, note_text(message))
+        _as_user_text(draft, note_text(message))
 
 
-def _changes(sheet: Draft, message: Message) -> list[JsonObject]:
+def _changes(draft: Draft, message: Message) -> list[JsonObject]:
     """What an imported system message says of tools by their names, for the model it was said to."""
     part = next((part for part in message.parts if isinstance(part, Text)), None)
-    blocks = part.wire.get("blocks") if part is not None and is_from(part.wire, (FORMAT,), sheet) else None
+    blocks = part.wire.get("blocks") if part is not None and is_from(part.wire, (FORMAT,), draft) else None
     return [unmarked(block) for block in blocks] if isinstance(blocks, list) else []
 
 
-def _takes_system(sheet: Draft) -> bool:
+def _takes_system(draft: Draft) -> bool:
     """A system message may follow a user's, or go on while no request has shown it."""
-    return sheet.last.get("role") == "user" or sheet.unsent.get("role") == "system"
+    return draft.last.get("role") == "user" or draft.unsent.get("role") == "system"
 
 
-def _system(sheet: Draft, blocks: list[JsonObject], extra: JsonObject) -> None:
+def _system(draft: Draft, blocks: list[JsonObject], extra: JsonObject) -> None:
     """One system message for everything that came between two turns."""
-    if sheet.last.get("role") == "system":
-        before = sheet.messages.pop()
+    if draft.last.get("role") == "system":
+        before = draft.messages.pop()
         blocks, extra = [*before["content"], *blocks], {**before, **extra}
-    sheet.messages.append({**extra, "role": "system", "content": blocks})
+    draft.messages.append({**extra, "role": "system", "content": blocks})
 
 
-def _as_user_text(sheet: Draft, text: str) -> None:
-    if sheet.unsent.get("role") == "user":
-        content = sheet.last["content"]
+def _as_user_text(draft: Draft, text: str) -> None:
+    if draft.unsent.get("role") == "user":
+        content = draft.last["content"]
         before = [text_block(content)] if isinstance(content, str) else content
-        sheet.messages[-1] = {**sheet.last, "content": [*before, text_block(text)]}
+        draft.messages[-1] = {**draft.last, "content": [*before, text_block(text)]}
         return
-    if sheet.last.get("role") == "system":
-        sheet.bridge({"role": "assistant", "content": [text_block(NO_REPLY)]})
-    sheet.messages.append({"role": "user", "content": [text_block(text)]})
+    if draft.last.get("role") == "system":
+        draft.bridge({"role": "assistant", "content": [text_block(NO_REPLY)]})
+    draft.messages.append({"role": "user", "content": [text_block(text)]})
 
 
-def _tools(sheet: Draft, message: Message) -> None:
+def _tools(draft: Draft, message: Message) -> None:
     tools = tools_of(message)
-    features = sheet.info.features
-    if not (features.late_tools and features.inline_tools and _takes_system(sheet)):
-        sheet.add_tools_in_front(message)
+    features = draft.info.features
+    if not (features.late_tools and features.inline_tools and _takes_system(draft)):
+        draft.add_tools_in_front(message)
         return
-    if not (offered := sheet.offered(tools, message)):
+    if not (offered := draft.offered(tools, message)):
         return
-    sheet.need_beta(*_betas("late_tools"), *_betas("inline_tools"))
-    inline = [{"type": "tool_definition", "definition": tool} for tool in sheet.defined(offered)]
-    _system(sheet, [{"type": "tool_addition", "tool": tool} for tool in inline], {})
+    draft.need_beta(*_betas("late_tools"), *_betas("inline_tools"))
+    inline = [{"type": "tool_definition", "definition": tool} for tool in draft.defined(offered)]
+    _system(draft, [{"type": "tool_addition", "tool": tool} for tool in inline], {})
 
 
 def _betas(name: str) -> list[str]:
@@ -285,38 +284,38 @@ def tool_definition(tool: JsonObject) -> JsonObject:
     return {"name": NAMES.spell(tool["name"]), **description, "input_schema": schema}
 
 
-def _end(sheet: Draft) -> None:
-    if not sheet.messages or (sheet.last.get("role") == "assistant" and not sheet.info.features.prefill):
-        sheet.bridge({"role": "user", "content": [text_block(GO_ON)]})
+def _end(draft: Draft) -> None:
+    if not draft.messages or (draft.last.get("role") == "assistant" and not draft.info.features.prefill):
+        draft.bridge({"role": "user", "content": [text_block(GO_ON)]})
 
 
-def _body(sheet: Draft, prompt: Prompt) -> JsonObject:
-    info, ask = sheet.info, sheet.ask
+def _body(draft: Draft, prompt: Prompt) -> JsonObject:
+    info, ask = draft.info, draft.ask
     body: JsonObject = {
         "model": info.model,
         "max_tokens": ask.max_tokens or min(info.max_output or REPLY_TOKENS, REPLY_TOKENS),
     }
-    if tools := sheet.tools(prompt):
-        body["tools"] = sheet.defined(tools)
+    if tools := draft.tools(prompt):
+        body["tools"] = draft.defined(tools)
     if prompt.system.strip():
         body["system"] = [text_block(prompt.system)]
-    body["messages"] = sheet.messages
-    if effort := sheet.effort or ask.effort:
+    body["messages"] = draft.messages
+    if effort := draft.effort or ask.effort:
         body["output_config"] = {"effort": effort}
     return {**body, **ask.extra}
 
 
-def _headers(sheet: Draft) -> dict[str, str]:
+def _headers(draft: Draft) -> dict[str, str]:
     """The betas of what is written late, and of what the caller asks for without naming any."""
-    betas = list(sheet.betas)
-    if not sheet.ask.extra.keys() & {"betas", "anthropic_beta", "extra_headers"}:
-        uses = list(betas_around(sheet.ask.extra))
-        for place, message in enumerate(sheet.messages):
+    betas = list(draft.betas)
+    if not draft.ask.extra.keys() & {"betas", "anthropic_beta", "extra_headers"}:
+        uses = list(betas_around(draft.ask.extra))
+        for place, message in enumerate(draft.messages):
             uses += betas_in(turn_at(FORMAT, message, place)) if message["role"] == "system" else ()
         betas += [data("rules")["betas"][use.feature] for use in uses]
     return {"anthropic-beta": ",".join(dict.fromkeys(betas))} if betas else {}
 
 
 NATIVE = Native((FORMAT,), "@block", owners=("anthropic",), unique_ids=True, read=tool_entry, define=tool_definition)
-_write = giving_back(by_role(_user, _assistant, _results, _note, _tools))
+_write = with_originals(by_role(_user, _assistant, _results, _note, _tools))
 WRITER = Writer(FORMAT, _write, _body, NATIVE, end=_end, headers=_headers)

@@ -16,12 +16,12 @@ from quire.providers.incoming import (
     number_in,
     object_in,
     objects,
+    paragraphs,
     plain,
     read_messages,
     refused,
     sub,
     text_in,
-    told_text,
 )
 from quire.providers.outgoing import exported_request, whole_message
 from quire.providers.prefix import Layout, Path, Section, Unit, as_list, changed_body, parts_of
@@ -52,7 +52,7 @@ def _head_entries(request: JsonObject, model: str) -> list[Entry]:
         out.append(offered(map(_offer, _unpointed(defined)), format=FORMAT, tools=defined))
     if request.get("system") is not None:
         blocks = objects(request, "system")
-        out.append(system(told_text(blocks, CONTENT.text_of), wire={"format": FORMAT, "system": blocks}))
+        out.append(system(paragraphs(blocks, CONTENT.text_of), wire={"format": FORMAT, "system": blocks}))
     return out
 
 
@@ -143,7 +143,6 @@ class ConverseReader(ReplyReader):
         return self._whole_reply(reply, entries, reply.get("stopReason"), reply_id)
 
     def feed(self, event: Any) -> list[Entry]:
-        """Take one event; the entries that it finished."""
         event = object_in(event, "a stream event")
         kind = next(iter(event), "")
         fields = sub(event, kind)

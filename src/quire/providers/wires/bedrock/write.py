@@ -20,7 +20,7 @@ from quire.providers.convert import (
     own_block,
 )
 from quire.providers.incoming import Spelling, bytes_of, objects, sub
-from quire.providers.outgoing import by_role, compact, giving_back, object_of
+from quire.providers.outgoing import by_role, compact, object_of, with_originals
 from quire.providers.prefix import NO_REPLY
 from quire.providers.provider_tools import Native, tool_json
 from quire.providers.rendering import GO_ON, NO_OUTPUT, Draft, Writer, note_text, texts, wanted_effort
@@ -80,37 +80,36 @@ def result_entry(block: JsonObject) -> Entry:
 
 
 def _kind(block: JsonObject) -> str:
-    """What an entry cannot hold of a user's block."""
     kind = str(next(iter(block), "block"))
     return "" if kind in ("text", "image", "cachePoint", "toolResult") else kind
 
 
-def _text(part: Text, message: Message, sheet: Draft) -> JsonObject | None:
-    block = own_block(part, sheet)
+def _text(part: Text, message: Message, draft: Draft) -> JsonObject | None:
+    block = own_block(part, draft)
     if block and ("citationsContent" not in block or cited_text(block) == part.text):
         return block
-    leave_out_block(part, message, sheet)
+    leave_out_block(part, message, draft)
     return text_block(part.text) if part.text.strip() else None
 
 
-def _reasoning(part: Think, message: Message, sheet: Draft) -> JsonObject | None:
-    block = own_block(part, sheet) or _from_anthropic(part, sheet)
-    void = sheet.stale and sheet.info.features.thinking_bound != "no"
+def _reasoning(part: Think, message: Message, draft: Draft) -> JsonObject | None:
+    block = own_block(part, draft) or _from_anthropic(part, draft)
+    void = draft.stale and draft.info.features.thinking_bound != "no"
     # Models but Claude sign nothing: theirs goes back where they were sent it before.
-    unsigned_goes_back = "claude" not in sheet.info.model and "message" in part.wire
+    unsigned_goes_back = "claude" not in draft.info.model and "message" in part.wire
     reasoning = sub(block or {}, "reasoningContent")
     signed = reasoning.get("redactedContent") or sub(reasoning, "reasoningText").get("signature")
     if block and not void and (signed or unsigned_goes_back):
         return block
-    leave_out_thinking(part, message, sheet)
+    leave_out_thinking(part, message, draft)
     return None
 
 
-def _from_anthropic(part: Think, sheet: Draft) -> JsonObject | None:
+def _from_anthropic(part: Think, draft: Draft) -> JsonObject | None:
     """Anthropic's own API writes the same models' signatures in other fields, bound to a prefix or not."""
     block = obj(part.wire.get("block"))
-    bound = sheet.info.features.thinking_bound != "no"
-    if not block or bound or not is_from(part.wire, ("anthropic",), sheet):
+    bound = draft.info.features.thinking_bound != "no"
+    if not block or bound or not is_from(part.wire, ("anthropic",), draft):
         return None
     if block.get("type") == "redacted_thinking":
         return {"reasoningContent": {"redactedContent": block.get("data", "")}}
@@ -118,19 +117,19 @@ def _from_anthropic(part: Think, sheet: Draft) -> JsonObject | None:
     return {"reasoningContent": {"reasoningText": text}}
 
 
-def _tool_use(part: Call, sheet: Draft) -> JsonObject:
-    block = own_block(part, sheet)
+def _tool_use(part: Call, draft: Draft) -> JsonObject:
+    block = own_block(part, draft)
     fields = {"toolUseId": part.call_id, "name": NAMES.spell(part.name), "input": object_of(part.args)}
     return {"toolUse": {**(block["toolUse"] if block else {}), **fields}}
 
 
-def tool_result(part: Result, sheet: Draft) -> JsonObject:
+def tool_result(part: Result, draft: Draft) -> JsonObject:
     """The block of a result; images and JSON in it go back as they came, and nothing does where it may."""
-    block = own_block(part, sheet)
+    block = own_block(part, draft)
     content = [text_block(part.text if part.text.strip() else NO_OUTPUT)]
-    came = block["toolResult"].get("content") if block else None
-    if came is not None and CONTENT.text_of(came) == part.text and (came or not part.error):
-        content = came
+    original = block["toolResult"].get("content") if block else None
+    if original is not None and CONTENT.text_of(original) == part.text and (original or not part.error):
+        content = original
     # Some models take no status; success is what its absence means.
     failed = {"status": "error"} if part.error else {}
     return {"toolResult": {"toolUseId": part.call_id, "content": content, **failed}}
@@ -167,116 +166,116 @@ CONTENT = UserContent(
 # A message's own messages by its role; a note without a role of its own joins the user message before it.
 
 
-def _user(sheet: Draft, message: Message) -> None:
-    content = CONTENT.blocks(sheet, message)
+def _user(draft: Draft, message: Message) -> None:
+    content = CONTENT.blocks(draft, message)
     wire = next((part.wire for part in message.parts if isinstance(part, Text)), {})
-    if sheet.unsent.get("role") == "user" and wire.get("format") == FORMAT and wire.get("more"):
+    if draft.unsent.get("role") == "user" and wire.get("format") == FORMAT and wire.get("more"):
         # Results and words came as one message of the user.
-        content = [*sheet.messages.pop()["content"], *content]
-    _bridge_user(sheet)
-    sheet.messages.append({"role": "user", "content": content})
+        content = [*draft.messages.pop()["content"], *content]
+    _bridge_user(draft)
+    draft.messages.append({"role": "user", "content": content})
 
 
-def _assistant(sheet: Draft, message: Message) -> None:
-    blocks = [block for part in message.parts if (block := _block(part, message, sheet))]
+def _assistant(draft: Draft, message: Message) -> None:
+    blocks = [block for part in message.parts if (block := _block(part, message, draft))]
     if all("reasoningContent" in block for block in blocks):
-        sheet.leave_out(message, "empty message")
+        draft.leave_out(message, "empty message")
         return
     # Claude takes a conversation that it begins itself, where it came so.
-    first = not sheet.messages and "claude" in sheet.info.model and begins_imported(message, FORMAT)
-    if sheet.last.get("role") in (None, "assistant") and not first:
-        sheet.bridge({"role": "user", "content": [text_block(GO_ON)]})
-    sheet.messages.append({"role": "assistant", "content": blocks})
+    first = not draft.messages and "claude" in draft.info.model and begins_imported(message, FORMAT)
+    if draft.last.get("role") in (None, "assistant") and not first:
+        draft.bridge({"role": "user", "content": [text_block(GO_ON)]})
+    draft.messages.append({"role": "assistant", "content": blocks})
 
 
-def _block(part: Part, message: Message, sheet: Draft) -> JsonObject | None:
+def _block(part: Part, message: Message, draft: Draft) -> JsonObject | None:
     """The block of an assistant's part, or None where there is nothing to send."""
     match part:
         case Text():
-            return _text(part, message, sheet)
+            return _text(part, message, draft)
         case Think():
-            return _reasoning(part, message, sheet)
-        case Call() if _takes_calls(sheet, message):
-            return _tool_use(part, sheet)
+            return _reasoning(part, message, draft)
+        case Call() if _takes_calls(draft, message):
+            return _tool_use(part, draft)
         case Call():
-            sheet.leave_out(message, "told as text: Converse takes calls only where tools are defined", part)
+            draft.leave_out(message, "told as text: Converse takes calls only where tools are defined", part)
             return text_block(f"[Called {part.name} with {compact(part.args)}]")
     return None
 
 
-def _takes_calls(sheet: Draft, message: Message) -> bool:
+def _takes_calls(draft: Draft, message: Message) -> bool:
     """Converse takes calls where tools are defined; its own calls, at least their names, are put there."""
-    if sheet.has_tools or sheet.late_tools:
+    if draft.has_tools or draft.late_tools:
         return True
     calls = [part for part in message.parts if isinstance(part, Call)]
-    if not any(is_from(part.wire, (FORMAT,), sheet) for part in calls):
+    if not any(is_from(part.wire, (FORMAT,), draft) for part in calls):
         return False
     for part in calls:
-        sheet.called.setdefault(part.name, message)
+        draft.called.setdefault(part.name, message)
     return True
 
 
-def _results(sheet: Draft, message: Message) -> None:
-    """Results in the form of their calls: as blocks, or told as text where the request defines no tools."""
-    as_blocks = any("toolUse" in block for block in sheet.last.get("content") or ()) or sheet.faithful
+def _results(draft: Draft, message: Message) -> None:
+    """Results as blocks, or as text where the request defines no tools and their calls are text too."""
+    as_blocks = any("toolUse" in block for block in draft.last.get("content") or ()) or draft.faithful
     content = [
-        tool_result(part, sheet)
+        tool_result(part, draft)
         if as_blocks
         else text_block(f"[{'Error' if part.error else 'Result'} of {part.name}]: {part.text}")
         for part in message.parts
         if isinstance(part, Result)
     ]
-    sheet.messages.append({"role": "user", "content": content})
+    draft.messages.append({"role": "user", "content": content})
 
 
-def _note(sheet: Draft, message: Message) -> None:
+def _note(draft: Draft, message: Message) -> None:
     if effort := wanted_effort(message):
-        sheet.effort = effort
-        sheet.leave_out(message, "effort is set for the whole request, which moves the prefix of the messages")
+        draft.effort = effort
+        draft.leave_out(message, "effort is set for the whole request, which moves the prefix of the messages")
     words = texts(message)
-    role, unsent = sheet.last.get("role"), sheet.unsent.get("role")
+    role, unsent = draft.last.get("role"), draft.unsent.get("role")
     if not words:
         return
-    if sheet.info.features.late_system and (role == "user" or unsent == "system"):
-        before = sheet.messages.pop()["content"] if role == "system" else []
-        sheet.messages.append({"role": "system", "content": [*before, *map(text_block, words)]})
+    if draft.info.features.late_system and (role == "user" or unsent == "system"):
+        before = draft.messages.pop()["content"] if role == "system" else []
+        draft.messages.append({"role": "system", "content": [*before, *map(text_block, words)]})
     elif unsent == "user":
-        sheet.messages[-1] = {**sheet.last, "content": [*sheet.last["content"], text_block(note_text(message))]}
+        draft.messages[-1] = {**draft.last, "content": [*draft.last["content"], text_block(note_text(message))]}
     else:
-        _bridge_user(sheet)
-        sheet.messages.append({"role": "user", "content": [text_block(note_text(message))]})
+        _bridge_user(draft)
+        draft.messages.append({"role": "user", "content": [text_block(note_text(message))]})
 
 
-def _bridge_user(sheet: Draft) -> None:
+def _bridge_user(draft: Draft) -> None:
     """Converse takes no two user messages in a row."""
-    if sheet.last.get("role") in ("user", "system"):
-        sheet.bridge({"role": "assistant", "content": [text_block(NO_REPLY)]})
+    if draft.last.get("role") in ("user", "system"):
+        draft.bridge({"role": "assistant", "content": [text_block(NO_REPLY)]})
 
 
-def _end(sheet: Draft) -> None:
-    if not sheet.messages or (sheet.last.get("role") == "assistant" and not sheet.info.features.prefill):
-        sheet.bridge({"role": "user", "content": [text_block(GO_ON)]})
+def _end(draft: Draft) -> None:
+    if not draft.messages or (draft.last.get("role") == "assistant" and not draft.info.features.prefill):
+        draft.bridge({"role": "user", "content": [text_block(GO_ON)]})
 
 
-def _body(sheet: Draft, prompt: Prompt) -> JsonObject:
-    ask = sheet.ask
-    body: JsonObject = {"modelId": sheet.info.model}
-    if tools := sheet.tools(prompt) or _called_tools(sheet):
-        body["toolConfig"] = {"tools": sheet.defined(tools)}
+def _body(draft: Draft, prompt: Prompt) -> JsonObject:
+    ask = draft.ask
+    body: JsonObject = {"modelId": draft.info.model}
+    if tools := draft.tools(prompt) or _called_tools(draft):
+        body["toolConfig"] = {"tools": draft.defined(tools)}
     if prompt.system.strip():
         body["system"] = [text_block(prompt.system)]
-    body["messages"] = sheet.messages
+    body["messages"] = draft.messages
     if ask.max_tokens:
         body["inferenceConfig"] = {"maxTokens": ask.max_tokens}
-    if effort := sheet.effort or ask.effort:
+    if effort := draft.effort or ask.effort:
         body["outputConfig"] = {"effort": effort}
     return {**body, **ask.extra}
 
 
-def _called_tools(sheet: Draft) -> list[JsonObject]:
-    for message in sheet.called.values():
-        sheet.leave_out(message, "a called tool is named in front because none is defined, which moves the prefix")
-    return [{"name": name} for name in sheet.called]
+def _called_tools(draft: Draft) -> list[JsonObject]:
+    for message in draft.called.values():
+        draft.leave_out(message, "a called tool is named in front because none is defined, which moves the prefix")
+    return [{"name": name} for name in draft.called]
 
 
 def tool_entry(spec: JsonObject) -> JsonObject:
@@ -299,7 +298,7 @@ NATIVE = Native(
     define=tool_spec,
 )
 # A toolAddition names a tool of toolConfig and cannot define one: late tools join the list in front.
-WRITER = Writer(FORMAT, giving_back(by_role(_user, _assistant, _results, _note)), _body, NATIVE, end=_end)
+WRITER = Writer(FORMAT, with_originals(by_role(_user, _assistant, _results, _note)), _body, NATIVE, end=_end)
 
 
 # The request body with bytes in place of base64, as boto3's `client.converse` takes it.

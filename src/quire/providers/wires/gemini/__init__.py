@@ -16,11 +16,11 @@ from quire.providers.incoming import (
     listed,
     object_in,
     objects,
+    paragraphs,
     refused,
     sub,
     tagged,
     text_in,
-    told_text,
     with_wire,
 )
 from quire.providers.models import model_info
@@ -92,7 +92,7 @@ def _head_entries(request: JsonObject) -> list[Entry]:
     prompt = request.get("systemInstruction", request.get("system_instruction"))
     if prompt is not None:
         parts = [part_in(part) for part in listed(prompt, "parts")] if isinstance(prompt, dict) else [{"text": prompt}]
-        out.append(system(told_text(parts, CONTENT.text_of), wire={"format": FORMAT, "system": prompt}))
+        out.append(system(paragraphs(parts, CONTENT.text_of), wire={"format": FORMAT, "system": prompt}))
     return out
 
 
@@ -113,9 +113,9 @@ def export_messages(entries: Iterable[Entry]) -> Json:
     head: JsonObject = {}
     if out.system:
         head["systemInstruction"] = out.system_as(FORMAT, {"parts": [{"text": out.system.text}]})
-    came = out.tools[0].wire if out.tools else {}
-    if came.get("format") == FORMAT and "tools" in came:
-        head |= {"tools": came["tools"]} if came["tools"] else {}
+    origin = out.tools[0].wire if out.tools else {}
+    if origin.get("format") == FORMAT and "tools" in origin:
+        head |= {"tools": origin["tools"]} if origin["tools"] else {}
     elif functions := functions_of(tool for entry in out.tools for tool in entry.tools):
         head["tools"] = [{"functionDeclarations": [*map(declaration, functions)]}]
     return {**head, "contents": out.messages} if head else out.messages
@@ -196,7 +196,6 @@ class GeminiReader(ReplyReader):
         return self._whole_reply(reply, entries, stop, reply.get("responseId") or reply.get("response_id"))
 
     def feed(self, event: Any) -> list[Entry]:
-        """Take one chunk; the entries that it finished."""
         chunk = object_in(event, "a chunk")
         if chunk.get("error"):
             raise refused(chunk["error"])

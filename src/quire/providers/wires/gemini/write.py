@@ -10,7 +10,7 @@ from quire.errors import FormatError
 from quire.providers.convert import UserContent, is_from, leave_out_block, leave_out_thinking, own_block
 from quire.providers.incoming import Spelling, bytes_of, sub
 from quire.providers.models import data
-from quire.providers.outgoing import by_role, compact, giving_back, object_of
+from quire.providers.outgoing import by_role, compact, object_of, with_originals
 from quire.providers.provider_tools import Native, tool_json, with_more
 from quire.providers.rendering import GO_ON, NO_TEXT, Draft, Writer, note_text, texts, user_text, wanted_effort
 from quire.providers.rules.grammar import obj
@@ -163,7 +163,6 @@ def response_text(response: Json) -> str:
 
 
 def _kind(block: JsonObject) -> str:
-    """What an entry cannot hold of a user's part."""
     part = part_in(block)
     if not part or "text" in part or "functionResponse" in part or _image(part):
         return ""
@@ -185,54 +184,53 @@ def text_part(text: str) -> JsonObject:
     return {"text": text}
 
 
-def written(part: Text | Think | Call, message: Message, sheet: Draft, signed: bool) -> JsonObject | None:
+def written(part: Text | Think | Call, message: Message, draft: Draft, signed: bool) -> JsonObject | None:
     """A model's part; `signed` says that an earlier call of this message carries the signature already."""
     match part:
         case Text():
-            block = own_block(part, sheet)
+            block = own_block(part, draft)
             if block and str(block.get("text") or "") == part.text:
                 return block
-            leave_out_block(part, message, sheet)
+            leave_out_block(part, message, draft)
             return text_part(part.text) if part.text.strip() else None
         case Think():
-            block = own_block(part, sheet)
+            block = own_block(part, draft)
             if block is None:
-                leave_out_thinking(part, message, sheet)
+                leave_out_thinking(part, message, draft)
             return block
         case Call():
-            return _function_call(part, message, sheet, signed)
+            return _function_call(part, message, draft, signed)
 
 
-def _function_call(part: Call, message: Message, sheet: Draft, signed: bool) -> JsonObject:
-    block = own_block(part, sheet)
+def _function_call(part: Call, message: Message, draft: Draft, signed: bool) -> JsonObject:
+    block = own_block(part, draft)
     if block and (block["functionCall"].get("args") or {}) == part.args:
         call = block["functionCall"]
         out = {**block, "functionCall": {**call, "id": part.call_id} if call.get("id") else call}
     else:
         fields = {"id": part.call_id, "name": NAMES.spell(part.name), "args": object_of(part.args)}
         out = {"functionCall": fields}
-    if "thoughtSignature" in out or signed or not sheet.info.features.signatures:
+    if "thoughtSignature" in out or signed or not draft.info.features.signatures:
         return out
-    mine = is_from(part.wire, (FORMAT,), sheet)
+    mine = is_from(part.wire, (FORMAT,), draft)
     if mine and part.wire.get("over"):
         return out
     if "thoughtSignature" in obj(part.wire.get("block")) and not mine:
-        sheet.leave_out(message, f"thought signature of {part.wire.get('model')} means nothing here", part)
+        draft.leave_out(message, f"thought signature of {part.wire.get('model')} means nothing here", part)
     return {**out, "thoughtSignature": FOREIGN}
 
 
-def function_response(part: Result, sheet: Draft, with_id: bool) -> JsonObject:
-    came = own_block(part, sheet) or {}
-    response_before = obj(came.get("functionResponse"))
+def function_response(part: Result, draft: Draft, with_id: bool) -> JsonObject:
+    original = own_block(part, draft) or {}
+    response_before = obj(original.get("functionResponse"))
     response: Json = {"error" if part.error else "output": part.text}
     out: JsonObject = {"id": part.call_id, "name": NAMES.spell(part.name or "unknown"), "response": response}
     if response_before and response_text(response_before.get("response")) == part.text:
         out = {**response_before, "id": part.call_id}
-    return {**came, "functionResponse": out if with_id else {key: out[key] for key in out if key != "id"}}
+    return {**original, "functionResponse": out if with_id else {key: out[key] for key in out if key != "id"}}
 
 
 def _show(part: Image) -> JsonObject | None:
-    """An image by its address or its data."""
     if part.url:
         kind = part.media_type or guess_type(part.url.partition("?")[0])[0] or "image/png"
         return {"fileData": {"fileUri": part.url, "mimeType": kind}}
@@ -248,96 +246,96 @@ CONTENT = UserContent(
 # A message's own content by its role; a note joins the user's text before it.
 
 
-def _user(sheet: Draft, message: Message) -> None:
-    blank = user_text(message) if _was_taken(sheet, message) else NO_TEXT
-    sheet.messages.append({"role": "user", "parts": CONTENT.blocks(sheet, message, blank)})
+def _user(draft: Draft, message: Message) -> None:
+    blank = user_text(message) if _was_taken(draft, message) else NO_TEXT
+    draft.messages.append({"role": "user", "parts": CONTENT.blocks(draft, message, blank)})
 
 
-def _was_taken(sheet: Draft, message: Message) -> bool:
-    """Whether the model was sent this message before, as it is: blank, or nothing but thoughts."""
+def _was_taken(draft: Draft, message: Message) -> bool:
+    """Whether this model was already sent this message, though it is blank or holds thoughts alone."""
     wire = getattr(message.parts[0], "wire", {}) if message.parts else {}
-    named = bool(wire.get("model") and sheet.info.model)
-    return "message" in wire and named and is_from(wire, (FORMAT,), sheet)
+    named = bool(wire.get("model") and draft.info.model)
+    return "message" in wire and named and is_from(wire, (FORMAT,), draft)
 
 
-def _model(sheet: Draft, message: Message) -> None:
+def _model(draft: Draft, message: Message) -> None:
     parts: list[JsonObject] = []
-    was_taken = _was_taken(sheet, message)
+    was_taken = _was_taken(draft, message)
     for part in message.parts:
         if isinstance(part, Text | Think | Call):
             signed = any("functionCall" in part for part in parts)
-            if out := written(part, message, sheet, signed):
+            if out := written(part, message, draft, signed):
                 parts.append(out)
             elif was_taken and isinstance(part, Text) and "block" not in part.wire:
                 parts.append(text_part(part.text))
     if all(part.get("thought") for part in parts) and not (parts and was_taken):
-        sheet.leave_out(message, "empty message")
+        draft.leave_out(message, "empty message")
         return
     calls = any("functionCall" in part for part in parts)
     # The conversation begins with the user, and a call follows a user's turn or a function's.
-    if not sheet.messages or (calls and sheet.last.get("role") == "model"):
-        sheet.bridge({"role": "user", "parts": [text_part(GO_ON)]})
-    sheet.messages.append({"role": "model", "parts": parts})
+    if not draft.messages or (calls and draft.last.get("role") == "model"):
+        draft.bridge({"role": "user", "parts": [text_part(GO_ON)]})
+    draft.messages.append({"role": "model", "parts": parts})
 
 
-def _responses(sheet: Draft, message: Message) -> None:
+def _responses(draft: Draft, message: Message) -> None:
     """One response a call, in the calls' order; without an id where the call had none."""
-    called = [part["functionCall"] for part in sheet.last.get("parts") or () if "functionCall" in part]
+    called = [part["functionCall"] for part in draft.last.get("parts") or () if "functionCall" in part]
     results = [part for part in message.parts if isinstance(part, Result)]
     named = {call["id"] for call in called if call.get("id")}
     order = {call.get("id"): place for place, call in enumerate(called)}
     if named:
         results.sort(key=lambda part: order.get(part.call_id, len(order)))
-    parts = [function_response(part, sheet, with_id=not called or part.call_id in named) for part in results]
-    sheet.messages.append({"role": "user", "parts": parts})
+    parts = [function_response(part, draft, with_id=not called or part.call_id in named) for part in results]
+    draft.messages.append({"role": "user", "parts": parts})
 
 
-def _note(sheet: Draft, message: Message) -> None:
+def _note(draft: Draft, message: Message) -> None:
     if effort := wanted_effort(message):
-        sheet.effort = effort
-        sheet.leave_out(message, "effort is set for the whole request, which may move the prefix")
+        draft.effort = effort
+        draft.leave_out(message, "effort is set for the whole request, which may move the prefix")
     if not texts(message):
         return
     added = text_part(note_text(message))
-    parts = sheet.unsent.get("parts") or []
-    if sheet.unsent.get("role") == "user" and not any("functionResponse" in part for part in parts):
-        sheet.messages[-1] = {**sheet.last, "parts": [*parts, added]}
+    parts = draft.unsent.get("parts") or []
+    if draft.unsent.get("role") == "user" and not any("functionResponse" in part for part in parts):
+        draft.messages[-1] = {**draft.last, "parts": [*parts, added]}
     else:
-        sheet.messages.append({"role": "user", "parts": [added]})
+        draft.messages.append({"role": "user", "parts": [added]})
 
 
-def _end(sheet: Draft) -> None:
-    given_back = sheet.messages and sheet.given_back == len(sheet.messages)
-    if not sheet.messages or (sheet.last.get("role") == "model" and not given_back):
-        sheet.bridge({"role": "user", "parts": [text_part(GO_ON)]})
+def _end(draft: Draft) -> None:
+    ends_in_original = draft.messages and draft.original_end == len(draft.messages)
+    if not draft.messages or (draft.last.get("role") == "model" and not ends_in_original):
+        draft.bridge({"role": "user", "parts": [text_part(GO_ON)]})
 
 
-def _body(sheet: Draft, prompt: Prompt) -> JsonObject:
-    ask = sheet.ask
+def _body(draft: Draft, prompt: Prompt) -> JsonObject:
+    ask = draft.ask
     body: JsonObject = {}
     if prompt.system.strip():
         body["systemInstruction"] = {"parts": [text_part(prompt.system)]}
-    if tools := sheet.tools(prompt):
-        body["tools"] = _tools(sheet, tools)
-    body["contents"] = sheet.messages
+    if tools := draft.tools(prompt):
+        body["tools"] = _tools(draft, tools)
+    body["contents"] = draft.messages
     config: JsonObject = {"maxOutputTokens": ask.max_tokens} if ask.max_tokens else {}
-    if effort := sheet.effort or ask.effort:
+    if effort := draft.effort or ask.effort:
         config["thinkingConfig"] = {"thinkingLevel": effort.upper()}
     if config or ask.extra.get("generationConfig"):
         body["generationConfig"] = {**config, **(ask.extra.get("generationConfig") or {})}
     return {**body, **{key: value for key, value in ask.extra.items() if key != "generationConfig"}}
 
 
-def _tools(sheet: Draft, tools: list[JsonObject]) -> list[JsonObject]:
+def _tools(draft: Draft, tools: list[JsonObject]) -> list[JsonObject]:
     """All functions in one tool, and beside it Gemini's own, a tool each."""
-    provider_tools = [definition for tool in tools if (definition := sheet.own(tool))]
-    declared = [tool for tool in tools if sheet.own(tool) is None]
+    provider_tools = [definition for tool in tools if (definition := draft.own(tool))]
+    declared = [tool for tool in tools if draft.own(tool) is None]
     functions = [with_more(declaration(tool), tool, NATIVE) for tool in declared]
     return [*([{"functionDeclarations": functions}] if functions else []), *provider_tools]
 
 
 NATIVE = Native((FORMAT,), "@part", "@tools", "@declaration", ("gemini",), read=tool_entry, define=declaration)
-WRITER = Writer(FORMAT, giving_back(by_role(_user, _model, _responses, _note)), _body, NATIVE, end=_end)
+WRITER = Writer(FORMAT, with_originals(by_role(_user, _model, _responses, _note)), _body, NATIVE, end=_end)
 
 
 # The REST body as the keyword arguments of google-genai's `client.models.generate_content`.

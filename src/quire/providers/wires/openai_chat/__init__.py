@@ -81,8 +81,8 @@ def _assistant(message: JsonObject) -> list[Entry]:
     # Thinking in its provider's own form (signatures, encrypted), which some servers want back.
     details = listed(message, "reasoning_details")
     if thought or details:
-        came = {"block": {"reasoning_details": details}} if details else {}
-        out.append(think(str(thought), wire=came | ({"field": field} if field else {}) or None))
+        block = {"block": {"reasoning_details": details}} if details else {}
+        out.append(think(str(thought), wire=block | ({"field": field} if field else {}) or None))
     audio = sub(message, "audio")
     text = CONTENT.text_of(message.get("content")) or message.get("refusal") or audio.get("transcript")
     if text or audio or message.get("images"):
@@ -178,7 +178,6 @@ class ChatReader(ReplyReader):
         return _assistant(without_nulls(message))
 
     def feed(self, event: Any) -> list[Entry]:
-        """Take one chunk; the entries that it finished."""
         if event == "[DONE]" or event == DONE:
             # Some servers end without saying why.
             spoke = self.text or self.calls or self.audio

@@ -111,8 +111,8 @@ def _answering(entry: Entry, item: JsonObject, waiting: dict[str, str]) -> Entry
 def own_item(group: list[Entry], format: str) -> list[JsonObject] | None:
     """The items that entries came from; every entry has its own."""
     items = [entry.wire.get("message") or entry.wire.get("block") for entry in group]
-    came = all(entry.wire.get("format") in NATIVE.formats for entry in group) and all(items)
-    return [item for item in items if item] if came else None
+    complete = all(entry.wire.get("format") in NATIVE.formats for entry in group) and all(items)
+    return [item for item in items if item] if complete else None
 
 
 def carried_out(items: list[Any], provider: str | None = None) -> set[int]:
@@ -173,7 +173,7 @@ _CLIENTS = ("function_call_output", "custom_tool_call_output")
 
 
 def _entry(item: Json, after: str, where: str, served: bool) -> tuple[Entry, str]:
-    """What one item of a list says; a user's or a tool's item ends the reach of reasoning."""
+    """The entry of one item; behind a user's or a tool's item nothing belongs to earlier reasoning any more."""
     if not isinstance(item, dict):
         raise FormatError(f"{where} is {type(item).__name__}, not an item", hint="Items are objects with a type.")
     kind, role = kind_of(item) or item.get("type") or "message", item.get("role")
@@ -249,7 +249,6 @@ class ResponseReader(ReplyReader):
         return self._whole_reply(reply, entries_of(reply["output"], self.provider), stop_of(reply), reply.get("id"))
 
     def feed(self, event: Any) -> list[Entry]:
-        """Take one event; the entries that it finished."""
         event = object_in(event, "a stream event")
         kind = text_in(event, "type")
         self.sequence_number = event.get("sequence_number", self.sequence_number)

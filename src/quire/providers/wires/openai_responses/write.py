@@ -22,10 +22,10 @@ from quire.providers.outgoing import (
     by_role,
     compact,
     dialect_of,
-    giving_back,
+    front_instructions,
     in_parts,
     parsed_arguments,
-    told_in_front,
+    with_originals,
 )
 from quire.providers.provider_tools import Native, tool_json
 from quire.providers.rendering import GO_ON, Draft, Writer, texts, tools_of, user_text, wanted_effort
@@ -41,7 +41,7 @@ _TEXTS = ("text", "refusal")
 
 
 def assistant_entry(item: Json, after: str = "", served: bool = False) -> Entry:
-    """An item of the model as an entry; `after` is the reasoning it must not be parted from.
+    """An item of the model as an entry; `after` is the id of the reasoning item that must go with it.
 
     `served`: the provider itself has carried out what it asks.
     """
@@ -98,7 +98,6 @@ def output_text(item: JsonObject) -> str:
 
 
 def _kind(part: JsonObject) -> str:
-    """What an entry cannot hold of a user's part."""
     kind = str(part.get("type") or "part")
     if kind == "input_image":
         return "" if part.get("image_url") else "image file"
@@ -111,7 +110,6 @@ def _image(part: JsonObject) -> Image | None:
 
 
 def _show(image: Image) -> JsonObject | None:
-    """An image by its address or its data."""
     if not (image.data or is_web(image.url)):
         return None
     return {"type": "input_image", "detail": "auto", "image_url": to_url(image)}
@@ -124,34 +122,34 @@ def _text(text: str) -> JsonObject:
 CONTENT = UserContent(kind=_kind, image=_image, show=_show, say=_text, texts=_TEXTS, title="filename")
 
 
-def written(part: Text | Think | Call, message: Message, sheet: Draft) -> JsonObject | None:
+def written(part: Text | Think | Call, message: Message, draft: Draft) -> JsonObject | None:
     """The item of an assistant's part, or None where there is nothing to send."""
     match part:
         case Text():
-            return _message(part, message, sheet)
+            return _message(part, message, draft)
         case Think():
-            return _reasoning(part, message, sheet)
+            return _reasoning(part, message, draft)
         case Call():
-            return _call(part, sheet)
+            return _call(part, draft)
 
 
-def _message(part: Text, message: Message, sheet: Draft) -> JsonObject | None:
-    item = own_block(part, sheet)
+def _message(part: Text, message: Message, draft: Draft) -> JsonObject | None:
+    item = own_block(part, draft)
     if item and kind_of(item) == "item_reference":
-        return _reference(item, part, message, sheet)
+        return _reference(item, part, message, draft)
     # OpenAI itself carries out no call of free text: it would miss the output.
-    missed = {"custom_tool_call"} if sheet.info.features.strict else set()
+    missed = {"custom_tool_call"} if draft.info.features.strict else set()
     if item and item.get("type") not in missed and _says(item, part.text):
-        return _unparted(item, part.wire, sheet)
-    leave_out_block(part, message, sheet)
+        return _unparted(item, part.wire, draft)
+    leave_out_block(part, message, draft)
     return {"type": "message", "role": "assistant", "content": part.text} if part.text else None
 
 
-def _reference(item: JsonObject, part: Text, message: Message, sheet: Draft) -> JsonObject | None:
+def _reference(item: JsonObject, part: Text, message: Message, draft: Draft) -> JsonObject | None:
     """The name of an item that the provider keeps, which it does only where it is asked to store."""
-    if _is_stored(part, sheet):
+    if _is_stored(part, draft):
         return item
-    sheet.leave_out(message, "an item named by its id alone is not stored anywhere", part)
+    draft.leave_out(message, "an item named by its id alone is not stored anywhere", part)
     return None
 
 
@@ -161,9 +159,9 @@ def is_named(item: JsonObject) -> bool:
     return kind_of(item) == "item_reference" or (item.get("type") == "reasoning" and not thought)
 
 
-def _is_stored(part: Text | Think, sheet: Draft) -> bool:
+def _is_stored(part: Text | Think, draft: Draft) -> bool:
     """Whether the provider holds an item: it did when it was sent, or it is asked to."""
-    return bool(sheet.ask.extra.get("store", part.wire.get("stored")))
+    return bool(draft.ask.extra.get("store", part.wire.get("stored")))
 
 
 def _says(item: JsonObject, text: str) -> bool:
@@ -173,47 +171,47 @@ def _says(item: JsonObject, text: str) -> bool:
     return item.get("content") is not None and CONTENT.text_of(item["content"]) == text
 
 
-def _reasoning(part: Think, message: Message, sheet: Draft) -> JsonObject | None:
-    item = own_block(part, sheet)
+def _reasoning(part: Think, message: Message, draft: Draft) -> JsonObject | None:
+    item = own_block(part, draft)
     if item is None:
-        leave_out_thinking(part, message, sheet)
-    elif is_named(item) and not _is_stored(part, sheet):
-        sheet.leave_out(message, "reasoning without its encrypted content is not stored anywhere", part)
+        leave_out_thinking(part, message, draft)
+    elif is_named(item) and not _is_stored(part, draft):
+        draft.leave_out(message, "reasoning without its encrypted content is not stored anywhere", part)
         item = None
     return item
 
 
-def _call(part: Call, sheet: Draft) -> JsonObject:
-    item = own_block(part, sheet)
+def _call(part: Call, draft: Draft) -> JsonObject:
+    item = own_block(part, draft)
     if item and item["type"] != "function_call":
         named = {"name": NAMES.spell(part.name)} if "name" in item else {}
-        return {**_unparted(item, part.wire, sheet), "call_id": part.call_id, **named}
+        return {**_unparted(item, part.wire, draft), "call_id": part.call_id, **named}
     arguments = part.arguments or str(part.wire.get("arguments") or "") or compact(part.args)
     fields = {"call_id": part.call_id, "name": NAMES.spell(part.name), "arguments": arguments}
     if item and item.get("arguments") == arguments:
-        return {**_unparted(item, part.wire, sheet), **fields}
+        return {**_unparted(item, part.wire, draft), **fields}
     return {"type": "function_call", **fields}
 
 
-def _unparted(item: JsonObject, wire: JsonObject, sheet: Draft) -> JsonObject:
-    """The item as it came; without its id where its reasoning is gone, or the API would miss that."""
+def _unparted(item: JsonObject, wire: JsonObject, draft: Draft) -> JsonObject:
+    """The item as it came; without its id where its reasoning was left out, which the API would miss."""
     after = wire.get("after")
-    if not after or any(message.get("id") == after for message in reversed(sheet.messages[-64:])):
+    if not after or any(message.get("id") == after for message in reversed(draft.messages[-64:])):
         return item
     return {key: value for key, value in item.items() if key != "id"}
 
 
-def output(part: Result, message: Message, sheet: Draft) -> JsonObject:
+def output(part: Result, message: Message, draft: Draft) -> JsonObject:
     """The item of a result; it has the kind of its call."""
-    asked_by = next((message for message in reversed(sheet.messages) if message.get("call_id") == part.call_id), {})
-    item = own_block(part, sheet)
+    asked_by = next((message for message in reversed(draft.messages) if message.get("call_id") == part.call_id), {})
+    item = own_block(part, draft)
     if item and output_text(item) == part.text:
         return {**item, "call_id": part.call_id}
     if asked_by.get("type") == "tool_search_call":
-        sheet.leave_out(message, "a search for tools has no place for words: what was cut is not told", part)
+        draft.leave_out(message, "a search for tools has no place for words: what was cut is not told", part)
         return {"type": "tool_search_output", "call_id": part.call_id, "execution": "client", "tools": []}
     text: Json = part.text
-    if text and in_parts(sheet.info):
+    if text and in_parts(draft.info):
         text = [_text(text)]
     kind = f"{asked_by.get('type', 'function_call')}_output"
     return {"type": kind, "call_id": part.call_id, "output": text}
@@ -222,52 +220,52 @@ def output(part: Result, message: Message, sheet: Draft) -> JsonObject:
 # A message's own items by its role.
 
 
-def _user(sheet: Draft, message: Message) -> None:
-    content = CONTENT.blocks(sheet, message, user_text(message))
-    sheet.messages.append({"type": "message", "role": "user", "content": content})
+def _user(draft: Draft, message: Message) -> None:
+    content = CONTENT.blocks(draft, message, user_text(message))
+    draft.messages.append({"type": "message", "role": "user", "content": content})
 
 
-def _results(sheet: Draft, message: Message) -> None:
-    sheet.messages += [output(part, message, sheet) for part in message.parts if isinstance(part, Result)]
+def _results(draft: Draft, message: Message) -> None:
+    draft.messages += [output(part, message, draft) for part in message.parts if isinstance(part, Result)]
 
 
-def _instruction(sheet: Draft, text: str) -> JsonObject:
-    role = "developer" if sheet.info.features.developer_role else "system"
+def _instruction(draft: Draft, text: str) -> JsonObject:
+    role = "developer" if draft.info.features.developer_role else "system"
     return {"type": "message", "role": role, "content": [_text(text)]}
 
 
-def _assistant(sheet: Draft, message: Message) -> None:
-    before = len(sheet.messages)
+def _assistant(draft: Draft, message: Message) -> None:
+    before = len(draft.messages)
     sources: list[Text | Think | Call] = []
     for part in message.parts:
-        if isinstance(part, Text | Think | Call) and (item := written(part, message, sheet)):
-            sheet.messages.append(item)
+        if isinstance(part, Text | Think | Call) and (item := written(part, message, draft)):
+            draft.messages.append(item)
             sources.append(part)
     while sources and isinstance(sources[-1], Think):
-        sheet.messages.pop()
-        sheet.leave_out(message, "reasoning without an item behind it", sources.pop())
-    if len(sheet.messages) == before:
-        sheet.leave_out(message, "empty message")
+        draft.messages.pop()
+        draft.leave_out(message, "reasoning without an item behind it", sources.pop())
+    if len(draft.messages) == before:
+        draft.leave_out(message, "empty message")
 
 
-def _note(sheet: Draft, message: Message) -> None:
-    sheet.messages += [_instruction(sheet, text) for text in texts(message)]
+def _note(draft: Draft, message: Message) -> None:
+    draft.messages += [_instruction(draft, text) for text in texts(message)]
     if not (effort := wanted_effort(message)):
         return
-    if sheet.info.features.late_effort:
-        sheet.messages.append({"type": "configuration_update", "reasoning": {"effort": effort}})
+    if draft.info.features.late_effort:
+        draft.messages.append({"type": "configuration_update", "reasoning": {"effort": effort}})
     else:
-        sheet.effort = effort
-        sheet.leave_out(message, "effort is set for the whole request, which may move the prefix")
+        draft.effort = effort
+        draft.leave_out(message, "effort is set for the whole request, which may move the prefix")
 
 
-def _tools(sheet: Draft, message: Message) -> None:
+def _tools(draft: Draft, message: Message) -> None:
     tools = tools_of(message)
-    if not sheet.info.features.late_tools:
-        sheet.add_tools_in_front(message)
+    if not draft.info.features.late_tools:
+        draft.add_tools_in_front(message)
         return
-    if listed := sheet.defined(sheet.offered(tools, message)):
-        sheet.messages.append(_additional(listed, {}, sheet))
+    if listed := draft.defined(draft.offered(tools, message)):
+        draft.messages.append(_additional(listed, {}, draft))
 
 
 def tool_entry(tool: JsonObject) -> JsonObject:
@@ -286,52 +284,52 @@ def tool_definition(tool: JsonObject) -> JsonObject:
     }
 
 
-def _body(sheet: Draft, prompt: Prompt) -> JsonObject:
-    info, ask = sheet.info, sheet.ask
-    tools = sheet.tools(prompt)
-    listed = [tool for tool in tools if "front" in tool and (info.features.late_tools or was_sent(tool["item"], sheet))]
-    head = _front(sheet, prompt, listed)
-    items = [*head, *sheet.messages]
-    if not sheet.messages and not prompt.front:
+def _body(draft: Draft, prompt: Prompt) -> JsonObject:
+    info, ask = draft.info, draft.ask
+    tools = draft.tools(prompt)
+    listed = [tool for tool in tools if "front" in tool and (info.features.late_tools or was_sent(tool["item"], draft))]
+    head = _front(draft, prompt, listed)
+    items = [*head, *draft.messages]
+    if not draft.messages and not prompt.front:
         items.append({"type": "message", "role": "user", "content": [_text(GO_ON)]})
     body: JsonObject = {"model": info.model, "input": items, "store": False}
-    if any(map(is_named, sheet.messages)):
+    if any(map(is_named, draft.messages)):
         del body["store"]  # what is named by its id must be held
-    if defined := sheet.defined([tool for tool in tools if tool not in listed]):
+    if defined := draft.defined([tool for tool in tools if tool not in listed]):
         body["tools"] = defined
     if info.features.reasoning and dialect_of(info).encrypted:
         body["include"] = ["reasoning.encrypted_content"]
     if ask.max_tokens:
         body["max_output_tokens"] = ask.max_tokens
-    if effort := sheet.effort or ask.effort:
+    if effort := draft.effort or ask.effort:
         body["reasoning"] = {"effort": effort}
-    return {**body, **_key(sheet), **ask.extra}
+    return {**body, **_key(draft), **ask.extra}
 
 
-def _front(sheet: Draft, prompt: Prompt, tools: list[JsonObject]) -> list[JsonObject]:
+def _front(draft: Draft, prompt: Prompt, tools: list[JsonObject]) -> list[JsonObject]:
     """The instructions, and the items of tools that came among them where they stood."""
-    head = told_in_front(sheet, prompt, prompt.systems, CONTENT.text_of, lambda text: _instruction(sheet, text))
+    head = front_instructions(draft, prompt, prompt.systems, CONTENT.text_of, lambda text: _instruction(draft, text))
     in_order = sorted(tools, key=lambda tool: tool["front"])
     items = [(place, list(group)) for place, group in groupby(in_order, lambda tool: tool["front"][:2])]
     for (before, _), listed in reversed(items):
-        head.insert(before, _additional(sheet.defined(listed), listed[0]["item"], sheet))
+        head.insert(before, _additional(draft.defined(listed), listed[0]["item"], draft))
     return head
 
 
-def _additional(tools: list[JsonObject], item: JsonObject, sheet: Draft) -> JsonObject:
+def _additional(tools: list[JsonObject], item: JsonObject, draft: Draft) -> JsonObject:
     """An item of tools: as it came where the same model was sent it, else a new one."""
     around = (
-        as_sent(item["message"], sheet) if was_sent(item, sheet) else {"type": "additional_tools", "role": "developer"}
+        as_sent(item["message"], draft) if was_sent(item, draft) else {"type": "additional_tools", "role": "developer"}
     )
     return {**around, "tools": tools}
 
 
-def _key(sheet: Draft) -> JsonObject:
-    key, place = sheet.ask.key, dialect_of(sheet.info).key_in
-    if not key or not sheet.info.cache.key:
+def _key(draft: Draft) -> JsonObject:
+    key, place = draft.ask.key, dialect_of(draft.info).key_in
+    if not key or not draft.info.cache.key:
         return {}
     if place == "extra":
-        return {"extra_body": {sheet.info.cache.key: key}} if sheet.info.cache.key != "id_slot" else {}
+        return {"extra_body": {draft.info.cache.key: key}} if draft.info.cache.key != "id_slot" else {}
     return {"prompt_cache_key": key}
 
 
@@ -344,4 +342,4 @@ NATIVE = Native(
     read=tool_entry,
     define=tool_definition,
 )
-WRITER = Writer(FORMAT, giving_back(by_role(_user, _assistant, _results, _note, _tools)), _body, NATIVE)
+WRITER = Writer(FORMAT, with_originals(by_role(_user, _assistant, _results, _note, _tools)), _body, NATIVE)
