@@ -71,7 +71,7 @@ def cut(epoch: SizedEpoch, policy: Policy) -> tuple[SizedEpoch, Cuts]:
     for rung in RUNGS:
         plan = plan_cut(epoch, policy, rung)
         after = _applied(epoch, plan)
-        if policy.fits(after.head, after.strip.total):
+        if policy.fits(after.head, after.history.total):
             break
     return after, plan
 
@@ -79,7 +79,7 @@ def cut(epoch: SizedEpoch, policy: Policy) -> tuple[SizedEpoch, Cuts]:
 def _applied(epoch: SizedEpoch, plan: Cuts) -> SizedEpoch:
     after = SizedEpoch()
     after.head, after.grown = epoch.head, epoch.growth_so_far()
-    leaves = list(enumerate(epoch.strip.leaves))
+    leaves = list(enumerate(epoch.history.leaves))
     told = sum(leaf.summary_tokens for _, leaf in leaves)
     stays = [(at, leaf) for at, leaf in leaves if leaf.turn != SUMMARY_TURN]
     kept = [(at, leaf) for at, leaf in stays if at >= plan.drop or at == plan.request]
@@ -87,11 +87,11 @@ def _applied(epoch: SizedEpoch, plan: Cuts) -> SizedEpoch:
         gone = sum(leaf.tokens for _, leaf in stays) - sum(leaf.tokens for _, leaf in kept)
         told = min(plan.summary_limit, int(told + SUMMED_UP * gone))
     if told:
-        after.strip.add(PlacedMessage(Message("user", ()), told, SUMMARY_TURN, None, told, None, told))
+        after.history.add(PlacedMessage(Message("user", ()), told, SUMMARY_TURN, None, told, None, told))
     for at, leaf in kept:
         short = at < plan.handle and leaf.handled is not None
-        after.strip.add(_handled(leaf) if short else leaf)
-    after.fold = len(after.strip.leaves)
+        after.history.add(_handled(leaf) if short else leaf)
+    after.fold = len(after.history.leaves)
     return after
 
 
@@ -107,24 +107,24 @@ class Way(msgspec.Struct):
 
     def add(self, leaves: tuple[PlacedMessage, ...]) -> Way:
         for leaf in leaves:
-            self.epoch.strip.add(leaf)
+            self.epoch.history.add(leaf)
         return self
 
     def fits(self, policy: Policy) -> bool:
-        return policy.fits(self.epoch.head, self.epoch.strip.total)
+        return policy.fits(self.epoch.head, self.epoch.history.total)
 
     def pay(self, policy: Policy, cold: bool, same: int | None = None) -> Way:
         """Charge a request of which `same` tokens behind the head were cached (None: what was sent)."""
         (read, write), epoch = policy.prices, self.epoch
-        standing = epoch.strip.sums[epoch.sent] if same is None else same
-        size, cached = epoch.head + epoch.strip.total, 0 if cold else epoch.head + standing
-        epoch.sent = len(epoch.strip.leaves)
+        standing = epoch.history.sums[epoch.sent] if same is None else same
+        size, cached = epoch.head + epoch.history.total, 0 if cold else epoch.head + standing
+        epoch.sent = len(epoch.history.leaves)
         self.cost += read * cached + write * (size - cached)
         return self
 
     def cut(self, policy: Policy, cold: bool) -> Way:
         after, plan = cut(self.epoch, policy)
-        return Way(after, self.cost).pay(policy, cold, min(plan.same, self.epoch.strip.sums[self.epoch.sent]))
+        return Way(after, self.cost).pay(policy, cold, min(plan.same, self.epoch.history.sums[self.epoch.sent]))
 
 
 def _requests(thread: Sized, way: Way) -> Iterator[tuple[tuple[PlacedMessage, ...], bool]]:
@@ -156,7 +156,7 @@ def least(thread: Sized, policy: Policy) -> float:
         # What is neither cheaper nor smaller than another will never be.
         smallest = [*range(len(ways))]
         for at in range(1, len(ways)):
-            if ways[at].epoch.strip.total >= ways[smallest[at - 1]].epoch.strip.total:
+            if ways[at].epoch.history.total >= ways[smallest[at - 1]].epoch.history.total:
                 smallest[at] = smallest[at - 1]
         ways = [way for at, way in enumerate(ways) if smallest[at] == at]
     return ways[0].cost

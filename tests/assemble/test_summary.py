@@ -10,7 +10,7 @@ from quire import Assembly, Entry, Policy, requests, values
 from quire.assemble.summary import (
     Leaving,
     Line,
-    Untold,
+    Unlisted,
     _lines_count,
     demands,
     earlier,
@@ -225,7 +225,7 @@ def test_no_words_can_be_taken_for_another_line(words: str) -> None:
     again = earlier("\n".join(written(lines)))
     assert again.lines == tuple(lines)
     assert not any(again.words.values())
-    assert again.missing == Untold()
+    assert again.missing == Unlisted()
 
 
 @given(st.lists(phrases | decided, max_size=20), st.integers(0, 400), phrases | st.just(""))
@@ -278,8 +278,8 @@ def test_equal_requests_are_told_once_where_the_newest_stood_and_counted() -> No
     assert text == "Not listed: 2 requests\nUser: look\ngo on"
 
 
-@given(st.builds(Untold, st.integers(0, 10**6), st.integers(0, 10**6)))
-def test_how_many_are_not_listed_is_read_back(missing: Untold) -> None:
+@given(st.builds(Unlisted, st.integers(0, 10**6), st.integers(0, 10**6)))
+def test_how_many_are_not_listed_is_read_back(missing: Unlisted) -> None:
     assert earlier(unlisted(missing)).missing == missing
 
 

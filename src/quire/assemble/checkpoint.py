@@ -17,7 +17,7 @@ from quire.assemble.messages import Epoch, History, PlacedMessage
 from quire.assemble.pending import OpenMessage, Pair, Pending, Round
 from quire.assemble.pins import Pin
 from quire.assemble.policy import Policy
-from quire.assemble.rebase import Outliving, Rebase
+from quire.assemble.rebase import CarriedState, Rebase
 from quire.assemble.rebase_decision import Rent
 from quire.assemble.state import Assembly, FedEntries, ModelHistory
 from quire.assemble.summary import Summarise
@@ -26,7 +26,7 @@ from quire.errors import QuireError
 from quire.log.entries import decode_row, parted, row_of
 from quire.values import Entry, Json, JsonObject, LeftOut, Message, Result, Text, Think
 
-# Raised whenever what is written, or what a fold makes of the same entries, changes.
+# Raise this when the written form changes, or when the same entries give another state.
 FORMAT = 8
 _HASH_BYTES = 32
 
@@ -198,7 +198,7 @@ def _packed(assembly: Assembly) -> _Fold:
     blocks, carried, waiting = _Blocks(), assembly.carried, assembly.pending.user
     epoch, pending = _packed_epoch(assembly.epoch, blocks), _packed_pending(assembly.pending, blocks)
     users = [
-        *(leaf.user for leaf in assembly.epoch.strip.leaves if leaf.user is not None),
+        *(leaf.user for leaf in assembly.epoch.history.leaves if leaf.user is not None),
         *([waiting] if waiting else []),
     ]
     at_hand = {(block.id, block.sha256) for block in blocks.listed}
@@ -237,7 +237,7 @@ def _packed_epoch(epoch: Epoch, blocks: _Blocks) -> _Epoch:
         blocks.places(epoch.l2),
         blocks.places(epoch.item_library.has.values()),
         epoch.item_library.used,
-        [_packed_once(leaf, blocks) for leaf in epoch.strip.leaves],
+        [_packed_once(leaf, blocks) for leaf in epoch.history.leaves],
         epoch.opening,
         epoch.whole,
         epoch.fold,
@@ -297,9 +297,9 @@ def _packed_pending(pending: Pending, blocks: _Blocks) -> _Pending:
 
 
 def _results_in_place(assembly: Assembly, users: Iterable[UserTurn]) -> dict[int, str]:
-    """The results that a message shows or will show; others are asked for no more."""
+    """The results whose ids are still needed: those of messages that stand or are pending."""
     pending, ids = assembly.pending, assembly.carried.results
-    seqs = {seq for message in (*assembly.epoch.strip.messages, *pending.late) for seq in message.seqs}
+    seqs = {seq for message in (*assembly.epoch.history.messages, *pending.late) for seq in message.seqs}
     seqs |= {seq for user in users for seq in user.seqs}
     seqs |= {entry.seq for group in pending.groups for entry in group.entries}
     pairs = [pair for group in pending.groups for pair in group.pairs] + pending.context
@@ -326,7 +326,7 @@ def _unpacked(fold: _Fold, policy: Policy, summarise: Summarise, entries: FedEnt
     assembly.epoch = _unpacked_epoch(fold.epoch, fold.blocks)
     assembly.pending = _unpacked_pending(fold.pending, fold.blocks)
     versions = {(block.id, block.sha256): block for block in (fold.blocks[place] for place in fold.versions)}
-    assembly.carried = Outliving(fold.tools, versions, fold.late, fold.turn, fold.results)
+    assembly.carried = CarriedState(fold.tools, versions, fold.late, fold.turn, fold.results)
     assembly.attached_at = {(id, sha256): (seq, place) for id, sha256, seq, place in fold.attached_at}
     assembly.left_out_log.restore({seq: LeftOut(seq, why) for why, seqs in fold.runs for seq in seqs}, fold.attached)
     assembly.turn, assembly.step = fold.turn, fold.step
@@ -345,7 +345,7 @@ def _unpacked_epoch(packed: _Epoch, blocks: list[ItemBlock]) -> Epoch:
     epoch.l2 = tuple(blocks[place] for place in packed.l2)
     epoch.item_library.has = {blocks[place].id: blocks[place] for place in packed.has}
     epoch.item_library.used = packed.used
-    epoch.strip = History(_unpacked_leaf(leaf, blocks) for leaf in packed.leaves)
+    epoch.history = History(_unpacked_leaf(leaf, blocks) for leaf in packed.leaves)
     epoch.opening, epoch.whole, epoch.fold = packed.opening, packed.whole, packed.fold
     epoch.grown, epoch.sent = packed.grown, packed.sent
     epoch.ends, epoch.user_message = packed.ends, packed.user_message

@@ -73,30 +73,30 @@ _OFFER = 900
 
 def plan(epoch: Epoch, policy: Policy, rung: Rung = RUNGS[0], head: int | None = None) -> Cuts:
     """The deepest legal cut that keeps the floor, and how far back the handle tier reaches."""
-    strip, room = epoch.strip, room_of(epoch, policy, head)
+    history, room = epoch.history, room_of(epoch, policy, head)
     handle, tier = _tiers(epoch, policy, rung, room)
-    opening = opening_within(epoch, _opening_room(strip, policy, rung, room, handle))
+    opening = opening_within(epoch, _opening_room(history, policy, rung, room, handle))
     handle = max(opening, handle)
-    drop = strip.shallowest_handled(handle, tier, rung.everywhere) if tier else handle
-    old = strip.leaves[opening : opening + 1]
+    drop = history.shallowest_handled(handle, tier, rung.everywhere) if tier else handle
+    old = history.leaves[opening : opening + 1]
     summed_up = bool(old) and old[0].turn == SUMMARY_TURN
     if drop <= opening + summed_up:
         drop = 0
-    request = strip.turn_of(drop) if drop and drop not in strip.turn_starts else None
+    request = history.turn_of(drop) if drop and drop not in history.turn_starts else None
     if request is not None and request < opening:
         request = None
-    request_tokens = strip.leaves[request].tokens if request is not None else 0
+    request_tokens = history.leaves[request].tokens if request is not None else 0
     summary_tokens = old[0].summary_tokens if summed_up else 0
-    # What stands beside the old summary, pins say, is told in front again.
+    # Pinned words beside the old summary are repeated in front.
     pinned = old[0].tokens - summary_tokens if summed_up else 0
-    removed = strip.sums[drop] - strip.sums[opening] - request_tokens - pinned if drop else 0
+    removed = history.sums[drop] - history.sums[opening] - request_tokens - pinned if drop else 0
     limit, most = _summary_limits(policy, rung, room, summary_tokens, removed - summary_tokens) if drop else (0, 0)
-    tokens_after = strip.total - removed + limit - strip.shortened(max(opening, drop), handle)
+    tokens_after = history.total - removed + limit - history.shortened(max(opening, drop), handle)
     if not drop:
-        same = strip.sums[strip.first_long(opening, handle)]
+        same = history.sums[history.first_long(opening, handle)]
     else:
-        same = strip.sums[opening] + (request_tokens if request == opening and not limit and not summed_up else 0)
-    return Cuts(drop, handle, request, limit, most, tokens_after, strip.total - tokens_after, same, opening)
+        same = history.sums[opening] + (request_tokens if request == opening and not limit and not summed_up else 0)
+    return Cuts(drop, handle, request, limit, most, tokens_after, history.total - tokens_after, same, opening)
 
 
 def _handle_tier(epoch: Epoch, policy: Policy, room: int) -> float:
@@ -145,47 +145,47 @@ def room_of(epoch: Epoch, policy: Policy, head: int | None = None) -> int:
     return max(0, min(policy.ceiling("L4"), policy.limit - (epoch.head_tokens() if head is None else head)))
 
 
-def _opening_room(strip: History, policy: Policy, rung: Rung, room: int, tail: int) -> float:
+def _opening_room(history: History, policy: Policy, rung: Rung, room: int, tail: int) -> float:
     """The tokens that a rung leaves for the opening, where leaves[tail:] stay verbatim."""
     if rung.opening == "none":
         return 0
     most = policy.opening * room
     if rung.opening == "whole":
         return most
-    request = strip.turn_of(tail)
-    request_tokens = strip.leaves[request].tokens if request is not None else 0
-    rest = room - (strip.total - strip.sums[tail]) - request_tokens
+    request = history.turn_of(tail)
+    request_tokens = history.leaves[request].tokens if request is not None else 0
+    rest = room - (history.total - history.sums[tail]) - request_tokens
     # Half of what is left, so that the next request fits as well.
     return max(0, min(most, rest / 2))
 
 
 def opening_within(epoch: Epoch, room: float) -> int:
     """How many of the first leaves stay: chosen at the first cut, and never more from then on."""
-    strip = epoch.strip
-    if not room or strip.total <= room or not (epoch.opening or epoch.whole):
+    history = epoch.history
+    if not room or history.total <= room or not (epoch.opening or epoch.whole):
         return 0
-    if epoch.opening and strip.sums[epoch.opening] <= room:
+    if epoch.opening and history.sums[epoch.opening] <= room:
         return epoch.opening
-    return strip.front_within(room)
+    return history.front_within(room)
 
 
 def _tiers(epoch: Epoch, policy: Policy, rung: Rung, room: int) -> tuple[int, float]:
-    """The leaf from which on everything stays as it is, and the tokens for the handles in front of it."""
-    strip = epoch.strip
+    """The first leaf of the verbatim part, and the tokens for handles in front of it."""
+    history = epoch.history
     tier = _handle_tier(epoch, policy, room) if rung.handles else 0
     if rung.keeps == "floor":
-        return strip.deepest_keeping(policy.floor * room), tier
+        return history.deepest_keeping(policy.floor * room), tier
     if rung.keeps == "least":
-        return strip.deepest_keeping(0), tier
+        return history.deepest_keeping(0), tier
     rest = room - int(policy.summary_share * room)
-    start = strip.longest_within(rest)
-    # What is too large to stay, a document say, becomes a handle; nothing else does.
-    large = strip.legal_at_or_before(strip.last_beyond(rest))
-    short = strip.handled[start] - strip.handled[large]
-    if short > policy.handles_most * room * rung.handles or not strip.shortened(large, start):
+    start = history.longest_within(rest)
+    # Only a leaf that is too large to stay, such as a document, becomes a handle.
+    large = history.legal_at_or_before(history.last_beyond(rest))
+    short = history.handled[start] - history.handled[large]
+    if short > policy.handles_most * room * rung.handles or not history.shortened(large, start):
         return start, 0
-    start = strip.longest_within(rest - short)
-    return start, strip.handled[start] - strip.handled[large]
+    start = history.longest_within(rest - short)
+    return start, history.handled[start] - history.handled[large]
 
 
 NO_CUT = Cuts(0, 0, None, 0, 0, 0, 0)
@@ -222,17 +222,17 @@ class Built(msgspec.Struct, frozen=True):
 def build(
     epoch: Epoch, policy: Policy, number: tuple[int, int], record: JsonObject | None, left_out: tuple[LeftOut, ...]
 ) -> Built:
-    """What stands in an epoch, as the request of this turn and step."""
-    strip = epoch.strip
-    user = strip.turn_starts[-1] if strip.turn_starts else None
-    newest = strip.leaves[user].user if user is not None else None
+    """An epoch's messages as the request of this turn and step."""
+    history = epoch.history
+    user = history.turn_starts[-1] if history.turn_starts else None
+    newest = history.leaves[user].user if user is not None else None
     return Built(
         prompt=epoch.prompt(opening_within(epoch, policy.opening * room_of(epoch, policy))),
         turn=number[0],
         step=number[1],
         rebase=record,
         head_tokens=epoch.head_tokens(),
-        sizes=tuple(strip.sizes),
+        sizes=tuple(history.sizes),
         blocks=epoch.l2,
         user_message=epoch.user_message,
         query=newest.entry.text if newest else "",
@@ -310,10 +310,10 @@ def _system_segment(prompt: Prompt) -> Segment:
 
 def rebuild(sealed: Envelope) -> tuple[list[JsonObject], list[JsonObject]]:
     """The messages and tools that an envelope was made of, byte for byte."""
-    system, library, _, strip, query = sealed.layers
+    system, library, _, history, query = sealed.layers
     heads = [head for segment in system.segments for head in segment.metadata.get("heads", ())]
     top = Prompt(system.text, library.text, (), (), heads=tuple(heads)).systems
-    messages = [msgspec.json.decode(segment.content) for segment in strip.segments]
+    messages = [msgspec.json.decode(segment.content) for segment in history.segments]
     for segment in query.segments:
         if "message" in segment.metadata:
             messages.insert(segment.metadata["place"], segment.metadata["message"])

@@ -17,7 +17,7 @@ from quire.assemble.fit import Built, Refused
 from quire.assemble.messages import Epoch, PlacedMessage
 from quire.assemble.pins import Pin
 from quire.assemble.policy import Policy, When
-from quire.assemble.rebase import Outliving, Rebase
+from quire.assemble.rebase import CarriedState, Rebase
 from quire.assemble.rebase_decision import decide, effective
 from quire.assemble.state import Assembly
 from quire.assemble.summary import Summarise, extract
@@ -94,7 +94,7 @@ class Trail(msgspec.Struct):
 
     steps: list[Step]
     start: Assembly
-    # Cuts once made, by their place and what they found: prices do not change them.
+    # Cuts made before, by request and state: they do not depend on prices.
     rebases: dict[tuple[object, ...], Rebase | None] = {}
 
 
@@ -129,7 +129,7 @@ def trail(entries: Iterable[Entry], policy: Policy, summarise: Summarise = extra
 
 def _step(whole: Assembly, policy: Policy, leaves: int, late: int, turn: int) -> Step:
     return Step(
-        leaves=tuple(whole.ahead().epoch.strip.leaves[leaves:]),
+        leaves=tuple(whole.ahead().epoch.history.leaves[leaves:]),
         late=dict(list(whole.carried.late.items())[late:]),
         tools=whole.carried.tools,
         pins=whole.pins[:],
@@ -155,12 +155,12 @@ def optimum(thread: Trail, policy: Policy) -> Best:
 def _begun(thread: Trail, policy: Policy, when: When | None) -> Run:
     assembly = thread.start.copy()
     assembly.policy = _change(policy, when=when or "full")
-    assembly.carried = Outliving({}, {}, {}, 0, thread.start.carried.results)
+    assembly.carried = CarriedState({}, {}, {}, 0, thread.start.carried.results)
     return Run(assembly, when)
 
 
 def _join(assembly: Assembly, step: Step) -> None:
-    """What is new at a request joins what a run has left."""
+    """Add the new messages of a request to a run's state."""
     carried = assembly.carried
     for leaf in step.leaves:
         if leaf.user is not None and leaf.user.blocks:
@@ -168,7 +168,7 @@ def _join(assembly: Assembly, step: Step) -> None:
             assembly.epoch.say(leaf.user, leaf.turn, assembly.policy)
             carried.versions.update({(item.id, item.sha256): item for item in leaf.user.blocks})
         else:
-            assembly.epoch.strip.add(leaf)
+            assembly.epoch.history.add(leaf)
     carried.late.update(step.late)
     carried.tools = step.tools
     carried.turn = assembly.turn = step.turn
@@ -198,7 +198,7 @@ def _goes_on(run: Run, place: int, step: Step) -> bool:
 
 def _fits(assembly: Assembly) -> bool:
     epoch = assembly.epoch
-    return effective(assembly).fits(epoch.head_tokens(), epoch.strip.total)
+    return effective(assembly).fits(epoch.head_tokens(), epoch.history.total)
 
 
 def _pay(run: Run, before: Epoch, cold: bool) -> None:
@@ -207,26 +207,26 @@ def _pay(run: Run, before: Epoch, cold: bool) -> None:
     reused = 0 if cold else _reused(before, epoch)
     read, write = policy.prices
     run.cost += read * reused + write * (epoch.total_tokens() - reused)
-    epoch.sent = len(epoch.strip.leaves)
+    epoch.sent = len(epoch.history.leaves)
 
 
 def _reused(before: Epoch, now: Epoch) -> int:
     """Tokens of the longest common prefix of an epoch's newest request and one from now."""
     if before is now:
-        return now.head_tokens() + now.strip.sums[now.sent]
+        return now.head_tokens() + now.history.sums[now.sent]
     if before.tools != now.tools:
         return 0
     if (before.l1_text, before.l2_text) != (now.l1_text, now.l2_text):
         return tools_tokens(now.tools)
-    pairs = zip(islice(before.strip.leaves, before.sent), now.strip.leaves, strict=False)
+    pairs = zip(islice(before.history.leaves, before.sent), now.history.leaves, strict=False)
     same = takewhile(lambda pair: pair[0] is pair[1] or pair[0].message == pair[1].message, pairs)
-    return now.head_tokens() + now.strip.sums[sum(1 for _ in same)]
+    return now.head_tokens() + now.history.sums[sum(1 for _ in same)]
 
 
 def _cut(thread: Trail, place: int, runs: list[Run]) -> Run | None:
     """The cheapest run that cuts at this request.
 
-    Made from the cheapest run so far, and from the one which that cut would leave the most of.
+    Tried on the cheapest run so far, and on the one that would keep the most.
     """
     first = min(runs, key=lambda run: run.cost, default=None)
     cut = _cut_from(thread, place, first) if first else None
@@ -258,7 +258,7 @@ def _cut_inputs(assembly: Assembly) -> tuple[object, ...]:
     """What a cut depends on: the messages that stand, with their sizes, and the summary of those that do not."""
     summary = assembly.rebases[-1].summary if assembly.rebases else ""
     epoch = assembly.epoch
-    stand = tuple([(leaf.message.seqs, leaf.tokens) for leaf in epoch.strip.leaves])
+    stand = tuple([(leaf.message.seqs, leaf.tokens) for leaf in epoch.history.leaves])
     return epoch.opening, epoch.head_tokens(), summary, stand
 
 

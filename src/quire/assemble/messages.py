@@ -27,7 +27,7 @@ from quire.tokens import (
 )
 from quire.values import Call, Entry, Image, JsonObject, Message, Part, Prompt, Result, Text, Think, ToolSet
 
-# A result up to this many tokens is shorter than the handle that would replace it is useful.
+# A result of up to this many tokens stays: a handle would save next to nothing.
 SMALL = 160
 _HEAD, _TAIL = 120, 120
 # Names that every provider takes as they are; others are spelled anew, with a mark behind, up to 64 characters.
@@ -49,7 +49,7 @@ class PlacedMessage(msgspec.Struct, frozen=True, dict=True):
     user: UserTurn | None = None
     # How much of it is the summary of what went before; the rest is pinned.
     summary_tokens: int = 0
-    # Of the tokens of results, those that no text stands for.
+    # Of a result's tokens, those of images and files.
     beside: int = 0
 
     @cached_property
@@ -257,7 +257,7 @@ def _spoken(entry: Entry, policy: Policy, whole: bool) -> Part | None:
 
 
 def _is_owed(thought: Entry, policy: Policy) -> bool:
-    """Whether the model that is asked wrote it into a field of its own or was sent it before, and so takes it back."""
+    """Whether this thought goes back to the model that is asked: it wrote the thought, or was sent it before."""
     provider, _, model = policy.model.partition(":")
     has_field = "field" in thought.wire or "block" in thought.wire
     named = model in (thought.wire.get("model"), thought.wire.get("asked"))
@@ -414,7 +414,7 @@ class Epoch:
         self.tools: tuple[JsonObject, ...] = ()
         self.l2: tuple[ItemBlock, ...] = ()
         self.item_library = Library()
-        self.strip = History()
+        self.history = History()
         # How many of the first leaves are the thread's opening, which every rebase lets stand.
         self.opening = 0
         # Whether no rebase has dropped anything yet.
@@ -433,16 +433,16 @@ class Epoch:
     def copy(self) -> Epoch:
         twin = Epoch.__new__(Epoch)
         twin.__dict__.update(self.__dict__)
-        twin.l1, twin.item_library, twin.strip = self.l1[:], self.item_library.copy(), self.strip.copy()
+        twin.l1, twin.item_library, twin.history = self.l1[:], self.item_library.copy(), self.history.copy()
         twin.ends, twin.front = self.ends[:], self.front[:]
         return twin
 
     def growth_so_far(self) -> tuple[float, float]:
         """The tokens that have joined, and how many answers of the model are among them; earlier epochs count half."""
-        strip, (tokens, answers) = self.strip, self.grown
-        begun = min(self.fold, len(strip.leaves))
-        new = len(strip.group_starts) - bisect_left(strip.group_starts, begun)
-        return tokens / 2 + strip.total - strip.sums[begun], answers / 2 + new
+        history, (tokens, answers) = self.history, self.grown
+        begun = min(self.fold, len(history.leaves))
+        new = len(history.group_starts) - bisect_left(history.group_starts, begun)
+        return tokens / 2 + history.total - history.sums[begun], answers / 2 + new
 
     def growth(self) -> float:
         """How many tokens a request brings."""
@@ -450,8 +450,8 @@ class Epoch:
         return tokens / max(1, answers)
 
     def pass_by(self) -> None:
-        """A request goes by that holds everything so far."""
-        self.sent = len(self.strip.leaves)
+        """Note that a request held everything so far."""
+        self.sent = len(self.history.leaves)
         if self.ends[-1:] != [self.sent]:
             self.ends.append(self.sent)
 
@@ -469,7 +469,7 @@ class Epoch:
             self.l1_text,
             self.l2_text,
             self.tools,
-            tuple(self.strip.messages),
+            tuple(self.history.messages),
             epoch=self.number,
             fold=self.fold,
             stable=self.sent,
@@ -491,13 +491,13 @@ class Epoch:
         self._head = ((tuple(self.l1), self.l2, self.tools), tokens)
 
     def total_tokens(self) -> int:
-        return self.head_tokens() + self.strip.total
+        return self.head_tokens() + self.history.total
 
     def say(self, turn: UserTurn, number: int, policy: Policy) -> PlacedMessage:
         """Place a user turn, referring to what the model has."""
         spoken = self.user_message = say(turn, self.item_library, number, policy.promote)
         placed = leaf(spoken.message, number, user=turn, image_tokens=policy.image_tokens, model=policy.model)
-        self.strip.add(placed)
+        self.history.add(placed)
         return placed
 
 

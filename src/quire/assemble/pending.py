@@ -29,7 +29,7 @@ class OpenMessage(msgspec.Struct):
 
 
 class Pending:
-    """The part of a thread behind its last leaf; `close` turns it into leaves."""
+    """The entries behind a thread's last message; `close` turns them into messages (leaves)."""
 
     def __init__(self) -> None:
         self.attached: list[tuple[int, JsonObject]] = []
@@ -39,7 +39,7 @@ class Pending:
         self.context: list[Pair] = []
         # Calls that were shown without a result, by id.
         self.interrupted: dict[str, list[Entry]] = {}
-        # What a copy has counted already; shared with it, forgotten when the request is passed.
+        # Messages that a copy has counted already, shared between copies until the request is sent.
         self._leaves: dict[tuple[str, tuple[int, ...]], PlacedMessage] = {}
 
     def copy(self) -> Pending:
@@ -80,7 +80,7 @@ class Pending:
         return False
 
     def answer_late(self, entry: Entry) -> bool:
-        """Its call was already shown as interrupted: those bytes stand, the result is said behind them."""
+        """Say a late result as a note: its call was already sent as interrupted, and those bytes may not change."""
         waiting = self.interrupted.get(entry.call_id)
         if not waiting:
             return False
@@ -103,7 +103,7 @@ class Pending:
         self.groups = []
         if final:
             for message in self.late:
-                epoch.strip.add(leaf(message, turn))
+                epoch.history.add(leaf(message, turn))
             self.late = []
         return left_out
 
@@ -124,17 +124,17 @@ class Pending:
         message = assistant(group.entries, policy)
         if message.parts:
             spoken = {entry.seq: entry.id for entry in group.entries}
-            epoch.strip.add(self._leaf(message, turn, spoken, policy))
+            epoch.history.add(self._leaf(message, turn, spoken, policy))
         if group.pairs:
             answered = {result.seq: result.id for _, result in group.pairs if result is not None}
-            epoch.strip.add(self._leaf(results(group.pairs), turn, answered, policy))
+            epoch.history.add(self._leaf(results(group.pairs), turn, answered, policy))
         for call, result in group.pairs:
             if result is None:
                 self.interrupted.setdefault(call.call_id, []).append(call)
         return [LeftOut(entry.seq, _unshown(entry)) for entry in group.entries if entry.seq not in message.seqs]
 
     def _leaf(self, message: Message, turn: int, ids: Mapping[int, str], policy: Policy) -> PlacedMessage:
-        """A leaf of the tail; asking for a request and passing it count its tokens once."""
+        """A leaf of a pending message, whose tokens are counted once although a request looks ahead first."""
         key = (message.role, message.seqs)
         placed = self._leaves.get(key)
         if placed is None or placed.message != message:
@@ -146,17 +146,17 @@ def _unshown(entry: Entry) -> str:
     return "thinking is not sent in this format" if entry.kind == "think" else "empty message"
 
 
-# Where a thread stands between asking and answering, as one value that every entry moves on.
+# How far a request and its answer have come, as one value; each entry gives the next one.
 
 _to = msgspec.structs.replace
 
 
 class Stage(Enum):
-    """How far the request at hand has come."""
+    """How far the newest request has come."""
 
     ASKED = "nothing was sent for it yet"
     SENT = "it was sent, and its stream has brought nothing"
-    SENT_THEN_TOLD = "the same, but more was told since: sent once more, it would be another request"
+    SENT_THEN_TOLD = "the same, but entries were added since: sent once more, it would be another request"
     STREAMING = "the words of its answer are coming in"
     INTERRUPTED = "its stream is open, and something else was recorded behind the words that came"
     ANSWERED = "what its answer used is known, its words follow"
@@ -169,7 +169,7 @@ _SENT = frozenset({S.SENT, S.SENT_THEN_TOLD, S.ANSWERED})
 _STREAMING = frozenset({S.SENT, S.SENT_THEN_TOLD, S.STREAMING, S.INTERRUPTED})
 _SPEAKING = frozenset({S.STREAMING, S.ANSWERING, S.SPEAKING})
 
-# What each thing that happens makes of a stage; one that is not named stays.
+# For each event, the stage behind a stage; a stage that is not listed stays.
 _SPOKE = {
     S.ASKED: S.SPEAKING,
     S.SENT: S.STREAMING,
@@ -178,8 +178,8 @@ _SPOKE = {
     S.ANSWERED: S.ANSWERING,
 }
 _ENDED = {S.ANSWERING: S.ASKED, S.SPEAKING: S.ASKED}
-# Who goes on speaking to the model has its answer: a stream that broke off is sent again at once, and what is told
-# behind an answer without words is for a request of its own.
+# A caller who adds instructions has its answer: a stream that broke off counts as ended, and what is added behind an
+# answer without words belongs to a new request.
 _MORE_TOLD = {**_ENDED, S.SENT: S.SENT_THEN_TOLD, S.STREAMING: S.ASKED, S.ANSWERED: S.ASKED}
 _SOMETHING_ELSE = {**_ENDED, S.STREAMING: S.INTERRUPTED}
 _STREAM_BEGAN = {S.ASKED: S.INTERRUPTED, S.ANSWERED: S.SENT}
@@ -191,12 +191,12 @@ class Round(msgspec.Struct, frozen=True):
     """One round: the user or a tool has spoken, a request is decided and sent, the model answers."""
 
     stage: Stage = Stage.ASKED
-    # The log holds what was decided for the request at hand.
+    # Whether the log holds what was decided for the current request.
     decided: bool = False
 
     @property
     def sent(self) -> bool:
-        """Whether the request at hand was sent: its answer, when it comes, asks for no other."""
+        """Whether the current request was sent, so that its answer belongs to no new request."""
         return self.stage in _SENT
 
     @property
@@ -219,16 +219,16 @@ class Round(msgspec.Struct, frozen=True):
         return entry.kind in SPOKEN and not (beside or self.sent or self.speaking)
 
     def _sends(self, begins: bool) -> bool:
-        """Whether a `sent` entry is of a request of its own: not the end of a stream, nor the report of an answer.
+        """Whether a `sent` entry records a new request: not the end of a stream, nor the report of an answer.
 
-        A stream that begins while one is open is the same request once more, unless more was told since.
+        A stream that begins while one is open is the same request once more, unless entries were added since.
         """
         if self.stage is S.SENT_THEN_TOLD:
             return begins
         return self.stage in (S.ASKED, S.ANSWERED, S.ANSWERING)
 
     def after(self, entry: Entry, beside: bool) -> Round:
-        """An entry has come: what is not the model's ends its words, the user's and a tool's begin a round."""
+        """The round behind an entry: a user's or a tool's begins a new one, any but the model's ends an answer."""
         if entry.kind in ("user", "result"):
             return Round(decided=self.decided)
         if entry.kind in SPOKEN and not beside:
@@ -239,7 +239,7 @@ class Round(msgspec.Struct, frozen=True):
         return self._moved(_SPOKE)
 
     def passed(self, sent: bool = False) -> Round:
-        """The request goes by; what was decided for it is used up."""
+        """The round behind a request; what was decided for it is used up."""
         stage = S.SENT if sent else S.INTERRUPTED if self.streaming else S.ASKED
         return Round(stage)
 
@@ -251,7 +251,7 @@ class Round(msgspec.Struct, frozen=True):
         return self._moved(_STREAM_BEGAN if going_on else _REPORTED)
 
     def again(self) -> Round:
-        """Asked while an answer is streamed, its request would be sent again; with more told, it is another."""
+        """The round if a request is made now, while an answer streams in: the same one again, or a new one."""
         return self._moved(_AGAIN)
 
     def _moved(self, table: dict[Stage, Stage]) -> Round:

@@ -1,8 +1,7 @@
 """What leaves a request is explained, and what is pinned stands verbatim in every request after it was first shown.
 
-Whichever edit takes pinned words from their place (a drop, a handle, a cut, a query left alone, an item that leaves
-the library), the rebase that makes it tells them in front. Words that a later entry pins after they have left
-(`meta.pins`) come back at the next rebase: adding them before would move bytes that were sent.
+A rebase that removes pinned words from their place, by whichever edit, repeats them in front of the history. Words that
+are pinned after they have left (`meta.pins`) come back at the next rebase: adding them earlier would move sent bytes.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class Pin(msgspec.Struct, frozen=True):
     words: str
     # The identity of a pinned item: a newer version takes the older one's place.
     item: str = ""
-    # A whole tool result, which a handle or a cut could only repeat.
+    # A whole tool result: a handle would free nothing, since the pin repeats all of it.
     result: bool = False
     # A late instruction, which a rebase may fold into the system prompt.
     folds: bool = False
@@ -46,7 +45,7 @@ def pins_of(entry: Entry, entries: Mapping[int, Entry], pins: Sequence[Pin], pol
 
 def _entry_pin(entry: Entry, by: int, pin: object = True) -> Iterator[Pin]:
     whole = entry_text(entry)
-    # A span that the entry does not hold keeps the whole of it.
+    # Where the entry does not hold the span that was named, all of it is pinned.
     words = pin if isinstance(pin, str) and pin in whole else whole
     if words.strip():
         result = entry.kind == "result" and words == whole
@@ -88,21 +87,21 @@ class _PinnedText:
     """What one epoch says of pinned entries, in their places."""
 
     def __init__(self, epoch: Epoch, pins: Sequence[Pin]) -> None:
-        self._said: dict[int, list[str]] = {}
+        self._texts_by_seq: dict[int, list[str]] = {}
         self._library = [block.text for block in epoch.l2]
         self._system = epoch.l1
         pinned = {pin.seq for pin in pins}
-        for message in epoch.strip.messages:
+        for message in epoch.history.messages:
             for seq in pinned.intersection(message.seqs):
-                self._said.setdefault(seq, []).extend(_texts(message))
+                self._texts_by_seq.setdefault(seq, []).extend(_texts(message))
 
     def shows(self, pin: Pin) -> bool:
         """Whether the entry has a place, if only as a reference or a change."""
-        return pin.seq in self._said or self.holds(pin)
+        return pin.seq in self._texts_by_seq or self.holds(pin)
 
     def holds(self, pin: Pin) -> bool:
         """Whether a request shows the pinned words verbatim."""
-        if any(pin.words in text for text in [*self._said.get(pin.seq, ()), *self._library]):
+        if any(pin.words in text for text in [*self._texts_by_seq.get(pin.seq, ()), *self._library]):
             return True
         return pin.folds and any(normal(pin.words) in text for text in self._system)
 
@@ -125,7 +124,7 @@ class LeftOutLog:
 
     def __init__(self) -> None:
         self.reasons: dict[int, LeftOut] = {}
-        # Whether a twin looks at the same reasons, which must then be copied before they change.
+        # Whether a copy shares the dictionary, which must then be copied before it changes.
         self._shared = False
         self._all: tuple[LeftOut, ...] | None = ()
         # The item that each `attach` entry brought.
@@ -160,18 +159,18 @@ class LeftOutLog:
         return self.reasons
 
     def attach(self, seq: int, item: JsonObject) -> None:
-        """An item that waited has been said."""
+        """Note which item version an `attach` entry brought, once a user entry has taken it in."""
         self.attached[seq] = identity(item), item.get("sha256") or sha256_hex(item["content"])
 
     def rebased(
         self, old: Epoch, new: Epoch, reason: str, turn: int, promote: Promote, results: Container[int]
     ) -> None:
         """What a rebase took away, in messages and in the library; `results` do not fold into L1, as notes do."""
-        seqs_after = {seq for message in new.strip.messages for seq in message.seqs}
+        seqs_after = {seq for message in new.history.messages for seq in message.seqs}
         library = _versions(new)
         if promote == "each-turn":
             self._leave_context(old, seqs_after, library, turn)
-        for message in old.strip.messages:
+        for message in old.history.messages:
             for seq in message.seqs:
                 folds = message.role in ("note", "tools") and seq not in results
                 if seq not in seqs_after and not folds and self.attached.get(seq) not in library:
@@ -188,7 +187,7 @@ class LeftOutLog:
 
     def _leave_context(self, old: Epoch, in_messages: set[int], library: set[Version], turn: int) -> None:
         """Each-turn keeps an earlier turn's query alone: its tool outputs and unpromoted items are explained."""
-        for user in (placed.user for placed in old.strip.leaves if placed.user and holds_context(placed, turn)):
+        for user in (placed.user for placed in old.history.leaves if placed.user and holds_context(placed, turn)):
             for seq in user.seqs if user.entry.seq in in_messages else ():
                 if seq not in in_messages and self.attached.get(seq) not in library:
                     self.leave(seq, "context of an earlier turn, which keeps its query alone")
@@ -205,5 +204,5 @@ def _versions(epoch: Epoch) -> set[Version]:
 
 def _showing(epoch: Epoch, turn: int, promote: Promote) -> set[int]:
     """The entries whose items a message may still show: each-turn keeps them in the newest turn alone."""
-    leaves = [placed for placed in epoch.strip.leaves if promote == "at-rebase" or placed.turn == turn]
+    leaves = [placed for placed in epoch.history.leaves if promote == "at-rebase" or placed.turn == turn]
     return {seq for placed in leaves for seq in placed.message.seqs}

@@ -1,4 +1,4 @@
-"""What a rebase is, and carrying one out: the kept leaves said once more behind the folded library.
+"""What a rebase is, and carrying one out: the messages that stay, behind the new library.
 
 Replaying a log runs `apply` alone, so a recorded choice is never made twice.
 """
@@ -28,7 +28,7 @@ Action = Literal["drop", "fold", "handle", "cut", "supersede"]
 
 
 class Edit(msgspec.Struct, frozen=True):
-    """What a rebase does to one entry; a log may name other actions, which take the entry's words away."""
+    """What a rebase does to one entry; an action that is not known here removes the entry's text."""
 
     entry: int
     action: Action | str
@@ -42,7 +42,7 @@ class Edit(msgspec.Struct, frozen=True):
 
     @property
     def cuts(self) -> bool:
-        """Whether a result was cut at a line, wherever it was said."""
+        """Whether a text was cut at a line, in whichever message it stands."""
         return self.action == "cut"
 
     @property
@@ -70,20 +70,20 @@ class Rebase(msgspec.Struct, frozen=True):
     """The recorded start of a new epoch: parsed once when its entry is fed, written once when it is recorded."""
 
     reason: str
-    # The first entry that stays by its place.
+    # Entries from this seq on stay; of earlier ones only the opening and what edits keep.
     before_seq: int = 0
     # What the context library holds from here on.
     versions: tuple[Version, ...] = ()
     edits: tuple[Edit, ...] = ()
     freed: int = 0
     summary: str = ""
-    # There was room for the user's demands alone: what else has left is still to be summarised.
+    # The summary had room for the user's demands alone: the next one has to cover the rest of what left.
     brief: bool = False
     # The last entry of the thread's opening, which stays in front of what goes.
     opening: int = 0
     # What is pinned and would have no place otherwise, verbatim.
     pinned: tuple[str, ...] = ()
-    # Why the summary is not by the summariser that was asked.
+    # Why another summariser than the one asked wrote the summary.
     fallbacks: tuple[str, ...] = ()
 
     def drops(self) -> set[int]:
@@ -135,39 +135,39 @@ def parse_rebase(entry: Entry) -> Rebase:
     )
 
 
-def apply(epoch: Epoch, rebase: Rebase, policy: Policy, state: Outliving) -> Epoch:
-    """The epoch after a recorded rebase: kept leaves said once more behind the folded library."""
+def apply(epoch: Epoch, rebase: Rebase, policy: Policy, state: CarriedState) -> Epoch:
+    """The epoch after a recorded rebase: the messages that stay, behind the new library."""
     after = Epoch()
     after.number, after.grown = epoch.number + 1, epoch.growth_so_far()
     # A user's older items are superseded whatever else is done to the entry.
     by_weight = sorted(rebase.edits, key=lambda edit: edit.action != "supersede")
-    edited = _paired({edit.entry: edit for edit in by_weight}, epoch.strip.messages)
+    edited = _paired({edit.entry: edit for edit in by_weight}, epoch.history.messages)
     after.l1 = [*epoch.l1, *state.folded_texts(edited)]
     after.tools = ordered(state.tools)
     after.l2 = tuple(map(state.version, rebase.versions))
     after.item_library = Library()
     after.item_library.has = {block.id: block for block in after.l2}
     after.item_library.used = dict(epoch.item_library.used)
-    leaves = [placed for placed in epoch.strip.leaves if placed.turn != SUMMARY_TURN]
+    leaves = [placed for placed in epoch.history.leaves if placed.turn != SUMMARY_TURN]
     begins = _behind_opening(leaves, rebase.opening)
     for placed in leaves[:begins]:
         _carry(after, placed, edited, policy, state)
-    after.opening = len(after.strip.leaves)
+    after.opening = len(after.history.leaves)
     after.whole = epoch.whole and not rebase.before_seq
     if front := front_text(rebase):
         summary = leaf(Message("user", (Text(front),)), SUMMARY_TURN)
         tokens = counter().count(rebase.summary)
-        after.strip.add(msgspec.structs.replace(summary, summary_tokens=tokens))
+        after.history.add(msgspec.structs.replace(summary, summary_tokens=tokens))
     for placed in leaves[begins:]:
         _carry(after, placed, edited, policy, state)
-    after.fold = len(after.strip.leaves)
-    if after.strip.newest_user() is epoch.strip.newest_user():
+    after.fold = len(after.history.leaves)
+    if after.history.newest_user() is epoch.history.newest_user():
         after.user_message = epoch.user_message
     return after
 
 
 def _paired(edited: dict[int, Edit], messages: list[Message]) -> dict[int, Edit]:
-    """The edits, with the results of every call that goes."""
+    """The edits, and a drop for the result of every call that is dropped."""
     calls = set[str]()
     for message in messages:
         pairs = zip(message.parts, message.seqs, strict=False)
@@ -185,8 +185,8 @@ def _behind_opening(leaves: list[PlacedMessage], last: int) -> int:
     return next((at for at, placed in enumerate(leaves) if max(placed.message.seqs, default=0) > last), len(leaves))
 
 
-class Outliving(msgspec.Struct):
-    """What outlives an epoch: every tool and item version known, and which notes a rebase folds."""
+class CarriedState(msgspec.Struct):
+    """State that is not of one epoch: all tools and item versions, and the notes that a rebase may fold."""
 
     tools: dict[str, JsonObject]
     versions: dict[tuple[str, str], ItemBlock]
@@ -223,8 +223,8 @@ def front_text(rebase: Rebase) -> str:
     return "\n\n".join(parts)
 
 
-def _carry(after: Epoch, placed: PlacedMessage, edited: dict[int, Edit], policy: Policy, state: Outliving) -> None:
-    """Take one leaf over into the new epoch, with its edits."""
+def _carry(after: Epoch, placed: PlacedMessage, edited: dict[int, Edit], policy: Policy, state: CarriedState) -> None:
+    """Add one message, with its edits, to the new epoch."""
     message = placed.message
     if message.role in ("note", "tools"):
         _carry_late(after, placed, edited, state)
@@ -232,7 +232,7 @@ def _carry(after: Epoch, placed: PlacedMessage, edited: dict[int, Edit], policy:
         if not (placed.user.entry.seq in edited and edited[placed.user.entry.seq].drops):
             _carry_user(after, placed, edited, policy, state)
     elif message.parts and edited.keys().isdisjoint(message.seqs) and not _thinks(message):
-        after.strip.add(placed)
+        after.history.add(placed)
     else:
         edited_parts = [_edited(p, s, edited) for p, s in zip(message.parts, message.seqs, strict=True)]
         pairs = [(part, seq) for part, seq in edited_parts if part is not None]
@@ -242,12 +242,12 @@ def _carry(after: Epoch, placed: PlacedMessage, edited: dict[int, Edit], policy:
                 # Citations point into results that are gone.
                 parts = tuple(_uncited(part) if isinstance(part, Text) else part for part in parts)
             if parts == message.parts:
-                after.strip.add(placed)
+                after.history.add(placed)
                 return
             shorter = Message(message.role, parts, tuple(seq for _, seq in pairs))
             handled = {seq for seq in shorter.seqs if seq in edited and not edited[seq].cuts}
             ids = {s: state.results[s] for s in shorter.seqs if s in state.results and s not in handled}
-            after.strip.add(leaf(shorter, placed.turn, ids, model=policy.model))
+            after.history.add(leaf(shorter, placed.turn, ids, model=policy.model))
 
 
 def _thinks(message: Message) -> bool:
@@ -258,28 +258,30 @@ def _uncited(part: Text) -> Text:
     return part if "cut" in part.wire else Text(part.text)
 
 
-def _carry_late(after: Epoch, placed: PlacedMessage, edited: dict[int, Edit], state: Outliving) -> None:
-    """What was said late stays, unless it folds into L1 or goes; a result that came late may be cut."""
+def _carry_late(after: Epoch, placed: PlacedMessage, edited: dict[int, Edit], state: CarriedState) -> None:
+    """Add a late note or late tools, unless a rebase folds them into L1 or drops them; a late result may be cut."""
     message = placed.message
     cut = next((edited[seq] for seq in message.seqs if seq in edited), None)
     if cut is not None and cut.cuts:
-        after.strip.add(leaf(Message("note", (Text(cut.replacement or ""),), message.seqs), placed.turn))
+        after.history.add(leaf(Message("note", (Text(cut.replacement or ""),), message.seqs), placed.turn))
     elif cut is None and message.role == "note" and not any(map(state.folds_always, message.seqs)):
-        after.strip.add(placed)
+        after.history.add(placed)
 
 
-def _carry_user(after: Epoch, placed: PlacedMessage, edited: dict[int, Edit], policy: Policy, state: Outliving) -> None:
+def _carry_user(
+    after: Epoch, placed: PlacedMessage, edited: dict[int, Edit], policy: Policy, state: CarriedState
+) -> None:
     assert placed.user is not None  # the caller asked
     context = tuple((call, _cut_result(result, edited)) for call, result in placed.user.context)
     user = msgspec.structs.replace(placed.user, entry=_shortened(placed.user.entry, edited), context=context)
     if policy.promote == "each-turn" and placed.turn < state.turn:
         alone = leaf(query_alone(user), placed.turn, user=user, image_tokens=policy.image_tokens, model=policy.model)
-        after.strip.add(alone)
+        after.history.add(alone)
     elif user.blocks or user != placed.user:
-        # What the current turn brings is never older than the library: it may be an update to it.
+        # The current turn's items are at least as new as the library's, so none of them is left out.
         after.say(_current(user, after.l2) if placed.turn < state.turn else user, placed.turn, policy)
     else:
-        after.strip.add(placed)
+        after.history.add(placed)
 
 
 def _shortened(entry: Entry, edited: dict[int, Edit]) -> Entry:
@@ -301,7 +303,7 @@ def _cut_result(result: Entry | None, edited: dict[int, Edit]) -> Entry | None:
 
 
 def _current(user: UserTurn, library: tuple[ItemBlock, ...]) -> UserTurn:
-    """The turn without versions of items that the library now holds newer: they are superseded."""
+    """The turn without items of which the library holds a newer version."""
     newest = {item.id: item.sha256 for item in library}
     blocks = tuple(block for block in user.blocks if newest.get(block.id, block.sha256) == block.sha256)
     return msgspec.structs.replace(user, blocks=blocks)
@@ -324,7 +326,7 @@ def edits(epoch: Epoch, plan: Cuts, results: Container[int] = (), spared: Contai
     `spared` are those that become no handles.
     """
     out: list[Edit] = []
-    leaves = epoch.strip.leaves
+    leaves = epoch.history.leaves
     shorter = _Shorter(leaves, plan)
     for index in range(plan.opening, plan.handle):
         placed = leaves[index]
@@ -344,7 +346,7 @@ def _drops(placed: PlacedMessage, action: Action) -> list[Edit]:
 
 
 class _Shorter:
-    """What stands for long results: a word that the request holds elsewhere, or that a handle named, is not named again."""
+    """Writes handles of long results, without words that stand elsewhere in the request or in another handle."""
 
     def __init__(self, leaves: list[PlacedMessage], plan: Cuts) -> None:
         self._leaves, self._from = leaves, plan.handle
@@ -371,7 +373,7 @@ def _handles(placed: PlacedMessage, shorter: _Shorter) -> list[Edit]:
         if "cut" in (entry := placed.user.entry).wire:
             text = cut_handle(entry.text, entry.wire)
             return [Edit(entry.seq, "handle", text, placed.tokens - placed.handled_tokens)]
-        # Of the message, which holds the turn's context too, the entry keeps its own words.
+        # The message also holds the turn's context; the edit is for the entry's own words.
         text = placed.user.entry.text + after.removeprefix(before)
         return [Edit(placed.user.entry.seq, "handle", text, placed.tokens - placed.handled_tokens)]
     out: list[Edit] = []
@@ -409,7 +411,7 @@ def _repeated(leaves: list[PlacedMessage]) -> dict[int, str]:
 
 
 def _thoughts(leaves: list[PlacedMessage]) -> list[Edit]:
-    """Thinking is bound to the prefix it was thought behind; after a rebase it may not come back."""
+    """Drop all thinking: it is signed for the old prefix, so a provider would refuse it behind the new one."""
     return [
         Edit(seq, "drop", freed=text_tokens(part.text))
         for placed in leaves
@@ -420,7 +422,7 @@ def _thoughts(leaves: list[PlacedMessage]) -> list[Edit]:
 
 
 def folded(epoch: Epoch, policy: Policy, turn: int, cutting: bool, pinned: Container[str] = ()) -> list[ItemBlock]:
-    """The items that L2 holds after a rebase, in first-seen order; unused ones leave when a cut is made."""
+    """The items of L2 after a rebase, in the order they were first seen; unused ones leave when history is cut."""
     used, oldest = epoch.item_library.used, turn - policy.unused_turns
     blocks = [
         block
@@ -436,7 +438,7 @@ def _newest(epoch: Epoch, policy: Policy, turn: int) -> Iterable[ItemBlock]:
     if policy.promote == "at-rebase":
         shown_blocks = list(epoch.item_library.has.values())
     else:
-        users = [placed.user for placed in epoch.strip.leaves if placed.user is not None and placed.turn < turn]
+        users = [placed.user for placed in epoch.history.leaves if placed.user is not None and placed.turn < turn]
         shown_blocks = [block for user in users for block in user.blocks]
     for block in shown_blocks:
         old = newest.get(block.id)
@@ -463,7 +465,7 @@ def superseded(epoch: Epoch, plan: Cuts, library: list[ItemBlock], turn: int) ->
     newest = {item.id: item.sha256 for item in library}
     return [
         Edit(placed.user.entry.seq, "supersede", block.id)
-        for index, placed in enumerate(epoch.strip.leaves)
+        for index, placed in enumerate(epoch.history.leaves)
         if placed.user is not None and placed.turn < turn
         if index < plan.opening or index >= plan.drop or index == plan.request
         for block in placed.user.blocks

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _to = msgspec.structs.replace
 
-# Anybody's summariser, held to its contract: what is no summary never replaces history, and the record says why.
+# A summariser is any caller's code: an answer that is no summary is not used, and the rebase records why.
 
 # A model counts words, not tokens: a summary a little too long is not worth another rung.
 _OVER = 1.25
@@ -41,7 +41,7 @@ _OVER = 1.25
 def summed_up(leaving: Leaving, summarise: Summarise) -> tuple[str, list[str]]:
     """The summary of what leaves, by the summariser, else by the built-in one, else none; and what went wrong."""
     fallbacks: list[str] = []
-    # Where there is room for demands alone, nobody else is asked.
+    # With room for the user's demands alone the summariser is not asked.
     for summariser in dict.fromkeys((summarise, extract) if leaving.limit else (extract,)):
         limit = max(leaving.limit, leaving.most) if summariser is extract else leaving.limit
         text, wrong = _answer(summariser, leaving, limit)
@@ -124,7 +124,7 @@ class Moment(msgspec.Struct, frozen=True):
 
 
 def rent_after(moment: Moment, policy: Policy) -> Rent:
-    """The rent with this request's share for what could be gone."""
+    """The rent after this request, which read tokens that a cut would have removed."""
     rent = moment.rent
     if moment.removed <= 0:
         return _to(rent, requests=rent.requests + 1)
@@ -150,7 +150,7 @@ def reason_to_cut(moment: Moment, policy: Policy) -> str:
         # What stays beyond the usual is read until the next cut, in about as many requests as there were since the last.
         larger = read * rent.requests * (moment.remaining - rent.remaining)
     price = _WAIT * (write - read) * moment.cached + _DEARER * dearer + _LARGER * larger
-    # Half of this request's rent has been due since the one before it.
+    # Half of this request's rent counts as due already: on average it fell due between the two requests.
     if read and owed * (rent.requests + 0.5) >= rent.paid + price:
         return "rent"
     # Where reading is free, room ends epochs and not rent: a cut now takes away the share of one that was still to come.
@@ -171,15 +171,15 @@ class Decision(msgspec.Struct, frozen=True):
     after: Epoch | None = None
 
     def leads_to(self, epoch: Epoch, rebase: Rebase) -> Epoch | None:
-        """What a rebase makes of an epoch, where that is what was decided upon: it need not be made again."""
+        """The new epoch, where this very rebase of this very epoch was decided upon; None otherwise."""
         if self.before is None or self.after is None or self.rebase is None:
             return None
-        same = epoch.strip.messages == self.before.strip.messages
+        same = epoch.history.messages == self.before.history.messages
         return self.after.copy() if same and _to(self.rebase, fallbacks=rebase.fallbacks) == rebase else None
 
 
 def decide(assembly: Assembly) -> Decision:
-    """Apply the rule to the request at hand; the tail has been closed."""
+    """Decide on a rebase for the request that is about to be made; no entry is pending any more."""
     policy, moving = effective(assembly), _moving(assembly)
     moment = moment_of(assembly.epoch, policy, assembly.rent, cold=assembly.cold or bool(moving))
     cutting = reason_to_cut(moment, policy)
@@ -191,16 +191,16 @@ def decide(assembly: Assembly) -> Decision:
 
 
 def rent_owed(assembly: Assembly) -> Rent:
-    """The rent after a request for which nothing is decided any more: it was sent as it stands."""
+    """The rent after a request that was already sent, so that nothing is decided for it."""
     policy = effective(assembly)
     return rent_after(moment_of(assembly.epoch, policy, assembly.rent, cold=False), policy)
 
 
 def moment_of(epoch: Epoch, policy: Policy, rent: Rent, cold: bool) -> Moment:
     plan = plan_cut(epoch, policy)
-    new = epoch.strip.total - epoch.strip.sums[epoch.sent]
+    new = epoch.history.total - epoch.history.sums[epoch.sent]
     return Moment(
-        fits=policy.fits(epoch.head_tokens(), epoch.strip.total),
+        fits=policy.fits(epoch.head_tokens(), epoch.history.total),
         remaining=plan.kept,
         removed=plan.removed,
         cached=max(0, plan.kept - plan.same - new),
@@ -215,36 +215,36 @@ def effective(assembly: Assembly) -> Policy:
     policy, calibration = assembly.policy, assembly.models.calibration(assembly.policy)
     limit, least = calibration.room(policy.limit), _least(assembly.epoch)
     if not calibration.reported:
-        # Nobody has said yet what the model counts: ids, and what stands in front of its answer, may count too.
-        limit = min(limit, max(least, limit - PRIMING - assembly.epoch.strip.ids[-1]))
+        # Before the first report: the model may also count ids, and tokens in front of its answer.
+        limit = min(limit, max(least, limit - PRIMING - assembly.epoch.history.ids[-1]))
     if calibration.offset > 0 and limit < least:
-        # What we do not see leaves no room for what may not be cut: it may be gone, and only another request can tell.
+        # Tokens that we do not see leave too little room. They may be gone by now: only another request shows it.
         limit = calibration.unseen_apart().room(policy.limit)
         if far_off(calibration.scale * calibration.estimate, calibration.reported):
-            # So much was hardly added by others: each of our own tokens stands for so many of the model's.
+            # Nobody adds that much unseen: more likely each token of our count is several of the model's.
             pinned = sum(text_tokens(pin.words) for pin in assembly.pins)
             limit = min(limit, max(least + pinned, int(policy.limit * calibration.estimate / calibration.reported)))
-    # However little the model counts, the room at most doubles: what it counted less may be gone at the next request.
+    # Even for a model that counts far less, the room at most doubles: the difference may be gone at the next request.
     limit = min(2 * policy.limit, limit)
     return policy if limit == policy.limit else msgspec.structs.replace(policy, budget=limit, reply=0)
 
 
 def _least(epoch: Epoch) -> int:
     """The tokens that no rebase could take away: the head, the current user's message, the newest group of calls."""
-    strip = epoch.strip
-    start = strip.last_legal()
-    request = strip.turn_of(start)
-    request_tokens = strip.sizes[request] if request is not None else 0
-    return epoch.head_tokens() + request_tokens + strip.total - strip.sums[start]
+    history = epoch.history
+    start = history.last_legal()
+    request = history.turn_of(start)
+    request_tokens = history.sizes[request] if request is not None else 0
+    return epoch.head_tokens() + request_tokens + history.total - history.sums[start]
 
 
 def _moving(assembly: Assembly) -> str:
-    """Why the prefix breaks at this request whatever the budget says."""
+    """Why the prefix breaks at this request even if everything fits: 'tools', 'promotion' or ''."""
     if assembly.tools_moved:
         return "tools"
-    strip = assembly.epoch.strip
+    history = assembly.epoch.history
     if assembly.policy.promote == "each-turn" and any(
-        holds_context(strip.leaves[place], assembly.turn) for place in strip.turn_starts
+        holds_context(history.leaves[place], assembly.turn) for place in history.turn_starts
     ):
         return "promotion"
     return ""
@@ -255,7 +255,7 @@ def _fitting(assembly: Assembly, reason: str, cutting: bool) -> tuple[Rebase, Ep
     tried, policy = None, effective(assembly)
     for rung in RUNGS if cutting else (None, *RUNGS):
         if rung is not None and rung.summary == "none" and tried is not None and tried.summary:
-            # What the user demanded outweighs the whole of a long result, which can be read again.
+            # The user's demands matter more than the whole of a long result, which recall can bring back.
             with contextlib.suppress(BudgetError):
                 return _with_results_cut(assembly, tried)
         rebase = written(assembly, reason, rung)
@@ -263,7 +263,7 @@ def _fitting(assembly: Assembly, reason: str, cutting: bool) -> tuple[Rebase, Ep
             continue
         tried = rebase
         after = apply(assembly.epoch, rebase, assembly.policy, assembly.carried)
-        if policy.fits(after.head_tokens(), after.strip.total):
+        if policy.fits(after.head_tokens(), after.history.total):
             return _to(rebase, freed=assembly.epoch.total_tokens() - after.total_tokens()), after
     assert tried is not None  # RUNGS is not empty
     return _with_results_cut(assembly, tried)
@@ -280,10 +280,10 @@ def written(assembly: Assembly, reason: str, rung: Rung | None) -> Rebase:
     edits = edits_of(epoch, plan, assembly.carried.results, _spared(assembly))
     edits += superseded(epoch, plan, library, assembly.turn)
     summary, fallbacks = _summary(assembly, plan, edits)
-    opening = max((seq for leaf in epoch.strip.leaves[: plan.opening] for seq in leaf.message.seqs), default=0)
+    opening = max((seq for leaf in epoch.history.leaves[: plan.opening] for seq in leaf.message.seqs), default=0)
     rebase = Rebase(
         reason,
-        before_seq=_before_seq(epoch.strip.leaves, plan),
+        before_seq=_before_seq(epoch.history.leaves, plan),
         versions=tuple(Version(item.id, item.sha256) for item in library),
         edits=tuple(edits),
         summary=summary,
@@ -295,7 +295,7 @@ def written(assembly: Assembly, reason: str, rung: Rung | None) -> Rebase:
 
 
 def _with_pins(assembly: Assembly, rebase: Rebase) -> Rebase:
-    """The rebase with what is pinned and would have no place after it, told in front."""
+    """The rebase with those pinned words in front that no message after it holds."""
     before = assembly.rebases[-1].pinned if assembly.rebases else ()
     if not before and not assembly.pins:
         return rebase
@@ -337,7 +337,7 @@ def _summary(assembly: Assembly, plan: Cuts, edits: Sequence[Edit]) -> tuple[str
 
 def _words_elsewhere(epoch: Epoch, plan: Cuts, edits: Sequence[Edit]) -> frozenset[str]:
     """The telling words that the request holds whatever its summary says."""
-    leaves = epoch.strip.leaves
+    leaves = epoch.history.leaves
     handled = {edit.entry for edit in edits if edit.replacement is not None}
     staying = [*leaves[: plan.opening], *leaves[plan.drop :]]
     whole = (placed.telling_words for placed in staying if handled.isdisjoint(placed.message.seqs))
@@ -361,11 +361,11 @@ def _with_results_cut(assembly: Assembly, rebase: Rebase) -> tuple[Rebase, Epoch
     while True:
         rebase = _with_pins(assembly, rebase)
         after = apply(assembly.epoch, rebase, policy, assembly.carried)
-        over = max(after.total_tokens() - policy.limit, after.strip.total - policy.ceiling("L4"))
+        over = max(after.total_tokens() - policy.limit, after.history.total - policy.ceiling("L4"))
         if over <= 0:
             return _to(rebase, freed=assembly.epoch.total_tokens() - after.total_tokens()), after
         spared = {edit.entry for edit in rebase.edits if edit.cuts} | _spared(assembly)
-        largest = _largest_result(after.strip.leaves, assembly, spared)
+        largest = _largest_result(after.history.leaves, assembly, spared)
         if largest is None:
             raise BudgetError(_too_large(assembly, after), hint="" if assembly.pins else _NOTHING_PINNED)
         cut = _cut(assembly.carried.results, largest, over)
@@ -441,12 +441,12 @@ def _too_large(assembly: Assembly, after: Epoch) -> str:
         "context library": text_tokens(prompt.l2) if prompt.l2 else 0,
         "tools": tools_tokens(prompt.tools),
         "the user's message": sum(
-            o.tokens for o in after.strip.leaves if o.user is not None and o.turn == assembly.turn
+            o.tokens for o in after.history.leaves if o.user is not None and o.turn == assembly.turn
         ),
-        "pinned text": sum(o.tokens for o in after.strip.leaves if o.turn == SUMMARY_TURN),
+        "pinned text": sum(o.tokens for o in after.history.leaves if o.turn == SUMMARY_TURN),
         "pinned results": pinned,
         "the newest calls and results": sum(
-            o.tokens for o in after.strip.leaves if o.user is None and o.turn == assembly.turn
+            o.tokens for o in after.history.leaves if o.user is None and o.turn == assembly.turn
         )
         - pinned,
     }
@@ -461,7 +461,7 @@ def _pinned_results(assembly: Assembly, after: Epoch) -> int:
     spared = _spared(assembly)
     return sum(
         long_part.tokens
-        for placed in after.strip.leaves
+        for placed in after.history.leaves
         if placed.turn == assembly.turn and placed.user is None
         for long_part in _long_parts(placed, assembly)
         if long_part.seq in spared

@@ -15,7 +15,7 @@ from quire.assemble.messages import Epoch, merge_tools, ordered
 from quire.assemble.pending import Pending, Round
 from quire.assemble.pins import LeftOutLog, Pin, pins_of
 from quire.assemble.policy import Policy
-from quire.assemble.rebase import Outliving, Rebase, apply, parse_rebase
+from quire.assemble.rebase import CarriedState, Rebase, apply, parse_rebase
 from quire.assemble.rebase_decision import Decision, Rent, decide, effective, rent_owed
 from quire.assemble.summary import Summarise, extract
 from quire.assemble.user_message import ItemBlock, block, normal, unique
@@ -31,7 +31,7 @@ _to = msgspec.structs.replace
 
 
 class ModelHistory(msgspec.Struct, frozen=True):
-    """One value that every entry moves on; times are those of the entries."""
+    """What was asked so far; each entry gives the next value. Times are those of the entries."""
 
     # What each model reported: one that counts otherwise says nothing about the others.
     calibrations: Calibrations = Calibrations()
@@ -45,11 +45,11 @@ class ModelHistory(msgspec.Struct, frozen=True):
         return _to(self, now=entry.at) if entry.at is not None else self
 
     def passed(self, estimate: int) -> ModelHistory:
-        """A request of so many of our tokens goes by."""
+        """The history after a request that we count as `estimate` tokens."""
         return _to(self, estimate=estimate, last=self.now)
 
     def reported(self, sent: Entry) -> ModelHistory:
-        """What the provider counted of the newest request corrects our own count."""
+        """The history after a report: the provider's count of the newest request corrects ours."""
         usage = sent.body.get("usage")
         total = usage.get("input_total") if isinstance(usage, dict) else None
         model, calibrations = f"{sent.body.get('provider')}:{sent.body.get('model')}", self.calibrations
@@ -64,7 +64,7 @@ class ModelHistory(msgspec.Struct, frozen=True):
         return self.calibrations.by_model.get(self.model) or Calibration()
 
     def is_cold(self, policy: Policy) -> bool:
-        """Whether a cache that was filled holds nothing any more: after a pause, for another model."""
+        """Whether the cache has expired, after a pause, or is another model's."""
         if self.model and policy.model not in ("", self.model):
             return True
         if policy.ttl_s is None or self.now is None or self.last is None:
@@ -72,7 +72,7 @@ class ModelHistory(msgspec.Struct, frozen=True):
         return self.now - self.last > policy.ttl_s * 1000
 
 
-# So many older entries are read at once.
+# How many older entries are read from the log at once.
 _PAGE = 64
 
 
@@ -114,15 +114,15 @@ class Assembly:
         self.policy = policy or Policy()
         self.summarise = summarise
         self.epoch = Epoch()
-        self.carried = Outliving({}, {}, {})
+        self.carried = CarriedState({}, {}, {})
         self.turn = 0
         self.step = 0
         self.left_out_log = LeftOutLog()
         self.rebases: list[Rebase] = []
-        # Whether one of them is this fold's own: its summary is by the summariser at hand, not the log's.
+        # Whether one of them was decided here and is not in the log: its summary is by the current summariser.
         self.unrecorded = False
         self.pending = Pending()
-        # Every entry fed, for summaries and pins, and how many they were.
+        # Every entry fed, for summaries and pins, and how many there are.
         self.entries, self.fed = FedEntries(), 0
         # Where each version of an item was attached: the entry, and its place there.
         self.attached_at: dict[tuple[str, str], tuple[int, int]] = {}
@@ -146,7 +146,7 @@ class Assembly:
         return self
 
     def use_summariser(self, summarise: Summarise) -> None:
-        """Have this one asked from now on: what another's summary decided is decided anew."""
+        """Ask this summariser from now on; a decision that rests on another one's summary is dropped."""
         if summarise is not self.summarise:
             self.summarise, self._memo = summarise, None
 
@@ -155,7 +155,7 @@ class Assembly:
         return self.turn > 0 and self.round.asks(entry, self.pending.is_context(entry))
 
     def feed(self, entry: Entry) -> None:
-        """Take one entry in; the request that stands in front of it, if any, is passed first."""
+        """Take one entry in; if a request was made right before it, the state moves past that request first."""
         entry = usable(entry)
         if entry.kind == "sent" and entry.meta.get("aside"):
             self._memo = None
@@ -175,11 +175,11 @@ class Assembly:
     def _feed_system(self, entry: Entry) -> None:
         if not normal(entry.text):
             self.left_out_log.leave(entry.seq, "empty message")
-        elif not (self.requests or (self.turn and self.epoch.l1) or self._stands(entry)):
-            # All that stand in front of the user's first words are the system prompt.
-            came = self._came(entry)
-            self.epoch.l1.append(entry.text if came else normal(entry.text))
-            self.epoch.front.append(entry.wire if came else {})
+        elif not (self.requests or (self.turn and self.epoch.l1) or self._keeps_its_place(entry)):
+            # System entries in front of the user's first words are the system prompt.
+            as_sent = self._is_models_message(entry)
+            self.epoch.l1.append(entry.text if as_sent else normal(entry.text))
+            self.epoch.front.append(entry.wire if as_sent else {})
         else:
             self.pending.late.append(Message("note", (Text(entry.text, entry.wire),), (entry.seq,)))
             self.carried.late[entry.seq] = (normal(entry.text), True)
@@ -187,11 +187,11 @@ class Assembly:
     def _feed_note(self, entry: Entry) -> None:
         # A note without words may set the effort from here on.
         content = entry.text.strip() or entry.wire.get("effort") or entry.wire.get("blocks")
-        if content or self._came(entry):
+        if content or self._is_models_message(entry):
             self.pending.late.append(Message("note", (Text(entry.text, entry.wire),), (entry.seq,)))
             self.carried.late[entry.seq] = (normal(entry.text), False)
             if "recalled_ids" in entry.meta:
-                # It tells what was left out: as a tool's result would, it goes again and never becomes L1.
+                # It repeats what was left out: a rebase drops it like a tool's result, and never folds it into L1.
                 self.carried.late[entry.seq] = ("", False)
                 self.carried.results[entry.seq] = entry.id
         else:
@@ -200,8 +200,8 @@ class Assembly:
     def _feed_tools(self, entry: Entry) -> None:
         tools_before = self.carried.tools
         self.carried.tools = merge_tools(tools_before, entry)
-        if self._stands(entry):
-            # An item of its own, which goes back as it came.
+        if self._keeps_its_place(entry):
+            # Imported as an item of its own, which is sent back as such.
             self.pending.late.append(Message("tools", (ToolSet(tuple(entry.tools), entry.wire),), (entry.seq,)))
         elif self.carried.tools == tools_before:
             return
@@ -216,21 +216,21 @@ class Assembly:
     def _feed_attach(self, entry: Entry) -> None:
         self.pending.attached.append((entry.seq, entry.body["item"]))
 
-    def _came(self, entry: Entry) -> bool:
-        """Whether the model that is asked was told this before."""
+    def _is_models_message(self, entry: Entry) -> bool:
+        """Whether it was imported as a message to the model that is asked."""
         return bool(self.policy.model) and came_to(entry.wire, self.policy.model)
 
     def _is_known(self, entry: Entry) -> bool:
         """Whether it came from a conversation with the model that is asked."""
         return bool(self.policy.model) and is_known(entry.wire, self.policy.model)
 
-    def _stands(self, entry: Entry) -> bool:
-        """Whether it was told so behind other messages, in this place."""
-        return bool(self.turn or self.pending.groups) and self._came(entry)
+    def _keeps_its_place(self, entry: Entry) -> bool:
+        """Whether it was imported as a message behind others, so that it keeps its place."""
+        return bool(self.turn or self.pending.groups) and self._is_models_message(entry)
 
     def _feed_user(self, entry: Entry) -> None:
         late = [self.entries[message.seqs[0]] for message in self.pending.late]
-        self._close(final=bool(late) and all(map(self._stands, late)))
+        self._close(final=bool(late) and all(map(self._keeps_its_place, late)))
         self.turn += 1
         self.step = 0
         self.carried.turn = self.turn
@@ -278,17 +278,17 @@ class Assembly:
         """A `sent` entry with usage ends the reply it stands behind; any other begins one."""
         begins = "usage" not in entry.body
         if self.turn and before.asks(entry, beside=False):
-            # It was really sent: nothing is decided again.
+            # The log says that it was sent: nothing is decided again.
             self.round = self.round.recorded()
             self._pass(sent=True)
         elif begins and before.streaming:
             self._send_again()
         elif begins:
-            self._close()  # what was said before it is no part of the answer that begins
+            self._close()  # words in front of it belong to an earlier answer
         self.round = self.round.streams(begins)
 
     def _send_again(self) -> None:
-        """The reply broke off and its request was made once more: what came of it counts no more."""
+        """The reply broke off and its request was sent again: what had come of the first reply is left out."""
         for group in self.pending.groups:
             for entry in group.entries:
                 self.left_out_log.leave(entry.seq, "cut off; the request was sent again")
@@ -298,7 +298,7 @@ class Assembly:
         self.models, self.round = self.models.passed(self.models.estimate), self.round.again()
 
     def _feed_sent(self, entry: Entry) -> None:
-        # What was sent in another layout than ours says nothing of how the model counts our requests.
+        # A request in another layout says nothing of how the model counts ours.
         if "layout" not in entry.meta:
             self.models = self.models.reported(entry)
 
@@ -310,7 +310,7 @@ class Assembly:
         self.round, self.recorded = self.round.recorded(), entry.body
 
     def _read_versions(self, rebase: Rebase) -> None:
-        """Items of long ago that the log's rebase names, read from the entries that brought them."""
+        """Read items that a recorded rebase names and that are not in memory from the entries that attached them."""
         for named in rebase.versions:
             key = (named.id, named.sha256)
             if key not in self.carried.versions and key in self.attached_at:
@@ -324,7 +324,7 @@ class Assembly:
             self.left_out_log.leave(left_out.entry, left_out.reason)
 
     def _pass(self, sent: bool = False) -> None:
-        """A request goes by: its cut, if one is due and none was recorded, is made in memory."""
+        """Move past a request; a rebase that was due and not recorded is made in memory."""
         self._close(final=True)
         try:
             decision = self._decide()
@@ -344,11 +344,11 @@ class Assembly:
         self.pending.forget_counts()
 
     def _decide(self) -> Decision:
-        # A request that is sent again is the same request: nothing is decided twice, unless its window is smaller now.
+        # The same request sent again: nothing is decided twice, unless it no longer fits.
         if self.recorded is not None or (self.round.sent and not self.tools_moved and self._fits()):
             return Decision(None, self.rent)
         if self.round.decided:
-            # It was sent without a cut: it paid its rent all the same.
+            # It was sent without a rebase: it still adds to the rent.
             decision = self._just_decided()
             if decision is not None and decision.rebase is None and decision.rent is not self.rent:
                 return decision
@@ -358,14 +358,14 @@ class Assembly:
         return decide(self)
 
     def _just_decided(self) -> Decision | None:
-        """What was decided for the request that the newest entry tells of, if it was made here."""
+        """What was decided for the request that the newest entry records, if this object decided it."""
         return self._memo[1] if self._memo is not None and self._memo[0] == self.fed - 1 else None
 
     def _fits(self) -> bool:
-        return effective(self).fits(self.epoch.head_tokens(), self.epoch.strip.total)
+        return effective(self).fits(self.epoch.head_tokens(), self.epoch.history.total)
 
     def _apply(self, rebase: Rebase, decision: Decision | None = None) -> None:
-        """Begin the epoch that a rebase leads to; `decision` is what has been decided already."""
+        """Begin the epoch behind a rebase; `decision` may hold that epoch already."""
         old, carried = self.epoch, self.carried
         decided_epoch = decision.leads_to(old, rebase) if decision is not None else None
         self.epoch = decided_epoch or apply(old, rebase, self.policy, carried)
@@ -393,11 +393,11 @@ class Assembly:
         return self.models.calibration(self.policy).predict(built.tokens).tokens
 
     def copy(self) -> Assembly:
-        """A twin to look ahead on."""
+        """A copy to look ahead on."""
         twin = Assembly.__new__(Assembly)
         twin.__dict__.update(self.__dict__)
         twin.epoch = self.epoch.copy()
-        twin.carried = Outliving(
+        twin.carried = CarriedState(
             self.carried.tools, self.carried.versions, dict(self.carried.late), self.turn, self.carried.results
         )
         twin.left_out_log, twin.rebases = self.left_out_log.copy(), self.rebases[:]
@@ -405,10 +405,10 @@ class Assembly:
         return twin
 
     def ahead(self) -> Assembly:
-        """A twin with the tail closed: how things stand when the next request is made."""
+        """A copy in which pending entries have become messages: the state when the next request is made."""
         twin = self.copy()
         if self.round.streaming:
-            # Asked now, the request would be sent again without what came of it.
+            # A request made now repeats the one whose reply is streaming in, without what has come of that reply.
             twin.pending.groups, twin.round = [], self.round.again()
         twin._close(final=True)
         return twin
@@ -429,11 +429,11 @@ class Assembly:
         return fit(self.select())
 
     def request_as_sent(self) -> Built:
-        """The request that the log says was sent here: what it records is all that was decided."""
+        """The request that the log says was sent here; only recorded rebases are applied."""
         return self.ahead()._built(self.recorded)
 
     def _built(self, record: JsonObject | None) -> Built:
-        """How things stand, as the request at this point."""
+        """The current state as a request; `record` is the rebase to record first."""
         waiting = tuple(LeftOut(seq, "waits for the next user entry") for seq, _ in self.pending.attached)
         step = self.step + (not self.round.sent)
         policy = effective(self)
@@ -446,14 +446,14 @@ class Selection(msgspec.Struct, frozen=True):
     """What of the log counts for the next request, laid out in its layers; the budget is not looked at yet."""
 
     standing: Assembly
-    # The thread it was taken from, which remembers what is decided for this request.
+    # The state that it was taken from, which remembers the decision made for this request.
     source: Assembly
 
 
 def fit(selection: Selection) -> Built:
     """The selection inside its budget; with the rebase that has to be recorded first, if one is due.
 
-    Asked for again, it gives the same: what is decided changes a copy alone.
+    May be called again with the same result: a rebase changes a copy alone.
     """
     standing = selection.standing
     decision = standing._decide()

@@ -106,17 +106,17 @@ class Line(msgspec.Struct, frozen=True):
     text: str
 
 
-class Untold(msgspec.Struct, frozen=True):
-    """How many went that no line tells, or that a line tells for another."""
+class Unlisted(msgspec.Struct, frozen=True):
+    """How many requests and decisions have no line of their own, or share one with an equal."""
 
     requests: int = 0
     decisions: int = 0
 
-    def and_also(self, lines: Iterable[Line]) -> Untold:
-        """These, and the lines given."""
+    def plus(self, lines: Iterable[Line]) -> Unlisted:
+        """The counts with these lines added."""
         speakers = [line.who for line in lines]
         settled = speakers.count("Done") + speakers.count("Open")
-        return Untold(self.requests + speakers.count("User"), self.decisions + settled)
+        return Unlisted(self.requests + speakers.count("User"), self.decisions + settled)
 
 
 class EarlierSummary(msgspec.Struct, frozen=True):
@@ -125,7 +125,7 @@ class EarlierSummary(msgspec.Struct, frozen=True):
     lines: tuple[Line, ...]
     words: dict[str, list[str]]
     prose: str
-    missing: Untold
+    missing: Unlisted
 
 
 def written(lines: Sequence[Line]) -> list[str]:
@@ -137,7 +137,7 @@ def written(lines: Sequence[Line]) -> list[str]:
     ]
 
 
-def unlisted(missing: Untold) -> str:
+def unlisted(missing: Unlisted) -> str:
     """Says how many requests and decisions no line tells, if any."""
     counts = ((missing.requests, "requests"), (missing.decisions, "decisions"))
     words = ", ".join(f"{number} {noun}" for number, noun in counts if number)
@@ -146,7 +146,7 @@ def unlisted(missing: Untold) -> str:
 
 def earlier(text: str) -> EarlierSummary:
     """The parts of a summary that the built-in one, or another, has written."""
-    lines, prose, missing = list[Line](), list[str](), Untold()
+    lines, prose, missing = list[Line](), list[str](), Unlisted()
     words: dict[str, list[str]] = {label: [] for label in LISTS}
     who = ""
     for line in text.split("\n"):
@@ -157,7 +157,7 @@ def earlier(text: str) -> EarlierSummary:
             words[label] += line.removeprefix(label).replace(",", " ").split()
         elif counted := _UNLISTED.fullmatch(line):
             requests, decisions = (int(number or 0) for number in counted.groups())
-            missing = Untold(missing.requests + requests, missing.decisions + decisions)
+            missing = Unlisted(missing.requests + requests, missing.decisions + decisions)
         elif who:
             lines.append(Line(who, line))
         else:
@@ -308,7 +308,7 @@ _LEFT_OPEN = re.compile(
     r"(?i)\b(?:todo|next steps?|open questions?|(?:left|remains|still) to\b|still (?:needs?|fail|missing|broken|ha(?:s|ve) to\b)|"
     r"remaining (?:work|tasks?|steps?|issues?|problems?)|not yet (?:\w+ed|done|sent|built)|blocked (?:by|on)|waiting (?:for|on))"
 )
-# What the model announces is neither.
+# Announcements ('Let me …') are neither done nor open.
 _ANNOUNCED = re.compile(r"(?i)(?:\w+,? )?(?:let me|let's|let us)\b")
 _FENCED = re.compile(r"(?ms)^ {0,3}(`{3,}|~{3,}).*?(?:^ {0,3}\1|\Z)")
 # A settled thing takes a few words to say.
@@ -356,7 +356,7 @@ def extract(leaving: Leaving) -> str:
             length = max(length, min(longest, _length(size, limit * share)))
     named_elsewhere = {*leaving.present, *telling("\n".join([prose, *_cut(lines, length, whole)]))}
     words = _words(leaving.entries, before.words, named_elsewhere, min(limit - size(length), limit * _WORDS))
-    # What the words leave goes back to the lines.
+    # Tokens that the named words do not need go to the lines.
     length = max(length, _length(size, limit - _count(words)))
     return _within(_Draft(prose, missing, tuple(lines), length, whole, words), most)
 
@@ -368,7 +368,7 @@ def _is_short(whole: Whole) -> bool:
 def _demanded(lines: Sequence[Line], whole: Whole) -> int:
     """The tokens that it takes to tell all demands."""
     demanding = [line for line in dict.fromkeys(lines) if _is_demand(line, whole)]
-    return _size(demanding, 0, whole) + _count(unlisted(Untold(9_999, 9_999))) + 1 if demanding else 0
+    return _size(demanding, 0, whole) + _count(unlisted(Unlisted(9_999, 9_999))) + 1 if demanding else 0
 
 
 def forgotten(leaving: Leaving, text: str) -> str:
@@ -391,7 +391,7 @@ class _Draft(msgspec.Struct, frozen=True, dict=True):
     """The parts of a summary that is being fitted."""
 
     prose: str
-    missing: Untold
+    missing: Unlisted
     lines: tuple[Line, ...]
     length: int
     whole: Whole
@@ -410,7 +410,7 @@ class _Draft(msgspec.Struct, frozen=True, dict=True):
         least = _leaving(self.lines, self.whole)[0]
         lines = [*self.lines]
         del lines[least]
-        return replace(self, lines=tuple(lines), missing=self.missing.and_also([self.lines[least]]))
+        return replace(self, lines=tuple(lines), missing=self.missing.plus([self.lines[least]]))
 
 
 def _within(draft: _Draft, limit: int) -> str:
@@ -423,7 +423,7 @@ def _within(draft: _Draft, limit: int) -> str:
         draft = replace(draft, prose="")
     while draft.lines and not draft.fits(limit):
         draft = draft.without_one()
-    # What cannot even say how much it leaves out says nothing.
+    # With too little room even to say how much is left out, there is no summary.
     return draft.text if draft.fits(limit) else ""
 
 
@@ -507,20 +507,20 @@ def _settles(sentence: str) -> str:
     return "Done" if _DECISION.search(sentence) else ""
 
 
-def _listed(lines: Sequence[Line], missing: Untold, limit: int, whole: Whole) -> tuple[list[Line], Untold]:
+def _listed(lines: Sequence[Line], missing: Unlisted, limit: int, whole: Whole) -> tuple[list[Line], Unlisted]:
     """The lines that can be told at least by their first words, and how many are missing with all others.
 
     Equal ones are told once. All others give way to requests, older ones to newer ones, all to demands.
     """
     newest = {line: place for place, line in enumerate(lines)}
-    missing = missing.and_also(line for place, line in enumerate(lines) if newest[line] != place)
+    missing = missing.plus(line for place, line in enumerate(lines) if newest[line] != place)
     by_age = sorted(newest, key=newest.__getitem__)
     kinds = {kind: [line for line in by_age if line.who == kind] for kind in KINDS}
     room = max(_DECIDED * limit, _SHARES[0][0] * limit - _size(kinds["User"], _SHORTEST, whole))
     few = {"Done": _newest_within(kinds["Done"], room)}
     few |= {kind: kinds[kind][-number:] for kind, number in _FEW.items()}
     for kind, some in few.items():
-        missing = missing.and_also(kinds[kind][: len(kinds[kind]) - len(some)])
+        missing = missing.plus(kinds[kind][: len(kinds[kind]) - len(some)])
     candidates = [line for kind in KINDS for line in few.get(kind, kinds[kind])]
     size, sizes = _size(candidates, _SHORTEST, whole), [_count(text) + 1 for text in _cut(candidates, _SHORTEST, whole)]
     dropped = set[int]()
@@ -529,7 +529,7 @@ def _listed(lines: Sequence[Line], missing: Untold, limit: int, whole: Whole) ->
         if size + _count(unlisted(missing)) <= limit * share:
             break
         size -= sizes[place]
-        missing = missing.and_also([candidates[place]])
+        missing = missing.plus([candidates[place]])
         dropped.add(place)
     return [line for place, line in enumerate(candidates) if place not in dropped], missing
 

@@ -171,7 +171,7 @@ def _inside_update(text: str) -> str:
 _FIND = {"each-turn": "Find them in the Context Library above.", "at-rebase": "Find them above in this conversation."}
 
 
-class ToldItem(msgspec.Struct, frozen=True):
+class ShownItem(msgspec.Struct, frozen=True):
     """An item as a turn tells it, and what is known of it: type, sha256 of its content, metadata."""
 
     id: str
@@ -194,13 +194,13 @@ class Library:
 
     def place(
         self, blocks: Iterable[ItemBlock], turn: int, promote: Promote
-    ) -> tuple[list[str], list[ToldItem], list[Json]]:
+    ) -> tuple[list[str], list[ShownItem], list[Json]]:
         """What one turn says of its items: identities referred to, what is told in full or as an update, new images.
 
         Refers to an item if and only if the model already has exactly this content.
         """
         references: list[str] = []
-        new: list[ToldItem] = []
+        new: list[ShownItem] = []
         images: list[Json] = []
         for block in blocks:
             old = self.has.get(block.id)
@@ -209,8 +209,8 @@ class Library:
                 references.append(printable_id(block.id))
             else:
                 text = block.text if old is None else update(block, old)
-                new.append(ToldItem(block.id, text, {"type": block.type, "sha256": block.sha256, **block.metadata}))
-            # Each-turn takes this turn's context out again at the next one: only promotion makes it known.
+                new.append(ShownItem(block.id, text, {"type": block.type, "sha256": block.sha256, **block.metadata}))
+            # With promote='each-turn' this context leaves at the next turn, so it does not count as given.
             if promote == "at-rebase":
                 self.has[block.id] = block
             self.used[block.id] = turn
@@ -251,7 +251,7 @@ class UserMessage(msgspec.Struct, frozen=True):
 
     message: Message
     references: tuple[str, ...]
-    new: tuple[ToldItem, ...]
+    new: tuple[ShownItem, ...]
     tools: str
     recalled: str
 
