@@ -37,7 +37,7 @@ async def to_the_end(work: Coroutine[Any, Any, _Made]) -> _Made:
         if not task.done():
             await asyncio.wait([task])
         if not task.cancelled():
-            task.exception()  # whoever is cancelled is not told of it
+            task.exception()  # the caller was cancelled and does not hear of this error
         raise
 
 

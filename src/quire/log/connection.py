@@ -23,7 +23,7 @@ SILENT_S = 1.0
 HEADER_BYTES = 100
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-# Said without a code of their own: by Python of a text, by SQLite of a header.
+# Messages of damage without an error code: Python's about text, SQLite's about a header.
 _DAMAGED_SAYS = ("Could not decode to UTF-8", "unsupported file format")
 
 
@@ -115,7 +115,7 @@ def _use_write_ahead_log(conn: sqlite3.Connection) -> None:
 
 @contextmanager
 def waiting(conn: sqlite3.Connection) -> Iterator[None]:
-    """Within it, locks of other processes are waited for as long as may be, not only for as long as nobody is told."""
+    """Within it SQLite waits for other processes' locks for the full time, not only until the wait is reported."""
     _wait_at_most(conn, BUSY_TIMEOUT_S)
     try:
         yield

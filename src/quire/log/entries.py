@@ -98,7 +98,7 @@ class FreeObject(msgspec.Struct, frozen=True):
 
 
 IMAGE = FreeObject(("media_type", "data", "url"), STRING)
-# No provider counts beyond 2**63, and no price could be reckoned from it.
+# Larger counts occur nowhere, and no price could be computed from them.
 _COUNT = Scalar(
     "a number below 2**63, or null",
     {"type": ["number", "null"], "exclusiveMinimum": -(2**63), "exclusiveMaximum": 2**63},
@@ -115,7 +115,7 @@ def _images_are_readable(user: JsonObject, path: Path) -> None:
 
 _TEXT: dict[str, Shape] = {"text": STRING}
 
-# A hash that was only noted down: of a request, a segment, an item sent long ago. Nothing here could check it.
+# A hash of something that is not in the log (a request, a segment), so that it cannot be checked.
 _NOTED = STRING
 
 # kind -> its required fields and its optional ones.
@@ -313,23 +313,23 @@ def encode_body(body: Json) -> str:
         if is_plain(body):
             return msgspec.json.encode(body).decode()
     except (ValueError, OverflowError, RecursionError):
-        pass  # an integer of more than 64 bits, or what the other one says is wrong
+        pass  # an integer of more than 64 bits; or a fault, which the other encoder reports
     return _writer.encode(body)
 
 
-# An imported entry holds the message it came from beside its own text: a database's row stores once what both hold.
+# An imported entry holds its original message beside its own text: a database row stores their common texts once.
 
-# A text shorter than this is not worth naming.
+# A shorter text is stored twice: a reference would save nothing.
 _WORTH_NAMING = 64
 
 
 def encode_row(body: JsonObject) -> str:
-    """A body as a database's row tells it."""
+    """A body as a database row stores it."""
     return encode_body(row_of(body))
 
 
 def row_of(body: JsonObject) -> Json:
-    """A body in few words: [body, [path, field], …] where texts of its message are fields of its own, else itself."""
+    """A body without repeated texts: [body, [path, field], …], the text at a path being that of the field."""
     wire, places = body.get("wire") or {}, list[Json]()
     names = {text: name for name in ("text", "content") if isinstance(text := body.get(name), str)}
     names = {text: name for text, name in names.items() if len(text) >= _WORTH_NAMING}
@@ -340,7 +340,7 @@ def row_of(body: JsonObject) -> Json:
 
 
 def _named_texts(value: Json, names: dict[str, str], path: list[Json], places: list[Json]) -> Json:
-    """A value without the texts that are told elsewhere, whose places are noted."""
+    """A value without the texts of other fields; their places are appended to `places`."""
     if isinstance(value, str) and value in names:
         places.append([path, names[value]])
         return ""
@@ -352,7 +352,7 @@ def _named_texts(value: Json, names: dict[str, str], path: list[Json], places: l
 
 
 def parted(row: Json) -> tuple[Json, list[Json]]:
-    """A row's body as it stands there, and the places that its texts are missing from."""
+    """A row's stored body, and the places where texts have to be put back."""
     return (row[0], row[1:]) if isinstance(row, list) and row else (row, [])
 
 
@@ -372,7 +372,7 @@ def decode_row(row: Json) -> JsonObject:
     return body
 
 
-# An entry as it can be used: what Quire reads of free fields, and cannot make sense of, is as if it were absent.
+# An entry as Quire uses it: values of free fields that it cannot read count as absent.
 #
 # `meta` and an item's `metadata` are anybody's: they are stored and exported as they came, whatever they hold.
 
@@ -431,13 +431,13 @@ def _item(item: JsonObject) -> JsonObject:
     metadata = item.get("metadata")
     if not metadata:
         return item
-    # Only an active note's images are sent; under that name others may keep what they like.
+    # Only an active note's images are sent; in other items the field `images` may hold anything.
     read = _read(metadata, _ACTIVE if metadata.get("source") == "active_note" else _SOURCE)
     return item if read == metadata else {**item, "metadata": read}
 
 
 def _edit(edit: JsonObject) -> JsonObject:
-    """An edit that says nothing in place of its entry drops it."""
+    """A shortening edit without a shorter text becomes a drop."""
     if edit.get("replacement") is not None:
         return edit
     rest = {key: value for key, value in edit.items() if key != "replacement"}
@@ -464,6 +464,6 @@ def known_entries(before: Sequence[Entry], entries: Sequence[Entry]) -> int:
 
 
 def _content(entry: Entry) -> JsonObject:
-    """What an entry says; how a provider wrote it, and when, may differ between two versions of a session."""
+    """An entry without `wire`, `at` and `meta`, which may differ between two versions of a session."""
     fields = {key: value for key, value in entry.body.items() if key not in ("wire", "at", "meta")}
     return {"kind": entry.kind, **fields}

@@ -106,7 +106,7 @@ class _Tip(NamedTuple):
 class _Append:
     """What one append asks for: entries behind `tip`, and their bodies as rows tell them.
 
-    If it names no place itself it stands behind whatever this process knows to be the thread's end when it is sent.
+    Without an expected end it goes behind what this process knows as the thread's end when it is sent.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class _Append:
 _Answer: TypeAlias = tuple[bool | None, _Tip | None]
 # A row of what quire.append answers with: the place of an append, and that with its parts.
 _AppendRow: TypeAlias = tuple[int, bool | None, int, int, bytes]
-# A commit that is under way, to be gone on with when its answers are wanted.
+# A commit that was sent; it is resumed when its answers are wanted.
 _Commit: TypeAlias = Generator[None, None, list[_Answer]]
 
 
@@ -157,7 +157,6 @@ class PostgresStore(ClosingStore):
     # Appending
 
     def append(self, thread: str, entries: Iterable[Entry], expected_seq: int | None = None) -> list[Entry]:
-        """Append all or nothing, durably; a thread that does not exist yet is made."""
         check_name(thread)
         checked = [check_entry(entry) for entry in entries]
         bodies = [encode_row(entry.body).encode() for entry in checked]
@@ -167,7 +166,7 @@ class PostgresStore(ClosingStore):
             if tip is None or expected_seq not in (None, tip.seq):
                 tip = self._read_tip(thread)
                 check_expected(thread, expected_seq, tip.seq, written_id(tip.id))
-            # One without an answer may yet be written, as long as the thread ends where it was to stand: so does this one.
+            # An attempt without an answer may yet be written at the end that it expected: this one expects the same.
             fixed = expected_seq is not None or bool(unanswered)
             attempt = _Append(thread, checked, bodies, tip, own_fence(self.place, thread), fixed)
             try:
@@ -212,7 +211,7 @@ class PostgresStore(ClosingStore):
         return _Tip(*rows[0]) if rows else _Tip()
 
     def _commit(self, appends: Sequence[_Append]) -> _Commit:
-        """Send several appends, and when gone on with, tell of each whether it was stored, and whoever listens."""
+        """Send several appends; when resumed, give for each whether it was stored, and notify listeners."""
         for append in appends:
             if not append.fixed and (tip := self._tips.get(append.thread, append.tip)) != append.tip:
                 append.stand_behind(tip)
@@ -295,7 +294,6 @@ class PostgresStore(ClosingStore):
     # Reading
 
     def read(self, thread: str, after: int = 0, limit: int | None = None) -> list[Entry]:
-        """The entries with seq > after, in order; a damaged one is an error that names it."""
         check_page(after, limit)
         check_name(thread)
         page = self._session.rows(_READ, {"thread": thread, "after": after, "limit": limit})
@@ -307,7 +305,6 @@ class PostgresStore(ClosingStore):
         return entries_of(thread, rows, after, count)
 
     def info(self, thread: str) -> ThreadInfo:
-        """Where a thread stands now."""
         check_name(thread)
         rows = self._session.rows(_INFO + "where t.name = %s", (thread,))
         if not rows:
@@ -315,11 +312,9 @@ class PostgresStore(ClosingStore):
         return _info(rows[0])
 
     def threads(self) -> list[ThreadInfo]:
-        """All threads, oldest first."""
         return [_info(row) for row in self._session.rows(_INFO + "order by t.branch")]
 
     def find(self, entry_id: str) -> tuple[str, Entry] | None:
-        """An entry by its id or a unique beginning of it, with the oldest thread that has it."""
         bounds = id_range(entry_id)
         if bounds is None:
             return None
@@ -340,16 +335,13 @@ class PostgresStore(ClosingStore):
         raise DamageError(f"entry {written_id(ids[0][0])} belongs to no thread")
 
     def changes(self, after: int = 0, limit: int | None = None) -> list[Change]:
-        """What was appended behind change `after`, to whichever thread, in order; what was deleted is not told."""
         check_page(after, limit)
         return self.index.changes_where("e.n > %(after)s", {"after": after, "limit": limit})
 
     def last_change(self) -> int:
-        """The number of the newest change there ever was, 0 when there was none."""
         return int(self._session.rows("select change from quire.tenants")[0][0])
 
     def wait_for_change(self, after: int, timeout_s: float) -> bool:
-        """Wait until there is a change behind number `after`; whether there is one."""
         until = time.monotonic() + timeout_s
         news = self._session.database.news
         while (remaining_s := until - time.monotonic()) > 0:
@@ -362,12 +354,10 @@ class PostgresStore(ClosingStore):
     # Threads made, forked and deleted
 
     def create(self, thread: str) -> None:
-        """Make an empty thread; a CallError when the name is taken."""
         with self._changing() as conn:
             self._name(conn, thread, _new_branch(conn))
 
     def fork(self, thread: str, at_seq: int, name: str | None = None) -> str:
-        """A new thread that shares everything up to at_seq without copying it; its name is thread@at_seq if not given."""
         with self._changing() as conn:
             branch, seq, _ = self._tip(conn, thread)
             check_fork(thread, at_seq, seq)
@@ -381,7 +371,6 @@ class PostgresStore(ClosingStore):
         return name
 
     def delete(self, thread: str) -> None:
-        """Remove a thread and what no fork uses: the only way anything disappears."""
         with self._changing() as conn:
             branch, _, _ = self._tip(conn, thread)
             conn.execute("delete from quire.threads where name = %s", (thread,))
@@ -429,11 +418,9 @@ class PostgresStore(ClosingStore):
     # What is kept with a thread
 
     def window(self, thread: str) -> Json:
-        """The item window saved with a thread, None when there is none."""
         return self._saved_json(thread, "select body from quire.windows where branch = b.branch", "the window")
 
     def save_window(self, thread: str, window: Json) -> None:
-        """Keep a thread's item window with it; the thread is made when there is none."""
         stored = _stored(window)
         check_name(thread)
         query = """
@@ -445,7 +432,6 @@ class PostgresStore(ClosingStore):
             self._session.rows(query, (stored, thread))
 
     def get_state(self, thread: str, key: str) -> Json:
-        """Derived state that may be thrown away at any time; None when absent."""
         query = "select value from quire.state where branch = b.branch and key = %s"
         return self._saved_json(thread, query, f"the state {key!r}", key)
 
@@ -461,7 +447,6 @@ class PostgresStore(ClosingStore):
             raise DamageError(f"{label} saved with thread {thread!r} is damaged: {error}", thread=thread) from error
 
     def set_state(self, thread: str, key: str, value: Json) -> None:
-        """Keep derived state with a thread."""
         query = """
             insert into quire.state select tenant, branch, %s, %s from quire.threads where name = %s
             on conflict (tenant, branch, key) do update set value = excluded.value returning 1
@@ -469,7 +454,6 @@ class PostgresStore(ClosingStore):
         self._keep(thread, query, key, _stored(value))
 
     def checkpoint(self, thread: str) -> bytes | None:
-        """A thread's state as it was last saved: derived, so None where there is none or it does not hold."""
         check_name(thread)
         rows = self._session.rows(
             "select sha256, body from quire.threads left join quire.checkpoints using (tenant, branch) where name = %s",
@@ -481,7 +465,6 @@ class PostgresStore(ClosingStore):
         return body if body is not None and sha256_hex(body) == sha256 else None
 
     def save_checkpoint(self, thread: str, state: bytes) -> None:
-        """Keep a thread's state; it takes the place of the one before."""
         query = """
             insert into quire.checkpoints select tenant, branch, %s, %s from quire.threads where name = %s
             on conflict (tenant, branch) do update set sha256 = excluded.sha256, body = excluded.body returning 1
@@ -497,10 +480,6 @@ class PostgresStore(ClosingStore):
     # Turns
 
     def turn_lock(self, thread: str) -> AbstractContextManager[None]:
-        """Hold a thread while its turn is carried out; a ConflictError when another cycle, anywhere, holds it.
-
-        Appends inside are fenced: once another process has taken the turn over, they are refused.
-        """
         return hold_turn(self.place, thread, self._advisory_lock(thread))
 
     @contextmanager
@@ -550,7 +529,6 @@ class PostgresStore(ClosingStore):
     # Verifying
 
     def verify(self, thread: str | None = None) -> Verified:
-        """Re-derive every hash; a DamageError names the first bad entry or record."""
         with self._session.transaction("isolation level repeatable read read only") as conn:
             if thread is not None:
                 return self._verify_thread(conn, thread)

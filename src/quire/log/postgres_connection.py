@@ -55,7 +55,7 @@ _NOT_PREPARED = b"26000"
 _BIGINT: Final = 20
 BYTEA: Final = 17
 TEXT: Final = 25
-# What goes by itself when the server is there again.
+# Error codes that go away when the server is back.
 _PASSING = (
     errors.AdminShutdown,
     errors.CrashShutdown,
@@ -171,7 +171,7 @@ class Database:
 
     @contextmanager
     def turns(self) -> Iterator[Connection]:
-        """The one connection that holds this process's turns: they are let go of when it ends, however it does."""
+        """The one connection that holds this process's turn locks: they are released when it ends, however it ends."""
         with self._turns_lock:
             if self._turns is None or self._turns.closed:
                 self._turns = psycopg.connect(
@@ -236,7 +236,7 @@ def _configure(conn: Connection) -> None:
 def call(
     conn: Connection, query: bytes, values: Sequence[bytes], binary: bool = False
 ) -> Generator[None, None, list[list[bytes | None]]]:
-    """Send a prepared statement, and when gone on with, wait for its rows' cells; `values` and they are as sent.
+    """Send a prepared statement; when resumed, wait for its rows. Values and cells are in PostgreSQL's wire form.
 
     A cursor would take three times as long for it, more than the server needs to write an entry.
     """
@@ -245,7 +245,7 @@ def call(
     yield
     result = _result(conn)
     if result.error_field(pq.DiagnosticField.SQLSTATE) == _NOT_PREPARED:
-        # Not prepared yet, or let go of with all others behind a rollback.
+        # Not prepared yet, or discarded with all others by a rollback.
         conn.pgconn.prepare(name, query)
         conn.pgconn.send_query_prepared(name, values, formats)
         result = _result(conn)

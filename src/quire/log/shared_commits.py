@@ -35,7 +35,7 @@ class _ToThread(Protocol):
 _Append = TypeVar("_Append", bound=_ToThread)
 
 
-class _Asker(Generic[_Append, _Answer]):
+class _WaitingAppend(Generic[_Append, _Answer]):
     """An append that waits for its commit."""
 
     def __init__(self, append: _Append) -> None:
@@ -45,15 +45,15 @@ class _Asker(Generic[_Append, _Answer]):
         # Held until there is an answer or an error.
         self.ready = threading.Lock()
         self.ready.acquire()
-        # Whom it wakes when it is woken itself.
-        self.next: _Asker[_Append, _Answer] | None = None
-        # Nobody waits for it any more: unless it is under way already, it is not stored.
+        # The appends whose callers it wakes when it is woken itself.
+        self.next: _WaitingAppend[_Append, _Answer] | None = None
+        # Its caller was interrupted: unless its commit is under way already, it is not stored.
         self.is_abandoned = False
         self.is_interruptible = threading.current_thread() is threading.main_thread()
 
 
 class SharedCommits(Generic[_Append, _Answer]):
-    """Commits of one store; `commit` sends appends to different threads, and when gone on with, gives their answers."""
+    """Commits of one store; `commit` sends appends of different threads and, when resumed, yields their answers."""
 
     def __init__(self, commit: Callable[[Sequence[_Append]], Generator[None, None, list[_Answer]]]) -> None:
         self._commit = commit
@@ -63,7 +63,7 @@ class SharedCommits(Generic[_Append, _Answer]):
         self._lock = threading.Lock()
         self._alone: _Append | None = None
         self._worker: threading.Thread | None = None
-        self._waiting: queue.SimpleQueue[_Asker[_Append, _Answer] | None] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[_WaitingAppend[_Append, _Answer] | None] = queue.SimpleQueue()
         # How many shared the last commit, how long it was waited for.
         self._shared, self._took_s = 1, 0.0
         # Set when as many ask again, while they are waited for.
@@ -71,7 +71,7 @@ class SharedCommits(Generic[_Append, _Answer]):
 
     def ask(self, append: _Append) -> _Answer:
         """Commit an append, by itself or with others."""
-        asker: _Asker[_Append, _Answer] | None = None
+        asker: _WaitingAppend[_Append, _Answer] | None = None
         try:
             with self._lock:
                 if self._alone is None and self._waiting.empty() and not self._turn.locked():
@@ -82,7 +82,7 @@ class SharedCommits(Generic[_Append, _Answer]):
                 with self._turn:
                     return _finish(self._commit([append]))[0]
         finally:
-            # No call in here: it is where an interrupt would come between.
+            # No function call in here: an interrupt could come in between.
             if self._alone is append:
                 self._alone = None
         try:
@@ -97,8 +97,8 @@ class SharedCommits(Generic[_Append, _Answer]):
         assert asker.answer is not None
         return asker.answer
 
-    def _queue(self, append: _Append) -> _Asker[_Append, _Answer]:
-        asker = _Asker[_Append, _Answer](append)
+    def _queue(self, append: _Append) -> _WaitingAppend[_Append, _Answer]:
+        asker = _WaitingAppend[_Append, _Answer](append)
         if self._worker is None:
             worker = threading.Thread(target=self._work, name="quire-commits", daemon=True)
             worker.start()
@@ -110,7 +110,7 @@ class SharedCommits(Generic[_Append, _Answer]):
         return asker
 
     def close(self) -> None:
-        """End the worker behind what it was asked for."""
+        """End the worker once everything queued is committed."""
         with self._lock:
             worker = self._worker
             if worker is not None:
@@ -133,13 +133,13 @@ class SharedCommits(Generic[_Append, _Answer]):
                     self._worker = None
                     return
 
-    def _commit_all(self, waiting: list[_Asker[_Append, _Answer]]) -> None:
+    def _commit_all(self, waiting: list[_WaitingAppend[_Append, _Answer]]) -> None:
         """Commit as long as anybody waits.
 
         Where commits are quick the next is sent before the callers of the last go on, so that the server does not wait
         for those; where they are slow all come together again first.
         """
-        answered: list[_Asker[_Append, _Answer]] = []
+        answered: list[_WaitingAppend[_Append, _Answer]] = []
         while True:
             if self._took_s > _SLOW_S:
                 _wake(answered)
@@ -154,7 +154,7 @@ class SharedCommits(Generic[_Append, _Answer]):
             answered, self._shared, self._took_s = together, len(together), time.monotonic() - began
         _wake(answered)
 
-    def _gather(self, waiting: list[_Asker[_Append, _Answer]]) -> list[_Asker[_Append, _Answer]]:
+    def _gather(self, waiting: list[_WaitingAppend[_Append, _Answer]]) -> list[_WaitingAppend[_Append, _Answer]]:
         """Those that wait and all that came meanwhile."""
         if self._took_s > _SLOW_S and self._waiting.qsize() < self._shared:
             as_many = self._as_many = threading.Event()
@@ -169,7 +169,7 @@ class SharedCommits(Generic[_Append, _Answer]):
                 waiting.append(asker)
         return waiting
 
-    def _answer(self, together: Sequence[_Asker[_Append, _Answer]]) -> Generator[None, None, None]:
+    def _answer(self, together: Sequence[_WaitingAppend[_Append, _Answer]]) -> Generator[None, None, None]:
         try:
             answers = yield from self._commit([asker.append for asker in together])
             for asker, answer in zip(together, answers, strict=True):
@@ -184,18 +184,18 @@ class SharedCommits(Generic[_Append, _Answer]):
 
 
 def _one_a_thread(
-    waiting: Iterable[_Asker[_Append, _Answer]],
-) -> tuple[list[_Asker[_Append, _Answer]], list[_Asker[_Append, _Answer]]]:
+    waiting: Iterable[_WaitingAppend[_Append, _Answer]],
+) -> tuple[list[_WaitingAppend[_Append, _Answer]], list[_WaitingAppend[_Append, _Answer]]]:
     """The first append to each thread, and those that stand behind one of these."""
-    first: dict[str, _Asker[_Append, _Answer]] = {}
+    first: dict[str, _WaitingAppend[_Append, _Answer]] = {}
     wanted = (asker for asker in waiting if not asker.is_abandoned)
     behind = [asker for asker in wanted if first.setdefault(asker.append.thread, asker) is not asker]
     return list(first.values()), behind
 
 
-def _wake(answered: Iterable[_Asker[Any, Any]]) -> None:
+def _wake(answered: Iterable[_WaitingAppend[Any, Any]]) -> None:
     """There are answers: the first few are woken, each of these wakes another one."""
-    others = list[_Asker[Any, Any]]()
+    others = list[_WaitingAppend[Any, Any]]()
     for asker in answered:
         if asker.is_interruptible:
             asker.ready.release()
@@ -208,7 +208,7 @@ def _wake(answered: Iterable[_Asker[Any, Any]]) -> None:
 
 
 def _finish(commit: Generator[None, None, _Answer]) -> _Answer:
-    """What a commit gives when it is gone on with to its end."""
+    """Resume a commit and return its answers."""
     try:
         while True:
             next(commit)

@@ -73,16 +73,13 @@ class SqliteStore(ClosingStore):
         return self._file.connection()
 
     def _end(self) -> None:
-        """Close what is open, for every OS thread."""
         self._file.close()
 
     def create(self, thread: str) -> None:
-        """Make an empty thread; a CallError when the name is taken."""
         with self._file.transaction() as conn:
             self._name(conn, thread, branches.new_branch(conn))
 
     def append(self, thread: str, entries: Iterable[Entry], expected_seq: int | None = None) -> list[Entry]:
-        """Append all or nothing, durably; a thread that does not exist yet is made."""
         checked = [check_entry(entry) for entry in entries]
         with self._file.transaction() as conn:
             if TURNS_HELD.get():
@@ -94,7 +91,6 @@ class SqliteStore(ClosingStore):
         return chained
 
     def read(self, thread: str, after: int = 0, limit: int | None = None) -> list[Entry]:
-        """The entries with seq > after, in order; a damaged one is an error that names it."""
         check_page(after, limit)
         # A thread that has nothing new, which is what most readers find, costs one statement.
         if limit is None and self._seq(thread) == after:
@@ -110,20 +106,17 @@ class SqliteStore(ClosingStore):
             return self._tip(conn, thread)[1]
 
     def info(self, thread: str) -> ThreadInfo:
-        """Where a thread stands now."""
         with self._file.guard() as conn:
             self._tip(conn, thread)
             row = conn.execute(_INFO + "WHERE t.name = ?", (thread,)).fetchone()
         return ThreadInfo(*row)
 
     def threads(self) -> list[ThreadInfo]:
-        """All threads, oldest first."""
         with self._file.guard() as conn:
             rows = conn.execute(_INFO + "ORDER BY t.branch").fetchall()
         return [ThreadInfo(*row) for row in rows]
 
     def fork(self, thread: str, at_seq: int, name: str | None = None) -> str:
-        """A new thread that shares everything up to at_seq without copying it; its name is thread@at_seq if not given."""
         with self._file.transaction() as conn:
             branch, seq, _ = self._tip(conn, thread)
             check_fork(thread, at_seq, seq)
@@ -134,7 +127,6 @@ class SqliteStore(ClosingStore):
         return name
 
     def delete(self, thread: str) -> None:
-        """Remove a thread and what no fork uses: the only way anything disappears."""
         with self._file.transaction() as conn:
             branch, _, _ = self._tip(conn, thread)
             conn.execute("DELETE FROM threads WHERE name = ?", (thread,))
@@ -146,7 +138,6 @@ class SqliteStore(ClosingStore):
         self._file.wipe()
 
     def verify(self, thread: str | None = None) -> Verified:
-        """Re-derive every hash; a DamageError names the first bad entry."""
         with self._file.transaction("DEFERRED") as conn:
             if thread is None:
                 return verify.verify_all(conn)
@@ -154,7 +145,6 @@ class SqliteStore(ClosingStore):
             return verify.verify_thread(conn, thread)
 
     def find(self, entry_id: str) -> tuple[str, Entry] | None:
-        """An entry by its id or a unique beginning of it, with the oldest thread that has it."""
         bounds = id_range(entry_id)
         if bounds is None:
             return None
@@ -168,7 +158,6 @@ class SqliteStore(ClosingStore):
         return thread, self.read(thread, after=seq - 1, limit=1)[0]
 
     def changes(self, after: int = 0, limit: int | None = None) -> list[Change]:
-        """What was appended behind change `after`, to whichever thread, in order; what was deleted is not told."""
         check_page(after, limit)
         query = """
             SELECT n, branch, seq, CAST (id AS BLOB), CAST (body AS BLOB), crc FROM entries
@@ -179,12 +168,10 @@ class SqliteStore(ClosingStore):
             return branches.changes_of(conn, rows)
 
     def last_change(self) -> int:
-        """The number of the newest change there ever was, 0 when there was none."""
         with self._file.guard() as conn:
             return branches.last_number(conn)
 
     def wait_for_change(self, after: int, timeout_s: float) -> bool:
-        """Wait until there is a change behind number `after`, whichever process makes it; whether there is one."""
         until = time.monotonic() + timeout_s
         while self.last_change() <= after:
             if (remaining_s := until - time.monotonic()) <= 0:
@@ -193,17 +180,14 @@ class SqliteStore(ClosingStore):
         return True
 
     def window(self, thread: str) -> Json:
-        """The item window saved with a thread, None when there is none."""
         return self._saved_json(thread, "SELECT CAST (body AS BLOB) FROM windows WHERE branch = ?", "the window")
 
     def save_window(self, thread: str, window: Json) -> None:
-        """Keep a thread's item window with it; the thread is made when there is none."""
         with self._file.transaction() as conn:
             branch, _, _ = self._ensure(conn, thread)
             conn.execute("INSERT OR REPLACE INTO windows VALUES (?, ?)", (branch, _stored(window)))
 
     def get_state(self, thread: str, key: str) -> Json:
-        """Derived state that may be thrown away at any time; None when absent."""
         query = "SELECT CAST (value AS BLOB) FROM state WHERE branch = ? AND key = ?"
         return self._saved_json(thread, query, f"the state {key!r}", key)
 
@@ -218,13 +202,11 @@ class SqliteStore(ClosingStore):
             raise DamageError(f"{label} saved with thread {thread!r} is damaged: {error}", thread=thread) from error
 
     def set_state(self, thread: str, key: str, value: Json) -> None:
-        """Keep derived state with a thread."""
         with self._file.transaction() as conn:
             branch, _, _ = self._tip(conn, thread)
             conn.execute("INSERT OR REPLACE INTO state VALUES (?, ?, ?)", (branch, key, _stored(value)))
 
     def checkpoint(self, thread: str) -> bytes | None:
-        """A thread's state as it was last saved: derived, so None where there is none or it does not hold."""
         with self._file.guard() as conn:
             branch, _, _ = self._tip(conn, thread)
             row = conn.execute("SELECT sha256, body FROM checkpoints WHERE branch = ?", (branch,)).fetchone()
@@ -232,17 +214,12 @@ class SqliteStore(ClosingStore):
         return row[1] if sound else None
 
     def save_checkpoint(self, thread: str, state: bytes) -> None:
-        """Keep a thread's state; it takes the place of the one before."""
         with self._file.transaction() as conn:
             branch, _, _ = self._tip(conn, thread)
             row = (branch, sha256_hex(state), state)
             conn.execute("INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?)", row)
 
     def turn_lock(self, thread: str) -> AbstractContextManager[None]:
-        """Hold a thread while its turn is carried out; a ConflictError when another cycle, anywhere, holds it.
-
-        Appends inside are fenced: once the turn is another's, they are refused.
-        """
         return hold_turn(self.place, thread, file_lock(self.place, thread) if self._holds_files else None)
 
     def _tip(self, conn: sqlite3.Connection, thread: str) -> Tip:

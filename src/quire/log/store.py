@@ -77,7 +77,7 @@ class EntryWords(msgspec.Struct, frozen=True):
 class Index(Protocol):
     """Words and vectors beside a store's entries. All of it is derived: cleared, it is made again from the log."""
 
-    # Whether those who append keep the words of what they append; else a server beside the store does.
+    # Whether a thread indexes the words of the entries that it appends; else a search, or a server, does.
     kept_by_writers: ClassVar[bool]
 
     def snapshot(self) -> AbstractContextManager[None]:
@@ -93,7 +93,7 @@ class Index(Protocol):
         """The oldest thread that holds an entry; empty when none does any more."""
 
     def changed(self, after: int, limit: int) -> list[tuple[int, str]]:
-        """The first changes behind number `after` without what they say: number, and the thread that was appended to."""
+        """The first changes behind number `after`, without their entries: number and thread."""
 
     def add(self, words: Iterable[EntryWords]) -> None:
         """Keep the words of entries, in place of those that were there; of entries that are gone meanwhile, none."""
@@ -221,7 +221,7 @@ class Store(Protocol):
         """Append all or nothing, durably; a new thread is made when there is none of that name."""
 
     def read(self, thread: str, after: int = 0, limit: int | None = None) -> list[Entry]:
-        """The entries with seq > after, in order."""
+        """The entries with seq > after, in order; a damaged one is an error that names it."""
 
     def info(self, thread: str) -> ThreadInfo:
         """Where a thread stands now."""
@@ -230,7 +230,7 @@ class Store(Protocol):
         """All threads, oldest first."""
 
     def fork(self, thread: str, at_seq: int, name: str | None = None) -> str:
-        """A new thread that shares everything up to at_seq without copying it; returns its name."""
+        """A new thread that shares everything up to at_seq without a copy; its name, thread@at_seq if none is given."""
 
     def delete(self, thread: str) -> None:
         """Remove a thread; what a fork still uses stays. The only way anything disappears."""
@@ -239,7 +239,7 @@ class Store(Protocol):
         """Re-derive every hash; a DamageError names the first bad entry or record."""
 
     def find(self, entry_id: str) -> tuple[str, Entry] | None:
-        """An entry by its id or a unique beginning of it, with a thread that has it."""
+        """An entry by its id or a unique beginning of it, with the oldest thread that has it."""
 
     def changes(self, after: int = 0, limit: int | None = None) -> list[Change]:
         """What was appended behind change `after`, to whichever thread, in order; what was deleted is not told."""
@@ -253,7 +253,8 @@ class Store(Protocol):
     def window(self, thread: str) -> Json:
         """The item window saved with a thread, None when there is none."""
 
-    def save_window(self, thread: str, window: Json) -> None: ...
+    def save_window(self, thread: str, window: Json) -> None:
+        """Keep a thread's item window; the thread is made when there is none."""
 
     def get_state(self, thread: str, key: str) -> Json:
         """Derived state that may be thrown away at any time; None when absent."""
@@ -266,7 +267,10 @@ class Store(Protocol):
     def save_checkpoint(self, thread: str, state: bytes) -> None: ...
 
     def turn_lock(self, thread: str) -> AbstractContextManager[None]:
-        """Hold a thread while its turn is carried out; a ConflictError when another cycle, anywhere, holds it."""
+        """Hold a thread while its turn is carried out; a ConflictError when another cycle, anywhere, holds it.
+
+        Appends inside are fenced: once another process has taken the turn over, they are refused.
+        """
 
     def before_close(self, end: Callable[[], None]) -> None:
         """Have `end` called before the store closes: whoever works in another OS thread has to stop first."""
@@ -286,7 +290,6 @@ class ClosingStore:
         self._workers: list[Callable[[], None]] = []
 
     def before_close(self, end: Callable[[], None]) -> None:
-        """Have `end` called before the store closes: whoever works in another OS thread has to stop first."""
         self._workers.append(end)
 
     def close(self) -> None:
@@ -305,10 +308,10 @@ class ClosingStore:
         self.close()
 
 
-# What every store says in the same words.
+# Checks and errors that all stores share.
 
 MAX_NAME = 200
-# Whose rows a store holds that was opened for nobody in particular.
+# The tenant of a store that was opened without naming one.
 DEFAULT_TENANT = "default"
 _TENANT = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?\Z")
 _ID = re.compile(r"(?:sha256:)?([0-9a-f]{1,64})\Z")

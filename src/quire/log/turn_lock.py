@@ -44,7 +44,7 @@ def hold_turn(place: str, thread: str, lock: AbstractContextManager[int] | None 
 
 @contextmanager
 def in_turn(place: str, thread: str, fence: int) -> Iterator[None]:
-    """Do what the holder of a turn asks for, whoever took it."""
+    """Within it the running code counts as the holder of a turn that another took for it."""
     before = TURNS_HELD.set({**TURNS_HELD.get(), (place, thread): fence})
     try:
         yield
@@ -53,7 +53,7 @@ def in_turn(place: str, thread: str, fence: int) -> Iterator[None]:
 
 
 def own_fence(place: str, thread: str) -> int:
-    """By which fence the code that is running now holds a thread; 0 where it does not."""
+    """The fence by which the running code holds a thread; 0 where it does not."""
     return TURNS_HELD.get().get((place, thread), 0)
 
 
@@ -109,7 +109,7 @@ def _lock(file: Path, thread: str, fence: int) -> int:
         except BaseException:
             os.close(handle)  # which lets go of the lock, too
             raise
-        os.close(handle)  # whoever held it before has just taken the file away
+        os.close(handle)  # the holder before has just removed the file
 
 
 def _read_lock_file(file: Path) -> tuple[int, int]:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 _PARTS: dict[str, Any] = {"": Store, "index.": Index, "records.": RecordTable}
-# What needs more than a question and an answer, or is a matter of the caller's own process.
+# Methods that are no plain remote call, or that concern the caller's own process.
 _APART = {"append", "read", "turn_lock", "before_close", "close", "index", "records", "index.snapshot"}
 
 
@@ -101,7 +101,7 @@ class Given(msgspec.Struct):
     value: Json = None
 
 
-# Into these no secret gets.
+# Methods whose arguments are redacted.
 _REDACTED = ("records.insert", "records.update", "save_window")
 
 
@@ -125,7 +125,7 @@ def call_store(call: RouteCall) -> Given:
 
 
 def _numbered(row: RecordRow) -> Callable[[int], RecordRow]:
-    """A record that came made for number 0, made for the number it gets."""
+    """A record that was built for number 0, rebuilt for the number it gets."""
     record = decode(row.body)
     return lambda n: msgspec.structs.replace(row, n=n, body=encode(msgspec.structs.replace(record, id=f"rec-{n}")))
 
@@ -154,7 +154,7 @@ class HeldTurn:
         try:
             with call.store.turn_lock(call.name):
                 with contextlib.suppress(NotFound):
-                    # Behind whatever the former holder is just committing.
+                    # The former holder may still be committing.
                     call.store.append(call.name, [], call.store.info(call.name).seq)
                 # The store's own fence, by which every replica can tell who holds the turn.
                 self.id = str(own_fence(call.store.place, call.name))
@@ -299,16 +299,13 @@ class HttpStore(ClosingStore):
 
     @property
     def index(self) -> Index:
-        """The words and vectors of the entries."""
         return self._index
 
     @property
     def records(self) -> RecordTable:
-        """The rows of the records that lie beside the threads."""
         return self._records
 
     def append(self, thread: str, entries: Iterable[Entry], expected_seq: int | None = None) -> list[Entry]:
-        """Append all or nothing, durably; a new thread is made when there is none of that name."""
         check_name(thread)
         bodies = [check_entry(entry).body for entry in entries]
         sent: JsonObject = {"entries": bodies}
@@ -319,7 +316,6 @@ class HttpStore(ClosingStore):
         return _entries(self._ask("POST", f"/api/threads/{quote(thread, safe='')}/entries", sent, once=True))
 
     def read(self, thread: str, after: int = 0, limit: int | None = None) -> list[Entry]:
-        """The entries with seq > after, in order."""
         check_name(thread)
         check_page(after, limit)
         entries: list[Entry] = []
@@ -377,7 +373,6 @@ class HttpStore(ClosingStore):
             return None
 
     def turn_lock(self, thread: str) -> AbstractContextManager[None]:
-        """Hold a thread while its turn is carried out; a ConflictError when another cycle, anywhere, holds it."""
         check_name(thread)
         return turn_lock.hold_turn(self.place, thread, self._lock(thread))
 
@@ -389,7 +384,9 @@ class HttpStore(ClosingStore):
             if reply.status_code >= 400:
                 reply.read()
                 raise error_of(reply)
-            lines = reply.iter_lines()  # were it thrown away, the connection would end, and the turn with it
+            lines = (
+                reply.iter_lines()
+            )  # keeps the response alive: without it the connection would end, and the turn with it
             data = next(line for line in lines if line.startswith("data: "))
             turn = msgspec.json.decode(data[6:])
             try:
