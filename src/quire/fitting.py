@@ -61,11 +61,11 @@ class Fitter:
             )
         self._choices = {**policy, **({"budget": budget} if budget else {})}
         self._entries: list[Entry] = []
-        # As they were read: a message that the caller changes in place is another one.
+        # The bytes of the messages as they were read, since a caller may change one in place.
         self._read: list[bytes] = []
         self._given, self._recognised = GivenMessages(), ""
         self._assembly: Assembly | None = None
-        # Writes what stands, from where it leaves the newest result; None where another conversation has begun.
+        # Writes the messages, reusing what the newest result holds; None when another conversation begins.
         self._rendering: Rendering | None = None
         self._calibrations = Calibrations()
         self.built: Built | None = None
@@ -153,7 +153,7 @@ class Fitter:
     def _new_entries(self, new: Json, form: str) -> list[Entry] | None:
         """The entries of the messages behind those of the call before; None where all of it is to be read anew.
 
-        A reply begins them: what the user and the tools say may belong together with what stands before it.
+        They must begin with a reply: words of the user and of tools may belong to the message before them.
         """
         if self._assembly is None or not isinstance(format_of(form), Wire):
             return None
@@ -376,7 +376,7 @@ def _message_key(message: Any) -> bytes:
 
 
 def _standing(built: Built, entries: Sequence[Entry]) -> list[Entry]:
-    """What a request says, as entries: messages that stand whole are those that came, others have today's words."""
+    """A request as entries: of messages that are unchanged the caller's own, of others their present text."""
     rows = [[entry] for entry in _system_entries(built.prompt.l1, entries)]
     rows += [_row(message, entries) for message in built.prompt.messages]
     placed = [(entry, place) for place, row in enumerate(rows) for entry in row]
@@ -426,7 +426,7 @@ def _row(message: Message, entries: Sequence[Entry]) -> list[Entry]:
 
 
 def _entry(part: Part, source: Entry) -> Entry:
-    """The entry that a part came from; where it says something else by now, one that says that."""
+    """The entry that a part came from, with the part's present text where that has changed."""
     if isinstance(part, Call):
         return source
     if isinstance(part, Result):
@@ -437,7 +437,7 @@ def _entry(part: Part, source: Entry) -> Entry:
 
 
 def _unformatted(row: list[Entry]) -> Iterator[Entry]:
-    """Entries of a message that does not stand as it came: one message still, and of no format."""
+    """Entries of a changed message: still one message, but no longer in the format it was imported from."""
     for place, entry in enumerate(row):
         wire = {key: value for key, value in entry.wire.items() if key not in ("message", "more")}
         wire |= {"format": "", **({"more": True} if place else {})}

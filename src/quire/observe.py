@@ -64,7 +64,7 @@ class Observer(Protocol):
 
 # L1 and L2 from request to request: a change that no entry explains is a warning.
 
-# The kinds of entry that may change what stands in front of the history; the library moves at rebases alone.
+# The kinds of entries that may change L1; L2 changes at rebases alone.
 EXPLAINS: dict[LayerId, frozenset[str]] = {
     "L1_SYSTEM": frozenset({"system", "tools", "rebase"}),
     "L2_PREVIOUS": frozenset({"rebase"}),
@@ -118,14 +118,14 @@ class CountEvent(msgspec.Struct, frozen=True):
         )
 
 
-# So many requests wait for a reply that says what it used; of more, which nobody reports on, the oldest are forgotten.
+# How many requests may wait for their reply's usage; beyond that the oldest are forgotten.
 _WAITING = 64
 
 
 class CacheWatch:
     """Warns where L1 or L2 moved and no entry explains it, and where a reply read or counted other than predicted.
 
-    Nothing is predicted before there is a reply to compare with: until then requests only wait.
+    Predictions are made when a reply comes; until then requests only wait.
     """
 
     def __init__(self, warn: Callable[[object], None]) -> None:
@@ -236,7 +236,7 @@ class EpochWatch:
         self._tokens = built.tokens
 
     def on_reply(self, received: Received) -> None:
-        """What replies used says nothing of how long epochs last."""
+        """Nothing: usage does not tell how long epochs last."""
 
     def _tell_short(self, built: Built) -> None:
         newest = tuple(self._lengths[-SHORT_EPOCHS:])
@@ -244,7 +244,7 @@ class EpochWatch:
             return
         growth = sum(self._growth[-GOOD_EPOCH:]) // len(self._growth[-GOOD_EPOCH:])
         short = ShortEpochs(newest, round(growth * self._scale), round(built.head_tokens * self._scale))
-        # Where prices alone make epochs short, a larger budget would not help.
+        # Epochs that end because of prices would not last longer with a larger budget.
         if short.budget > built.limit * self._scale:
             self._warn(short)
             self._lengths = []
@@ -429,7 +429,7 @@ def _cause(requests: Sequence[tuple[Built, str]], byte: int, entries: Sequence[E
     """What changed a byte: the first request in which it is another, its model, rebase or the entry that stands there."""
     before = requests[0][0]
     old = b"".join(_parts(before))
-    # What only adds to the request before it changes nothing that stood there.
+    # A request that extends the one before it changes no byte.
     moved = (n for n in range(1, len(requests)) if not _extends(requests[n - 1][0], requests[n][0]))
     changed = (n for n in moved if same_start(old, b"".join(_parts(requests[n][0]))) <= byte)
     place = next(changed, len(requests) - 1)

@@ -155,7 +155,7 @@ def _missing() -> MissingPart:
 
 
 def watched(thread: Thread, environment: Mapping[str, str]) -> Thread:
-    """The thread; it is told of over OTLP/HTTP where the OTEL_… variables name an endpoint, and else of nothing."""
+    """The thread, observed and exported over OTLP/HTTP where the OTEL_… variables name an endpoint."""
     place = "OTEL_EXPORTER_OTLP_{}ENDPOINT"
     traces, metrics = (
         bool(environment.get(place.format("")) or environment.get(place.format(kind)))

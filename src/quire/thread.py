@@ -86,7 +86,7 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def _one_at_a_time(method: _Method) -> _Method:
-    """A method that only one OS thread runs at a time: what a Thread has folded belongs to the log it has read."""
+    """A method that only one OS thread runs at a time, so that a Thread's state always matches the log it has read."""
 
     @wraps(method)
     def locked(self: Thread, *args: Any, **named: Any) -> Any:
@@ -124,19 +124,19 @@ class Thread:
         self.observers: tuple[Observer, ...] = usual if observers is None else tuple(observers)
         self._fold = ThreadState(store, name)
         self._newest: Request | None = None
-        # The policy that was asked for last, and what it was made of; what it changes of the model's own.
+        # The newest policy with what it was computed from, and how it differs from the model's own.
         self._policy: tuple[object, Policy] = None, Policy()
         self._changes: tuple[object, JsonObject] = None, {}
         self._renderings: dict[str, tuple[providers.Rendering, Marker, GrowingCheck]] = {}
         self._recollection: ThreadRecall | None = None
         # What was appended since words were made last, and who makes them.
         self._without_words, self._indexer = 0, cast("Indexer | None", None)
-        # How many rebases of a fold have been looked through for handles.
+        # The state that was searched for handles without finding one, and how many of its rebases were searched.
         self._no_handle: tuple[Assembly | None, int] = None, 0
         self.lock = threading.RLock()
         self._window: Window | None = None
         self._saved_window: Json = None
-        # Whether the store is this thread's own, to be closed with it.
+        # Whether closing the thread closes the store too.
         self.owns_store = False
 
     def close(self) -> None:
@@ -170,7 +170,7 @@ class Thread:
         return f"<Thread {self.name!r}: {len(self):,} entries>"
 
     def reads_its_log(self) -> bool:
-        """Whether what was read of the log still stands there: a thread of its name may have been deleted and made anew."""
+        """Whether the log still begins with what was read: another thread may have been made under the name."""
         return self._fold.is_current()
 
     @property
@@ -184,7 +184,7 @@ class Thread:
     def append(self, *entries: Entry) -> list[Entry]:
         """Put entries into the log, durably, behind everything this thread has seen.
 
-        The system prompt, or tools, that stand already are not put there again.
+        A system prompt, or tools, that are in force already are not appended again.
         """
         for entry in entries:
             if not isinstance(entry, Entry):
@@ -207,12 +207,12 @@ class Thread:
         return appended
 
     def _put(self, entries: Sequence[Entry]) -> list[Entry]:
-        """Entries into the log, directly behind what was read of it; nothing where all of them stand already."""
-        new = [entry for entry in entries if not self._fold.stands(entry)]
+        """Append entries directly behind what was read of the log; nothing where they only repeat what is in force."""
+        new = [entry for entry in entries if not self._fold.repeats(entry)]
         return self.store.append(self.name, new, expected_seq=self._fold.seq) if new or not entries else []
 
     def _make_searchable(self, new: int) -> None:
-        """Words of many entries at once cost a tenth of theirs one by one; the few that are behind wait for a search."""
+        """Index the words of new entries once there are many, ten times cheaper; a search indexes the last few."""
         self._without_words += new
         if self._without_words < WORDS_AT_ONCE or not self.store.index.kept_by_writers:
             return
@@ -282,7 +282,7 @@ class Thread:
         return request
 
     def _offer_recall(self, built: Built) -> bool:
-        """With the first handle comes the tool that reads what stands behind it; the prefix breaks there anyway."""
+        """Offer the tool `recall` with the first handle, where the prefix breaks anyway; whether it was appended."""
         assembly = self._fold.assembly
         if assembly is None or "recall" in assembly.carried.tools:
             return False
@@ -339,7 +339,7 @@ class Thread:
 
     def use_window(self, target: str, window: int) -> None:
         """A server says that it takes `window` tokens (0: it does not say); a budget of one's own wins."""
-        # What a refusal taught is counted as we count, and so a little smaller: it stays.
+        # A window that was learned from a refusal is in our own tokens, and a little smaller: it is kept.
         taught = window * 0.7 < self.windows.get(target, 0) <= window
         if window and not taught and "budget" not in self.policy_changes:
             self.windows.pop(target, None)
@@ -348,7 +348,7 @@ class Thread:
 
     def learn_window(self, target: str, window: int, counted: int) -> None:
         """A server takes `window` tokens, and counted so many in the request at hand: requests keep to that."""
-        # Counted as we count: a server whose vocabulary is not known here counts otherwise.
+        # In our own tokens: a server with an unknown vocabulary counts differently.
         self.windows[target] = int(window * min(1.0, self.build(target).tokens / counted))
         self.on_warning(f"{target} takes {window:,} tokens; requests keep to that from now on")
 
@@ -370,7 +370,7 @@ class Thread:
         return last.policy.model if last is not None else "openai-chat:"
 
     def _render(self, built: Built, target: str, options: RequestOptions, check: bool) -> Request:
-        """Render from where the last request left it: what stands already is neither written nor checked again."""
+        """Render and check; what the last request held is neither written nor checked again."""
         key = f"{target} {options!r}"
         if key not in self._renderings:
             rendering = providers.rendering(target, providers.options_of(options, self.name))
@@ -387,7 +387,6 @@ class Thread:
         return msgspec.structs.replace(request, layers=layers, left_out=left_out, epoch=built.epoch)
 
     def _tell(self, request: Request, built: Built) -> None:
-        """The observers hear of a request that is handed out."""
         since = self._fold.handed_out()
         fold = self._fold
         expected = fold.assembly.expected_tokens(built) if fold.assembly is not None else 0
@@ -514,7 +513,7 @@ class Thread:
 
         return resume_sync(self, transport, **how)
 
-    # Beside it: what the thread holds ready
+    # What else a thread offers: recall and the window
 
     @_one_at_a_time
     def recall(self, query: str | Query, k: int = 5, **how: Any) -> list[Hit]:
@@ -582,7 +581,7 @@ class Thread:
         meta = added.metadata or {}
         path = str(file or meta.get("filename") or meta.get("path") or "")
         content = item.content if isinstance(item, Item) else item
-        # Only a file that holds these very words now is read again: nobody is shown one that they did not have.
+        # A path is remembered only where the file holds this very text now: else later turns would show another file.
         with contextlib.suppress(QuireError):
             now = read_again(added, path) if path else None
             if now is not None and now.content == content:

@@ -109,14 +109,14 @@ class ThreadRecall:
         exclude = {*in_request, *(id for entry in recalled for id in entry.meta["recalled_ids"])}
         spoken = any(entry.kind in SPOKEN and entry.meta.get("placement") != "context" for entry in turn)
         if not spoken:
-            # Half of it is left for what the turn's own steps will name.
+            # Half of the share is left for what later steps of the turn will name.
             return self._for_words(turn[0], _text_before(assembly, turn[0].seq), max(room // 2, LEAST_TOKENS), exclude)
         return self._for_step(turn, prompt, room, exclude)
 
     def _for_words(self, user: Entry, before: str, room: int, exclude: set[int | str]) -> list[Entry]:
         query = Query(user.text, before)
         hits = self._recall.search(query, MOST, thread=self._thread, kinds=PLACED, exclude=exclude)
-        # Nobody asked: what is not relevant for sure, or shares no word with the question, stays where it is.
+        # Nobody asked for it: only hits that are surely relevant and share a word with the question are brought back.
         query_words = set(terms(user.text, is_query=True))
         near = [hit for hit in hits if hit.relevance >= FLOOR]
         hits = [hit for hit in near if query_words.intersection(terms(entry_text(hit.entry)))]
@@ -136,7 +136,7 @@ class ThreadRecall:
         if not named:
             return []
         hits = self._recall.search(" ".join(named), 2 * MOST, thread=self._thread, kinds=PLACED, exclude=exclude)
-        # A name is meant to the letter: what merely resembles it stays where it is.
+        # A name must match exactly: a hit that merely resembles it is not brought back.
         naming = [hit for hit in hits if any(word in entry_text(hit.entry) for word in named)][:MOST]
         placed = place(naming, room, query=" ".join(named))
         meta = {"recalled_ids": list(placed.ids)}
@@ -156,7 +156,7 @@ def _newest_turn(entries: Mapping[int, Entry]) -> list[Entry]:
 def _newest_request(turn: Sequence[Entry]) -> int:
     """Where in a turn the newest request was sent; its beginning where none was."""
     sent_at = [at for at, entry in enumerate(turn) if entry.kind == "sent" and not entry.meta.get("aside")]
-    # A streamed reply stands between two: the request was sent at the first.
+    # A streamed reply stands between two `sent` entries: the request was sent at the first.
     opening = [at for at in sent_at if "usage" not in turn[at].body]
     return (opening or sent_at or [0])[-1]
 

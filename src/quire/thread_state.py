@@ -44,29 +44,29 @@ class ThreadState:
         self.seq = 0
         self._entry_id = ""
         self.assembly: Assembly | None = None
-        # What came since the newest request: the entries that explain why its prefix moved.
+        # The entries since the newest request: one of them may explain why the prefix moves.
         self._since: list[Entry] = []
-        self._seen = 0
+        self._last_read = 0
         # The newest `sent` entry; until a request is handed out here, it is the newest request.
         self.sent_seq, self._handed_out = 0, False
         # All segment hashes of that entry's request; the log keeps of each request only those that are new.
         self._segments: list[str] = []
         # The newest system prompt and the tools, by their hash: the same again is no news.
-        self._standing: dict[str, str] = {}
+        self._in_force: dict[str, str] = {}
         self.reply_id: str | None = None
-        # What was found right of the newest request's messages.
+        # The messages of the newest request that passed the provider's rules.
         self.checked: Callable[[], Checked] = lambda: ("", {})
-        # When requests were sent before this turn, which tells how long caches must live.
+        # When requests were sent before this turn: pauses decide how long caches must live.
         self.turn_times: tuple[int, ...] = ()
         self._times: list[int] = []
         # The checkpoint that was read and has not been used yet, and the entry that the newest one ends at.
         self._checkpoint: Checkpoint | None = None
         self._checkpoint_seq = 0
-        # Whether there may be one to read: not where none was found and none kept since.
+        # Whether the store may hold one: false once none was found, until one is saved.
         self._has_checkpoint = True
 
     def at(self, policy: Policy, summarise: Summarise) -> Assembly:
-        """The thread folded under this policy; another model's fold is thrown away and made anew."""
+        """The thread's state under this policy; a state made under another one is thrown away and rebuilt."""
         if self.assembly is None or self.assembly.policy != policy:
             self.assembly = self._from_checkpoint(policy, summarise) or self._from_start(policy, summarise)
         self.assembly.use_summariser(summarise)
@@ -78,7 +78,7 @@ class ThreadState:
         return Assembly(policy, summarise)
 
     def _from_checkpoint(self, policy: Policy, summarise: Summarise) -> Assembly | None:
-        """The fold that the store keeps, if it is of this policy and what it summarised would be told the same."""
+        """The state in the store's checkpoint, if it was made under this policy and with the same summaries."""
         if self._checkpoint is None and self._has_checkpoint:
             self._checkpoint = self._read_checkpoint()
         saved, self._checkpoint = self._checkpoint, None
@@ -102,19 +102,19 @@ class ThreadState:
         return saved if saved is not None and [entry.id for entry in named] == [saved.entry_id] else None
 
     def _go_on_from(self, saved: Checkpoint) -> None:
-        """Stand where the checkpoint stands, what explains the next request included."""
-        unseen = self._seen or (saved.sent_seq - 1 if saved.sent_seq else saved.seq)
-        if unseen < saved.seq:
-            self._since += self._store.read(self._name, unseen, saved.seq - unseen)
-        self._seen = max(self._seen, saved.seq)
+        """Continue from a checkpoint, with the entries that may explain the next request."""
+        unread = self._last_read or (saved.sent_seq - 1 if saved.sent_seq else saved.seq)
+        if unread < saved.seq:
+            self._since += self._store.read(self._name, unread, saved.seq - unread)
+        self._last_read = max(self._last_read, saved.seq)
         self.seq, self._entry_id, self.reply_id = saved.seq, saved.entry_id, saved.reply_id
         self.sent_seq, self._checkpoint_seq = saved.sent_seq, saved.seq
-        self._segments, self._standing = saved.segments[:], dict(saved.standing)
+        self._segments, self._in_force = saved.segments[:], dict(saved.standing)
         self.checked = lambda: saved.checked
         self._times, self.turn_times = saved.times[:], tuple(saved.times[: saved.times_before_turn])
 
     def keep_checkpoint(self, every: int = CHECKPOINT_EVERY) -> None:
-        """Have the store keep the fold, once enough is new; a store that cannot leaves it to the log."""
+        """Save a checkpoint once enough is new; a failure costs nothing, since the log has everything."""
         if self.assembly is None or self.seq - self._checkpoint_seq < every:
             return
         self._checkpoint_seq, self._has_checkpoint = self.seq, True
@@ -127,7 +127,7 @@ class ThreadState:
             reply_id=self.reply_id,
             sent_seq=self.sent_seq,
             segments=self._segments,
-            standing=self._standing,
+            standing=self._in_force,
             unrecorded=self.assembly.unrecorded,
             checked=self.checked(),
         )
@@ -151,7 +151,7 @@ class ThreadState:
         return self.seq
 
     def _begin(self) -> None:
-        """Stand where the store's checkpoint stands, before anything was read."""
+        """Begin with the store's checkpoint, before anything was read."""
         if not self.seq and self.assembly is None and self._checkpoint is None:
             self._checkpoint = self._read_checkpoint()
             self._has_checkpoint = self._checkpoint is not None
@@ -175,7 +175,7 @@ class ThreadState:
         return sent[0].body if sent else {}
 
     def is_current(self) -> bool:
-        """Whether the last entry that was read is still where it was."""
+        """Whether the log still holds the last entry that was read."""
         if not self.seq:
             return True
         try:
@@ -200,12 +200,12 @@ class ThreadState:
         for entry in entries:
             if self.assembly is not None:
                 self.assembly.feed(entry)
-            if entry.seq > self._seen:
-                # Read again for another policy, an old entry explains nothing new.
+            if entry.seq > self._last_read:
+                # An entry that is read again, for another policy, explains nothing new.
                 if is_request(entry) and not self._handed_out:
                     self._since = []
                 self._since.append(entry)
-                self._seen = entry.seq
+                self._last_read = entry.seq
             if entry.kind == "user":
                 # Within a turn the log decides, not the clock: a resumed turn keeps the marks it began with.
                 self.turn_times = tuple(self._times)
@@ -213,14 +213,14 @@ class ThreadState:
                 self._note_sent(entry)
             elif entry.kind in ("system", "tools"):
                 if entry.meta.get("replace"):
-                    self._standing = {key: value for key, value in self._standing.items() if key == "system"}
-                self._standing |= _stated(entry)
+                    self._in_force = {key: value for key, value in self._in_force.items() if key == "system"}
+                self._in_force |= _stated(entry)
             self.seq, self._entry_id = entry.seq, entry.id
 
-    def stands(self, entry: Entry) -> bool:
-        """Whether an entry says what the system prompt, or each of these tools, is already."""
+    def repeats(self, entry: Entry) -> bool:
+        """Whether an entry only repeats the system prompt or the tools that are in force."""
         stated = _stated(entry)
-        return bool(stated) and not entry.meta.get("replace") and stated.items() <= self._standing.items()
+        return bool(stated) and not entry.meta.get("replace") and stated.items() <= self._in_force.items()
 
     def _note_sent(self, entry: Entry) -> None:
         if is_request(entry):
@@ -235,14 +235,14 @@ class ThreadState:
         if not isinstance(same, dict):
             return list(entry.body["segments"])
         if same.get("seq") != self.sent_seq or not isinstance(same.get("count"), int):
-            return []  # of another request than the one read last: the next one is told whole
+            return []  # it continues a request that was not read here: the next `sent` entry lists all segments
         return [*self._segments[: same["count"]], *entry.body["segments"]]
 
     def new_segments(self, segments: Sequence[str]) -> tuple[list[str], JsonObject | None]:
-        """Of a request's segments those that the request before had not, and what says where the others stand."""
+        """The segments that the request before did not have, and the meta fields that say where they belong."""
         old = self._segments
         count = min(len(old), len(segments))
-        # Nearly always all of them stand, and are the very same strings.
+        # Nearly always all of the earlier segments are repeated, as the very same strings.
         if old[:count] != list(segments[:count]):
             count = bytes(map(ne, old, segments)).find(1)
         same: JsonObject | None = {"seq": self.sent_seq, "count": count} if count else None
@@ -407,16 +407,16 @@ def requests_under(entries: Sequence[Entry], under: Sequence[Policy]) -> Iterato
         folds.feed(entry)
 
 
-# What was sent long ago: folds of earlier points are kept too, so that not all that stands before it is folded again.
+# Requests of long ago: states of earlier points are saved too, so that not everything before them is read again.
 
-# A fold is kept when so many entries lie between it and the one before; the state that lists them.
+# A state is saved when so many entries lie between it and the one before; the key of the list of saved points.
 FOLD_EVERY = 512
 _FOLDS = "folds"
 
 
 @read_early
 class FoldPoint(msgspec.Struct, frozen=True, array_like=True):
-    """A point of a thread whose fold is kept: its last entry, the turn there, the newest request sent, the policy's hash."""
+    """A saved point of a thread: its last entry, the turn there, the newest request sent, the policy's hash."""
 
     seq: int
     turn: int
@@ -428,7 +428,7 @@ _START = FoldPoint(0, 0, 0, "")
 
 
 class EarlierFolds:
-    """A thread's folds at earlier points: derived state, thrown away at will and verified before it is used."""
+    """A thread's state at earlier points: derived, thrown away at will, and verified before it is used."""
 
     def __init__(self, store: Store, name: str) -> None:
         self._store, self._name = store, name
@@ -441,7 +441,7 @@ class EarlierFolds:
             return []
 
     def keep(self, now: Checkpoint, turn: int, encode: Callable[[], bytes | None]) -> None:
-        """Keep the fold of a point that lies far enough from the others of its policy."""
+        """Save the state of a point that lies far enough from the saved ones of its policy."""
         point = FoldPoint(now.seq, turn, now.sent_seq, _name_of(now.policy))
         points = self.points()
         near = (fold.seq for fold in points if fold.policy == point.policy)
@@ -453,7 +453,7 @@ class EarlierFolds:
         self._store.set_state(self._name, _FOLDS, msgspec.to_builtins(listed))
 
     def at(self, point: FoldPoint) -> Checkpoint | None:
-        """The fold of a point; None where it does not hold, or is another log's."""
+        """The state at a point; None where it does not verify, or belongs to another log."""
         packed = self._store.get_state(self._name, f"fold at {point.seq} {point.policy}")
         try:
             saved = checkpoint.decode(zlib.decompress(base64.b64decode(packed)))
@@ -495,7 +495,7 @@ class LogEnd(Sequence[Entry]):
 
 
 class SentTurns:
-    """The requests of a thread in a store around some turns, folded from the nearest point that is kept."""
+    """The requests of some turns of a stored thread, rebuilt from the nearest saved point."""
 
     def __init__(self, store: Store, name: str, usual: Policy) -> None:
         self._store, self._name, self._usual = store, name, usual
@@ -521,7 +521,7 @@ class SentTurns:
                 return
             for request in requests:
                 if request[0].turn >= first:
-                    break  # what came before this turn stands before this point
+                    break  # the request before this turn lies in front of this point: go back further
                 if isinstance(request[0], Built):
                     yield request
                     yield from requests
@@ -531,7 +531,7 @@ class SentTurns:
         yield from takewhile(lambda request: request[0].turn <= last, requests)
 
     def _from(self, point: FoldPoint, policy: Policy) -> Iterator[tuple[Built | Refused, Policy]]:
-        """The requests in what was read behind a point; none where its fold does not hold, or is another policy's."""
+        """The requests behind a point, in the entries that were read; none where its state cannot be used."""
         if point is _START:
             return self._walk(Assembly(policy), 0)
         saved = self._folds.at(point) if point.policy == _name_of(policy) else None
@@ -556,13 +556,13 @@ class SentTurns:
                 turn += entry.kind == "user"
                 (behind if turn > last else read).append(entry)
             if behind and newest.sent_seq <= after < newest.seq:
-                after = newest.seq  # nothing was sent from here to there
+                after = newest.seq  # no request was sent in between
         self.before, self.entries = point.seq, read
         under = policies([*sent_before, *read, *behind], self._usual)
         return _distinct(under[len(sent_before) : len(sent_before) + len(read)])
 
     def _walk(self, assembly: Assembly, sent_seq: int) -> Iterator[tuple[Built | Refused, Policy]]:
-        """The requests that stand in what was read; folds are kept on the way."""
+        """The requests among the entries that were read; states are saved on the way."""
         policy = assembly.policy
         for entry in self.entries:
             if assembly.asks(entry):

@@ -74,10 +74,10 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     def tools(self) -> list[JsonObject]:
         """The tools it defines.
 
-        A provider's own has its words under `own`; a function what else was said of it, under `more`.
+        A provider's own tool has its whole definition under `own`; a function its further fields under `more`.
 
-        `front`: behind how many instructions, in which item and at which place of it, where a list in front held it;
-        `item`: that item without its tools.
+        `front` and `item`: for a tool imported in a list in front of the messages, how many instructions stood before that
+        item, the item's number, the tool's place in it; and the item without its tools.
         """
         sources = [(name, self.wire[name]) for name in ("own", "more") if isinstance(self.wire.get(name), dict)]
         origin: JsonObject = {key: self.wire[key] for key in ("format", "model") if key in self.wire}
@@ -296,9 +296,8 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 class Prompt(msgspec.Struct, frozen=True):
     """Everything one request says, fitted to the budget; a provider renders it.
 
-    messages[:fold] stand since the epoch began; messages[:stable] were in the request before this one;
-    messages[:opening] will stand through the next rebase. ends: how many messages each earlier request of the
-    epoch held: what it said stays as it was said.
+    messages[:fold] began the epoch; messages[:stable] were in the request before this one; messages[:opening] will stay
+    at the next rebase. ends: how many messages each earlier request of the epoch held; their bytes may not change.
     """
 
     l1: str
@@ -347,7 +346,7 @@ class Lines(msgspec.Struct, frozen=True):
 class LeftOutRow(Sequence[JsonObject]):
     """What a request does not show, and why: {"entry", "reason"}; for a tool in front also "tool".
 
-    A long thread leaves out most of itself: each is put into words when it is looked at.
+    A long thread leaves out most entries, so each row is made only when it is read.
     """
 
     def __init__(self, not_carried: Sequence[JsonObject], cut: Sequence[LeftOut]) -> None:
@@ -389,7 +388,7 @@ class Request(msgspec.Struct, frozen=True):
     layers: Mapping[str, str] = {}
     # HTTP headers the body needs (Anthropic betas, x-grok-conv-id); empty for most.
     headers: dict[str, str] = {}
-    # What it does not show, and why: cut from the history, or not to be carried over to this provider.
+    # Entries that it does not show, and why: cut from the history, or not accepted by this provider.
     left_out: Sequence[JsonObject] = ()
     # How many of the body's messages the request before this one held; 0 where there was none or nobody knows.
     stable: int = 0

@@ -94,7 +94,7 @@ def record(thread: Thread, target: str, body: JsonObject, reply: Any) -> None:
     sent = providers.import_("openai-chat", body)
     entries = [entry for entry in thread.entries if entry.kind not in BOOKKEEPING]
     common = known_entries(entries, [*sent, *read.entries])
-    if common <= len(sent):  # else a later call was recorded first, and it holds this reply
+    if common <= len(sent):  # otherwise a later call was recorded first, whose messages hold this reply
         thread.append(*sent[common:])
         thread.record(read, Request(provider, model, body, lined(body, "openai-chat")))
 

@@ -168,7 +168,7 @@ class References:
         if now is not None and sha256_hex(now) == sha256:
             self._contents[sha256] = now
             return [{**item, "content": now}]
-        # A note may have changed since. Any other file is opened for what it held, never for what it holds now.
+        # Of a note its present text will do; any other file counts only while it holds the attached text.
         if now is None or meta.get("source") != "note" or self._notes is None:
             warnings.append(f"{name} was skipped: it cannot be read as it was attached")
             return []
@@ -275,7 +275,7 @@ def _fork(
         return None
     spoken = [entry for _, entry in _messages_with_entries(old)]
     cut = next(n for n, entry in enumerate(old) if entry is spoken[same])
-    # A reply begins with its request and its thoughts: they belong to the words that were edited away.
+    # The request and the thoughts in front of an edited answer go with it.
     while before[same].role == "ai" and cut and (old[cut - 1].kind == "think" or is_opening(old[cut - 1])):
         cut -= 1
     entries: list[Entry] = []

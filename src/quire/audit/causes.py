@@ -132,7 +132,7 @@ def verdict(before: SentCall, now: SentCall, units: Units, size: Sizes) -> Verdi
 
 
 def _moved_by_quire(before: SentCall, now: SentCall, place: Moved) -> bool:
-    """Whether Quire moved what moved: the application went on as before, or never sent what stands there now."""
+    """Whether Quire moved the byte: the application's own requests extend each other, or never held what moved."""
     old, new = (units_of(call, call.given or None) for call in (before, now))
     if first_moved(old, new) is None:
         return True
@@ -280,7 +280,7 @@ def _from_usage(before: SentCall, now: SentCall, info: ModelInfo) -> Blamed:
 
 
 def _expired(before: SentCall, now: SentCall, info: ModelInfo) -> str:
-    """That what a request left was kept no more, where that is so: by what the reply says it wrote for, else by its marks.
+    """A sentence where a stored prefix had expired, by the life that its reply reports, else by its marks; else ''.
 
     A provider may give less than was asked for: the life that was received counts.
     """

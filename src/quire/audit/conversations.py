@@ -166,7 +166,7 @@ class Grouping:
         return total
 
     def forget(self, conversation: WatchedConversation) -> None:
-        """Let go of one that seems to be over; should it go on after all, that begins another."""
+        """Forget a conversation that seems to be over; if it continues after all, that counts as a new one."""
         at = next(at for at, other in self._by_number.items() if other is conversation)
         del self._by_number[at]
         self.forgotten += conversation.spent

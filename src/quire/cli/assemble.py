@@ -126,7 +126,7 @@ def sent_log(entries: list[Entry], policy: Policy) -> tuple[list[Entry], list[Po
 def open_requests(
     source: str, db: Place | None, policy: Policy, turns: tuple[int, int] | None
 ) -> Iterator[tuple[Iterator[tuple[Built | Refused, Policy]], Callable[[], Sequence[Entry]]]]:
-    """The requests of a thread as they were sent, and its entries; those of some turns from the nearest fold kept."""
+    """The requests of a thread as they were sent, and its entries; with `turns`, from the nearest saved state."""
     from quire.thread_state import SentTurns, requests_under
 
     if turns is None or is_chosen() or is_file(source):

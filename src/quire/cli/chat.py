@@ -153,7 +153,7 @@ class Session:
             return self._loop.run(carried, context=copy_context())
 
     def _ready(self, kit: Equipment) -> tuple[Connection, Runner]:
-        """The model, awake, and the runner of the moment."""
+        """The model, started if need be, and the runner for the current choices."""
         assert self.reached is not None  # from the beginning to the end
         if self.reached.is_local:
             self.use_model(self.target)  # it may have ended since

@@ -89,7 +89,7 @@ def _gemini(urls: dict[str, str]) -> Wiring:
     chosen = settings.exists() and '"selectedType"' in settings.read_text("utf-8", "replace")
     if chosen or not os.environ.get("GEMINI_API_KEY"):
         return Wiring(variables)
-    # Behind another address it asks for a gateway's login, unless it was told that the key is what counts.
+    # With another base URL it asks for a gateway's login, unless it is told to use the API key.
     return Wiring(variables, files={settings: {"security": {"auth": {"selectedType": "gemini-api-key"}}}})
 
 
@@ -408,7 +408,7 @@ def apply(report: AuditReport) -> None:
             _copy_beside(path).write_text(before, "utf-8")
         now = int(time.time() * 1000)
         change = AppliedSetting(setting.client, setting.cause, str(path), before, after, now)
-        # Remembered first: what is written can then always be put back.
+        # Stored before the file is written, so that the change can always be undone.
         _remember([*_applied(), change])
         path.write_text(after, "utf-8")
     if settings:

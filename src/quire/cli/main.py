@@ -73,7 +73,7 @@ class ReaderGone(Exception):
 
 @contextmanager
 def _reader_may_go() -> Iterator[None]:
-    """click and rich would end with 1 where the reader has gone."""
+    """End with 0 where the reader of a pipe has gone; click and rich would end with 1."""
     try:
         yield
     except BrokenPipeError as error:
@@ -141,7 +141,7 @@ def _log_at(level: str) -> None:
     """Show the log `quire` on standard error from this level on; debug has each request's hashes and cached tokens."""
     import logging
 
-    class Told(logging.Handler):
+    class StderrLog(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             echo(f"{record.levelname.lower()}: {record.getMessage()}", err=True)
 
@@ -149,7 +149,7 @@ def _log_at(level: str) -> None:
     if named is None:
         raise CallError(f"QUIRE_LOG is {level!r}", hint="Use debug, info, warning or error.")
     logger = logging.getLogger("quire")
-    logger.handlers, logger.propagate = [Told()], False
+    logger.handlers, logger.propagate = [StderrLog()], False
     logger.setLevel(named)
 
 
@@ -199,7 +199,7 @@ def report(error: QuireError) -> None:
 
 
 def _called_wrongly(error: click.ClickException) -> QuireError:
-    """click's complaint in our words: one line, and where the help is."""
+    """An error of click as one of ours: one line, and where the help is."""
     called = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "quire"
     message = " ".join(error.format_message().split())
     if match := _NO_COMMAND.match(message):
@@ -208,7 +208,7 @@ def _called_wrongly(error: click.ClickException) -> QuireError:
 
 
 def _did_you_mean(name: str, error: click.ClickException) -> str:
-    """click knows only commands that are loaded; ours are loaded when used."""
+    """A suggestion for a misspelt command; click itself knows only commands that are loaded."""
     from quire.errors import nearest
 
     ctx = error.ctx if isinstance(error, click.UsageError) else None

@@ -49,7 +49,7 @@ def _is_value(line: str) -> bool:
     return True
 
 
-# The one writer: text of others may say anything, but it commands no terminal. No other module here writes.
+# The only module of the shell that prints: control characters in foreign text must not reach a terminal.
 
 # Terminals take these as commands: colours, the cursor, the title; and those that turn the order of letters
 # round, hide them, or break lines where none is seen.

@@ -153,8 +153,8 @@ class BackgroundServer:
 
     def wait(self) -> None:
         """Serve until interrupted."""
-        # Not by joining the thread: Python takes one whose join was interrupted for ended. And not in one go: the
-        # system may give a signal to another thread, which does not wake this one, and Python heeds it in this one alone.
+        # Not by joining the thread: Python counts a thread as ended once a join was interrupted. And in short waits: a signal
+        # may reach another OS thread, which does not wake this one, although only this one runs Python's handlers.
         while not self._ended.wait(0.2):
             pass
 

@@ -16,7 +16,6 @@ from quire.values import ITEM_TYPES, Item, ItemType, Json, JsonObject
 # What a markdown context shows: fenced items with their annotation, and the request behind them.
 
 Profile = Literal["quire", "agent-q"]
-PROFILES: tuple[str, ...] = get_args(Profile)
 Wrap = Literal["none", "tags"]
 WRAPS: tuple[str, ...] = get_args(Wrap)
 

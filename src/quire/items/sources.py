@@ -354,7 +354,7 @@ def head(text: str, limit: int) -> str:
     if text[limit] == "\n":
         return part
     end = part.rfind("\n")
-    # A short first line must not be all that is left of a long second one.
+    # A short first line alone says too little: the long second line is cut instead.
     if end < limit // 2:
         spaces = [match.start() for match in _SPACE.finditer(part)]
         end = limit if _SPACE.match(text[limit]) else (spaces[-1] if spaces else 0)

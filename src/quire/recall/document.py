@@ -183,11 +183,10 @@ def indexed(document: Document) -> DocumentTerms:
 
 # Which entries can be found, and what of them: what was said, what tools returned, late notes and items.
 #
-# Not searched: system text, tool definitions, thinking (it is the model's own and never shown again), and the
-# log's bookkeeping, and what recall itself told again. A call is found through its result, which carries the call's name and arguments; one that was
-# never answered is found itself.
+# Not searched: system text, tool definitions, thinking, the log's bookkeeping, and what recall itself repeated. A call is
+# found through its result, which carries the call's name and arguments; one that was never answered is found itself.
 
-# The speaker of what tells again what stands elsewhere in the log: it is not found a second time.
+# The speaker of entries that only repeat others, which a search leaves out.
 RECALLED = "(recalled)"
 _RECALL_ARGUMENTS = {"query", "handle", "k", "start"}
 # What a search looks at unless it is told otherwise.

@@ -123,10 +123,10 @@ class Scope:
         self.call = Column(np.int64)
         self._have: dict[int, Stretch] = {}
         self._sessions = Sessions()
-        self._vectors_seen = 0
+        self._newest_vector = 0
         # How many rows and vectors were kept.
         self._saved = (0, 0)
-        # Words that nobody had kept.
+        # Words that were computed here because the store had none.
         self._new_words: list[EntryWords] = []
 
     # A large scope is kept in the file as it is held here, so that another process begins where this one is.
@@ -145,7 +145,7 @@ class Scope:
             getattr(self, name).restore(state[name])
         self._sessions.restore(state["sessions_now"])
         self._have = {piece.branch: piece for piece in header.have}
-        self._vectors_seen = header.vectors_seen if MEANING_PARTS[0] in parts else 0
+        self._newest_vector = header.vectors_seen if MEANING_PARTS[0] in parts else 0
         self._saved = (self.seq.size, self.collection.meaning.size)
 
     def keep(self, index: Index, key: str) -> None:
@@ -160,7 +160,7 @@ class Scope:
         if self.embedder is not None and now[1]:
             state |= self.collection.meaning.state()
         model = self.embedder.name if self.embedder is not None else ""
-        about = _About(VERSION, model, self._vectors_seen, list(self._have.values()), list(state))
+        about = _About(VERSION, model, self._newest_vector, list(self._have.values()), list(state))
         index.save_state(key, {**state, "about": msgspec.msgpack.encode(about)})
         self._saved = now
 
@@ -179,12 +179,12 @@ class Scope:
         if longer := [piece for piece in fresh if piece.high > piece.low]:
             self._load(index, longer)
         self._have = now
-        if self.embedder is not None and newest > self._vectors_seen and not self.asks_near:
+        if self.embedder is not None and newest > self._newest_vector and not self.asks_near:
             # What was just loaded came with its vectors.
             if begun:
-                vectors = index.vectors(self.embedder.name, after=self._vectors_seen)
+                vectors = index.vectors(self.embedder.name, after=self._newest_vector)
                 self.collection.put_vectors(*unpacked(vectors, self.embedder.dimensions))
-            self._vectors_seen = newest
+            self._newest_vector = newest
 
     def _may_ask(self, index: Index, entries: int) -> bool:
         """Whether the vectors of this many entries stay where they are, since the store knows which are near."""
@@ -402,7 +402,7 @@ class Recall:
                 scope.restore(index, thread or "")
             scope.refresh(index, pieces)
         self._scopes[thread] = scope
-        with suppress(QuireError):  # somebody else writes, or nobody may: what is derived is made again
+        with suppress(QuireError):  # another process writes, or the file is read-only
             scope.keep(index, thread or "")
         while len(self._scopes) > _READY:
             del self._scopes[next(iter(self._scopes))]

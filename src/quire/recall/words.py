@@ -1,4 +1,4 @@
-"""BM25 in which a document's words are its own and, weighed, those of its neighbours, as far as each takes them over."""
+"""BM25 over a document's own words and, with less weight, those of its neighbours."""
 
 from __future__ import annotations
 
@@ -80,10 +80,10 @@ def _shape(rows: int, width: int | None) -> tuple[int, ...]:
     return (rows,) if width is None else (rows, width)
 
 
-# Who stands beside whom: rows of one session in order, and how much of a neighbour's words each takes over.
+# Neighbours: rows of one session in order, and the weight that a neighbour's words have for each.
 #
-# An answer takes over the question before it; in a dialogue a turn takes over some of what surrounds it.
-# Where one speaker speaks alone, entries stand for themselves and take over little. A long text lends little.
+# An answer is also found by the words of its question; in a dialogue a turn is found by some of the words around it.
+# Where one speaker speaks alone, neighbours count little, and so do long texts.
 
 REACH = 5
 # Taken over from the entry before (if it asks, or not), from those further back, and from those behind.
@@ -190,8 +190,6 @@ class Neighbours:
                 neighbour = int(step[neighbour])
         return [*reversed(before), row, *behind]
 
-
-# BM25 in which a document's words are its own and, weighed, those of its neighbours.
 
 # Which documents hold a word, and how often: sorted runs that are merged as they grow.
 

@@ -22,7 +22,7 @@ from quire.records.record import Record, draft
 from quire.records.store import Records
 from quire.values import Entry, Json, JsonObject, call, respond
 
-# When records change, the contexts of the consumers they concern are built anew; and that comes to an end.
+# When records change, the contexts of the consumers they concern are rebuilt, a bounded number of times.
 #
 # A consumer's own context never triggers it, and each context built from another counts one generation more:
 # the rounds made here count, whatever the records themselves say.

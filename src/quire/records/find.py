@@ -217,8 +217,8 @@ def _shares(values: Sequence[float]) -> list[float]:
 
 # Records in the order in which they answer a query, by recall's hybrid index; and how relevant each is.
 #
-# The index decides the order: it also hears what was said around a message. The share says how much of the query a
-# record holds itself, so that what merely stands beside an answer does not pass for one.
+# The index decides the order, and it also uses the messages around one. The share says how much of the query a record
+# holds itself, so that a neighbour of an answer is not taken for the answer.
 
 
 # The session of messages that name none: they stand beside each other all the same.

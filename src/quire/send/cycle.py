@@ -48,7 +48,7 @@ from quire.send.turn import (
 from quire.values import Entry, Reply, Request, Usage
 
 Stop = Literal["answered", "stopped", "steps", "tokens", "money", "seconds"]
-# What becomes of a call that may or may not have run: run it (again), say that it was interrupted, or this result.
+# What to do with a call that may or may not have run: run it again, record it as interrupted, or record this result.
 Decision: TypeAlias = Literal["run", "interrupted"] | Entry
 Decide: TypeAlias = Callable[[Entry], Decision]
 
@@ -182,7 +182,7 @@ class Cycle:
             self._tell([*(entry_event(entry) for entry in before), *self._growing.finish(stored)])
 
     def _stored(self, entries: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
-        """The entries as they are kept, and what came in between: a rebase, a question aside, another writer's."""
+        """The entries as stored, and those that came in between: a rebase, a side request, another writer's."""
         stored = self.thread.append(*entries)
         others = stored[0].seq - self._last_seq - 1
         before = self.thread.store.read(self.thread.name, after=self._last_seq, limit=others) if others else []
@@ -220,7 +220,7 @@ class Cycle:
     # Calls
 
     async def _settle_doubts(self) -> None:
-        """A call whose run was cut off may have done its work: only harmless ones run again unasked.
+        """Decide on a call whose run was cut off, which may have done its work: only idempotent ones run again unasked.
 
         Calls that may change something run one at a time, so only the first unanswered one is in doubt.
         """
@@ -250,7 +250,7 @@ class Cycle:
             await self._append(values.result(call.call_id, f"there is no tool {call.name!r}", error=True))
             return
         assert self._turn.user is not None  # run() asked
-        # Tools that number what they find are told of the turn and of the numbers that are taken in it.
+        # Tools that number their documents need the turn, and the numbers that are in use.
         meta = {**call.meta, "turn": self._turn.user.id, "sources": list(self._turn.sources)}
         named = msgspec.structs.replace(call, body={**call.body, "meta": meta})
         await self._append(await self.runner.tools.run(named))
@@ -265,7 +265,7 @@ class Cycle:
     # Requests
 
     async def _recall_unasked(self) -> None:
-        """What was left out and is named again comes back, before the model is asked."""
+        """Bring back entries that were left out and are named again, before the model is asked."""
         if self._speech is not MESSAGES:
             return
         entries = await off_loop(self.thread.recall_unasked, self.target, self.runner.recall)
@@ -286,14 +286,14 @@ class Cycle:
                 if self._learns_window(error):
                     await self._ask()
                     return
-                # What fails before it begins, the transport has tried often enough.
+                # A reply that never began was retried by the transport already.
                 if not (error.retryable and self._began and attempt < self.runner.limits.attempts):
                     raise
             else:
                 return
 
     async def _request(self) -> Request:
-        """The next request; where a rebase is due, the model is asked first what to tell of what leaves."""
+        """The next request; where a rebase is due, the model is asked for its summary first."""
         thread, given = self.thread, self.thread.summarise
         asks = given is extract and self.runner.summary == "model" and self._speech is MESSAGES
         if asks and (await off_loop(thread.build, self.target)).rebase is not None:
@@ -306,7 +306,7 @@ class Cycle:
             thread.summarise = given
 
     def _learns_window(self, error: ProviderError) -> bool:
-        """Whether a refusal names a window that was not known: from then on, and once, the thread keeps to it."""
+        """Whether a refusal names a window that was not known; the thread keeps to it, and asks again."""
         window = named_window(error)
         if window is None or self._learned:
             return False
@@ -360,13 +360,13 @@ def interrupted_result(call: Entry) -> Entry:
     return values.result(call.call_id, INTERRUPTED, error=True, meta={"interrupted": True})
 
 
-# What the model is told when an answer that the user stopped is to be gone on with, or was stopped before its first word.
+# What the model is told to continue an answer that the user stopped, or that was stopped before its first word.
 GO_ON = "Your answer above was interrupted. Go on where it ends, without repeating it."
 BEGIN = "You were interrupted before you answered. Answer now."
 
 
 def going_on(turn: TurnState) -> Entry:
-    """The note that has the model go on with an answer that the user stopped."""
+    """The note that asks the model to continue an answer that the user stopped."""
     spoke = any(entry.kind == "respond" and entry.text.strip() for entry in turn.answer)
     return values.note(GO_ON if spoke else BEGIN, meta={"resumed": True})
 

@@ -1,8 +1,8 @@
 """What a reader of a running cycle sees, and how one that was away gets exactly what it missed.
 
-An event's id is the place its reader has reached: "17" is behind entry 17; "17:40" has besides seen 40
-characters of the block that comes next, "17:40,5" those and 5 of the one behind it. A `sent` entry that
-comes where a block should have become an entry takes back what was shown of it: the reply broke off.
+An event's id is how far its reader has come: "17" is behind entry 17; "17:40" also has 40 characters of the next
+block, "17:40,5" those and 5 of the one behind it. A `sent` entry in place of a block that was being written means that
+the reply broke off: what was shown of the block is void.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Journal:
 
 
 def missed(store: ThreadReader, thread: str, last: str = "0", limit: int | None = None) -> list[Event]:
-    """Everything behind the event with the id `last`: entries, then what is being written now.
+    """The events behind the one with the id `last`: entries, then the blocks being written now.
 
     With a limit, that many entries at most; what is being written comes when all of them have been told.
     """
@@ -153,7 +153,7 @@ def read_id(id: str) -> tuple[int, list[int]]:
 
 
 def _unfinished(store: ThreadReader, thread: str, tip: Entry, sizes: list[int]) -> list[Event]:
-    """What has been noted of the blocks behind `tip`, as far as the reader does not know it."""
+    """The stored text of blocks behind entry `tip` that the reader does not have yet."""
     note = store.get_state(thread, STATE)
     if not note or note["after"] != tip.id:
         return []

@@ -193,7 +193,7 @@ def announce(url: str) -> None:
 
 
 def retract() -> None:
-    """This process's server has ended; one that was announced since stays."""
+    """Withdraw the announcement of this process's server; one that another process made since stays."""
     if _serving().get("pid") == os.getpid():
         _serving_file().unlink(missing_ok=True)
 
@@ -293,7 +293,7 @@ _OWN = ("transfer-encoding", "connection", "content-length", "keep-alive", "serv
 
 
 def demanding(body: JsonObject, path: str) -> JsonObject:
-    """The engine lets a model talk before a call it demands, and takes no tool by name: so the answer is begun for it."""
+    """A request that demands a tool call, with the answer begun: the engine would let the model talk first."""
     tool_name = _demanded_tool(body.get("tool_choice"))
     tools = body.get("tools")
     if tool_name is None or not isinstance(tools, list):

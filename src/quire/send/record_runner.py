@@ -316,7 +316,7 @@ def keep_records(records: Records, store: Store, thread: str, now: int | None = 
     begins = [place for place, entry in enumerate(new) if entry.kind == "sent"]
     entries = new[: begins[-1]] if begins and is_opening(new[begins[-1]]) else new
     calls = {call.call_id: call for call in [*newest_turn(store, thread), *entries] if call.kind == "call"}
-    # That a reply was cut off may be told by nothing but the next request, which has not ended itself.
+    # Only the next request shows that a reply was cut off, and that request may still be running.
     spoken = [entry for entry in without_cut(new) if entries and entry.seq <= entries[-1].seq]
     drafts = [draft for entry in spoken if (draft := _draft(entry, calls, thread, now))]
     created = records.create_all(draft for draft in drafts if not _newest_record(records, draft.tags, now))
@@ -361,7 +361,7 @@ class AgentResponses(msgspec.Struct, frozen=True):
         entries = without_cut(newest_turn(thread.store, thread.name), asking=True)
         items = attached(thread.store, thread.name, entries[0])
         head = read_head(thread.store, thread.name)
-        # What was told in earlier turns holds on; what this one was told stands in its place.
+        # Instructions of earlier turns still hold; those of this turn stand in their place.
         system = "\n\n".join([*head.systems, *(text for seq, text in head.notes if seq < entries[0].seq)])
         count, room = counter(split_target(target)[1]).count, thread.room(target)
         messages = _messages(entries, items)

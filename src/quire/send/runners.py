@@ -203,12 +203,12 @@ class ByModel:
 
     @property
     def wanted(self) -> Leaving | None:
-        """What a summary was last asked for that the model has not given."""
+        """The newest summary that was needed and that the model has not written yet."""
         # Deeper cuts are tried until one fits: the last is the one that would be made.
         return self._wanted[-1] if self._wanted else None
 
     async def prepare(self, turn: Turn) -> None:
-        """If the next request would cut, have the model say what of it to keep."""
+        """If the next request needs a rebase, ask the model for its summary first."""
         self._wanted.clear()
         # Reading an old thread may ask for summaries too, of cuts that were made long ago.
         built = await off_loop(turn.thread.build, turn.target)
@@ -290,7 +290,7 @@ def qa(
         if not query:
             return []
         call = call_entry(turn.user, 1, "localSearch", {"query": query}, tools)
-        # What the question leaves unsaid was often said one turn before.
+        # A short question often refers to the turn before it.
         recent = islice(newest_first(turn.thread.store, turn.thread.name, turn.user.seq - 1), 64)
         earlier = next((entry.text for entry in recent if entry.kind == "user"), "")
         meta = {**call.meta, **({"earlier": earlier} if earlier else {})}

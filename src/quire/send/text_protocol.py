@@ -110,7 +110,7 @@ def prompt_sections(entries: Sequence[Entry], window: int | None, delimiter: Del
     projected = replay.project(recent, window, delimiter)
     sections = [*system, catalog, GUIDANCE.format(d=delimiter), replay.render(projected)]
     if not projected.current:
-        # A cycle that has not begun is no CURRENT: the user's message alone is continued.
+        # Before the model has spoken, CURRENT holds the user's message alone.
         newest = [entry for entry in recent if entry.kind == "user"][-1]
         sections.append(replay.render_event(replay.User(newest.text), delimiter))
     return [section for section in sections if section]
@@ -137,7 +137,6 @@ class CompletionStream:
         self._read = EventReader(calls)
 
     def feed(self, event: Any) -> list[Entry]:
-        """Take one chunk; the entries that it finished."""
         if event.get("error"):
             raise refused(event["error"])
         self.id, self.model = self.id or str(event.get("id") or ""), str(event.get("model") or self.model)
@@ -153,7 +152,7 @@ class CompletionStream:
         return self._finish([piece for piece in self.open if piece.index < last])
 
     def live(self) -> list[BlockDelta]:
-        """Nothing: marks are not for readers, and where they begin is known only behind them."""
+        """Nothing: the protocol's marks are not for readers, and are recognised only once they are complete."""
         return []
 
     def _finish(self, deltas: list[protocol.ProtocolDelta]) -> list[Entry]:
@@ -167,12 +166,10 @@ class CompletionStream:
         return usage(self.provider, self.reported) if self.reported else Usage()
 
     def partial(self) -> Partial:
-        """Everything received so far."""
         unfinished = tuple({"kind": delta.kind, "text": delta.text} for delta in protocol.merge(self.open))
         return Partial(tuple(self.entries), unfinished, self.usage, self.stop, self.id, self.model)
 
     def reply(self) -> Reply:
-        """The whole reply, once its end has come."""
         if not self.stop:
             raise ProviderError("the stream ended before finish_reason", retryable=True)
         return Reply(tuple(self.entries), self.usage, self.stop, self.id, self.model)
@@ -302,22 +299,19 @@ class RereadStream:
         self.entries: list[Entry] = []
 
     def feed(self, event: Any) -> list[Entry]:
-        """Take one event; the entries that it finished."""
         entries = [entry for inner in self._inner.feed(event) for entry in self._read(inner)]
         self.entries += entries
         return entries
 
     def live(self) -> list[BlockDelta]:
-        """Nothing: how a text is to be read is known only behind it."""
+        """Nothing: whether a text is a call is known only when it is complete."""
         return []
 
     def partial(self) -> Partial:
-        """Everything received so far."""
         partial: Partial = self._inner.partial()
         return msgspec.structs.replace(partial, entries=tuple(self.entries))
 
     def reply(self) -> Reply:
-        """The whole reply, once its end has come."""
         reply: Reply = self._inner.reply()
         return msgspec.structs.replace(reply, entries=tuple(self.entries))
 
@@ -328,7 +322,7 @@ class RereadStream:
 
 
 def _read_calls(entry: Entry, delimiter: Delimiter, read: EventReader) -> list[Entry]:
-    """A text without calls is left as it came; one with calls becomes what it says."""
+    """A text without calls as it is; one with calls as text entries and call entries."""
     if entry.kind != "respond":
         return [entry]
     events = protocol.read(entry.text, delimiter)

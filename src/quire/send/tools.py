@@ -168,7 +168,7 @@ def _schema(arguments: Any, name: str) -> JsonObject:
 
 
 def _inlined(schema: Json, defs: JsonObject, inside: tuple[str, ...]) -> Json:
-    """Definitions where they are used: only a type that holds itself keeps its reference."""
+    """A schema with its $refs replaced by what they name; only a recursive type keeps its reference."""
     if isinstance(schema, list):
         return [_inlined(part, defs, inside) for part in schema]
     if not isinstance(schema, dict):

@@ -208,22 +208,21 @@ class TurnState:
         self.stopped = False
         # The documents that searches of this turn found, with the numbers they are cited by.
         self.sources: list[JsonObject] = []
-        # Whether nothing but the user has spoken in this turn.
+        # Whether only the user has spoken in this turn.
         self.fresh = True
         self._open = False
         self._waiting = False
-        self._said: list[Entry] = []
+        self._spoken: list[Entry] = []
         self._pending: list[Entry] = []
 
     def take(self, entry: Entry) -> None:
-        """One more entry of the log."""
         if entry.kind == "user":
             self.__init__()  # type: ignore[misc]  # a new turn knows nothing of the one before
             self.user, self._waiting = entry, True
         elif entry.kind == "sent":
             self._take_sent(entry)
         elif entry.kind == "note" and entry.meta.get("resumed") and self.stopped:
-            self._waiting, self.stopped, self._said = True, False, []
+            self._waiting, self.stopped, self._spoken = True, False, []
         elif entry.kind == "result":
             self._take_result(entry)
         elif entry.kind in SPOKEN:
@@ -231,16 +230,16 @@ class TurnState:
 
     def _take_sent(self, entry: Entry) -> None:
         if is_opening(entry):
-            # A reply that was cut off counts no more: its calls were never run.
-            self._pending = [call for call in self._pending if call not in self._said]
-            self._said, self._open, self.fresh = [], True, False
+            # A reply that was cut off is void: its calls were never run.
+            self._pending = [call for call in self._pending if call not in self._spoken]
+            self._spoken, self._open, self.fresh = [], True, False
             return
         usage = msgspec.convert(entry.body["usage"], Usage, strict=False)
         self.usages.append((f"{entry.body['provider']}:{entry.body['model']}", usage))
         if not is_aside(entry):
             # Without an opening one it stands in front of a reply that came in one piece.
-            self._said = self._said if self._open else []
-            self.answer = self._said
+            self._spoken = self._spoken if self._open else []
+            self.answer = self._spoken
             self._open, self._waiting, self.fresh = False, False, False
             self.steps += 1
             self.stopped = bool(entry.meta.get("stopped"))
@@ -250,7 +249,7 @@ class TurnState:
         if entry.kind == "call":
             self._pending.append(entry)
         if entry.meta.get("placement") != "context":
-            self._said.append(entry)
+            self._spoken.append(entry)
             self._waiting = False
 
     def _take_result(self, entry: Entry) -> None:
@@ -259,7 +258,7 @@ class TurnState:
             if self._pending[place].call_id == entry.call_id:
                 del self._pending[place]
                 self._waiting = True
-                self._said = []
+                self._spoken = []
                 return
 
     @property
@@ -378,7 +377,7 @@ def check_prices(limits: Limits, target: str) -> None:
 
 # Where the last look is kept, so that a long thread is not read again for every turn.
 STATE = "head"
-# How much may be read again before it is worth writing down.
+# How many entries may be read again before the place is saved.
 _FAR = 200
 
 
@@ -398,7 +397,6 @@ class ThreadHead(msgspec.Struct):
     tools: dict[str, JsonObject] = {}
 
     def take(self, entry: Entry) -> None:
-        """One more entry of the log."""
         self.seq = entry.seq
         if entry.kind == "system":
             self.systems = [*self.systems, entry.text]
@@ -426,7 +424,7 @@ def read_head(store: Store, thread: str) -> ThreadHead:
 
 
 def head_entries(head: ThreadHead, prompt: str, memory: str | None) -> list[Entry]:
-    """What a thread is to be told before it is asked: memory and prompt in L1, later on what changed of the memory."""
+    """The entries that a thread lacks before it is asked: memory and prompt in L1; later, what changed in the memory."""
     new = bool(prompt) and prompt not in (*head.prompts, *head.systems)
     if memory and not head.memory and (new or not head.systems):
         return [values.system(system_text(prompt, memory), meta={"memory": memory})]
@@ -452,7 +450,7 @@ def memory_change(old: str, new: str) -> str:
 
 
 async def ask_aside(turn: Turn, request: Request, purpose: str) -> Reply:
-    """Send a request of one's own; the log's line for it is marked, so that no turn counts it as an answer."""
+    """Send a side request; its `sent` entry is marked, so that no turn takes it for an answer."""
     reply = providers.parse_reply(turn.target, await turn.transport.send(request))
     sent = turn.thread.sent_entry(request, reply)
     entry = Entry("sent", {**sent.body, "meta": {**sent.meta, "aside": purpose}})

@@ -71,7 +71,7 @@ class ThreadTail:
             self._changed = asyncio.Event()
 
     def _read(self, store: Store, after: int | None) -> tuple[list[Entry], Json]:
-        # Read before the entries: what is noted behind a newer entry then comes late, at the next look, and is not missed.
+        # Read before the entries: text that belongs behind a newer entry is then found at the next look, not missed.
         partial = store.get_state(self.name, STATE)
         start = max(0, store.info(self.name).seq - _TAIL) if after is None else after
         return store.read(self.name, start), partial
@@ -177,7 +177,7 @@ class Follower:
     async def events(
         self, name: str, last: str, until: asyncio.Future[Any] | None = None
     ) -> AsyncGenerator[Event | None, None]:
-        """Everything behind `last`, and on as it comes; None where nothing came for a while.
+        """All events behind `last`, then new ones as they come; None where nothing came for a while.
 
         Ends with the thread, with the service, or when `until` is done and all of it has been told.
         """

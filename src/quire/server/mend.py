@@ -136,7 +136,7 @@ class Mender:
         answered = any(map(_is_reply, call.body[wire.layout.field]))
         key = max(
             (key for key, old in candidates.items() if old.goes_on(newer, votes[key], key in same_start, answered)),
-            # What a conversation said and this request does not hold speaks against it.
+            # Messages of a conversation that this request lacks count against it.
             key=lambda key: (
                 2 * votes[key] - candidates[key].messages,
                 _length(candidates[key].head & newer.head),
@@ -158,7 +158,7 @@ class Mender:
         before = self._states.get(key)
         draft, fired = _apply(self._rules, call, before)
         if fired and (refused := self._refused_rules(call, draft, fired, before, about)):
-            # The model was told nothing: the next request is compared with what it knows.
+            # The model has seen nothing of it: the next request is compared with the one before.
             return Mended(refused=refused)
         self._states[key] = draft.state
         return Mended(draft.body, tuple(draft.betas), tuple(fired)) if fired else Mended()
@@ -166,7 +166,7 @@ class Mender:
     def _refused_rules(
         self, call: SentCall, draft: BodyDraft, fired: list[str], before: HeadState | None, about: JsonObject
     ) -> tuple[str, ...]:
-        """The rules because of which the provider would refuse what it would have taken."""
+        """The mending rules that make the provider refuse a request which it would otherwise take."""
         headers = dict(about.get("headers") or {})
         mended_errors = _broken_rules(draft.body, call, with_betas(headers, draft.betas))
         own_errors = _broken_rules(call.body, call, headers) if mended_errors else mended_errors
@@ -201,7 +201,7 @@ def _apply(rules: Sequence[str], call: SentCall, before: HeadState | None) -> tu
     state = copy.copy(before) if before is not None else HeadState(body, body, tools=_tool_names(body))
     draft = BodyDraft(body, state, wire_of(call.provider, body), model_info(call.target))
     fired = [name for name in rules if name != "marks" and before is not None and RULES[name](draft)]
-    # What was put behind earlier messages stands there again, then what is new behind the last.
+    # Texts that were put behind earlier messages are put there again, then the new ones behind the last.
     state.newest = draft.body
     if _with_tails(draft) and not fired:
         # A tail that has not changed is not reported as a rule: the rule that wrote it is.
@@ -227,7 +227,7 @@ def _tool_names(body: JsonObject) -> tuple[str, ...]:
 
 
 def state_rules(state: HeadState) -> Iterator[str]:
-    """The rules that a conversation's head still stands by."""
+    """The rules whose changes to a conversation's head are still in force."""
     if state.texts:
         yield ("volatile" if all(isinstance(path[-1], str) or len(path) != 2 for path in state.texts) else "retrieved")
     if state.late_tools:
@@ -237,7 +237,7 @@ def state_rules(state: HeadState) -> Iterator[str]:
 
 
 def _with_tails(draft: BodyDraft) -> bool:
-    """Put what was told behind earlier messages where it stood, and what is new behind the last one."""
+    """Put earlier additions behind the messages they followed, and new ones behind the last message."""
     messages, ends, running = draft.messages, list[str](), hashlib.sha256()
     for message in messages:
         running.update(plain_message(message))
@@ -419,7 +419,7 @@ class Budget:
         fitter = self._fitters.get(conversation) or Fitter(self._tokens, target)
         self._fitters[conversation] = fitter
         wire, info = wire_of(target, body), model_info(target)
-        # Thinking that is bound to what stood before it would not outlive an exchange that the application never saw.
+        # Signed thinking would be invalid behind an exchange that the application never saw.
         if info.features.thinking_bound == "no" and "recall" not in _tool_names(body):
             offered = _render_messages(target, wire, tools=(RECALL_TOOL,)).get("tools") or ()
             body = {**body, "tools": [*(body.get("tools") or ()), *offered]}
@@ -450,7 +450,7 @@ class Budget:
             answered = [(call, values.result(call.call_id, None, _run_recall(run, call.args))) for call in calls]
         spoken = assistant(entries, Policy(model=target, thinking=True)), results(answered)
         field = wire.layout.field
-        # A conversation begins with the user: what he says here is not taken over.
+        # A conversation has to begin with the user: this message is left out again.
         behind = wire.layout.messages(_render_messages(target, wire, *spoken))[1:]
         return {**body, field: [*body[field], *behind]}
 

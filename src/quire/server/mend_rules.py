@@ -1,7 +1,7 @@
 """The repairs of `quire proxy --mend`, one rule each: a head that stays as it was first sent, what is new behind it.
 
-A rule sees what the application sends and what stood there before. What changed goes where the conversation ends,
-and from then on stands there in every request, as it was sent. Nothing is ever put between messages that were sent.
+A rule sees what the application sends and what it sent before. A change is told at the end of the conversation, and
+stays at that place in every later request. Nothing is ever put between messages that were sent.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def late_tools(draft: BodyDraft) -> bool:
     by_name = {tool_name(tool): tool for tool in now}
     new = [tool for name, tool in by_name.items() if name not in first_tools]
     stays = all(bare_tool(by_name.get(name, {})) == tool for name, tool in first_tools.items())
-    # What joined cannot be taken back: where such a tool is gone the list is the application's own again.
+    # A tool that was added late cannot be removed: once it is gone, the application's own list is sent again.
     if not stays or not set(draft.state.late_tools) <= set(by_name) or not new:
         draft.state.late_tools = ()
         return False

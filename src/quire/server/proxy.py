@@ -107,7 +107,7 @@ class Passing:
         if scope["method"] == "POST" and _ASKS_MODEL.search(path.decode("latin-1")):
             first = await receive()
             if self._finder is None and first.get("more_body"):
-                # Nothing of it needs to be known before it goes on.
+                # It can be passed on as it comes, unread.
                 upload = _Upload(receive, first, keep=True)
                 await _until_disconnect(self._ask(scope, upload, send), receive, upload)
                 return
@@ -172,7 +172,7 @@ class Passing:
             self.watcher.passed(exchange)
 
     async def _prepared(self, exchange: WatchedExchange, headers: Headers) -> Headers:
-        """The headers of what goes on; what fails in Quire leaves a request as it came."""
+        """The headers to send on; a failure in Quire leaves the request unchanged."""
         if self._finder is None:
             return headers
         try:
@@ -219,7 +219,7 @@ class Passing:
         return fitted
 
     async def _run_recalls(self, exchange: WatchedExchange, again: Callable[[bytes], httpx.Request], send: Any) -> None:
-        """Ask until the model recalls nothing more: what it looked up is between it and the proxy."""
+        """Answer the model's calls of `recall` until there are none: the application sees nothing of them."""
         messages: list[Any] = []
 
         async def hold(message: Any) -> None:

@@ -96,7 +96,7 @@ class SharedRequests:
             message, size = built.prompt.messages[built.user], built.sizes[built.user]
             rows = [self._row(segment) for segment in user_segments(built, size, message)]
             written["user"] = [first + built.user, rows]
-        # The history's hash would have to be made of all of it for each request: `quire assemble --json` has it.
+        # L4 is left out: its hash would have to be computed from the whole history for each request.
         hashes = {layer.id[:2]: layer.sha256 for layer in enclose(built, ()).layers} | {"L4": ""}
         written["layers"] = {id: sha256 for id, sha256 in hashes.items() if self._layers.get(id) != sha256}
         self._layers = hashes

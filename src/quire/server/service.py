@@ -40,7 +40,7 @@ _ONCE = "quire.once.v1"
 _REMEMBERED_S = 24 * 60 * 60
 # With less than this left on its disk a service says that it is not ready.
 _LEAST_FREE = 1024 * 1024
-# So many of a tenant's threads are held ready however long they are; more, while they have so many entries together.
+# How many of a tenant's threads stay in memory whatever their length; and up to how many entries in all, more of them.
 _READY, _READY_ENTRIES = 64, 100_000
 _LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 
@@ -96,7 +96,7 @@ class Tenant:
         self._lock = threading.Lock()
 
     def thread(self, name: str, create: bool = False) -> Thread:
-        """A thread that is there, or may be made; what it has folded of its log is used again, as long as that stands."""
+        """A thread, made if `create`; one in memory is used again while its log is unchanged."""
         with self._lock:
             thread = self._threads.pop(name, None)
         if thread is None or not thread.read_to or not thread.reads_its_log():
@@ -110,7 +110,7 @@ class Tenant:
         return thread
 
     def _surplus_threads(self) -> list[Thread]:
-        """Those used longest ago that are let go of: a few are held ready however long, more while they are short."""
+        """The threads to remove from memory, those used longest ago first."""
         surplus = list[Thread]()
         with self._lock:
             entries = sum(thread.read_to for thread in self._threads.values())
@@ -258,7 +258,7 @@ class Service:
         call.remember = lambda how: self._write_note(mark, {"asked": digest, "began": how})
         value = await answer(route, call)
         if call.began is None:
-            # A handler that noted how it began finds out from that note what became of it; for all others the answer is kept.
+            # A handler that called `begin` sees from its note whether it was carried out; of others the answer is stored.
             await off_loop(self._write_note, mark, {"asked": digest, "answer": msgspec.to_builtins(value)})
         return value
 

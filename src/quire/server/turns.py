@@ -173,7 +173,7 @@ class Turns:
     def _ended(self, key: tuple[str, str], turn: RunningTurn) -> None:
         del self._running[key]
         if turn.task is not None and not turn.task.cancelled():
-            turn.task.exception()  # whoever asked has heard of it, or has gone
+            turn.task.exception()  # the caller has received the error, or has left
 
     async def _carry_out(
         self, turn: RunningTurn, call: RouteCall, entries: Sequence[Entry], body: NewTurn | Resumed

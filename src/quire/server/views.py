@@ -183,7 +183,7 @@ class ThreadView:
         self._next: tuple[int, ShownRequest | None] = -1, None
 
     def extend(self, entries: Iterable[Entry]) -> ThreadView:
-        """Take in what has come; where it changes the policy of what stands, all is seen again."""
+        """Take in new entries; where they change the policy of earlier requests, all are computed again."""
         self.entries += map(usable, entries)
         under = policies(self.entries, self.usual)
         if under[: len(self._policies)] != self._policies or not self._folds.knows(under[len(self._policies) :]):

@@ -34,9 +34,9 @@ from quire.server.mend import Mended, Savings
 from quire.values import Json, JsonObject
 
 _logger = logging.getLogger("quire")
-# Sessions are told by these headers; the others, keys among them, are not kept.
+# Headers that name a session; all others, keys among them, are dropped.
 _KEPT_HEADERS = ("session_id", "session-id", "x-session-id", "x-claude-code-session-id", "conversation_id")
-# How many bytes of requests and replies may wait to be read; what comes on top passes unwatched, which is said.
+# How many bytes of requests and replies may wait to be read; beyond that requests pass unwatched, with a warning.
 _MOST_WAITING = 256 * 1024 * 1024
 # How many bytes the newest requests of all conversations may have before the oldest of these are forgotten.
 _MOST_FOLLOWED = 256 * 1024 * 1024
@@ -365,7 +365,7 @@ def _is_retry(followed: _Followed, exchange: WatchedExchange, whole: bool) -> bo
 
 
 def _no_difference(sent: JsonObject) -> JsonObject:
-    """What the silence of a provider that was asked means."""
+    """The diagnosis of a reply without one: a provider that was asked for it and is silent says that nothing differs."""
     diagnostics = sent.get("diagnostics")
     return NOTHING_CHANGED if isinstance(diagnostics, dict) and diagnostics.get("previous_message_id") else {}
 
