@@ -158,7 +158,7 @@ class Mender:
         before = self._states.get(key)
         draft, fired = _apply(self._rules, call, before)
         if fired and (refused := self._refused_rules(call, draft, fired, before, about)):
-            # The model has seen nothing of it: the next request is compared with the one before.
+            # It is not sent as mended: the next request is compared with what was sent before.
             return Mended(refused=refused)
         self._states[key] = draft.state
         return Mended(draft.body, tuple(draft.betas), tuple(fired)) if fired else Mended()

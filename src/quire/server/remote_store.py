@@ -384,9 +384,8 @@ class HttpStore(ClosingStore):
             if reply.status_code >= 400:
                 reply.read()
                 raise error_of(reply)
-            lines = (
-                reply.iter_lines()
-            )  # keeps the response alive: without it the connection would end, and the turn with it
+            # Held in a variable: thrown away, it would end the connection, and the turn with it.
+            lines = reply.iter_lines()
             data = next(line for line in lines if line.startswith("data: "))
             turn = msgspec.json.decode(data[6:])
             try:

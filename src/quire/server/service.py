@@ -96,7 +96,7 @@ class Tenant:
         self._lock = threading.Lock()
 
     def thread(self, name: str, create: bool = False) -> Thread:
-        """A thread, made if `create`; one in memory is used again while its log is unchanged."""
+        """A thread, made if `create`; one in memory is used again while its log still begins with what it has read."""
         with self._lock:
             thread = self._threads.pop(name, None)
         if thread is None or not thread.read_to or not thread.reads_its_log():
