@@ -175,13 +175,32 @@ def check(body: Json, line: int = 0, text: str = "") -> Entry:
     """An entry from its JSON; `line` and `text` (the line it was read from) let an error point at the place."""
     try:
         kind = _kind(body)
-        check_json(body)
-        fit(SHAPES[kind], body)
+        if not _is_surely_right(kind, body):
+            check_json(body)
+            fit(SHAPES[kind], body)
     except Fault as fault:
         raise _located(fault, body, line, text) from fault
     fields: JsonObject = dict(body)
     seq, id = fields.pop("seq", 0), fields.pop("id", "")
     return Entry(kind, fields, seq, id)  # type: ignore[arg-type]  # kind is one of KINDS
+
+
+# The fields of each kind that take any text or any number, and which of the two.
+_ANY_VALUE: dict[str, dict[str, type]] = {
+    kind: {"kind": str}
+    | {name: str if member is STRING else int for name, member in fields.items() if member in (STRING, INTEGER)}
+    for kind, fields in ((kind, {**shape.required, **shape.optional}) for kind, shape in SHAPES.items())
+}
+
+
+def _is_surely_right(kind: str, body: JsonObject) -> bool:
+    """Whether a body needs no closer look: nothing but numbers and ASCII texts where any are right, none missing."""
+    types = _ANY_VALUE[kind]
+    for name, value in body.items():
+        value_type = type(value)
+        if types.get(name) is not value_type or (value_type is str and not value.isascii()):
+            return False
+    return SHAPES[kind].required.keys() <= body.keys()
 
 
 def check_entry(entry: Entry) -> Entry:
@@ -330,7 +349,9 @@ def encode_row(body: JsonObject) -> str:
 
 def row_of(body: JsonObject) -> Json:
     """A body without repeated texts: [body, [path, field], …], the text at a path being that of the field."""
-    wire, places = body.get("wire") or {}, list[Json]()
+    if "wire" not in body:
+        return body
+    wire, places = body["wire"] or {}, list[Json]()
     names = {text: name for name in ("text", "content") if isinstance(text := body.get(name), str)}
     names = {text: name for text, name in names.items() if len(text) >= _WORTH_NAMING}
     if not names or "message" not in wire:

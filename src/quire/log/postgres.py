@@ -12,7 +12,7 @@ import random
 import secrets
 import time
 import zlib
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
@@ -29,13 +29,16 @@ from quire.log.postgres_connection import (
     LOOK_S,
     RECONNECT_S,
     TEXT,
+    Cells,
     Connection,
     LostConnection,
+    Statement,
     TenantSession,
     bytes_array,
-    call,
     holder_name,
     number_array,
+    receive,
+    send,
     translate,
 )
 from quire.log.postgres_index import PIECES, PostgresIndex, digest, holder, written_id
@@ -100,7 +103,7 @@ class _Tip(NamedTuple):
 
     branch: int = 0
     seq: int = 0
-    id: bytes = b""
+    id: str = ""
 
 
 class _Append:
@@ -119,15 +122,14 @@ class _Append:
 
     def stand_behind(self, tip: _Tip) -> None:
         self.tip = tip
-        self.entries = list(chain(self._unchained, parent=written_id(tip.id), seq=tip.seq))
-        last = self.entries[-1] if self.entries else None
-        self.end = _Tip(tip.branch, last.seq, digest(last.id)) if last is not None else tip
+        self.entries = list(chain(self._unchained, tip.id, tip.seq))
+        self.end = _Tip(tip.branch, self.entries[-1].seq, self.entries[-1].id) if self.entries else tip
 
 
 # Whether an append was stored (None: its turn is another's), and where its thread ends now, if that is known.
 _Answer: TypeAlias = tuple[bool | None, _Tip | None]
-# A row of what quire.append answers with: the place of an append, and that with its parts.
-_AppendRow: TypeAlias = tuple[int, bool | None, int, int, bytes]
+# Reads what came back for some appends: the newest change (0: none), and an answer for each.
+_Reader: TypeAlias = Callable[[Cells, Sequence[_Append]], tuple[int, list[_Answer]]]
 # A commit that was sent; it is resumed when its answers are wanted.
 _Commit: TypeAlias = Generator[None, None, list[_Answer]]
 
@@ -161,11 +163,12 @@ class PostgresStore(ClosingStore):
         checked = [check_entry(entry) for entry in entries]
         bodies = [encode_row(entry.body).encode() for entry in checked]
         until = time.monotonic() + RECONNECT_S
-        tip, unanswered = self._tips.get(thread), list[_Append]()
+        unanswered: list[_Append] = []
+        tip = self._tips.get(thread)
         for _ in range(_TRIES):
             if tip is None or expected_seq not in (None, tip.seq):
                 tip = self._read_tip(thread)
-                check_expected(thread, expected_seq, tip.seq, written_id(tip.id))
+                check_expected(thread, expected_seq, tip.seq, tip.id)
             # An attempt without an answer may yet be written at the end that it expected: this one expects the same.
             fixed = expected_seq is not None or bool(unanswered)
             attempt = _Append(thread, checked, bodies, tip, own_fence(self.place, thread), fixed)
@@ -208,88 +211,80 @@ class PostgresStore(ClosingStore):
 
     def _read_tip(self, thread: str) -> _Tip:
         rows = self._session.rows(_TIP, (thread,))
-        return _Tip(*rows[0]) if rows else _Tip()
+        return _read_tip(rows[0]) if rows else _Tip()
 
     def _commit(self, appends: Sequence[_Append]) -> _Commit:
         """Send several appends; when resumed, give for each whether it was stored, and notify listeners."""
         for append in appends:
             if not append.fixed and (tip := self._tips.get(append.thread, append.tip)) != append.tip:
                 append.stand_behind(tip)
-        answers: list[_Answer] = [(True, append.end) for append in appends]
-        with self._session.database.appending() as conn:
-            if all(append.tip.branch and append.entries for append in appends):
-                single = len(appends) == 1 and len(appends[0].entries) == 1
-                write = self._append_one if single else self._append_several
-                newest, *refused = yield from write(conn, appends)
-                for owner in refused:
-                    answers[abs(owner) - 1] = False if owner > 0 else None, None
-            else:
-                rows = yield from self._append_any(conn, appends)
-                newest = rows.pop()[3]
-                for owner, stored, branch, seq, id in rows:
-                    answers[owner - 1] = stored, _Tip(branch, seq, id)
+        statement, read = self._statement(appends)
+        database = self._session.database
+        conn = database.take_connection()
+        try:
+            send(conn, statement)
+            yield
+            rows = receive(conn, statement)
+        except psycopg.Error as error:
+            raise translate(error, database.name) from error
+        finally:
+            database.give_back(conn)
+        newest, answers = read(rows, appends)
         for append, (_, end) in zip(appends, answers, strict=True):
             self._note(append.thread, end)
         if newest:
-            self._session.database.news.announce(self.tenant, newest)
+            database.news.announce(self.tenant, newest)
         return answers
 
-    def _append_one(self, conn: Connection, appends: Sequence[_Append]) -> Generator[None, None, list[int]]:
-        """Append one entry to a thread that is there; answers as _append_several."""
-        append, body = appends[0], appends[0].bodies[0]
-        tip, id = b"\\x" + append.tip.id.hex().encode(), b"\\x" + append.entries[0].id[7:].encode()
-        numbers = append.tip.branch, append.tip.seq, append.fence, append.token, zlib.crc32(body)
-        branch, seq, fence, token, crc = [b"%d" % number for number in numbers]
-        values = self._tenant_bytes, append.thread.encode(), branch, seq, tip, fence, token, id, body, crc
-        [[answer]] = yield from call(conn, _APPEND_ONE, values)
-        newest = int(answer or 0)
-        return [newest] if newest > 0 else [0, newest or 1]
+    def _statement(self, appends: Sequence[_Append]) -> tuple[Statement, _Reader]:
+        """What is sent for these appends, and how its rows are read."""
+        if not all(append.tip.branch and append.entries for append in appends):
+            return self._append_any(appends), _read_any
+        if len(appends) == 1 and len(appends[0].entries) == 1:
+            return self._append_one(appends[0]), _read_one
+        return self._append_several(appends), _read_several
 
-    def _append_several(self, conn: Connection, appends: Sequence[_Append]) -> Generator[None, None, list[int]]:
-        """Append to threads that are there: the newest change, and which were refused, from 1 (from -1: for their turn)."""
+    def _append_one(self, append: _Append) -> Statement:
+        """Append one entry to a thread that is there."""
+        tip, id, body = append.tip, append.end.id, append.bodies[0]
+        place = append.thread.encode(), b"%d" % tip.branch, b"%d" % tip.seq, b"\\x" + tip.id[7:].encode()
+        entry = b"%d" % append.token, b"\\x" + id[7:].encode(), body, b"%d" % zlib.crc32(body)
+        return Statement(_APPEND_ONE, (self._tenant_bytes, *place, b"%d" % append.fence, *entry))
+
+    def _append_several(self, appends: Sequence[_Append]) -> Statement:
+        """Append to threads that are there."""
         entries = [(owner, entry) for owner, append in enumerate(appends, 1) for entry in append.entries]
         bodies = [body for append in appends for body in append.bodies]
-        values = (
+        values = [
             self._tenant_bytes,
             bytes_array([append.thread.encode() for append in appends], TEXT),
             number_array([append.tip.branch for append in appends]),
             number_array([append.tip.seq for append in appends]),
-            bytes_array([append.tip.id for append in appends], BYTEA),
+            bytes_array([digest(append.tip.id) for append in appends], BYTEA),
             number_array([append.fence for append in appends]),
             number_array([append.token for append in appends]),
             number_array([append.end.seq for append in appends]),
-            bytes_array([append.end.id for append in appends], BYTEA),
+            bytes_array([digest(append.end.id) for append in appends], BYTEA),
             number_array([owner for owner, _ in entries]),
             number_array([entry.seq for _, entry in entries]),
             bytes_array([digest(entry.id) for _, entry in entries], BYTEA),
             bytes_array(bodies, TEXT),
             number_array(list(map(zlib.crc32, bodies))),
-        )
-        [[answer]] = yield from call(conn, _APPEND_SEVERAL, values, binary=True)
-        return [int(number) for number in (answer or b"{0}")[1:-1].split(b",")]
+        ]
+        return Statement(_APPEND_SEVERAL, values, binary=True)
 
-    def _append_any(self, conn: Connection, appends: Sequence[_Append]) -> Generator[None, None, list[_AppendRow]]:
-        """Append to threads some of which are not there: which were made or refused, and last the newest change."""
+    def _append_any(self, appends: Sequence[_Append]) -> Statement:
+        """Append to threads some of which are not there."""
         append_rows, entry_rows = list[Json](), list[Json]()
         for owner, append in enumerate(appends, 1):
             tip, end = append.tip, append.end
-            place = {"thread": append.thread, "branch": tip.branch, "seq": tip.seq, "tip": tip.id.hex()}
-            append_rows.append({**place, "end": end.seq, "end_tip": end.id.hex(), "fence": append.fence})
+            place = {"thread": append.thread, "branch": tip.branch, "seq": tip.seq, "tip": tip.id[7:]}
+            append_rows.append({**place, "end": end.seq, "end_tip": end.id[7:], "fence": append.fence})
             for entry, body in zip(append.entries, append.bodies, strict=True):
                 row = {"owner": owner, "seq": entry.seq, "id": entry.id[7:], "token": append.token}
                 entry_rows.append({**row, "body": body.decode(), "crc": zlib.crc32(body)})
         values = [self._tenant_bytes, msgspec.json.encode(append_rows), msgspec.json.encode(entry_rows)]
-        rows = yield from call(conn, _APPEND_ANY, values)
-        return [
-            (
-                int(owner or 0),
-                {b"t": True, b"f": False}.get(stored or b""),
-                int(branch or 0),
-                int(seq or 0),
-                bytes.fromhex((tip or b"").decode()),
-            )
-            for owner, stored, branch, seq, tip in rows
-        ]
+        return Statement(_APPEND_ANY, values)
 
     # Reading
 
@@ -407,7 +402,7 @@ class PostgresStore(ClosingStore):
         row = conn.execute(_TIP, (thread,)).fetchone()
         if row is None:
             raise no_thread(thread)
-        return _Tip(*row)
+        return _read_tip(row)
 
     def _name(self, conn: Connection, thread: str, branch: int) -> None:
         check_name(thread)
@@ -555,12 +550,43 @@ class PostgresStore(ClosingStore):
         for piece in self.index.stretches(thread):
             for entry in _verified(conn, piece, end, thread):
                 end, seq = entry.id, entry.seq
-        verify.check_tip(written_id(tip.id), end, thread, seq)
+        verify.check_tip(tip.id, end, thread, seq)
         return Verified(threads=1, entries=seq)
+
+
+def _read_one(rows: Cells, appends: Sequence[_Append]) -> tuple[int, list[_Answer]]:
+    """The newest change; 0 where the append was refused, -1 where it was for its turn."""
+    newest = int(rows[0][0] or 0)
+    if newest > 0:
+        return newest, [(True, appends[0].end)]
+    return 0, [(None if newest else False, None)]
+
+
+def _read_several(rows: Cells, appends: Sequence[_Append]) -> tuple[int, list[_Answer]]:
+    """The newest change, and which were refused, from 1 (from -1: for their turn)."""
+    newest, *refused = [int(number) for number in (rows[0][0] or b"{0}")[1:-1].split(b",")]
+    answers: list[_Answer] = [(True, append.end) for append in appends]
+    for owner in refused:
+        answers[abs(owner) - 1] = False if owner > 0 else None, None
+    return newest, answers
+
+
+def _read_any(rows: Cells, appends: Sequence[_Append]) -> tuple[int, list[_Answer]]:
+    """Which were made or refused, and last the newest change."""
+    answers: list[_Answer] = [(True, append.end) for append in appends]
+    for owner, stored, branch, seq, tip in rows[:-1]:
+        end = _Tip(int(branch or 0), int(seq or 0), f"sha256:{tip.decode()}" if tip else "")
+        answers[int(owner or 0) - 1] = {b"t": True, b"f": False}.get(stored or b""), end
+    return int(rows[-1][3] or 0), answers
 
 
 def _row(seq: int, id: bytes, body: str, crc: int) -> Row:
     return seq, written_id(id).encode(), body.encode(), crc
+
+
+def _read_tip(row: Sequence[Any]) -> _Tip:
+    branch, seq, id = row
+    return _Tip(branch, seq, written_id(id))
 
 
 def _info(row: Sequence[Any]) -> ThreadInfo:

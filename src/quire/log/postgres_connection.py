@@ -13,9 +13,9 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, ClassVar, Final, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, NamedTuple, TypeAlias, TypeVar
 
 import psycopg
 from psycopg import errors, generators, pq
@@ -26,6 +26,8 @@ from quire.errors import CallError, ConflictError, QuireError
 from quire.log.postgres_tables import ROLE, migrate
 
 Connection: TypeAlias = psycopg.Connection[Any]
+# The cells of rows, as the server sends them.
+Cells: TypeAlias = list[list[bytes | None]]
 _Result = TypeVar("_Result")
 
 # Connections that one process opens at most, besides one to listen and one for turns.
@@ -180,22 +182,18 @@ class Database:
                 _configure(self._turns)
             yield self._turns
 
-    @contextmanager
-    def appending(self) -> Iterator[Connection]:
-        """A connection to append by; errors of the server are told as such."""
+    def take_connection(self) -> Connection:
+        """A connection to append by, the caller's until it gives it back."""
         try:
-            conn = self._spare.pop()
+            return self._spare.pop()
         except IndexError:
-            conn = self.again(lambda conn: conn, keep=True)
-        try:
-            yield conn
-        except psycopg.Error as error:
-            raise translate(error, self.name) from error
-        finally:
-            if self._spare or conn.pgconn.transaction_status != pq.TransactionStatus.IDLE:
-                self.pool.putconn(conn)
-            else:
-                self._spare.append(conn)
+            return self.again(lambda conn: conn, keep=True)
+
+    def give_back(self, conn: Connection) -> None:
+        if self._spare or conn.pgconn.transaction_status != pq.TransactionStatus.IDLE:
+            self.pool.putconn(conn)
+        else:
+            self._spare.append(conn)
 
     def again(self, work: Callable[[Connection], _Result], keep: bool = False) -> _Result:
         """Do work that may be done twice; a connection that the server ended is replaced.
@@ -233,21 +231,31 @@ def _configure(conn: Connection) -> None:
     conn.execute(_SETTINGS)
 
 
-def call(
-    conn: Connection, query: bytes, values: Sequence[bytes], binary: bool = False
-) -> Generator[None, None, list[list[bytes | None]]]:
-    """Send a prepared statement; when resumed, wait for its rows. Values and cells are in PostgreSQL's wire form.
+class Statement(NamedTuple):
+    """A statement that is prepared once a connection, and its values as they are sent."""
 
-    A cursor would take three times as long for it, more than the server needs to write an entry.
-    """
-    name, formats = query[:60], [pq.Format.BINARY] * len(values) if binary else None
-    conn.pgconn.send_query_prepared(name, values, formats)
-    yield
+    query: bytes
+    values: Sequence[bytes]
+    binary: bool = False
+
+    @property
+    def name(self) -> bytes:
+        return self.query[:60]
+
+
+def send(conn: Connection, statement: Statement) -> None:
+    """Send a prepared statement. A cursor would take three times as long, more than the server needs to write an entry."""
+    formats = [pq.Format.BINARY] * len(statement.values) if statement.binary else None
+    conn.pgconn.send_query_prepared(statement.name, statement.values, formats)
+
+
+def receive(conn: Connection, statement: Statement) -> Cells:
+    """Wait for the cells of the rows that a statement gives, as they are sent."""
     result = _result(conn)
-    if result.error_field(pq.DiagnosticField.SQLSTATE) == _NOT_PREPARED:
+    if result.status != pq.ExecStatus.TUPLES_OK and result.error_field(pq.DiagnosticField.SQLSTATE) == _NOT_PREPARED:
         # Not prepared yet, or discarded with all others by a rollback.
-        conn.pgconn.prepare(name, query)
-        conn.pgconn.send_query_prepared(name, values, formats)
+        conn.pgconn.prepare(statement.name, statement.query)
+        send(conn, statement)
         result = _result(conn)
     if result.status != pq.ExecStatus.TUPLES_OK:
         if conn.pgconn.status == pq.ConnStatus.BAD:
@@ -389,14 +397,17 @@ class News:
     def tell(self, tenant: str, change: int) -> None:
         """A tenant's newest change is now this one."""
         with self._changed:
-            if change > self._newest.get(tenant, 0):
-                self._newest[tenant] = change
-                self._changed.notify_all()
+            self._tell(tenant, change)
+
+    def _tell(self, tenant: str, change: int) -> None:
+        if change > self._newest.get(tenant, 0):
+            self._newest[tenant] = change
+            self._changed.notify_all()
 
     def announce(self, tenant: str, change: int) -> None:
         """This process committed a change: its own waiters are woken, others are told by an OS thread of its own."""
-        self.tell(tenant, change)
         with self._changed:
+            self._tell(tenant, change)
             first, self._unsent[tenant] = not self._unsent, change
             if self._speaker is None and not self._closed:
                 self._speaker = threading.Thread(target=self._speak, name="quire-notices", daemon=True)

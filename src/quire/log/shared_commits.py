@@ -98,7 +98,7 @@ class SharedCommits(Generic[_Append, _Answer]):
         return asker.answer
 
     def _queue(self, append: _Append) -> _WaitingAppend[_Append, _Answer]:
-        asker = _WaitingAppend[_Append, _Answer](append)
+        asker: _WaitingAppend[_Append, _Answer] = _WaitingAppend(append)
         if self._worker is None:
             worker = threading.Thread(target=self._work, name="quire-commits", daemon=True)
             worker.start()
@@ -195,7 +195,7 @@ def _one_a_thread(
 
 def _wake(answered: Iterable[_WaitingAppend[Any, Any]]) -> None:
     """There are answers: the first few are woken, each of these wakes another one."""
-    others = list[_WaitingAppend[Any, Any]]()
+    others: list[_WaitingAppend[Any, Any]] = []
     for asker in answered:
         if asker.is_interruptible:
             asker.ready.release()
