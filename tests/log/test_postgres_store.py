@@ -32,6 +32,13 @@ ENTRIES = 50_000 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 10_00
 TABLES = """select c.relname from pg_class c join pg_namespace s on s.oid = c.relnamespace
 where s.nspname = 'quire' and c.relkind in ('r', 'p') and c.relname <> 'versions' order by 1"""
 
+# A thread whose parent was deleted, and one that is empty.
+FIRST_VERSION_ROWS = (
+    "insert into quire.tenants values ('acme', 0, 3)",
+    "insert into quire.branches values ('acme', 1, null, 0), ('acme', 2, 1, 0), ('acme', 3, null, 0)",
+    "insert into quire.threads values ('acme', 'fork', 2), ('acme', 't', 3)",
+)
+
 
 @pytest.fixture
 def store(pg_url: str):
@@ -312,6 +319,48 @@ def test_replicas_that_start_together_make_the_tables_once_and_no_old_one_opens_
         assert conn.execute("select count(*) from quire.versions").fetchone() == (len(known) + 1,)
         with pytest.raises(VersionError, match="newer Quire"):
             postgres_tables.migrate(conn, "db")
+    with psycopg.connect(pg_url, autocommit=True) as root:
+        root.execute(f"drop database {name} with (force)")
+
+
+def test_what_knew_a_thread_that_was_deleted_makes_it_anew_and_writes_nothing_into_what_its_fork_keeps(
+    pg_url: str,
+) -> None:
+    tenant = new_tenant()
+    with open_store(pg_url, tenant) as other:
+        for entries in (["c"], ["c", "d"], []):
+            # One that never heard of what others do: it believes that its threads end where it left them.
+            with open_store(pg_url, tenant) as store:
+                store.append("t", users("a", "b"))
+                other.fork("t", 2, "fork")
+                other.delete("t")
+                assert [entry.seq for entry in store.append("t", users(*entries))] == list(range(1, len(entries) + 1))
+                assert [entry.text for entry in other.read("t")] == entries
+                assert [entry.text for entry in other.read("fork")] == ["a", "b"]
+                other.verify()
+                for name in ("t", "fork"):
+                    other.delete(name)
+
+
+def test_a_database_of_the_first_version_is_brought_up_to_date(pg_url: str) -> None:
+    name = new_tenant().replace("-", "_")
+    with psycopg.connect(pg_url, autocommit=True) as root:
+        root.execute(f"create database {name}")
+    url = pg_url.replace("/postgres?", f"/{name}?")
+    with psycopg.connect(url, autocommit=True) as conn:
+        postgres_tables.migrate(conn, "db", postgres_tables.MIGRATIONS[:1])
+        for statement in FIRST_VERSION_ROWS:
+            conn.execute(statement)
+    with PostgresStore(url, "acme") as store:
+        assert [entry.seq for entry in store.append("t", users("one more"))] == [1]
+        assert store.info("fork").parent == ""
+        with psycopg.connect(url, autocommit=True) as conn:
+            rows = conn.execute("select branch, nameless from quire.branches where tenant = 'acme' order by branch")
+            assert rows.fetchall() == [(1, True), (2, False), (3, False)]
+            forced = conn.execute(
+                "select bool_and(relforcerowsecurity) from pg_class where relname in ('branches', 'threads')"
+            )
+            assert forced.fetchone() == (True,)
     with psycopg.connect(pg_url, autocommit=True) as root:
         root.execute(f"drop database {name} with (force)")
 

@@ -630,7 +630,8 @@ def _prune(conn: Connection, branch: int | None) -> list[bytes]:
         ids += [id for (id,) in conn.execute(query, (branch, keep)).fetchall()]
         if used[0] is not None:
             tip = "coalesce((select id from quire.entries e where e.branch = b.branch and e.seq = %s), b.tip)"
-            conn.execute(f"update quire.branches b set seq = %s, tip = {tip} where branch = %s", (keep, keep, branch))
+            query = f"update quire.branches b set seq = %s, tip = {tip}, nameless = true where branch = %s"
+            conn.execute(query, (keep, keep, branch))
             break
         conn.execute("delete from quire.branches where branch = %s", (branch,))
         branch = row[0]

@@ -189,7 +189,7 @@ create table quire.record_vectors (
 # is another's) and the threads that were made, by their place in the list; a last row tells the newest change.
 # Words are not written here: whoever searches makes those that are missing.
 _APPEND = """
-create function quire.append(whose text, appends json, entries json)
+create or replace function quire.append(whose text, appends json, entries json)
 returns table (owner integer, stored boolean, branch bigint, seq bigint, tip text)
 language plpgsql security definer set search_path = pg_catalog
 set plan_cache_mode = force_generic_plan as $$
@@ -216,8 +216,8 @@ begin
             select from quire.turns t where t.thread = asked.thread and t.fence = asked.fence
         ) then
             update quire.branches b set seq = asked."end", tip = decode(asked.end_tip, 'hex')
-            from quire.threads t where t.name = asked.thread and t.branch = asked.branch
-                and b.branch = asked.branch and b.seq = asked.seq and b.tip = decode(asked.tip, 'hex');
+            where b.branch = asked.branch and b.seq = asked.seq and b.tip = decode(asked.tip, 'hex')
+                and not b.nameless;
             stored := found;
             if asked.branch = 0 and not exists (select from quire.threads t where t.name = asked.thread) then
                 stored := true;
@@ -259,7 +259,7 @@ $$;
 # What most appends are, in fewer steps: one entry behind the end of a thread that is there. Answers with the newest change;
 # with 0 where the thread ends elsewhere, with -1 where the turn is another's.
 _APPEND_ONE = """
-create function quire.append_one(
+create or replace function quire.append_one(
     whose text, thread text, branch bigint, seq bigint, tip bytea, fence bigint, token bigint, id bytea, body text,
     crc bigint)
 returns bigint language plpgsql security definer set search_path = pg_catalog
@@ -277,9 +277,8 @@ begin
             return -1;
         end if;
     end if;
-    update quire.branches b set seq = b.seq + 1, tip = append_one.id from quire.threads t
-    where t.name = append_one.thread and t.branch = append_one.branch
-        and b.branch = append_one.branch and b.seq = append_one.seq and b.tip = append_one.tip;
+    update quire.branches b set seq = b.seq + 1, tip = append_one.id
+    where b.branch = append_one.branch and b.seq = append_one.seq and b.tip = append_one.tip and not b.nameless;
     if not found then
         update quire.tenants t set change = t.change - 1;
         return 0;
@@ -294,7 +293,7 @@ $$;
 # Several appends to threads that are there, by columns: a list has a place for each append, or one for each entry.
 # Answers with the newest change and the places of those that were refused, below 0 where the turn is another's.
 _APPEND_SEVERAL = """
-create function quire.append_several(
+create or replace function quire.append_several(
     whose text, threads text[], branches bigint[], seqs bigint[], tips bytea[], fences bigint[], tokens bigint[],
     ends bigint[], end_tips bytea[], owners bigint[], places bigint[], ids bytea[], bodies text[], crcs bigint[])
 returns bigint[] language plpgsql security definer set search_path = pg_catalog
@@ -313,15 +312,15 @@ begin
         select owner from unnest(threads, fences) with ordinality as given (thread, fence, owner)
         where fence <> 0 and not exists (
             select from quire.turns t where t.thread = given.thread and t.fence = given.fence));
-    with moved as (
-        update quire.branches b set seq = given."end", tip = given.end_tip
-        from unnest(threads, branches, seqs, tips, ends, end_tips) with ordinality
-            as given (thread, branch, seq, tip, "end", end_tip, owner), quire.threads t
-        where t.name = given.thread and t.branch = given.branch and given.owner <> all (lost)
-            and b.branch = given.branch and b.seq = given.seq and b.tip = given.tip
-        returning given.owner
-    )
-    select array_agg(owner) into accepted from moved;
+    -- One by one: a join that is planned while there are few branches reads all of them.
+    for owner in 1 .. cardinality(threads) loop
+        update quire.branches b set seq = ends[owner], tip = end_tips[owner]
+        where b.branch = branches[owner] and b.seq = seqs[owner] and b.tip = tips[owner] and not b.nameless
+            and owner <> all (lost);
+        if found then
+            accepted := accepted || owner::bigint;
+        end if;
+    end loop;
     insert into quire.entries
     select me, branches[e.owner], e.seq, newest - asked + row_number() over (order by e.place), e.id, e.body, e.crc,
         tokens[e.owner]
@@ -383,7 +382,34 @@ begin
             execute format('revoke update on quire.%I from quire_tenant', found);
         end if;
     end loop;
-    grant usage, create on schema quire to quire_tenant;
+    grant usage on schema quire to quire_tenant;
+end
+$$;
+grant select on quire.versions to quire_tenant;
+"""
+
+# A branch that lost its name and is kept for its forks says so itself: an append need not look for the thread.
+_NAMELESS = """
+alter table quire.branches add column nameless boolean not null default false;
+alter table quire.branches no force row level security;
+alter table quire.threads no force row level security;
+update quire.branches b set nameless = true
+where not exists (select from quire.threads t where t.tenant = b.tenant and t.branch = b.branch);
+alter table quire.branches force row level security;
+alter table quire.threads force row level security;
+"""
+
+# A released migration never changes; the next one is appended.
+MIGRATIONS: tuple[str, ...] = (f"{_TABLES}{_parts()}{_near()}{_OWNED}", _NAMELESS)
+
+# Functions hold nothing: they are made anew behind each migration.
+_FUNCTIONS = f"""
+{_APPEND}{_APPEND_ONE}{_APPEND_SEVERAL}
+do $$
+declare
+    found text;
+begin
+    grant create on schema quire to quire_tenant;
     for found in select proname from pg_proc where pronamespace = 'quire'::regnamespace loop
         execute format('alter function quire.%I owner to quire_tenant', found);
         execute format('revoke execute on function quire.%I from public', found);
@@ -391,11 +417,7 @@ begin
     revoke create on schema quire from quire_tenant;
 end
 $$;
-grant select on quire.versions to quire_tenant;
 """
-
-# A released migration never changes; the next one is appended.
-MIGRATIONS: tuple[str, ...] = (f"{_TABLES}{_parts()}{_near()}{_APPEND}{_APPEND_ONE}{_APPEND_SEVERAL}{_OWNED}",)
 
 # Roles belong to the whole server: another database of it may have made this one, now or long ago.
 _MAKE_ROLE = f"""
@@ -420,6 +442,7 @@ def migrate(conn: psycopg.Connection[Any], name: str, scripts: tuple[str, ...] =
             for number, script in enumerate(scripts[version:], version + 1):
                 conn.execute(script)
                 conn.execute("insert into quire.versions (version) values (%s)", (number,))
+            conn.execute(_FUNCTIONS)
     except errors.InsufficientPrivilege as error:
         raise CallError(
             f"{name}: the tables cannot be made or brought up to date: {error.diag.message_primary}",
