@@ -82,4 +82,4 @@ def chain(entries: Iterable[Entry], parent: str = "", seq: int = 0) -> Iterator[
     for entry in entries:
         seq += 1
         parent = entry_id(parent, entry.body)
-        yield msgspec.structs.replace(entry, seq=seq, id=parent)
+        yield Entry(entry.kind, entry.body, seq, parent)

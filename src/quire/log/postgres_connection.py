@@ -52,6 +52,7 @@ select set_config('lock_timeout', '{LOCK_S}s', false),
     -- What is acknowledged is on the disk, whatever the server is set to.
     case when current_setting('synchronous_commit') = 'off' then set_config('synchronous_commit', 'on', false) end
 """
+_NOTIFY = f"select pg_notify('{CHANNEL}', notice) from unnest($1::text[]) as said (notice)".encode()
 _NOT_PREPARED = b"26000"
 # Types by their numbers on the server.
 _BIGINT: Final = 20
@@ -427,10 +428,10 @@ class News:
                 return
             # The entries are stored: a reader who misses the notice finds them when it looks by itself.
             with suppress(psycopg.Error, PoolClosed), self._database.pool.connection(timeout=LOOK_S) as conn:
-                notices = [f"{tenant} {change}" for tenant, change in unsent.items()]
-                conn.execute(
-                    "select pg_notify(%s, notice) from unnest(%s::text[]) as said (notice)", (CHANNEL, notices)
-                )
+                notices = [f"{tenant} {change}".encode() for tenant, change in unsent.items()]
+                statement = Statement(_NOTIFY, [bytes_array(notices, TEXT)], binary=True)
+                send(conn, statement)
+                receive(conn, statement)
             self._ended.wait(NOTICES_S)
 
     def wait(self, tenant: str, after: int, timeout_s: float) -> bool:
