@@ -310,6 +310,12 @@ def _unreachable(error: psycopg.Error, name: str) -> QuireError:
     )
 
 
+def _rows(cursor: psycopg.Cursor[Any]) -> list[Any]:
+    """The rows of a statement, none of one that gives none; its description would be made anew at each look."""
+    result = cursor.pgresult
+    return cursor.fetchall() if result is not None and result.nfields else []
+
+
 class TenantSession:
     """One tenant's way to the database; calls inside a transaction of the same OS thread are part of it."""
 
@@ -328,8 +334,7 @@ class TenantSession:
         """The rows of one statement, in a transaction of its own: one way there and back, and it may be repeated."""
         open_conn: Connection | None = getattr(self._local, "conn", None)
         if open_conn is not None:
-            cursor = open_conn.execute(query, values, binary=True)
-            return cursor.fetchall() if cursor.description else []
+            return _rows(open_conn.execute(query, values, binary=True))
 
         def ask(conn: Connection) -> list[Any]:
             with conn.pipeline():
@@ -337,7 +342,7 @@ class TenantSession:
                 if not durable:
                     conn.execute("set local synchronous_commit = off")
                 cursor = conn.execute(query, values, binary=True)
-            return cursor.fetchall() if cursor.description else []
+            return _rows(cursor)
 
         return self.database.again(ask)
 
