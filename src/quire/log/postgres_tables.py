@@ -312,15 +312,15 @@ begin
         select owner from unnest(threads, fences) with ordinality as given (thread, fence, owner)
         where fence <> 0 and not exists (
             select from quire.turns t where t.thread = given.thread and t.fence = given.fence));
-    -- One by one: a join that is planned while there are few branches reads all of them.
-    for owner in 1 .. cardinality(threads) loop
-        update quire.branches b set seq = ends[owner], tip = end_tips[owner]
-        where b.branch = branches[owner] and b.seq = seqs[owner] and b.tip = tips[owner] and not b.nameless
-            and owner <> all (lost);
-        if found then
-            accepted := accepted || owner::bigint;
-        end if;
-    end loop;
+    with moved as (
+        update quire.branches b set seq = given."end", tip = given.end_tip
+        from unnest(threads, branches, seqs, tips, ends, end_tips) with ordinality
+            as given (thread, branch, seq, tip, "end", end_tip, owner), quire.threads t
+        where t.name = given.thread and t.branch = given.branch and given.owner <> all (lost)
+            and b.branch = given.branch and b.seq = given.seq and b.tip = given.tip
+        returning given.owner
+    )
+    select array_agg(owner) into accepted from moved;
     insert into quire.entries
     select me, branches[e.owner], e.seq, newest - asked + row_number() over (order by e.place), e.id, e.body, e.crc,
         tokens[e.owner]
