@@ -96,6 +96,13 @@ def test_what_a_narrow_encoding_cannot_say_is_escaped(tmp_path: Path) -> None:
     assert (code, "\\xe9" in out) == (0, True)
 
 
+@pytest.mark.parametrize("command", ["run", "chat"])
+def test_words_that_are_not_utf_8_are_an_error_without_a_traceback(tmp_path: Path, command: str) -> None:
+    said = f"printf 'hall\\377' | quire {command} t --model vllm:m --base-url http://127.0.0.1:9"
+    code, _, err = shell(tmp_path, said, PYTHONIOENCODING="utf-8:strict")
+    assert (code, "lone surrogate (U+DCFF at character 4)" in err, "Traceback" in err) == (1, True, False)
+
+
 @pytest.mark.parametrize("args", [("log", "list"), ("log", "show", "nope"), ("nonsense",)])
 def test_no_color_means_no_escapes_at_all(demo: Path, warm: Path, args: tuple[str, ...]) -> None:
     assert b"\x1b" in on_terminal(demo, *args, program=[str(warm)], NO_COLOR="")

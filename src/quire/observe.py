@@ -35,7 +35,7 @@ class Sending(msgspec.Struct, frozen=True):
     at_ms: int
     # The entries that the log has gained since the request before.
     since: tuple[Entry, ...] = ()
-    # Whether the log holds a reply that another process was given: caches may hold more than was told here.
+    # Whether the log held a request when this was handed out, perhaps one of another process: caches may hold more than was told here.
     resumed: bool = False
     # How many tokens the model is expected to count, by what it reported before.
     expected_tokens: int = 0

@@ -390,7 +390,7 @@ class Thread:
         since = self._fold.handed_out()
         fold = self._fold
         expected = fold.assembly.expected_tokens(built) if fold.assembly is not None else 0
-        sending = Sending(request, built, self.clock(), since, bool(fold.reply_id), expected)
+        sending = Sending(request, built, self.clock(), since, bool(fold.sent_seq), expected)
         self._newest = request
         for observer in self.observers:
             observer.on_request(sending)

@@ -158,7 +158,8 @@ def test_a_thread_that_was_sent_is_seen_by_every_command(tmp_path: Path) -> None
     assert exported["system"] in ("Be brief.", [{"type": "text", "text": "Be brief."}])
 
 
-def test_after_a_restart_a_warm_cache_is_no_surprise(tmp_path: Path) -> None:
+@pytest.mark.parametrize("id", ["m", ""])  # Bedrock's streams, for one, name no id
+def test_after_a_restart_a_warm_cache_is_no_surprise(tmp_path: Path, id: str) -> None:
     heard: list[object] = []
     for read in (0, 3_500):
         thread = quire.open(tmp_path / "t.db", "t")
@@ -167,7 +168,7 @@ def test_after_a_restart_a_warm_cache_is_no_surprise(tmp_path: Path) -> None:
             thread.append(quire.system("word " * 3_000))
         thread.user("again")
         thread.request(TARGET, max_tokens=100)
-        thread.record(reply("ok", read=read, total=4_000))
+        thread.record({**reply("ok", read=read, total=4_000), "id": id})
     assert heard == []
 
 

@@ -229,13 +229,15 @@ def _check_words(words: list[str]) -> None:
 
 
 def _open_streams() -> None:
-    """Streams that the shell has closed are empty ones; what a narrow encoding cannot say is escaped."""
+    """Streams that the shell has closed are empty ones; what an encoding cannot say or read is escaped."""
     nothing = Path(os.devnull)
     sys.stdin = sys.stdin or nothing.open(encoding="utf-8")
     sys.stdout = sys.stdout or nothing.open("w", encoding="utf-8")
     sys.stderr = sys.stderr or nothing.open("w", encoding="utf-8")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="surrogateescape")
 
 
 def _give_up_output() -> None:

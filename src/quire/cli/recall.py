@@ -111,7 +111,8 @@ def _check(
     if scope in ("threads", "records") and thread is not None:
         raise CallError(f"--thread and --scope {scope} exclude each other", hint="Leave one of them out.")
     if scope == "records" and (before is not None or kinds or neighbours):
-        raise CallError("--before, --kinds and --neighbours are about entries, not about records")
+        hint = "Leave them out, or search entries: --scope threads."
+        raise CallError("--before, --kinds and --neighbours are about entries, not about records", hint=hint)
     if before is not None and thread is None:
         raise CallError("--before needs a thread, whose seq it is", hint="Name it: --thread NAME.")
 
