@@ -152,6 +152,12 @@ def test_paths_are_files_and_pictures(tmp_path: Path) -> None:
         (lambda thread: thread.user("?", attach="readme.md"), "attach=['readme.md']"),
         (lambda thread: thread.user("?", attach=["nothere.md"]), "Check the path"),
         (lambda thread: thread.user("?", images=["nothere.png"]), "Check the path"),
+        (lambda thread: thread.user("?", images="dot.png"), "images=['dot.png']"),
+        (lambda thread: thread.user("?", images=["paper.pdf"]), "Images end in .png"),
+        (lambda thread: thread.user("?", images=["iVBORw0KGgo" * 99]), '"data": "…"'),
+        (lambda thread: thread.tools([look]), "thread.tools(look, find)"),
+        (lambda thread: thread.request(None), "provider:model"),
+        (lambda thread: quire.Thread(thread.store, "t", {"budget": 9}), "quire.Policy(budget="),
     ],
 )
 def test_what_looks_right_and_is_not_says_what_to_write(tmp_path: Path, wrong: Any, hint: str) -> None:
@@ -159,7 +165,17 @@ def test_what_looks_right_and_is_not_says_what_to_write(tmp_path: Path, wrong: A
     with pytest.raises(CallError) as raised:
         wrong(thread)
     assert hint in raised.value.hint
+    assert len(str(raised.value)) < 100
     assert len(thread) == 0
+
+
+def test_a_thread_that_was_closed_says_so(tmp_path: Path) -> None:
+    with quire.open(tmp_path / "q.db", "t") as thread:
+        thread.user("hi")
+    for use in (lambda: thread.user("again"), lambda: thread.request(TARGET)):
+        with pytest.raises(CallError, match="was closed here before") as raised:
+            use()
+        assert "quire.open" in raised.value.hint
 
 
 @pytest.mark.moves_prefix(reason="a small budget, to leave something out")

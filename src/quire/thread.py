@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, partial, wraps
@@ -20,7 +21,6 @@ from quire.assemble.state import fit
 from quire.assemble.summary import Summarise, extract
 from quire.errors import CallError, ConflictError, MissingPart, QuireError
 from quire.items import Window, from_file, from_image, kept_id, read_again
-from quire.items.sources import IMAGE_TYPES
 from quire.log import now_ms, refuse_loop
 from quire.log.entries import SHORTENING
 from quire.log.shapes import short
@@ -112,6 +112,8 @@ class Thread:
         clock: Callable[[], int] = now_ms,
         observers: Iterable[Observer] | None = None,
     ) -> None:
+        if not isinstance(policy, Policy | None):
+            raise CallError(f"a policy is not {short(policy)}", hint="Write quire.Policy(budget=50_000).")
         self.store, self.name, self.policy, self.summarise, self.clock = store, name, policy, summarise, clock
         # Called when L1 or L2 moved and no entry explains it, when a reply read other than predicted, when epochs are short.
         self.on_warning: Callable[[object], None] = lambda warning: _logger.warning("%s: %s", name, warning)
@@ -230,13 +232,14 @@ class Thread:
     ) -> Entry:
         """The user speaks; the window's items, these, and `recall` older entries join this turn's context.
 
-        `attach` takes items and paths of files, `images` paths of pictures, URLs and base64 data.
+        `attach` takes items and paths of files, `images` paths of pictures, URLs and base64 data with its type.
         """
-        if isinstance(attach, str | Path):
-            raise CallError(f"attach is a list, not {short(attach)}", hint=f"Write attach=[{str(attach)!r}].")
+        for name, given in (("attach", attach), ("images", images := extra.get("images"))):
+            if isinstance(given, str | Path):
+                raise CallError(f"{name} is a list, not {short(given)}", hint=f"Write {name}=[{str(given)!r}].")
         items = [*self.kept_items(), *map(_as_item, attach)]
-        if extra.get("images"):
-            extra["images"] = [_as_image(image) for image in extra["images"]]
+        if images:
+            extra["images"] = [_as_image(image) for image in images]
         share = self.policy_at(self._last_target()).recall
         if recall or share:
             recalled = self._recalled(text, recall, share)
@@ -254,6 +257,9 @@ class Thread:
         """Tools that the model may call from here on: Python functions, or definitions in any provider's form."""
         from quire.send.tools import Tool, tool
 
+        if wrong := [offer for offer in tools if not (callable(offer) or isinstance(offer, dict | Tool))]:
+            hint = "Write thread.tools(look, find), without a list."
+            raise CallError(f"a tool is a function or a definition, not {short(wrong[0])}", hint=hint)
         offers = [offer if isinstance(offer, Tool) else tool(offer) if callable(offer) else offer for offer in tools]
         defined = [offer.definition() if isinstance(offer, Tool) else offer for offer in offers]
         return self.append(*providers.tool_entries(defined))
@@ -619,10 +625,14 @@ def _as_item(source: Item | JsonObject | str | Path) -> Item | JsonObject:
     return from_file(source) if isinstance(source, str | Path) else source
 
 
+# `https:`, `data:`, `gs:`; not the letter of a drive.
+_SCHEME = re.compile(r"[A-Za-z][\w+.-]+:")
+
+
 def _as_image(image: Json) -> Json:
-    """An image as entries hold it; a path is the picture there."""
-    if isinstance(image, str) and not image.startswith(("http://", "https://", "data:")):
-        image = Path(image) if Path(image).suffix.lower() in IMAGE_TYPES else image
+    """An image as entries hold it; what is no URL is the path of a picture."""
+    if isinstance(image, str) and not _SCHEME.match(image):
+        image = Path(image)
     return from_image(image) if isinstance(image, Path) else image
 
 

@@ -150,7 +150,8 @@ def from_image(path: str | Path) -> JsonObject:
     """A picture's file as `user(images=[…])` takes it."""
     media_type = IMAGE_TYPES.get(Path(path).suffix.lower())
     if media_type is None:
-        raise CallError(f"{path} is no image", hint=f"Images end in {', '.join(IMAGE_TYPES)}.")
+        hint = f'Images end in {", ".join(IMAGE_TYPES)}; base64 is {{"media_type": "image/png", "data": "…"}}.'
+        raise CallError(f"{short(str(path))} is no image", hint=hint)
     try:
         data = Path(path).read_bytes()
     except OSError as error:

@@ -194,6 +194,8 @@ def translate(error: sqlite3.Error, path: str | Path) -> QuireError:
             f"{path} was locked by another process for {BUSY_TIMEOUT_S:.0f} s",
             hint="Try again when the other process has finished writing.",
         )
+    if isinstance(error, sqlite3.ProgrammingError):
+        return CallError(f"{path} was closed here before", hint="Open it again: quire.open(…).")
     effective = os.access in os.supports_effective_ids
     if os.path.isfile(path) and not os.access(path, os.R_OK, effective_ids=effective):
         return CallError(f"cannot read {path}: permission denied", hint="Check who may read it.")

@@ -80,6 +80,8 @@ def is_embedded(target: str) -> bool:
 
 def split_target(target: str) -> tuple[str, str]:
     """Split at the first colon: "bedrock:amazon.nova-lite-v1:0" -> ("bedrock", "amazon.nova-lite-v1:0")."""
+    if not isinstance(target, str):
+        raise CallError(f"{target!r} names no model", hint='Write "provider:model".')
     provider, colon, model = target.partition(":")
     if not colon and provider.strip().lower() not in _names():
         owners = [owner for owner, rows in data("models")["models"].items() if target in rows]
