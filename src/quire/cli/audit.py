@@ -92,7 +92,7 @@ def audit(
     own_threads = threads or db is not None
     if own_threads and (paths or step or what_if):
         raise CallError(
-            "--threads reads Quire's own threads alone: no PATH, no settings of clients and no --what-if",
+            "--threads and --db read Quire's own threads alone: no PATH, no settings of clients and no --what-if",
             hint="Leave those out; `quire plan THREAD` compares policies on a thread.",
         )
     places = () if own_threads else paths or _home_stores()
