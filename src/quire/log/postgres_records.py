@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from quire.entry import sha256_hex
+from quire.log import verify
 from quire.log.postgres_connection import Connection, TenantSession
-from quire.log.sqlite_tables import damaged, fields_of
+from quire.log.sqlite_tables import RecordQueries, sound_body
 from quire.log.store import RecordFilter, RecordRow
 
 _PAGE = 500
-_BODY = "n, body, sha256"
+_TABLES, _BODY = "quire.", "n, convert_to(body, 'UTF8'), sha256"
 # Numbers are given before the rows that have them are made: whoever comes at the same time need not wait for the disk.
 _NUMBERS = """
 update quire.record_numbers set record = record + %s, change = change + %s returning record, change
@@ -27,19 +27,16 @@ on conflict (tenant, n) do update set schema_name = excluded.schema_name, versio
 """
 
 
-def _sound(row: Sequence[Any]) -> str:
-    """A stored body; a DamageError when it is not what was written."""
-    n, body, sha256 = row
-    if sha256_hex(body) != sha256:
-        raise damaged(n, "its stored bytes have changed (checksum)")
-    return str(body)
-
-
-class PostgresRecords:
+class PostgresRecords(RecordQueries):
     """A `RecordTable` in the database of a PostgresStore."""
+
+    tables, body = _TABLES, _BODY
 
     def __init__(self, session: TenantSession) -> None:
         self._session = session
+
+    def _rows(self, query: str, values: Sequence[object] = ()) -> list[Any]:
+        return self._session.rows(query.replace("?", "%s"), values)
 
     def insert(self, rows: Sequence[Callable[[int], RecordRow]]) -> list[str]:
         if not rows:
@@ -80,40 +77,24 @@ class PostgresRecords:
             _remove(conn, past)
         return len(past)
 
-    def newest(self, n: int) -> str | None:
-        rows = self._session.rows(f"select {_BODY} from quire.records where n = %s", (n,))
-        return _sound(rows[0]) if rows else None
-
-    def versions(self, n: int) -> list[str]:
-        query = f"select {_BODY} from quire.record_changes where n = %s order by version"
-        return [_sound(row) for row in self._session.rows(query, (n,))]
-
     def select(self, wanted: RecordFilter, newest_first: bool = False) -> Iterator[str]:
-        where, values = _where(wanted)
+        where, values = self._where(wanted)
         key, side, order = ("change", "<", "desc") if newest_first else ("n", ">", "asc")
-        query = f"select {key}, {_BODY} from quire.records where {where} and {key} {side} %s order by {key} {order} limit %s"
+        query = (
+            f"select {key}, {_BODY} from quire.records where {where} and {key} {side} ? order by {key} {order} limit ?"
+        )
         # Page by page, so that whoever takes a few does not read all.
         at, page = (2**62 if newest_first else 0), 20
         while True:
-            rows = self._session.rows(query, [*values, at, page])
+            rows = self._rows(query, [*values, at, page])
             for row in rows:
-                yield _sound(row[1:])
+                yield sound_body(row[1:])
             if len(rows) < page:
                 return
             at, page = rows[-1][0], _PAGE
 
-    def beside(self, n: int, step: int, wanted: RecordFilter) -> str | None:
-        where, values = _where(wanted)
-        side = "n > %s order by n" if step > 0 else "n < %s order by n desc"
-        rows = self._session.rows(f"select {_BODY} from quire.records where {where} and {side} limit 1", [*values, n])
-        return _sound(rows[0]) if rows else None
-
-    def count(self, wanted: RecordFilter) -> int:
-        where, values = _where(wanted)
-        return int(self._session.rows(f"select count(*) from quire.records where {where}", values)[0][0])
-
     def matching(self, words: Sequence[str], wanted: RecordFilter, most: int) -> list[str]:
-        where, values = _where(wanted)
+        where, values = self._where(wanted)
         query = f"""
             with asked as (
                 select lexeme, (select count(*) from quire.record_words w where w.word = lexeme) as holding
@@ -121,10 +102,9 @@ class PostgresRecords:
             )
             select {_BODY} from quire.records join (
                 select n, sum(1.0 / holding) as score from asked join quire.record_words on word = lexeme group by n
-            ) scored using (n) where {where} order by score desc, n limit %s
+            ) scored using (n) where {where} order by score desc, n limit ?
         """
-        rows = self._session.rows(query, [" ".join(words), *values, most])
-        return [_sound(row) for row in rows]
+        return [sound_body(row) for row in self._rows(query, [" ".join(words), *values, most])]
 
     def frequencies(self, words: Sequence[str]) -> dict[str, int]:
         query = """
@@ -148,10 +128,6 @@ class PostgresRecords:
         with self._session.transaction(durable=False) as conn:
             ordered = sorted(vectors)  # two at once take the rows in one order
             conn.cursor().executemany(query, [(model, vector, n, version) for n, version, vector in ordered])
-
-    def vectors(self, model: str, low: int, high: int) -> list[tuple[int, int, bytes]]:
-        query = "select n, version, vector from quire.record_vectors where model = %s and n between %s and %s"
-        return self._session.rows(query, (model, low, high))
 
     def clear_vectors(self) -> None:
         self._session.rows("delete from quire.record_vectors")
@@ -185,43 +161,6 @@ def _remove(conn: Connection, numbers: Sequence[int]) -> None:
         conn.execute(f"delete from quire.{table} where n = any(%s)", (list(numbers),))
 
 
-def _where(criteria: RecordFilter) -> tuple[str, list[Any]]:
-    parts, values = ["true"], list[Any]()
-    if criteria.schemas:
-        parts.append("schema_name = any(%s)")
-        values.append(list(criteria.schemas))
-    for tag in criteria.tags:
-        parts.append("n in (select n from quire.record_tags where tag = %s)")
-        values.append(tag)
-    if criteria.no_tag:
-        parts.append("n not in (select n from quire.record_tags where tag >= %s and tag < %s)")
-        values += [criteria.no_tag, criteria.no_tag[:-1] + chr(ord(criteria.no_tag[-1]) + 1)]
-    if criteria.now is not None:
-        parts.append("(expires_at is null or expires_at > %s)")
-        values.append(criteria.now)
-    return " and ".join(parts), values
-
-
 def verify_records(conn: Connection) -> int:
-    """Re-derive the hash of every version of every record, and what records are chosen by; how many there are."""
-    lost = "select n from quire.record_changes c where not exists (select from quire.records r where r.n = c.n) limit 1"
-    for (n,) in conn.execute(lost):
-        raise damaged(n, "its newest version is missing")
-    records = conn.execute(f"select version, schema_name, expires_at, {_BODY} from quire.records order by n").fetchall()
-    for version, schema, expires_at, *row in records:
-        n = row[0]
-        stored = conn.execute(f"select version, {_BODY} from quire.record_changes where n = %s order by version", (n,))
-        bodies = {number: _sound(rest) for number, *rest in stored}
-        if sorted(bodies) != list(range(1, version + 1)):
-            raise damaged(n, "its versions are not all there")
-        for number, body in bodies.items():
-            says = fields_of(n, body)
-            if (says["id"], says["version"]) != (f"rec-{n}", number):
-                raise damaged(n, f"its version {number} is another's")
-        if bodies[version] != _sound(row):
-            raise damaged(n, f"it is not its version {version}")
-        fields = json.loads(bodies[version])
-        tags = {tag for (tag,) in conn.execute("select tag from quire.record_tags where n = %s", (n,))}
-        if (schema, expires_at, tags) != (fields["schema_name"], fields["expires_at"], set(fields["tags"])):
-            raise damaged(n, "its schema, tags or expiry are noted other than it says")
-    return len(records)
+    """Re-derive the hash of every version of every record; how many there are."""
+    return verify.verify_records(lambda query, *values: conn.execute(query.replace("?", "%s"), *values), _TABLES, _BODY)

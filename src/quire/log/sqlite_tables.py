@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import json
 import sqlite3
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -281,7 +282,7 @@ def damaged(n: int, problem: str) -> DamageError:
     return DamageError(f"record rec-{n} is damaged: {problem}", hint=_HINT)
 
 
-def sound_body(row: tuple[int, bytes, str]) -> str:
+def sound_body(row: Sequence[Any]) -> str:
     """A stored body; a DamageError when it is not what was written."""
     n, body, sha256 = row
     if not isinstance(body, bytes) or sha256_hex(body) != sha256:
@@ -289,7 +290,57 @@ def sound_body(row: tuple[int, bytes, str]) -> str:
     return body.decode()
 
 
-class SqliteRecords(_Tables):
+class RecordQueries(ABC):
+    """The questions about records that every database answers alike; a `?` stands for a value."""
+
+    # What stands in front of a table's name, and what `sound_body` reads.
+    tables: ClassVar = ""
+    body: ClassVar = BODY
+
+    @abstractmethod
+    def _rows(self, query: str, values: Sequence[object] = ()) -> list[Any]: ...
+
+    def newest(self, n: int) -> str | None:
+        return next(
+            map(sound_body, self._rows(f"SELECT {self.body} FROM {self.tables}records WHERE n = ?", (n,))), None
+        )
+
+    def versions(self, n: int) -> list[str]:
+        query = f"SELECT {self.body} FROM {self.tables}record_changes WHERE n = ? ORDER BY version"
+        return [sound_body(row) for row in self._rows(query, (n,))]
+
+    def beside(self, n: int, step: int, wanted: RecordFilter) -> str | None:
+        where, values = self._where(wanted)
+        side = "n > ? ORDER BY n" if step > 0 else "n < ? ORDER BY n DESC"
+        query = f"SELECT {self.body} FROM {self.tables}records WHERE {where} AND {side} LIMIT 1"
+        return next(map(sound_body, self._rows(query, [*values, n])), None)
+
+    def count(self, wanted: RecordFilter) -> int:
+        where, values = self._where(wanted)
+        return int(self._rows(f"SELECT count(*) FROM {self.tables}records WHERE {where}", values)[0][0])
+
+    def vectors(self, model: str, low: int, high: int) -> list[tuple[int, int, bytes]]:
+        query = f"SELECT n, version, vector FROM {self.tables}record_vectors WHERE model = ? AND n BETWEEN ? AND ?"
+        return self._rows(query, (model, low, high))
+
+    def _where(self, criteria: RecordFilter) -> tuple[str, list[object]]:
+        parts, values, tagged = ["true"], list[object](), f"(SELECT n FROM {self.tables}record_tags WHERE tag"
+        if criteria.schemas:
+            parts.append(f"schema_name IN ({', '.join('?' * len(criteria.schemas))})")
+            values += criteria.schemas
+        for tag in criteria.tags:
+            parts.append(f"n IN {tagged} = ?)")
+            values.append(tag)
+        if criteria.no_tag:
+            parts.append(f"n NOT IN {tagged} >= ? AND tag < ?)")
+            values += [criteria.no_tag, criteria.no_tag[:-1] + chr(ord(criteria.no_tag[-1]) + 1)]
+        if criteria.now is not None:
+            parts.append("(expires_at IS NULL OR expires_at > ?)")
+            values.append(criteria.now)
+        return " AND ".join(parts), values
+
+
+class SqliteRecords(_Tables, RecordQueries):
     """A `RecordTable` in the file of a SqliteStore."""
 
     def insert(self, rows: Sequence[Callable[[int], RecordRow]]) -> list[str]:
@@ -326,36 +377,30 @@ class SqliteRecords(_Tables):
         self._file.wipe()
         return len(past)
 
-    def newest(self, n: int) -> str | None:
-        return next(map(sound_body, self._rows(f"SELECT {BODY} FROM records WHERE n = ?", (n,))), None)
-
-    def versions(self, n: int) -> list[str]:
-        query = f"SELECT {BODY} FROM record_changes WHERE n = ? ORDER BY version"
-        return [sound_body(row) for row in self._rows(query, (n,))]
-
     def select(self, wanted: RecordFilter, newest_first: bool = False) -> Iterator[str]:
         with self._file.guard() as conn:
             if newest_first:
-                yield from _by_change(conn, wanted)
+                yield from self._by_change(conn, wanted)
                 return
-            where, values = _where(wanted)
+            where, values = self._where(wanted)
             for row in conn.execute(f"SELECT {BODY} FROM records WHERE {where} ORDER BY n", values):
                 yield sound_body(row)
 
-    def beside(self, n: int, step: int, wanted: RecordFilter) -> str | None:
-        where, values = _where(wanted)
-        side = "n > ? ORDER BY n" if step > 0 else "n < ? ORDER BY n DESC"
-        query = f"SELECT {BODY} FROM records WHERE {where} AND {side} LIMIT 1"
-        return next(map(sound_body, self._rows(query, [*values, n])), None)
-
-    def count(self, wanted: RecordFilter) -> int:
-        where, values = _where(wanted)
-        return int(self._rows(f"SELECT count(*) FROM records WHERE {where}", values)[0][0])
+    def _by_change(self, conn: sqlite3.Connection, criteria: RecordFilter) -> Iterator[str]:
+        """The last changed first: one cursor a schema, so that each can use the index."""
+        schemas: Iterable[tuple[str, ...]] = [(schema,) for schema in criteria.schemas] or [()]
+        cursors = []
+        for names in schemas:
+            where, values = self._where(msgspec.structs.replace(criteria, schemas=names))
+            query = f"SELECT change, {BODY} FROM records WHERE {where} ORDER BY change DESC"
+            cursors.append(conn.execute(query, values))
+        for _, *row in heapq.merge(*cursors, key=lambda row: -row[0]):
+            yield sound_body(row)
 
     def matching(self, words: Sequence[str], wanted: RecordFilter, most: int) -> list[str]:
         if not words:
             return []
-        where, values = _where(wanted)
+        where, values = self._where(wanted)
         query = f"""
             SELECT {BODY} FROM record_words CROSS JOIN records ON n = record_words.rowid
             WHERE record_words MATCH ? AND {where} ORDER BY bm25(record_words), n LIMIT ?
@@ -378,10 +423,6 @@ class SqliteRecords(_Tables):
         """
         with self._file.transaction() as conn:
             conn.executemany(query, [(model, vector, n, version) for n, version, vector in vectors])
-
-    def vectors(self, model: str, low: int, high: int) -> list[tuple[int, int, bytes]]:
-        query = "SELECT n, version, vector FROM record_vectors WHERE model = ? AND n BETWEEN ? AND ?"
-        return self._rows(query, (model, low, high))
 
     def clear_vectors(self) -> None:
         with self._file.transaction() as conn:
@@ -416,35 +457,6 @@ def _remove(conn: sqlite3.Connection, numbers: Sequence[int]) -> None:
     if numbers:
         # The index of words marks what is deleted; only merging its parts takes the words out of the file.
         conn.execute("INSERT INTO record_words (record_words) VALUES ('optimize')")
-
-
-def _where(criteria: RecordFilter) -> tuple[str, list[object]]:
-    parts, values = ["1"], list[object]()
-    if criteria.schemas:
-        parts.append(f"schema_name IN ({', '.join('?' * len(criteria.schemas))})")
-        values += criteria.schemas
-    for tag in criteria.tags:
-        parts.append("n IN (SELECT n FROM record_tags WHERE tag = ?)")
-        values.append(tag)
-    if criteria.no_tag:
-        parts.append("n NOT IN (SELECT n FROM record_tags WHERE tag >= ? AND tag < ?)")
-        values += [criteria.no_tag, criteria.no_tag[:-1] + chr(ord(criteria.no_tag[-1]) + 1)]
-    if criteria.now is not None:
-        parts.append("(expires_at IS NULL OR expires_at > ?)")
-        values.append(criteria.now)
-    return " AND ".join(parts), values
-
-
-def _by_change(conn: sqlite3.Connection, criteria: RecordFilter) -> Iterator[str]:
-    """The last changed first: one cursor a schema, so that each can use the index."""
-    schemas: Iterable[tuple[str, ...]] = [(schema,) for schema in criteria.schemas] or [()]
-    cursors = []
-    for names in schemas:
-        where, values = _where(msgspec.structs.replace(criteria, schemas=names))
-        query = f"SELECT change, {BODY} FROM records WHERE {where} ORDER BY change DESC"
-        cursors.append(conn.execute(query, values))
-    for _, *row in heapq.merge(*cursors, key=lambda row: -row[0]):
-        yield sound_body((row[0], row[1], row[2]))
 
 
 def fields_of(n: int, body: str) -> dict[str, object]:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from quire.entry import entry_id
 from quire.errors import DamageError, FormatError, NotFound
@@ -71,7 +72,7 @@ def verify_all(conn: sqlite3.Connection) -> Verified:
     problem = conn.execute("PRAGMA integrity_check(1)").fetchone()[0]
     if problem != "ok":
         raise DamageError(f"every entry holds, but the file's structure is damaged: {_line(problem)}")
-    records = _verify_records(conn)
+    records = verify_records(conn.execute)
     _check_structure(conn)
     threads = conn.execute("SELECT count(*) FROM threads").fetchone()[0]
     return Verified(threads, count, records)
@@ -133,33 +134,31 @@ def check_tip(tip: str, end: str, thread: str, seq: int) -> None:
         raise bad_entry(thread, seq, f"the thread is noted to end with {noted}, but this is {actual}")
 
 
-def _verify_records(conn: sqlite3.Connection) -> int:
+def verify_records(ask: Callable[..., Iterable[Any]], tables: str = "", body: str = BODY) -> int:
     """Re-derive the hash of every version of every record, and what records are chosen by; how many there are."""
-    lost = "SELECT n FROM record_changes WHERE n NOT IN (SELECT n FROM records) ORDER BY n LIMIT 1"
-    for (n,) in conn.execute(lost):
+    held = f"EXISTS (SELECT 1 FROM {tables}records r WHERE r.n = c.n)"
+    for (n,) in ask(f"SELECT n FROM {tables}record_changes c WHERE NOT {held} ORDER BY n LIMIT 1"):
         raise damaged(n, "its newest version is missing")
     count = 0
-    for n, version, schema, expires_at, *row in conn.execute(
-        f"SELECT n, version, schema_name, expires_at, {BODY} FROM records ORDER BY n"
-    ):
-        newest = _verify_versions(conn, n, version)
-        if newest != sound_body((row[0], row[1], row[2])):
+    chosen_by = f"SELECT version, schema_name, expires_at, {body} FROM {tables}records ORDER BY n"
+    for version, schema, expires_at, *row in ask(chosen_by):
+        n, count = row[0], count + 1
+        stored = ask(f"SELECT version, {body} FROM {tables}record_changes WHERE n = ? ORDER BY version", (n,))
+        newest = _verify_versions(n, version, stored)
+        if newest != sound_body(row):
             raise damaged(n, f"it is not its version {version}")
         fields = json.loads(newest)
-        tags = {tag for (tag,) in conn.execute("SELECT tag FROM record_tags WHERE n = ?", (n,))}
+        tags = {tag for (tag,) in ask(f"SELECT tag FROM {tables}record_tags WHERE n = ?", (n,))}
         if (schema, expires_at, tags) != (fields["schema_name"], fields["expires_at"], set(fields["tags"])):
             raise damaged(n, "its schema, tags or expiry are noted other than it says")
-        count += 1
     return count
 
 
-def _verify_versions(conn: sqlite3.Connection, n: int, newest: int) -> str:
+def _verify_versions(n: int, newest: int, stored: Iterable[Any]) -> str:
     """Check versions 1 to `newest` of a record; the body of the last."""
-    body = ""
-    rows = conn.execute(f"SELECT version, {BODY} FROM record_changes WHERE n = ? ORDER BY version", (n,))
-    count = 0
-    for count, (version, *row) in enumerate(rows.fetchall(), 1):
-        body = sound_body((row[0], row[1], row[2]))
+    body, count = "", 0
+    for count, (version, *row) in enumerate(stored, 1):
+        body = sound_body(row)
         says = fields_of(n, body)
         if version != count or (says["id"], says["version"]) != (f"rec-{n}", count):
             raise damaged(n, f"its version {count} is missing")
