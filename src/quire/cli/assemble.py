@@ -280,8 +280,11 @@ def ranges(numbers: list[int]) -> str:
             runs[-1][1] = number
         else:
             runs.append([number, number])
-    spans = ", ".join(f"{a}–{b}" if b > a else f"{a}" for a, b in runs)
-    return f"{'entries' if len(numbers) > 1 else 'entry'} {spans}"
+    return f"{'entries' if len(numbers) > 1 else 'entry'} {', '.join(_span(*run) for run in runs)}"
+
+
+def _span(first: int, last: int) -> str:
+    return f"{first}–{last}" if last > first else f"{first}"
 
 
 # `quire show`: the original of anything that a request names or leaves out.
@@ -454,5 +457,5 @@ def _print(places: Whereabouts) -> None:
         echo(f"entry {hit.seq} ({hit.kind}, turn {hit.turn}): {in_line(hit.around)}")
     if places.count > 10:
         echo(f"and {counted(places.count - 10, 'entry', 'entries')} more")
-    rows = [(f"{stretch.first}–{stretch.last}", stretch.standing, stretch.by) for stretch in places.stretches]
+    rows = [(_span(stretch.first, stretch.last), stretch.standing, stretch.by) for stretch in places.stretches]
     print_table(("requests", "it stood", "because of"), rows)
