@@ -177,7 +177,7 @@ def test_report_where_and_open_from_the_shell(home: Path) -> None:
     assert "verbatim" in told
     assert json.loads(run("where", file, "nowhere", "--json"))["count"] == 0
     assert "it never stood" in run("where", file, "nowhere")
-    assert "\n24        verbatim" in run("where", file, "Task 24:")
+    assert "\n24        verbatim" in run("where", file, "src/module_23.py")
     run("log", "new", "demo")
     run("log", "append", "demo", "--user", "Hello")
     words = ["open", "demo", "--port", "0", "--no-browser"]

@@ -16,6 +16,7 @@ from typing import ClassVar, Protocol, Self
 import msgspec
 
 from quire.errors import CallError, ConflictError, NotFound
+from quire.log.shapes import short
 from quire.values import Entry, Json
 
 # The turns that the code running now holds (`Store.turn_lock`): (place of the store, thread) -> fence.
@@ -318,12 +319,11 @@ _ID = re.compile(r"(?:sha256:)?([0-9a-f]{1,64})\Z")
 
 
 def check_name(name: str) -> None:
-    """A CallError unless a name can stand on one line of a table and be typed again."""
-    if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME or not name.isprintable() or name != name.strip():
-        raise CallError(
-            f"{name!r} cannot be a thread's name",
-            hint=f"Use 1 to {MAX_NAME} printable characters, no space at either end.",
-        )
+    """A CallError unless a name can stand on one line of a table, in the path of an address, and be typed again."""
+    readable = isinstance(name, str) and 0 < len(name) <= MAX_NAME and name.isprintable() and name == name.strip()
+    if not readable or name in (".", ".."):
+        hint = f"Use 1 to {MAX_NAME} printable characters, no space at either end, and not . or .. alone."
+        raise CallError(f"{short(name)} cannot be a thread's name", hint=hint)
 
 
 def tenant_file(file: Path, tenant: str) -> Path:
