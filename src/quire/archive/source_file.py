@@ -14,7 +14,6 @@ import re
 import sqlite3
 import zlib
 from collections.abc import Iterator
-from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
@@ -22,6 +21,7 @@ from typing import IO, Any
 import msgspec
 
 from quire.errors import FormatError, NotFound
+from quire.providers.incoming import iso_ms
 from quire.values import Json, JsonObject
 
 _logger = logging.getLogger("quire")
@@ -288,10 +288,7 @@ def milliseconds(stamp: Json) -> int | None:
     """A time as stores write it: ISO 8601, seconds or milliseconds."""
     if isinstance(stamp, int | float) and not isinstance(stamp, bool):
         return int(stamp if stamp > 1e11 else stamp * 1000)
-    try:
-        return round(datetime.fromisoformat(str(stamp).replace("Z", "+00:00")).timestamp() * 1000)
-    except ValueError:
-        return None
+    return iso_ms(stamp)
 
 
 def text_in(content: Json) -> str:

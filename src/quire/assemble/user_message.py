@@ -15,9 +15,9 @@ from quire.entry import canonical, result_text, sha256_hex
 from quire.formats import markdown
 from quire.items import identity
 from quire.log.entries import encode
-from quire.providers.convert import own_blocks, project
+from quire.providers.convert import image, own_blocks, project
 from quire.tokens import countable, counter
-from quire.values import Entry, Image, Item, Json, JsonObject, Message, Part, Text
+from quire.values import Entry, Item, Json, JsonObject, Message, Part, Text
 
 # An item as the text a model reads: its identity, its block, and how an update to it is written.
 
@@ -32,7 +32,6 @@ _TAGS = {
     "dataview": ("dataview", ("path", "query")),
 }
 _UPDATE = "note_context_update"
-_DATA_URL = re.compile(r"data:([\w.+/-]*);base64,")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
@@ -282,18 +281,8 @@ def _message(turn: UserTurn, text: str, images: list[Json]) -> Message:
     # What was imported may have been sent without words, alone or in one message with results: `wire` tells.
     wire = turn.entry.wire
     parts: list[Part] = [Text(text, wire)] if text or wire.keys() & {"more", "message"} else []
-    parts += [image_part(image) for image in [*(turn.entry.body.get("images") or ()), *images]]
+    parts += map(image, [*(turn.entry.body.get("images") or ()), *images])
     return Message("user", tuple(parts), turn.seqs)
-
-
-def image_part(image: Json) -> Image:
-    """An image of an entry or an item: a URL, or data and its media type."""
-    image_fields = {"url": image} if isinstance(image, str) else image
-    url = image_fields.get("url", "")
-    # A data URL is the image itself: sent as one, and counted as one.
-    if data := _DATA_URL.match(url):
-        return Image(data[1] or image_fields.get("media_type", ""), url[data.end() :])
-    return Image(image_fields.get("media_type", ""), image_fields.get("data", ""), url)
 
 
 def tool_block(context: tuple[tuple[Entry, Entry | None], ...]) -> str:

@@ -37,7 +37,7 @@ def from_url(url: str, media_type: str = "") -> Image:
     head, comma, data = url.partition(",")
     if not (comma and head.startswith("data:") and head.endswith(";base64")):
         return Image(url=url, media_type=media_type)
-    return Image(media_type=head[len("data:") : -len(";base64")] or "image/png", data=data)
+    return Image(media_type=head[len("data:") : -len(";base64")] or media_type or "image/png", data=data)
 
 
 def to_url(image: Image) -> str:

@@ -7,12 +7,12 @@ missed, and costs its making once and its storage by the hour.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime
 from typing import Literal
 
 import msgspec
 
 from quire.entry import sha256_hex
+from quire.providers.incoming import iso_ms
 from quire.providers.models import ModelInfo
 from quire.providers.prefix import prefix_bytes, prefix_parts
 from quire.providers.simulate import Simulator
@@ -187,7 +187,7 @@ class CacheKeeper:
             how = self.plan.reason if call.method == "DELETE" else "it could not be prolonged"
             self._lose("dropped", f"{call.path} was given up: {how}")
             return
-        expires_ms = _ms(reply.get("expireTime")) or at_ms + self.plan.ttl_s * 1000
+        expires_ms = iso_ms(reply.get("expireTime")) or at_ms + self.plan.ttl_s * 1000
         if call.method == "PATCH" and self.cache is not None:
             self.cache = msgspec.structs.replace(self.cache, expires_ms=expires_ms)
             return
@@ -256,11 +256,3 @@ def _contents_within(body: JsonObject, length: int) -> int:
             break
         count += place >= head
     return count
-
-
-def _ms(time: Json) -> int:
-    """Milliseconds of "2026-11-15T08:00:00Z"; 0 where there is no time."""
-    try:
-        return round(datetime.fromisoformat(str(time)).timestamp() * 1000)
-    except ValueError:
-        return 0

@@ -445,12 +445,13 @@ def with_wire(entry: Entry, origin: JsonObject) -> Entry:
 def _recorded_at(message: JsonObject) -> int | None:
     """Milliseconds of a recorder's `_ts` (ISO 8601 or a number), if there is one."""
     stamp = message.get("_ts")
-    if isinstance(stamp, int | float) and not isinstance(stamp, bool):
-        return int(stamp)
-    if not isinstance(stamp, str):
-        return None
+    return int(stamp) if isinstance(stamp, int | float) and not isinstance(stamp, bool) else iso_ms(stamp)
+
+
+def iso_ms(stamp: Json) -> int | None:
+    """Milliseconds of a time in ISO 8601: "2026-11-15T08:00:00Z" -> 1794729600000; None for anything else."""
     try:
-        return round(datetime.fromisoformat(stamp).timestamp() * 1000)
+        return round(datetime.fromisoformat(str(stamp)).timestamp() * 1000)
     except ValueError:
         return None
 

@@ -18,12 +18,13 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from quire import providers, values
-from quire.assemble.user_message import block, image_part, user_text
+from quire.assemble.user_message import block, user_text
 from quire.errors import CallError, ConflictError, NotFound
 from quire.formats import clean
 from quire.formats.clean import ToolResult
 from quire.log import now_ms, off_loop
 from quire.log.store import Store
+from quire.providers.convert import image
 from quire.providers.incoming import recordable
 from quire.providers.models import split_target
 from quire.providers.rules import require
@@ -402,7 +403,7 @@ def _messages(entries: Sequence[Entry], items: Sequence[JsonObject]) -> tuple[Me
     blocks = [block(item) for item in items]
     words = user_text([described.text for described in blocks], user.text)
     pictures = [*(user.body.get("images") or ()), *(image for described in blocks for image in described.images)]
-    images = [image_part(image) for image in pictures]
+    images = map(image, pictures)
     spoken.insert(0, ("user", clean.with_request(context, words)))
     first, *others = (
         Message(who, (Text(_joined(text for _, text in lines)),)) for who, lines in groupby(spoken, itemgetter(0))
