@@ -54,6 +54,10 @@ ROOT = Path(__file__).resolve().parent.parent
 _patience = inspect.signature(httpx.get).parameters["timeout"].default
 _patience.connect = _patience.read = _patience.write = _patience.pool = 600.0
 
+# No test speaks TLS: a client need not read the certificates of all authorities, which takes longer than its requests.
+os.environ.pop("SSL_CERT_FILE", None)
+os.environ["SSL_CERT_DIR"] = str(ROOT / "tests")
+
 # Nobody waits before a request is sent again; how long a user does is in tests/send/test_transport.py.
 RetryingTransport.__init__.__defaults__ = (None, lambda seconds: asyncio.sleep(0), lambda line: None)
 
