@@ -10,10 +10,11 @@ import os
 import re
 import shutil
 import signal
+import sqlite3
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from xdist.scheduler import LoadScopeScheduling
 from quire import Assembly, Request, Thread, open_store, thread_recall
 from quire.assemble import Built
 from quire.errors import MissingPart
+from quire.log import sqlite
 from quire.providers import Rendering
 from quire.send.connect import RetryingTransport
 from quire.send.local import LocalServer, weights
@@ -64,6 +66,25 @@ RetryingTransport.__init__.__defaults__ = (None, lambda seconds: asyncio.sleep(0
 # Threads search alike on every machine: by words, unless a test gives an embedder.
 thread_recall.installed = lambda: None
 
+_migrate = sqlite.migrate
+
+
+@cache
+def new_database() -> sqlite3.Connection:
+    """What a new store's tables are; they are copied, as making them takes longer than most of what tests do with them."""
+    conn = sqlite3.connect(":memory:", check_same_thread=False)
+    _migrate(conn, ":memory:", sqlite.verify.OWNERS)
+    return conn
+
+
+def _copied(conn: sqlite3.Connection, path: str | Path, owners: Any) -> None:
+    if str(path) == ":memory:":
+        new_database().backup(conn)
+    _migrate(conn, path, owners)
+
+
+sqlite.migrate = _copied
+
 # Bedrock's client signs with made-up keys, never with those of whoever runs the tests.
 os.environ |= {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y", "AWS_DEFAULT_REGION": "us-east-1"}
 
@@ -93,6 +114,12 @@ def source_trees() -> dict[Path, ast.Module]:
     return {path: ast.parse(path.read_text()) for path in sorted((ROOT / "src" / "quire").rglob("*.py"))}
 
 
+@cache
+def source_nodes() -> dict[Path, list[ast.AST]]:
+    """The same, each with all that stands in it."""
+    return {path: list(ast.walk(tree)) for path, tree in source_trees().items()}
+
+
 def traces(name: str) -> list[Any]:
     """Recorded conversations, each with its messages in the form of OpenAI Chat."""
     return [json.loads(line) for line in shared_data(f"traces/{name}.jsonl").read_text().split("\n") if line]
@@ -116,7 +143,7 @@ def _shared_by(file: str) -> str:
 
 
 # What takes longest begins, so that at the end both processes have something short to do.
-LONGEST = ("sdk", "llama", "inspector", "tests/test_adapters.py", "tests/cli/test_terminal_text.py")
+LONGEST = ("sdk", "llama", "inspector", "tests/test_adapters.py")
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
@@ -129,11 +156,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """What is loaded stays to the end: no need to look for garbage in it again and again."""
+    """What is loaded stays to the end: no need to look for garbage in it again and again, nor often in the rest."""
     twice = [name for name, count in Counter(item.nodeid for item in session.items).items() if count > 1]
     assert not twice, f"of tests that have one name, xdist runs one: {twice}"
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
@@ -202,6 +230,8 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
+    with closing(sqlite3.connect(tmp_path / "quire.db")) as conn:
+        new_database().backup(conn)
     with open_store(tmp_path / "quire.db") as opened:
         yield opened
 

@@ -14,6 +14,8 @@ from quire.archive.sessions import STORES
 from quire.cli import convert
 from toolbox import QUIRE, invoke, on_terminal, run
 
+pytestmark = pytest.mark.xdist_group("sdk")
+
 
 def shell(tmp_path: Path, command: str, program: Path | None = None, **env: str) -> tuple[int, str, str]:
     """Run `quire …` in a shell, so that it can redirect; a process of its own where no program is given."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import quire
-from conftest import ROOT, source_trees
+from conftest import ROOT, source_nodes, source_trees
 
 pytestmark = pytest.mark.xdist_group("source")
 SRC = ROOT / "src" / "quire"
@@ -40,8 +40,8 @@ def rank(package: str) -> int:
 @cache
 def imports() -> list[tuple[Path, str]]:
     found = []
-    for path, tree in source_trees().items():
-        for node in ast.walk(tree):
+    for path, nodes in source_nodes().items():
+        for node in nodes:
             if isinstance(node, ast.ImportFrom) and node.module:
                 found.append((path, node.module))
                 if node.module == "quire":
@@ -101,13 +101,13 @@ def test_the_middle_imports_no_clock_no_dice_and_nothing_from_outside() -> None:
 
 def test_what_only_unix_has_is_asked_for_where_it_is_used_and_with_a_way_without_it() -> None:
     bad = []
-    for path, tree in source_trees().items():
+    for path, nodes in source_nodes().items():
         text, name = path.read_text(), str(path.relative_to(SRC))
         if not re.search("|".join(UNIX_MODULES), text) and not UNIX_NAMES.search(text):
             continue
-        functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+        functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
         inside = {id(node) for function in functions for node in ast.walk(function)}
-        for node in ast.walk(tree):
+        for node in nodes:
             modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             modules += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             used = isinstance(node, ast.Attribute) and UNIX_NAMES.fullmatch(ast.unparse(node))

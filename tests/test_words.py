@@ -6,7 +6,7 @@ import re
 import click
 import pytest
 
-from conftest import ROOT, source_trees
+from conftest import ROOT, source_nodes, source_trees
 from quire.cli.main import quire
 from quire.providers.models import providers
 from quire.providers.wires import FORMATS
@@ -53,8 +53,8 @@ BY_NAME = {
 def test_providers_are_told_apart_by_their_wires_and_rows_and_not_by_their_names() -> None:
     names = {*FORMATS, *providers(), "local"}
     compared = set[str]()
-    for path, tree in source_trees().items():
-        for node in ast.walk(tree):
+    for path, nodes in source_nodes().items():
+        for node in nodes:
             # Caches have engines, some of which are called like their provider.
             if isinstance(node, ast.Compare) and getattr(node.left, "attr", "") != "engine":
                 given = (
@@ -93,10 +93,10 @@ STANDING_IN = {
 def test_variables_are_named_after_what_they_hold() -> None:
     """Fields of a class may stand in logs and in code of others."""
     bound = set[tuple[str, str]]()
-    for path, tree in source_trees().items():
-        classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    for path, nodes in source_nodes().items():
+        classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
         fields = {line.target for node in classes for line in node.body if isinstance(line, ast.AnnAssign)}
-        for node in ast.walk(tree):
+        for node in nodes:
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node not in fields:
                 name = node.id
             elif isinstance(node, ast.arg):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from thread_strategies import any_thread, logs, policies
 
-from quire import Assembly, Entry, Policy, render, requests, values
+from quire import Assembly, Entry, Policy, Request, render, requests, values
 from quire.assemble.fit import enclose, rebuild
 from quire.errors import BudgetError
 from quire.items import identity
@@ -33,24 +33,26 @@ def test_every_request_is_the_same_again_extends_the_one_before_and_is_whole(
             before = None  # nothing was sent, so nothing is extended
             continue
         request = render(one.prompt, "openai-chat:")
-        _extends(before, one, policy)
+        if before is not None:
+            _extends(before, (one, request), policy)
         _paired(one)
         _rebuilt(one, request.body["messages"])
         if decided:  # what a log says was sent is sent again as it was
             _within(one, request.body["messages"], policy)
-        before = one
+        before = one, request
 
 
-def _extends(before: Built | None, one: Built, policy: Policy) -> None:
+def _extends(before: tuple[Built, Request], now: tuple[Built, Request], policy: Policy) -> None:
     """Within an epoch each request extends the one before; between two a rebase says why it does not."""
-    if before is not None and before.epoch == one.epoch:
-        old, new = before.prompt, one.prompt
+    one = now[0]
+    if before[0].epoch == one.epoch:
+        old, new = before[0].prompt, one.prompt
         assert (old.system, old.tools) == (new.system, new.tools)
         assert new.messages[: len(old.messages)] == old.messages
         # Chat has no place for tools that come late; who has one says so.
         if not policy.late_tools:
-            assert render(new, "openai-chat:").prefix.startswith(render(old, "openai-chat:").prefix)
-    elif before is not None:
+            assert now[1].prefix.startswith(before[1].prefix)
+    else:
         assert one.rebase is not None
         assert one.rebase["reason"]
 

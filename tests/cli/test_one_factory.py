@@ -13,6 +13,7 @@ from quire.errors import CallError
 from quire.testing import Refuse, emulator
 from quire.values import JsonObject
 
+pytestmark = pytest.mark.xdist_group("sdk")
 TARGET = "vllm:some-model"
 Command = Callable[..., Result]
 

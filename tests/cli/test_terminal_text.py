@@ -17,6 +17,7 @@ from quire.testing import Emulator, Refuse, emulator
 from quire.values import Call, JsonObject, Text
 from toolbox import QUIRE, on_terminal
 
+pytestmark = pytest.mark.xdist_group("sdk")
 # A window title, the screen's end, colours, a C1 command, letters turned round, a bell.
 EVIL = "\x1b]0;evil\x07\x1b[2J\x1b[35mred\x9b5mC1\u202egnorw\u2066\u200f\x07\x08end"
 # What a terminal may be told: colours and the like, the cursor, and what prompts and bars need of it.

@@ -22,7 +22,7 @@ from quire.log.store import ThreadInfo
 from quire.server.costs import ThreadTotals
 from quire.server.inspector import page, security_policy, sent_calls
 from quire.server.views import ThreadView, try_policies
-from toolbox import QUIRE, Store, encode_lines, fewer, invoke, run, talk
+from toolbox import QUIRE, Store, chain, encode_lines, fewer, invoke, run, talk
 
 pytestmark = pytest.mark.moves_prefix(reason="threads are cut on purpose")
 STATIC = ROOT / "src/quire/server/static"
@@ -84,8 +84,6 @@ def test_what_was_reported_is_shown_as_reported(sent: ThreadView) -> None:
 @given(cut=st.integers(1, 80), turns=st.integers(3, 14))
 @fewer(20)
 def test_a_thread_that_grows_is_seen_as_if_it_had_been_read_at_once(cut: int, turns: int) -> None:
-    from quire.entry import chain
-
     entries = list(chain(talk(turns, 30)))
     policy = Policy(budget=400)
     grown = ThreadView("t", entries[:cut], policy).extend(entries[cut:])

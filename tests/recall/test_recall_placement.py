@@ -15,7 +15,7 @@ from quire.formats import clean
 from quire.recall import RECALL_TOOL, Hit, Indexer, Recall, place, recall_tool, relevant
 from quire.recall.placement import VisibleEntries, in_prompt, shown_ahead, standing
 from quire.send.builtin import recall_tool as built_in
-from toolbox import Store, chain, counter
+from toolbox import Store, chain, check, counter
 
 count = counter().count
 
@@ -139,8 +139,6 @@ def test_recalled_text_becomes_part_of_its_turn() -> None:
 
 def test_the_tool_definition_is_a_valid_tools_entry_and_schema() -> None:
     Draft202012Validator.check_schema(RECALL_TOOL["parameters"])
-    from quire.log.entries import check
-
     check({"kind": "tools", "tools": [json.loads(json.dumps(RECALL_TOOL))]})
 
 

@@ -14,11 +14,9 @@ from send_parts import TARGETS, Noted, new_thread, ten_calls, tool
 from quire import QuireError, Thread
 from quire.errors import ConflictError
 from quire.log.sqlite import SqliteStore
-from quire.send.connect import transport_for
-from quire.send.cycle import Outcome, run
-from quire.send.transport import close
-from quire.send.turn import Runner
+from quire.send.cycle import run
 from quire.testing import Emulator, emulator
+from toolbox import Outcome, Runner, close, transport_for
 
 HOLDER = """
 import sys

@@ -15,7 +15,7 @@ from quire.send.events import Event
 from quire.send.turn import Limits, Turn, ask_aside
 from quire.testing import Cut, Refuse, emulator
 from quire.values import Call, Text, Think
-from toolbox import Runner, carry_out, close
+from toolbox import Runner, carry_out, close, transport_for
 
 
 @pytest.mark.parametrize(("provider", "via"), WAYS)
@@ -150,8 +150,6 @@ class Stopping:
 
 @pytest.mark.parametrize("provider", ["anthropic", "openai-chat", "gemini"])
 def test_what_came_before_the_user_stopped_is_kept_and_marked(provider: str, thread: Thread) -> None:
-    from quire.send.connect import transport_for
-
     with emulator(provider, ["One two three four five.", "Six."], piece=4) as server:
         thread.user("Count.")
 

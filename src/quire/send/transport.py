@@ -428,7 +428,8 @@ def server_window(base_url: str, model: str, api_key: str = "", timeout_s: float
     httpx = _httpx()
     headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
     try:
-        with httpx.Client(timeout=timeout_s, trust_env=False, headers=headers) as client:
+        secure = base_url.startswith("https")  # only then are certificates loaded
+        with httpx.Client(timeout=timeout_s, trust_env=False, verify=secure, headers=headers) as client:
             for path in _TELLING:
                 reply = client.get(base_url.rstrip("/").removesuffix("/v1") + path)
                 if window := _window(reply.content, model):
