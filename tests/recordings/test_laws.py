@@ -21,9 +21,18 @@ import quire
 from quire.providers import import_, parse_reply, request_options, stream
 from quire.providers.rules import Finding
 from quire.providers.usage import cost
+from quire.testing import MemoryStore
 from toolbox import Store
 
 every_wire = pytest.mark.parametrize("wire", CONVERSATION)
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[Store]:
+    with MemoryStore() as opened:
+        yield opened
+    _RENDERED.clear()
+
 
 # "recording n" -> why this exchange is beyond the law.
 ACCEPTED_BUT_FOUND: dict[str, str] = {}
@@ -109,14 +118,14 @@ def unnamed(exchange: Exchange) -> str:
 
 
 @every_wire
-def test_import_and_render_change_nothing_but_spelling_and_the_second_time_nothing_at_all(wire: str) -> None:
-    store = quire.open_store(":memory:")
+def test_import_and_render_change_nothing_but_spelling_and_the_second_time_nothing_at_all(
+    wire: str, store: Store
+) -> None:
     hold(lambda one: changed(store, one) or added(store, one), accepted(wire), CHANGED_ON_THE_WAY)
 
 
 @every_wire
-def test_the_same_holds_of_what_else_might_have_been_sent(wire: str) -> None:
-    store = quire.open_store(":memory:")
+def test_the_same_holds_of_what_else_might_have_been_sent(wire: str, store: Store) -> None:
     others = [one for exchange in accepted(wire) for one in variants(exchange)]
     step = 1 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else len(others) // 100
     might = [one for one in others[::step] if not findings(one, one.provider)]
@@ -124,8 +133,7 @@ def test_the_same_holds_of_what_else_might_have_been_sent(wire: str) -> None:
 
 
 @every_wire
-def test_the_same_holds_of_what_providers_document(wire: str) -> None:
-    store = quire.open_store(":memory:")
+def test_the_same_holds_of_what_providers_document(wire: str, store: Store) -> None:
     hold(lambda one: errors(one, one.provider) or changed(store, one) or added(store, one), documented(wire), {})
 
 
@@ -138,18 +146,19 @@ def changed(store: Store, exchange: Exchange) -> list[str]:
     return sorted(set(differences(sent, spelled(exchange.wire, copy.deepcopy(request.body)))))
 
 
-_NEWEST: list[tuple[Exchange, quire.Request]] = []
+# What several laws look at is imported and rendered once: the exchange, its thread and its request.
+_RENDERED: dict[int, tuple[Exchange, quire.Thread, quire.Request]] = {}
 
 
 def rendered(store: Store, exchange: Exchange, body: dict[str, Any] | None = None) -> quire.Request:
     """A body, or the exchange's own, imported into a thread of its own, and rendered for the model it was for."""
-    if body is None and _NEWEST and _NEWEST[0][0] is exchange:
-        return _NEWEST[0][1]
+    if body is None and id(exchange) in _RENDERED:
+        return _RENDERED[id(exchange)][2]
     imported = quire.Thread(store, uuid4().hex)
     imported.append(*import_(exchange.wire, copy.deepcopy(body or exchange.body), exchange.model))
     request = imported.request(exchange.target, **request_options(exchange.options))
     if body is None:
-        _NEWEST[:] = [(exchange, request)]
+        _RENDERED[id(exchange)] = exchange, imported, request
     return request
 
 
@@ -181,18 +190,16 @@ def added(store: Store, exchange: Exchange) -> list[str]:
 
 
 @every_wire
-def test_a_reply_is_never_taken_for_another_models(wire: str) -> None:
-    store = quire.open_store(":memory:")
+def test_a_reply_is_never_taken_for_another_models(wire: str, store: Store) -> None:
     hold(lambda one: disowned(store, one), replies(wire), DISOWNED)
 
 
 def disowned(store: Store, exchange: Exchange) -> list[str]:
     """What of a recorded reply the next request leaves out as not this model's, whatever name answered."""
-    thread = quire.Thread(store, uuid4().hex)
-    thread.on_warning = lambda event: None
     try:
-        thread.append(*import_(exchange.wire, copy.deepcopy(exchange.body), exchange.model))
-        request = thread.request(exchange.target, **request_options(exchange.options))
+        request = rendered(store, exchange)
+        thread = _RENDERED[id(exchange)][1]
+        thread.on_warning = lambda event: None
         thread.record(reply_of(exchange), request)
         thread.user("Go on.")
         left = thread.request(exchange.target, **request_options(exchange.options)).left_out[len(request.left_out) :]

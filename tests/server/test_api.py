@@ -18,7 +18,7 @@ from quire.server.service import ServiceLimits
 from quire.testing import emulator
 from toolbox import Later
 
-schemathesis, lazy = Later("schemathesis"), Later("schemathesis.pytest.lazy")
+schemathesis, lazy, requests = Later("schemathesis"), Later("schemathesis.pytest.lazy"), Later("requests")
 
 MODEL = "anthropic:claude-opus-5-5"
 
@@ -99,20 +99,23 @@ SHARES = 4
 
 
 @pytest.fixture(scope="module")
-def promises(clients: dict[str, httpx.Client]) -> list[Callable[[], None]]:
+def promises(clients: dict[str, httpx.Client]) -> Iterator[list[Callable[[], None]]]:
     """For each route a search for a case that it answers otherwise than it says."""
+
+    session = requests.Session()  # a connection for all that is asked of a server
 
     def ask(case: Any) -> None:
         # Random cases go to both stores; those that go through a schema field by field are many, and go to one in turn.
         through_the_schema = case.meta.phase.name == "coverage"
         for client in [next(_IN_TURN)(clients)] if through_the_schema else clients.values():
-            case.call_and_validate(base_url=str(client.base_url), timeout=600)
+            case.call_and_validate(base_url=str(client.base_url), timeout=600, session=session)
 
     many = 200 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 2
     how = settings(max_examples=many, suppress_health_check=list(HealthCheck), deadline=None)
     routes = schemathesis.openapi.from_dict(openapi(all_routes())).exclude(path_regex="events|hold|turns|resume")
     # Not by `routes.parametrize()`: pytest 9.2 gives all of its tests one name, and xdist runs one test of a name.
-    return [made.ok()[1] for made in lazy.get_all_tests(schema=routes, test_func=ask, settings=how, given_kwargs={})]
+    yield [made.ok()[1] for made in lazy.get_all_tests(schema=routes, test_func=ask, settings=how, given_kwargs={})]
+    session.close()
 
 
 @pytest.mark.parametrize("share", range(SHARES))
