@@ -61,7 +61,7 @@ def test_what_a_page_shows_is_what_happens(
         "QUIRE_DB": str(tmp_path / "quire.db"),
         "PATH": os.pathsep.join([str(warm.parent), str(Path(sys.executable).parent), os.environ["PATH"]]),
         "COLUMNS": "110",
-        "PYTEST_ADDOPTS": "-p no:langsmith_plugin -p no:schemathesis",  # they take seconds to load
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # those of other packages take seconds to load
         "NO_COLOR": "1",
     }
     monkeypatch.setenv("QUIRE_DB", environment["QUIRE_DB"])

@@ -175,12 +175,12 @@ def test_an_entry_is_found_by_its_id_or_a_unique_beginning(store: Store) -> None
     assert store.find(entries[5].id) is None
 
 
-@pytest.mark.parametrize("name", ["", " x", "x ", "a\nb", "a\x00b", "\x1b[31m", "x" * 201, "\ud800", ".", ".."])
-def test_names_that_cannot_be_typed_again_are_refused(store: Store, name: str) -> None:
-    with pytest.raises(CallError, match="cannot be a thread's name"):
-        store.create(name)
-    with pytest.raises(CallError, match="cannot be a thread's name"):
-        store.append(name, users("a"))
+def test_names_that_cannot_be_typed_again_are_refused(store: Store) -> None:
+    for name in ("", " x", "x ", "a\nb", "a\x00b", "\x1b[31m", "x" * 201, "\ud800", ".", ".."):
+        with pytest.raises(CallError, match="cannot be a thread's name"):
+            store.create(name)
+        with pytest.raises(CallError, match="cannot be a thread's name"):
+            store.append(name, users("a"))
     assert store.threads() == []
 
 
