@@ -4,12 +4,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from thread_strategies import any_thread, logs, policies
 
 from quire import Assembly, Entry, Policy, requests, values
@@ -240,25 +242,30 @@ from quire.values import Entry
 for line in sys.stdin:
     policy, bodies = json.loads(line)
     made = list(requests([Entry(body["kind"], body) for body in bodies], msgspec.convert(policy, Policy)))
-    print(sha256_hex(msgspec.json.encode(made)))
+    print(sha256_hex(msgspec.json.encode(made)), flush=True)
 """
 
 
-@settings(max_examples=3)
-@given(st.lists(st.tuples(logs, policies()), min_size=8, max_size=8))
-def test_another_process_gives_the_same_bytes(cases: list[tuple[list[Entry], Policy]]) -> None:
-    lines = [json.dumps([msgspec.to_builtins(policy), [one.body for one in entries]]) for entries, policy in cases]
-    told = {
-        subprocess.run(
-            [sys.executable, "-c", HASHES],
-            input="\n".join(lines),
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-            cwd=Path(__file__).parent,
-        ).stdout
-        for seed in ("1", "2")
-    }
-    here = [sha256_hex(msgspec.json.encode(list(requests(entries, policy)))) for entries, policy in cases]
-    assert told == {"\n".join([*here, ""])}
+@pytest.fixture(scope="module")
+def processes() -> Iterator[list[subprocess.Popen[str]]]:
+    """Two processes that give the hash of the requests of each line, each with an order of sets of its own."""
+    how: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": Path(__file__).parent}
+    with ExitStack() as open_:
+        yield [
+            open_.enter_context(
+                subprocess.Popen([sys.executable, "-c", HASHES], env={**os.environ, "PYTHONHASHSEED": seed}, **how)
+            )
+            for seed in ("1", "2")
+        ]
+
+
+@settings(max_examples=24)
+@given(logs, policies())
+def test_another_process_gives_the_same_bytes(
+    processes: list[subprocess.Popen[str]], entries: list[Entry], policy: Policy
+) -> None:
+    here = sha256_hex(msgspec.json.encode(list(requests(entries, policy))))
+    for process in processes:
+        print(json.dumps([msgspec.to_builtins(policy), [one.body for one in entries]]), file=process.stdin, flush=True)
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"{here}\n"

@@ -15,7 +15,7 @@ from quire import Entry, open_store, values
 from quire.cli.output import printable
 from quire.testing import Emulator, Refuse, emulator
 from quire.values import Call, JsonObject, Text
-from toolbox import QUIRE, on_terminal
+from toolbox import on_terminal
 
 pytestmark = pytest.mark.xdist_group("sdk")
 # A window title, the screen's end, colours, a C1 command, letters turned round, a bell.
@@ -69,11 +69,12 @@ def test_run_and_resume(tmp_path: Path, warm: Path, colour: bool) -> None:
         check("run", "t", "Hi", *where(server))
 
 
-def test_chat(tmp_path: Path) -> None:
+def test_chat(tmp_path: Path, warm: Path) -> None:
     (tmp_path / "a.txt").write_text(EVIL)
+    typed = "Hi\r/context\r/cost\r/recall red\rAgain\r/undo\r/quit\r"
     with emulator("vllm", evil) as server:
         words = ["chat", "t", "--root", ".", "--attach", "a.txt", *where(server)]
-        harmless(on_terminal(tmp_path, *words, typed="Hi\r/context\r/cost\r/recall red\rAgain\r/undo\r/quit\r"))
+        harmless(on_terminal(tmp_path, *words, typed=typed, program=[str(warm)]))
 
 
 SHOWING = [
@@ -130,10 +131,10 @@ def test_only_one_module_writes() -> None:
     assert found == {}
 
 
-def test_a_pipe_gets_the_models_words_to_the_byte(tmp_path: Path) -> None:
+def test_a_pipe_gets_the_models_words_to_the_byte(tmp_path: Path, warm: Path) -> None:
     with emulator("vllm", [EVIL]) as server:
         env = {**os.environ, "QUIRE_DB": str(tmp_path / "q.db")}
-        done = subprocess.run([*QUIRE, "run", "t", "Hi", *where(server)], env=env, capture_output=True)
+        done = subprocess.run([warm, "run", "t", "Hi", *where(server)], env=env, capture_output=True)
     assert done.stdout.decode() == EVIL + "\n"
     assert b"\x1b" not in done.stderr
 

@@ -15,7 +15,7 @@ from quire import Usage
 from quire.audit import Grouping, SentCall, audit, read_calls
 from quire.server.proxy import CacheWatcher, Proxy, Watched
 from quire.testing import Cut, Refuse, Slow, emulator
-from toolbox import QUIRE, run, until
+from toolbox import run, until
 
 pytestmark = [pytest.mark.xdist_group("sdk"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -300,8 +300,8 @@ def test_the_command_watches_until_it_is_stopped(tmp_path: Path) -> None:
         (("--to", "http://a", "--key-from", "NOT_SET"), "export NOT_SET="),
     ],
 )
-def test_a_wrong_call_of_the_command_says_so(words: tuple[str, ...], said: str) -> None:
-    done = subprocess.run([*QUIRE, "proxy", *words], capture_output=True, text=True, timeout=600)
+def test_a_wrong_call_of_the_command_says_so(words: tuple[str, ...], said: str, warm: Path) -> None:
+    done = subprocess.run([warm, "proxy", *words], capture_output=True, text=True, timeout=600)
     assert done.returncode in (1, 2)
     assert said in done.stderr
     assert "Traceback" not in done.stderr
