@@ -57,9 +57,9 @@ def serve(address: str, *without: str) -> None:
     from quire.cli.main import main
     from quire.tokens import counter
 
-    # What commands load when they need it; frameworks' adapters and what tests need are no part of them.
+    # What commands load when they need it, but for what few do and takes long: frameworks, pytest, MCP.
     found = walk_packages(quire.__path__, "quire.", onerror=lambda name: None)
-    ours = [each.name for each in found if "adapters" not in each.name]
+    ours = [each.name for each in found if not any(word in each.name for word in ("adapters", "mcp", "recording"))]
     for module in (*ours, "anthropic", "anyio._backends._asyncio", "httpcore2", "h11", "Stemmer"):
         with suppress(ImportError, QuireError):
             import_module(module)
