@@ -253,6 +253,11 @@ def texts(store: Store, thread: str) -> list[str]:
     return [entry.text for entry in store.read(thread)]
 
 
+def said_in(body: JsonObject) -> list[tuple[str, Any]]:
+    """Who says what in a request of OpenAI Chat."""
+    return [(message["role"], message["content"]) for message in body["messages"]]
+
+
 def text_of(one: Built) -> str:
     """All that a request says."""
     parts = [part for message in one.prompt.messages for part in message.parts]

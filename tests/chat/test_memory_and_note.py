@@ -16,17 +16,13 @@ from quire.records import Records
 from quire.send import runners
 from quire.testing import emulator
 from quire.values import JsonObject
-from toolbox import Runner, Store, carry_out, closed_later, invoke
+from toolbox import Runner, Store, carry_out, closed_later, invoke, said_in
 
 TARGET = "openai-chat:gpt-5"
 PIXEL = bytes.fromhex(
     "89504e470d0a1a0a0000000d49484452000000010000000108060000001f15c4890000000d49444154789c63f8cfc0f01f0005050201"
     "b53ee5f90000000049454e44ae426082"
 )
-
-
-def texts(body: JsonObject) -> list[tuple[str, Any]]:
-    return [(message["role"], message["content"]) for message in body["messages"]]
 
 
 def make(name: str, folder: Path, store: Store, **how: Any) -> Runner:
@@ -53,7 +49,7 @@ def test_every_runner_puts_the_memory_in_front_and_tells_what_changed_of_it(name
         for memory in memories:
             thread.user("Hello?")
             carry_out(thread, TARGET, server.url, make(name, tmp_path, thread.store, memory=memory))  # type: ignore[arg-type]
-        bodies = [texts(one.body) for one in server.requests]
+        bodies = [said_in(one.body) for one in server.requests]
     assert {str(body[0][1]).split("\n\n")[0] for body in bodies} == {"Likes tea.\nLives in Graz.\nBase."}
     if name != "records":
         assert all(after[: len(before)] == before for before, after in itertools.pairwise(bodies))
@@ -97,7 +93,7 @@ def vault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def parts(body: JsonObject) -> list[str]:
     """A word for each text, and `image` for each image, of what the user says in a request."""
     found = []
-    for role, content in texts(body):
+    for role, content in said_in(body):
         if role == "user":
             listed = content if isinstance(content, list) else [{"type": "text", "text": content}]
             found += ["image" if one["type"] == "image_url" else one["text"] for one in listed]
@@ -147,6 +143,6 @@ def test_a_memory_file_is_read_every_turn(vault: Path) -> None:
     with emulator("openai-chat", answer) as server:
         how = ["--memory", "memory.md", "--model", TARGET, "--base-url", server.url]
         invoke("chat", "t", *how, stdin="One?\nTwo?\n", OPENAI_API_KEY="k")
-        first, second = (texts(one.body) for one in server.requests)
+        first, second = (said_in(one.body) for one in server.requests)
     assert first == [("system", "Likes tea."), ("user", "One?")]
     assert second[-1][1].endswith("No longer:\nLikes tea.\nNew:\nLikes coffee.")

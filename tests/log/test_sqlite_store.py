@@ -17,12 +17,6 @@ from quire.log.sqlite import SqliteStore
 from toolbox import texts, users
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[SqliteStore]:
-    with SqliteStore(tmp_path / "q.db") as opened:
-        yield opened
-
-
 def test_what_was_deleted_is_not_left_in_the_files(tmp_path: Path) -> None:
     with SqliteStore(tmp_path / "q.db") as store:
         store.append("t", users("the secret word is xyzzy", "y" * 20_000 + "xyzzy"))

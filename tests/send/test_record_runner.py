@@ -23,7 +23,7 @@ from quire.send.turn import Limits
 from quire.testing import emulator
 from quire.values import Call, JsonObject
 from records.chatter import CONVERSATION, GOLDEN, REQUEST
-from toolbox import Clock, Runner, carry_out, closed_later, invoke
+from toolbox import Clock, Runner, carry_out, closed_later, invoke, said_in
 
 TARGET = TARGETS["openai-chat"]
 NOTE = {"action": "create", "schema_name": "note.v1", "title": "Plan", "context": {"text": "Ship on Friday"}}
@@ -36,10 +36,6 @@ def opened(path: Path, **how: Any) -> tuple[Thread, Records]:
 
 def runner(kept: Records, tools: Sequence[Tool] | None = None, **how: Any) -> Runner:
     return runners.records(kept, tools, clock=Clock(), **how)
-
-
-def texts(body: JsonObject) -> list[tuple[str, str]]:
-    return [(message["role"], message["content"]) for message in body["messages"]]
 
 
 def of(kept: Records, *schemas: str) -> list[JsonObject]:
@@ -59,7 +55,7 @@ def test_the_model_receives_the_two_messages_of_the_seed(tmp_path: Path) -> None
         for _, asked in [*CONVERSATION[::2], ("user", REQUEST)]:
             thread.user(asked)
             carry_out(thread, TARGET, server.url, runner(kept, tools))
-        last = texts(server.requests[-1].body)
+        last = said_in(server.requests[-1].body)
     assert last == [("system", (GOLDEN / "message1.txt").read_text()), ("user", (GOLDEN / "message2.txt").read_text())]
     assert (GOLDEN / "message1.txt").read_text() == SYSTEM
 
@@ -74,7 +70,7 @@ def test_tools_run_until_none_are_asked_for_and_everything_is_a_record(tmp_path:
     with emulator("openai-chat", script) as server:
         thread.user("We ship on Friday")
         outcome = carry_out(thread, TARGET, server.url, runner(kept))
-        bodies = [texts(one.body) for one in server.requests]
+        bodies = [said_in(one.body) for one in server.requests]
     assert (outcome.text, outcome.steps) == ("It is noted.", 3)
     for before, after in itertools.pairwise(bodies):
         assert after[: len(before)] == before
@@ -114,7 +110,7 @@ def test_a_consumer_is_built_by_its_own_configuration_and_its_prompt_can_be_anot
         for asked in ("When?", "Sure?"):
             thread.user(asked)
             carry_out(thread, TARGET, server.url, runner(kept, [], consumer="planner", system="Be brief."))
-        assert texts(server.requests[-1].body) == [
+        assert said_in(server.requests[-1].body) == [
             ("system", "Be brief."),
             ("user", "# Recent Tool Results\n• Plan: Ship on Friday\n\n# Current Request\nSure?"),
         ]
@@ -239,10 +235,10 @@ def test_the_shell_runs_chats_and_resumes_with_records(tmp_path: Path, monkeypat
         said = invoke("run", "t", "We ship on Friday", "--runner", "records", *where)
         assert said.stdout == "Noted.\nDone.\n"
         invoke("run", "u", "When do we ship?", "--consumer", "desk", "--system", "Be brief.", *where)
-        assert texts(server.requests[-1].body)[0] == ("system", "Be brief.")
-        assert "• Plan: Ship on Friday" in texts(server.requests[-1].body)[1][1]
+        assert said_in(server.requests[-1].body)[0] == ("system", "Be brief.")
+        assert "• Plan: Ship on Friday" in said_in(server.requests[-1].body)[1][1]
         invoke("chat", "t", "--runner", "records", *where, stdin="Sure?\n")
-        assert "User: We ship on Friday\nAssistant: Noted.\nAssistant: Done." in texts(server.requests[-1].body)[1][1]
+        assert "User: We ship on Friday\nAssistant: Noted.\nAssistant: Done." in said_in(server.requests[-1].body)[1][1]
     found = json.loads(invoke("record", "search", "when do we ship", "--nn", "9", "--json").stdout)
     order = [one["relevance"] for one in found]
     assert order == sorted(order, reverse=True)
