@@ -20,6 +20,9 @@ from quire.server.app import all_routes
 from quire.server.routes import openapi
 from quire.testing import emulator
 
+# A schema cannot say that a hash is not its text's.
+FORGED = {"kind": "attach", "item": {"content": "A note.", "sha256": "0" * 64}}
+
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
@@ -57,7 +60,9 @@ def test_a_conflict_says_how_the_thread_stands(client: httpx.Client) -> None:
         ("POST", "/api/threads", {"content": b"{", "headers": {"content-type": "application/json"}}, 400),
         ("POST", "/api/threads", {"content": b"{}"}, 415),
         ("POST", "/api/threads", {"json": {"nom": "x"}}, 422),
-        ("POST", "/api/threads/x/entries", {"json": {"entries": [{"kind": "nope"}]}}, 409),
+        ("POST", "/api/threads/x/entries", {"json": {"entries": [{"kind": "nope"}]}}, 422),
+        ("POST", "/api/threads/x/entries", {"json": {"entries": [{"kind": "user", "text": 1}]}}, 422),
+        ("POST", "/api/threads/x/entries", {"json": {"entries": [FORGED]}}, 409),
         ("GET", "/api/threads/x/entries?after=-1", {}, 422),
         ("POST", "/api/threads/a%00b/entries", {"json": {"entries": []}}, 404),
         ("POST", "/api/threads/%FF/entries", {"json": {"entries": []}}, 404),
@@ -72,6 +77,15 @@ def test_what_is_refused_is_a_problem(
     assert (refused.status_code, refused.json()["status"]) == (status, status)
     assert refused.headers["content-type"] == "application/problem+json"
     assert refused.json()["title"]
+
+
+def test_a_malformed_entry_is_named_by_its_place_and_its_field(client: httpx.Client) -> None:
+    entries = [user("fine"), {"kind": "user", "txt": "hi"}]
+    refused = client.post("/api/threads/x/entries", json={"entries": entries}).json()
+    assert (refused["status"], refused["title"]) == (422, "malformed")
+    assert refused["detail"] == "user field txt: unknown field - at `$.entries[1]`"
+    assert "text" in refused["hint"]
+    assert client.get("/api/threads/x").status_code == 404
 
 
 def test_a_write_with_an_idempotency_key_happens_once(client: httpx.Client) -> None:

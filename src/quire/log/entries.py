@@ -22,6 +22,7 @@ from quire.log.shapes import (
     OBJECT,
     SHA256,
     STRING,
+    Contradiction,
     Fault,
     Fields,
     Listed,
@@ -47,7 +48,7 @@ NUMBER = Scalar("a number", {"type": "number"}, lambda v: isinstance(v, int | fl
 
 def _content_has_its_sha256(item: JsonObject, path: Path) -> None:
     if "sha256" in item and item["sha256"] != (real := sha256_hex(item["content"])):
-        raise Fault(
+        raise Contradiction(
             (*path, "sha256"),
             f"does not match the content, whose sha256 is {real}",
             hint="Leave sha256 out, or correct it.",

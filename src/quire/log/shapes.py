@@ -32,6 +32,10 @@ class Fault(Exception):
         self.path, self.problem, self.key, self.hint = path, problem, key, hint
 
 
+class Contradiction(Fault):
+    """A value that its shape allows, and another value beside it does not: no schema can say so."""
+
+
 class Scalar(msgspec.Struct, frozen=True):
     """A value that one predicate decides: `says` completes 'must be …'."""
 

@@ -13,6 +13,7 @@ from quire.audit import audit, call_of
 from quire.entry import chain
 from quire.errors import CallError, ConflictError, FormatError, NotFound
 from quire.log.entries import check
+from quire.log.shapes import Contradiction
 from quire.log.store import ThreadInfo
 from quire.observe import LayerHashes
 from quire.providers.models import known_models, split_target
@@ -110,7 +111,7 @@ def append_entries(call: RouteCall) -> Entries:
     """Append entries, all or none, durably; where `expected_seq` is not the end, 409 says what is."""
     new: NewEntries = call.body
     redact = call.service.redactor.entry
-    entries = [redact(_checked(body)) for body in new.entries]
+    entries = [redact(_checked(body, at)) for at, body in enumerate(new.entries)]
     try:
         with in_held_turn(call, new.turn):
             appended = _append(call, entries, new.expected_seq)
@@ -120,14 +121,18 @@ def append_entries(call: RouteCall) -> Entries:
     return Entries(list(map(entry_json, appended)), call.store.info(call.name))
 
 
-def _checked(body: JsonObject) -> Entry:
+def _checked(body: JsonObject, at: int) -> Entry:
+    """The entry at a place of the body; what its schema forbids is refused as what any route's types forbid."""
     try:
-        return check(body)
-    except FormatError:
-        whole = whole_numbers(body, 0)
-        if whole == body and not any(isinstance(value, float) for value in body.values()):
-            raise
-        return check(whole)
+        try:
+            return check(body)
+        except FormatError:
+            if not any(isinstance(value, float) for value in body.values()):
+                raise
+            return check(whole_numbers(body, 0))
+    except FormatError as error:
+        status = 409 if isinstance(error.__cause__, Contradiction) else 422
+        raise HttpRefusal(status, f"{error} - at `$.entries[{at}]`", hint=error.hint) from error
 
 
 def _append(call: RouteCall, entries: list[Entry], expected: int | None) -> list[Entry]:

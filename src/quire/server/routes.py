@@ -79,6 +79,7 @@ _TITLES = {
     405: "method not allowed",
     413: "too large",
     415: "not JSON",
+    422: "malformed",
     429: "too many requests",
     503: "not possible now",
 }
