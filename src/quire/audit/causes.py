@@ -114,7 +114,8 @@ def verdict(before: SentCall, now: SentCall, units: Units, size: Sizes) -> Verdi
     if lost < max(_FEWEST if to_the_token else _TOKENS, _SHARE * could):
         return None
     cause, confidence, place, note = _cause(before, now, units, size, info)
-    if place and now.given and cause not in _SIDES and _moved_by_quire(before, now, place):
+    set_by_quire = cause == "settings" and not _changed_settings(before.given or before.body, now.given)
+    if now.given and cause not in _SIDES and (_moved_by_quire(before, now, place) if place else set_by_quire):
         cause, note = "quire", f"{CAUSES[cause][0]}{': ' if note else ''}{note}"
     if cause == "minimum":
         lost = 0  # there was nothing that could have been read
@@ -213,9 +214,12 @@ def _setting(body: JsonObject, name: str) -> Json:
     return value
 
 
+def _changed_settings(before: JsonObject, now: JsonObject) -> list[str]:
+    return [name for name in _SETTINGS if _setting(before, name) != _setting(now, name)]
+
+
 def _same_bytes(before: SentCall, now: SentCall, units: Units, size: Sizes, info: ModelInfo) -> Blamed:
-    changed = [name for name in _SETTINGS if _setting(before.body, name) != _setting(now.body, name)]
-    if changed:
+    if changed := _changed_settings(before.body, now.body):
         return "settings", "likely", None, ", ".join(changed)
     if _below_minimum(before, now, info):
         return "minimum", "certain", None, f"cached from {info.min_cache_tokens:,} tokens on"

@@ -39,11 +39,14 @@ from quire.server.mend_rules import (
     BodyDraft,
     HeadState,
     Tail,
+    bare_tool,
     head_texts,
     needed_betas,
+    offered_tools,
     plain_message,
     tail_text,
 )
+from quire.tokens import count as count_tokens
 from quire.tokens import tools_tokens
 from quire.values import Json, JsonObject, Message, Prompt, Reply, Text, Usage
 
@@ -404,11 +407,20 @@ def _saving(arms: Sequence[Sequence[tuple[int, float]]]) -> float:
 # Histories that outgrow a budget: fitted by the engine, and what was cut found again for the model.
 
 
+# Of a budget an eighth, and this at most, stays free for what the model looks up before it answers.
+_MOST_RECALLED = 10_000
+# What one call may give; with less than the fewest left, nothing more is looked up.
+_MOST_FOUND, _FEWEST_FOUND = 2_000, 60
+_NO_ROOM = "There is no room to look up more before this answer: go on with what is shown."
+# Tokens that a result takes around its text.
+_AROUND_RESULT = 40
+
+
 class Budget:
     """Fits the requests of conversations into so many tokens, and answers `recall` in their model's stead."""
 
     def __init__(self, tokens: int) -> None:
-        self._tokens = tokens
+        self._tokens, self._free = tokens, min(tokens // 8, _MOST_RECALLED)
         self._fitters: Recent[str, Fitter] = Recent(500)
 
     def fit(self, body: JsonObject, conversation: str, target: str, counted: int) -> JsonObject | None:
@@ -416,12 +428,14 @@ class Budget:
 
         `counted`: how many tokens the provider found in the request before; 0 where it has not said.
         """
-        fitter = self._fitters.get(conversation) or Fitter(self._tokens, target)
-        self._fitters[conversation] = fitter
         wire, info = wire_of(target, body), model_info(target)
         # Signed thinking would be invalid behind an exchange that the application never saw.
-        if info.features.thinking_bound == "no" and "recall" not in _tool_names(body):
-            offered = _render_messages(target, wire, tools=(RECALL_TOOL,)).get("tools") or ()
+        offered = _recall_offer(target, wire) if info.features.thinking_bound == "no" else []
+        if "recall" in map(tool_name, offered_tools(body.get("tools") or ())):
+            offered = []  # a tool of the application's own
+        fitter = self._fitters.get(conversation) or Fitter(self._tokens - (self._free if offered else 0), target)
+        self._fitters[conversation] = fitter
+        if offered:
             body = {**body, "tools": [*(body.get("tools") or ()), *offered]}
             if counted and not fitter.left_out:
                 counted += tools_tokens(offered)  # which the request before went without
@@ -433,26 +447,58 @@ class Budget:
         return draft.body if RULES["marks"](draft) else fitted
 
     def follow_up(
-        self, body: JsonObject, read: Callable[[Wire], Reply], conversation: str, target: str
+        self, body: JsonObject, read: Callable[[Wire], Reply], conversation: str, target: str, is_last: bool = False
     ) -> JsonObject | None:
-        """The request that goes on with what a reply wanted to recall; None where it asked for nothing."""
-        from quire.recall.placement import recall_tool
-        from quire.recall.search import Recall
+        """The request that goes on with what a reply wanted to recall; None where it asked for nothing.
 
+        The last one offers no recall, nor does one that leaves no room: its reply is the application's.
+        """
         wire, fitter = wire_of(target, body), self._fitters.get(conversation)
-        entries = [entry for entry in read(wire).entries if entry.kind != "call" or entry.name == "recall"]
-        calls = [entry for entry in entries if entry.kind == "call"]
-        if fitter is None or not calls:
+        offer = _recall_offer(target, wire)
+        if fitter is None or not any(bare_tool(tool) in offer for tool in body.get("tools") or ()):
             return None
+        reply = read(wire)
+        entries = [entry for entry in reply.entries if entry.kind != "call" or entry.name == "recall"]
+        calls = [entry for entry in entries if entry.kind == "call"]
+        if not calls:
+            return None
+        used = reply.usage.input_total + reply.usage.output or count_tokens(json.dumps(body), target).tokens
+        room = (self._tokens - used) // len(calls) - _AROUND_RESULT
+        if room < _FEWEST_FOUND:
+            return _without_recall(body, offer, wire)
         with SqliteStore(":memory:") as store:
             store.append("it", fitter.entries)
-            run = recall_tool(Recall(store), "it", shown=frozenset)
-            answered = [(call, values.result(call.call_id, None, _run_recall(run, call.args))) for call in calls]
+            found = [_found(store, call.args, min(room, _MOST_FOUND), target) for call in calls]
+        answered = [(call, values.result(call.call_id, None, text)) for call, text in zip(calls, found, strict=True)]
         spoken = assistant(entries, Policy(model=target, thinking=True)), results(answered)
         field = wire.layout.field
         # A conversation has to begin with the user: this message is left out again.
         behind = wire.layout.messages(_render_messages(target, wire, *spoken))[1:]
-        return {**body, field: [*body[field], *behind]}
+        longer = {**body, field: [*body[field], *behind]}
+        # Whether there is room to look up once more: as much said, and a little found.
+        told = max(count_tokens(text, target).tokens for text in found)
+        is_last = is_last or (room - told) * len(calls) < reply.usage.output + len(calls) * (
+            _AROUND_RESULT + _FEWEST_FOUND
+        )
+        return _without_recall(longer, offer, wire) if is_last else longer
+
+
+def _recall_offer(target: str, wire: Wire) -> list[JsonObject]:
+    """The tool `recall` as a request of this format lists it."""
+    return _render_messages(target, wire, tools=(RECALL_TOOL,)).get("tools") or []
+
+
+def _without_recall(body: JsonObject, offer: list[JsonObject], wire: Wire) -> JsonObject:
+    """A request whose model cannot recall: without the tool or, where there is no other, with none to choose."""
+    tools = [tool for tool in body["tools"] if bare_tool(tool) not in offer]
+    if tools:
+        return {**body, "tools": tools}
+    match wire.name:
+        case "anthropic":
+            return {**body, "tool_choice": {"type": "none"}}
+        case "gemini":
+            return {**body, "toolConfig": {"functionCallingConfig": {"mode": "NONE"}}}
+    return {**body, "tool_choice": "none"}
 
 
 def _render_messages(target: str, wire: Wire, *messages: Message, tools: tuple[JsonObject, ...] = ()) -> JsonObject:
@@ -463,9 +509,19 @@ def _render_messages(target: str, wire: Wire, *messages: Message, tools: tuple[J
     return render(prompt, f"{speaker}:{model}", cache=False).body
 
 
-def _run_recall(run: Callable[..., str], args: JsonObject) -> str:
+def _found(store: SqliteStore, args: JsonObject, room: int, target: str) -> str:
+    """What a call of `recall` finds, in at most `room` tokens of the model's."""
+    from quire.recall.placement import recall_tool
+    from quire.recall.search import Recall
+
     arguments = {name: args[name] for name in ("query", "handle", "k", "start") if name in args}
+    recall, share = Recall(store), room
     try:
-        return run(**arguments)
+        while share >= _FEWEST_FOUND:
+            text = recall_tool(recall, "it", shown=frozenset, share_tokens=share)(**arguments)
+            if count_tokens(text, target).tokens <= room:
+                return text
+            share //= 2  # its words are shorter than most
     except (QuireError, TypeError, ValueError) as error:
         return f"Error: {error}"
+    return _NO_ROOM

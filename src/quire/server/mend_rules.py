@@ -127,7 +127,7 @@ def tool_order(draft: BodyDraft) -> bool:
     tools = draft.body.get("tools")
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
         return False
-    names = draft.state.tools = tuple(dict.fromkeys((*draft.state.tools, *map(tool_name, _offered(tools)))))
+    names = draft.state.tools = tuple(dict.fromkeys((*draft.state.tools, *map(tool_name, offered_tools(tools)))))
     ranks = {name: rank for rank, name in enumerate(names)}
     better = [
         {**tool, field: sorted(tool[field], key=lambda inner: ranks[tool_name(inner)])}
@@ -135,7 +135,7 @@ def tool_order(draft: BodyDraft) -> bool:
         else tool
         for tool in tools
     ]
-    better.sort(key=lambda tool: min((ranks[tool_name(inner)] for inner in _offered([tool])), default=0))
+    better.sort(key=lambda tool: min((ranks[tool_name(inner)] for inner in offered_tools([tool])), default=0))
     if list(map(written, better)) == list(map(written, tools)):
         return False
     draft.body = {**draft.body, "tools": better}
@@ -146,7 +146,8 @@ def _inner_field(tool: JsonObject) -> str:
     return next((name for name in ("functionDeclarations", "function_declarations") if tool.get(name)), "")
 
 
-def _offered(tools: Sequence[JsonObject]) -> Iterator[JsonObject]:
+def offered_tools(tools: Sequence[JsonObject]) -> Iterator[JsonObject]:
+    """The tools that a request lists; Gemini's stand together in one."""
     for tool in tools:
         field = _inner_field(tool)
         yield from tool[field] if field else (tool,)

@@ -44,6 +44,8 @@ _KEY_HEADERS = frozenset({b"authorization", b"x-api-key", b"x-goog-api-key", b"a
 _ASKS_MODEL = re.compile(
     r"(/messages|/chat/completions|/responses|:(streamGenerateContent|generateContent)|/converse(-stream)?)$"
 )
+# How often a model is asked for one answer: what it wants to look up comes between.
+_MOST_ASKED = 5
 _VERSION = re.compile(r"^/(v\d\w*)(?=/|$)")
 # Paths that clients ask for without a version where their base URL should have held it.
 _UNVERSIONED = re.compile(r"^/(messages|chat/|responses|completions|embeddings|models)(?=/|$|:)|^/chat/completions$")
@@ -226,13 +228,13 @@ class Passing:
             messages.append(message)
 
         body = exchange.fitted
-        for _ in range(5):
+        for left in reversed(range(_MOST_ASKED)):
             messages.clear()
             part = WatchedExchange(exchange.path, exchange.headers, exchange.given)
             part.sent, part.mended, part.host = exchange.sent, exchange.mended, exchange.host
             await self._pass(again(exchange.sent), _tapped(part, hold), part.piece)
             try:
-                body = await asyncio.to_thread(self._follow_up, body, part, exchange)
+                body = await asyncio.to_thread(self._follow_up, body, part, exchange, left == 1) if left else None
             except Exception as error:  # the reply goes on as it came
                 self.watcher.fail(f"a recall could not be answered: {type(error).__name__}: {error}")
                 body = None
@@ -248,7 +250,7 @@ class Passing:
             exchange.piece(message.get("body", b""))
 
     def _follow_up(
-        self, body: JsonObject | None, part: WatchedExchange, exchange: WatchedExchange
+        self, body: JsonObject | None, part: WatchedExchange, exchange: WatchedExchange, is_last: bool
     ) -> JsonObject | None:
         if self._budget is None or body is None or part.status != 200:
             return None
@@ -263,7 +265,7 @@ class Passing:
                 reader.feed(event)
             return reader.reply()
 
-        return self._budget.follow_up(body, read, exchange.mended.conversation, exchange.target)
+        return self._budget.follow_up(body, read, exchange.mended.conversation, exchange.target, is_last)
 
     def _with_question(self, exchange: WatchedExchange, body: JsonObject, about: JsonObject) -> JsonObject | None:
         """The request with a question for the provider: what could it not reuse of the reply before?"""
