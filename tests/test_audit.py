@@ -210,6 +210,39 @@ def test_side_questions_and_helpers_stand_apart() -> None:
         assert report.total.lost == 0
 
 
+SUMMARIES = {
+    "Claude Code": "This session is being continued from a previous conversation that ran out of context.",
+    "codex": "Another language model started to solve this problem and produced a summary of its thinking process.",
+    "gemini-cli": "<state_snapshot><overall_goal>Steps.</overall_goal></state_snapshot>",
+    "pi": "The conversation history before this point was compacted into the following summary:\n\nSteps.",
+    "Anthropic": "",
+}
+
+
+@pytest.mark.parametrize("client", SUMMARIES)
+def test_a_session_that_a_client_sums_up_stays_one_and_its_helper_another(client: str) -> None:
+    """Nothing of what was said is in the next request, as a helper's first request has nothing of it."""
+
+    def call(*said: Any, lost: bool = False) -> SentCall:
+        messages = [{"role": "assistant" if at % 2 else "user", "content": each} for at, each in enumerate(said)]
+        head = {"system": [{"type": "text", "text": "Be careful. " * 900, "cache_control": {"type": "ephemeral"}}]}
+        tools = [{"name": name, "input_schema": {"type": "object"}} for name in ("read", "write")]
+        given = {"model": MODEL, "tools": tools, **head, "messages": messages}
+        used = Usage(9_000, cache_read=3_000 if lost else 8_900, cache_write_5m=100)
+        return SentCall("log", "anthropic", MODEL, given, used, 1, "s")
+
+    said = [word for n in range(8) for word in (f"Do step {n}.", f"Step {n} is done.")]
+    talk = [call(*said[:end]) for end in range(1, 16, 2)]
+    helper = call("Look for the parser and return a short summary of what it does.")
+    steps = "What was done, and what is left to do. " * 20
+    summary = [{"type": "text", "text": f"{SUMMARIES[client]}\n{steps}"}]
+    summary = [{"type": "compaction", "content": steps}] if client == "Anthropic" else summary
+    after = [call(summary, lost=True), call(summary, "Done.", "And the next?")]
+    report = audit([*talk, helper, *after])
+    assert sorted((each.kind, each.spent.requests) for each in report.conversations) == [("agent", 1), ("main", 10)]
+    assert [each.cause for conversation in report.conversations for each in conversation.verdicts] == ["compaction"]
+
+
 def test_conversations_that_share_a_word_are_told_apart() -> None:
     """Several at once with the same head, each asked to continue."""
     calls = []

@@ -12,7 +12,7 @@ import msgspec
 from quire.archive.sessions import FilePart, files_under, parts, sent_calls
 from quire.archive.stored_conversations import SentCall
 from quire.audit.causes import CAUSES, Verdict, verdict
-from quire.audit.first_difference import units_of
+from quire.audit.first_difference import summed_up, units_of
 from quire.errors import QuireError, needed
 from quire.providers.prefix import Unit
 from quire.providers.simulate.blocks import blocks_of, continues
@@ -124,6 +124,10 @@ class WatchedConversation:
             return True
         old, new = ([block for unit in row for block in blocks_of(unit)] for row in (self._before[1], units))
         return continues(old, new)
+
+    def summed_up_by(self, units: tuple[Unit, ...]) -> bool:
+        """Whether a request puts a summary in place of what the newest one here said."""
+        return self._before is not None and summed_up(self._before[1], units)
 
     def _size(self, unit: Unit) -> int:
         """About how many tokens a unit has; each is counted once."""
@@ -239,9 +243,22 @@ class Grouping:
         # A question for a title repeats the user's first message under instructions of its own.
         several = [at for at in same if same[at] > 1]
         going_on = several or [at for at in same if self._by_number[at].goes_on(units)]
-        return max(
+        found = max(
             (at for at in going_on if self._shares_enough(at, same[at], messages, units)),
             key=lambda at: (same[at], at),
+            default=None,
+        )
+        return self._summed_up(call, units) if found is None else found
+
+    def _summed_up(self, call: SentCall, units: tuple[Unit, ...]) -> int | None:
+        """The conversation of a named session that a request goes on with by a summary of it alone."""
+        if not call.session or call.agent:
+            return None
+        has_tools = any(unit.section == "tools" for unit in units)
+        session = ((at, self._by_number[at]) for at in self._of_session.get(call.session, ()))
+        return max(
+            (at for at, other in session if other.has_tools == has_tools and other.summed_up_by(units)),
+            key=lambda at: (self._by_number[at].goes_on(units), self._by_number[at].kind == "main", at),
             default=None,
         )
 

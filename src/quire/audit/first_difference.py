@@ -113,6 +113,9 @@ def moved_cause(old: Sequence[Unit], new: Sequence[Unit], place: Moved) -> tuple
         return "key-order", where(was)
     if was.section == "tools":
         return _tools(old, new, place)
+    if summed_up(old, new):
+        before, after = (sum(unit.section == "messages" for unit in row) for row in (old, new))
+        return "compaction", f"{before} messages became {after}"
     if now is not None and was.section == "system":
         return _system(was, now, offset)
     return _history(old, new, place)
@@ -216,6 +219,30 @@ def _history(old: Sequence[Unit], new: Sequence[Unit], place: Moved) -> tuple[st
     if len(after) < 0.6 * len(before):
         return "compaction", f"{len(before)} messages became {len(after)}"
     return "edited", where(was)
+
+
+# How clients say that a summary stands for what was said before.
+_SUMMED_UP = re.compile(
+    r"(?i)continued from a previous (conversation|session)|<state_snapshot>|I spoke to you previously about"
+    r"|(conversation|session|history|context)\b[^.\n]{0,60} (is|are|was|were|has been|have been) (being )?(summari[sz]|compact|compress|condens)ed"
+    r"|\b(produced|here is|below is|following is) (a |the )?(\w+ )?summary\b|\bsummary of (the|our|this) (\w+ )?(conversation|session|chat|history)"
+)
+
+
+def summed_up(old: Sequence[Unit], new: Sequence[Unit]) -> bool:
+    """Whether far fewer messages than an earlier request had say that a summary stands for what was said."""
+    before, after = ([unit for unit in row if unit.section == "messages"] for row in (old, new))
+    if len(after) >= 0.6 * len(before):
+        return False
+    known = {hash for unit in before for hash in unit.hashes}
+    return any(_is_summary(unit) for unit in after if not known.issuperset(unit.hashes))
+
+
+def _is_summary(unit: Unit) -> bool:
+    """Whether a message is a summary by its type, as providers write them, or says so."""
+    values = [unit.value, *(part.value for part in unit.parts)]
+    types = {value.get("type") for value in values if isinstance(value, dict)}
+    return not types.isdisjoint(("compaction", "compaction_summary")) or bool(_SUMMED_UP.search(_text(unit), 0, 2_000))
 
 
 def _blocks(units: Sequence[Unit]) -> list[bytes]:
