@@ -12,6 +12,7 @@ from serving import PLACES, new_place, served, user
 
 from quire import open_store
 from quire.log.store import is_server
+from quire.server import service
 from quire.server.access import Keys
 from quire.server.app import all_routes
 from quire.server.proxy import CacheWatcher, Passing, ProxyOptions
@@ -71,6 +72,8 @@ def client(place: str, keys: dict[str, str]) -> Iterator[httpx.Client]:
         asked = {"model": "claude-opus-5-5", "max_tokens": 9, "messages": [{"role": "user", "content": MARK}]}
         own = {"x-quire-key": keys["a"], "x-api-key": "k", "x-session-id": "marmalade"}
         assert client.post("/v1/messages", json=asked, headers=own).status_code == 200
+        assert model.requests[-1].headers["x-api-key"] == "k"
+        assert "x-quire-key" not in model.requests[-1].headers  # whose key this is the provider need not know
         assert client.post("/v1/messages", json=asked).status_code == 401
         client.headers["authorization"] = f"Bearer {keys['a']}"
         until(lambda: client.get("/api/proxy/conversations").json()["conversations"])
@@ -123,6 +126,19 @@ def test_a_key_opens_its_own_tenant_alone(client: httpx.Client, keys: dict[str, 
     for wrong in ("", "Bearer qk_nope", "Basic abc"):
         refused = client.get("/api/threads", headers={"authorization": wrong})
         assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
+
+
+def test_the_first_key_closes_a_service_that_runs(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "KEYS_CACHED_S", 0.0)
+    for kind in PLACES:
+        place = new_place(kind, request)
+        with served(place) as client, open_own(place) as own:
+            assert client.get("/api/threads").status_code == 200
+            key = Keys(own).add("first", "default", 0)
+            assert client.get("/api/threads").status_code == 401
+            assert client.get("/api/threads", headers={"authorization": f"Bearer {key}"}).status_code == 200
 
 
 def test_no_answer_log_or_file_holds_a_key(

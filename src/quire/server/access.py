@@ -24,8 +24,8 @@ from quire.values import Entry, Json, JsonObject
 
 KEY_PREFIX = "qk_"
 _SCHEMA = "quire.key.v1"
-# How long a key that was looked up is cached: one that is revoked elsewhere works no longer than this.
-_CACHE_S = 2.0
+# How long what was looked up of keys is cached: one that is revoked elsewhere works no longer than this.
+KEYS_CACHED_S = 2.0
 
 
 class ApiKey(msgspec.Struct, frozen=True):
@@ -81,7 +81,7 @@ class Keys:
         now = time.monotonic()
         with self._lock:
             at, api_key = self._cache.get(digest, (float("-inf"), None))
-        if now - at < _CACHE_S:
+        if now - at < KEYS_CACHED_S:
             return api_key
         query = RecordFilter(schemas=(_SCHEMA,), tags=(f"sha256:{digest}",))
         body = next(self._store.records.select(query), None)

@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute
 
 Headers = list[tuple[bytes, bytes]]
-# What belongs to one connection and not to the message that it carries.
+# What belongs to one connection and not to the message that it carries, the key of the service among it.
 _HOP = frozenset(
     {b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te",
-     b"trailer", b"transfer-encoding", b"upgrade", b"host"}
+     b"trailer", b"transfer-encoding", b"upgrade", b"host", b"x-quire-key"}
 )  # fmt: skip
 _KEY_HEADERS = frozenset({b"authorization", b"x-api-key", b"x-goog-api-key", b"api-key"})
 # Requests to a model are read whole before they go on; all else is handed on as it comes.

@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
 from functools import cached_property
@@ -20,7 +21,7 @@ from quire.log import now_ms, off_loop
 from quire.log.store import DEFAULT_TENANT, RecordFilter, Store, is_server, tenant_file
 from quire.records.record import decode, draft
 from quire.send.events import STATE as PARTIAL
-from quire.server.access import Keys, Rates, Redactor, insert_record
+from quire.server.access import KEYS_CACHED_S, Keys, Rates, Redactor, insert_record
 from quire.server.follow import Follower, Readers
 from quire.server.routes import HttpRefusal, Route, RouteCall
 from quire.server.turns import Turns
@@ -137,7 +138,8 @@ class Service:
         self.redactor = redactor or Redactor()
         self._tenants: dict[str, Tenant] = {}
         self._lock = threading.Lock()
-        self.needs_keys = needs_keys or (has_own(place) and self.keys.any())
+        self.needs_keys = needs_keys or self._has_keys()
+        self._looked_for_keys = time.monotonic()
         self._notes = 0
         self._rates = Rates(self.limits.per_s)
         # No new turn begins when the service is to end; once the turns have ended, readers are told to come back.
@@ -159,6 +161,16 @@ class Service:
     def keys(self) -> Keys:
         """The keys that open the service."""
         return Keys(self._service_store)
+
+    def _has_keys(self) -> bool:
+        return has_own(self.place) and self.keys.any()
+
+    async def _demands_key(self) -> bool:
+        """Whether a key is needed: from the first one on, wherever it was made."""
+        if not self.needs_keys and time.monotonic() - self._looked_for_keys > KEYS_CACHED_S:
+            self._looked_for_keys = time.monotonic()
+            self.needs_keys = await off_loop(self._has_keys)
+        return self.needs_keys
 
     def opened(self, name: str) -> Tenant | None:
         """A tenant that was asked for before: nothing has to be opened for it."""
@@ -207,7 +219,7 @@ class Service:
         key = request_key(request, own_header)
         caller = request.client.host if request.client else ""
         name = DEFAULT_TENANT
-        if self.needs_keys:
+        if await self._demands_key():
             api_key = await off_loop(self.keys.find, key) if key else None
             if api_key is None:
                 raise HttpRefusal(
