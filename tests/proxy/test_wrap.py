@@ -11,6 +11,7 @@ from test_mend import claude as claude_request
 from test_mend import clocked
 
 from quire.cli.clients import CLIENTS
+from quire.errors import QuireError
 from quire.providers.prefix import prefix_bytes
 from toolbox import invoke, run
 
@@ -132,6 +133,53 @@ def test_what_was_changed_is_put_back_also_later(home: Path, claude: Watching) -
     assert "put back" in run("unwrap")
     assert file.read_text() == own
     assert "nothing is changed" in run("unwrap")
+
+
+def test_two_clients_at_once_and_one_after_a_kill_leave_the_file_as_it_was(home: Path, claude: Watching) -> None:
+    file, state = home / ".pi/agent/models.json", home / "state/quire/wrapped.json"
+    file.parent.mkdir(parents=True)
+    own = b'{"providers": {"openai": {"apiKey": "k"}}}\r\n'  # its line ends, too
+    file.write_bytes(own)
+    within = f"{sys.executable} -m quire wrap --to {claude.server.url} pi inner"
+    (home / "pi").write_text(f'#!/bin/sh\n[ "$1" = inner ] || {within}\n/bin/cp {file} {home}/after-$1\n')
+    invoke("wrap", "--to", claude.server.url, "pi", "outer")
+    assert b"127.0.0.1" in (home / "after-inner").read_bytes()
+    assert file.read_bytes() == own
+    # One was killed, and another starts before anybody has put the file back.
+    killed = f"#!/bin/sh\n/bin/cp {state} {home}/state.json\n/bin/cp {file} {home}/during\n"
+    (home / "pi").write_text(killed)
+    invoke("wrap", "--to", claude.server.url, "pi")
+    for place, copy in ((file, "during"), (state, "state.json")):
+        place.write_bytes((home / copy).read_bytes())
+    invoke("wrap", "--to", claude.server.url, "pi")
+    assert file.read_bytes() == own
+    assert "nothing is changed" in run("unwrap")
+
+
+@pytest.mark.parametrize("odd", [b"[]", b'"text"', b"{ // a comment\n}", b"\xff\xfe", b"{"])
+def test_settings_that_cannot_be_read_are_an_error_and_stay(home: Path, claude: Watching, odd: bytes) -> None:
+    file = home / ".pi/agent/models.json"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(odd)
+    with pytest.raises(QuireError, match=r"models\.json is no") as raised:
+        run("wrap", "--to", claude.server.url, "pi")
+    assert raised.value.hint
+    assert file.read_bytes() == odd
+    state = home / "state/quire/wrapped.json"
+    state.parent.mkdir(parents=True, exist_ok=True)
+    state.write_text("{")
+    with pytest.raises(QuireError, match=r"wrapped\.json cannot be read"):
+        run("unwrap")
+
+
+def test_what_opencode_was_told_already_stays(
+    home: Path, claude: Watching, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENCODE_CONFIG_CONTENT", '{"theme": "x", "provider": {"openai": {"models": {"m": {}}}}}')
+    said, _ = wrapped(capfd, "--to", claude.server.url, "opencode")
+    told = json.loads(said["told"]["OPENCODE_CONFIG_CONTENT"])
+    assert (told["theme"], told["provider"]["openai"]["models"]) == ("x", {"m": {}})
+    assert "127.0.0.1" in told["provider"]["openai"]["options"]["baseURL"]
 
 
 @pytest.mark.parametrize("chosen", ["", '{"security": {"auth": {"selectedType": "oauth-personal"}}}'])

@@ -34,16 +34,28 @@ def _state(name: str) -> Path:
     return Path(platformdirs.user_state_dir("quire")) / name
 
 
+def _keep(name: str, data: bytes) -> None:
+    """Write a file of Quire's own folder; a kill leaves the one before."""
+    file = _state(name)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    new = file.with_suffix(".new")
+    new.write_bytes(data)
+    new.replace(file)
+
+
 def _text(file: Path) -> str | None:
-    """What stands in a file; None where there is none."""
-    return file.read_text("utf-8") if file.exists() else None
+    """What stands in a file, its line ends too; None where there is none."""
+    try:
+        return file.read_bytes().decode() if file.exists() else None
+    except UnicodeDecodeError as error:
+        raise FormatError(f"{file} is no text: {error}", hint="Mend it, or move it away.") from error
 
 
 def _put_back(file: Path, before: str | None) -> None:
     if before is None:
         file.unlink(missing_ok=True)
     else:
-        file.write_text(before, "utf-8")
+        file.write_bytes(before.encode())
 
 
 def _copy_beside(file: Path) -> Path:
@@ -80,7 +92,9 @@ def _opencode(urls: dict[str, str]) -> Wiring:
     bases = {"anthropic": urls["anthropic"] + "/v1", "openai": urls["openai"] + "/v1"}
     bases["google"] = urls["gemini"] + "/v1beta"
     config = {"provider": {name: {"options": {"baseURL": url}} for name, url in bases.items()}}
-    return Wiring({"OPENCODE_CONFIG_CONTENT": json.dumps(config)})
+    variable = "OPENCODE_CONFIG_CONTENT"
+    own = _settings(os.environ.get(variable, ""), variable)
+    return Wiring({variable: json.dumps(_merged(own, config))})
 
 
 def _gemini(urls: dict[str, str]) -> Wiring:
@@ -171,17 +185,24 @@ def wrap(to: str | None, log: Path | None, mend: bool, client: str, words: tuple
 
 
 def _merge(file: Path, value: JsonObject) -> None:
-    before = _text(file)
-    try:
-        settings = json.loads(before) if before else {}
-    except ValueError as error:
-        raise CallError(f"{file} is not JSON", hint="Mend it, or set the client's base URL by hand.") from error
-    after = json.dumps(_merged(settings, value), indent=2) + "\n"
-    state_file = _state("wrapped.json")
-    state_file.parent.mkdir(parents=True, exist_ok=True)
-    state_file.write_text(json.dumps({**_wrapped_files(), str(file): {"before": before, "after": after}}), "utf-8")
+    before, files = _text(file), _wrapped_files()
+    row = files.get(str(file))
+    if row is not None and before == row["after"]:
+        before = row["before"]  # another client runs behind a proxy, or was killed: what stood there is the user's own
+    after = json.dumps(_merged(_settings(before or "", str(file)), value), indent=2) + "\n"
+    _remember_files({**files, str(file): {"before": before, "after": after}})
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(after, "utf-8")
+
+
+def _settings(text: str, where: str) -> JsonObject:
+    try:
+        settings = json.loads(text) if text.strip() else {}
+    except ValueError as error:
+        raise CallError(f"{where} is not JSON", hint="Mend it, or set the client's base URL by hand.") from error
+    if not isinstance(settings, dict):
+        raise CallError(f"{where} is no JSON object", hint="Mend it, or set the client's base URL by hand.")
+    return settings
 
 
 def _merged(settings: JsonObject, value: JsonObject) -> JsonObject:
@@ -190,8 +211,16 @@ def _merged(settings: JsonObject, value: JsonObject) -> JsonObject:
 
 
 def _wrapped_files() -> JsonObject:
-    value: JsonObject = json.loads(_text(_state("wrapped.json")) or "{}")
+    file = _state("wrapped.json")
+    try:
+        value: JsonObject = json.loads(_text(file) or "{}")
+    except ValueError as error:
+        raise FormatError(f"{file} cannot be read: {error}", hint="Remove it to forget what was changed.") from error
     return value
+
+
+def _remember_files(files: JsonObject) -> None:
+    _keep("wrapped.json", json.dumps(files).encode())
 
 
 def restore(file: Path) -> bool:
@@ -203,9 +232,9 @@ def restore(file: Path) -> bool:
     if _text(file) in (row["after"], None):
         _put_back(file, row["before"])
     else:
-        _copy_beside(file).write_text(row["before"] or "", "utf-8")
+        _copy_beside(file).write_bytes((row["before"] or "").encode())
         echo(f"{file} was changed meanwhile and is left; what stood there before is in {_copy_beside(file)}", err=True)
-    _state("wrapped.json").write_text(json.dumps(files), "utf-8")
+    _remember_files(files)
     return True
 
 
@@ -381,9 +410,7 @@ def _applied() -> list[AppliedSetting]:
 
 
 def _remember(applied: Sequence[AppliedSetting]) -> None:
-    file = _state("applied_settings.json")
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(msgspec.json.encode(list(applied)))
+    _keep("applied_settings.json", msgspec.json.encode(list(applied)))
 
 
 def apply(report: AuditReport) -> None:
