@@ -3,7 +3,7 @@
 import copy
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -246,6 +246,50 @@ def test_conversations_that_say_the_same_are_told_apart() -> None:
             made = mender.mend(given, {"path": "/v1/messages", "headers": {}})
             assert made.rules == (("volatile",) if turn > 1 else ())
             assert {f"project{agent}"} == set(re.findall("project.", json.dumps(made.body or given)))
+
+
+def mended(requests: Iterable[Body]) -> list[Body]:
+    """Requests of a conversation as they go on."""
+    mender = Mender()
+    return [mender.mend(given, {"path": "/v1/messages", "headers": {}}).body or given for given in requests]
+
+
+def in_order(given: Body, pattern: str) -> list[str]:
+    """What a model reads of something, in the order it reads it."""
+    return re.findall(pattern, json.dumps([given["system"], given["messages"]]))
+
+
+def on(branch: str, turn: int, rule: str = "") -> Body:
+    given = claude(turn)
+    given["system"][0]["text"] = f"{RULES}\n{rule}\nCurrent branch: {branch}\nIt is 10:0{turn}."
+    return given
+
+
+def test_what_is_again_as_it_was_first_is_told_again() -> None:
+    states = ["main", "mend", "main", "main"]
+    sent = mended(on(branch, turn) for turn, branch in enumerate(states, 1))
+    told = [in_order(given, r"branch: (\w+)") for given in sent]
+    assert told == [["main"], ["main", "mend"], ["main", "mend", "main"], ["main", "mend", "main"]]
+    fetched = [in_front(claude(turn), page) for turn, page in enumerate((1, 2, 1), 1)]
+    pages = [in_order(given, r"for this: (\d)")[::60] for given in mended(fetched)]
+    assert pages == [["1"], ["1", "2"], ["1", "2", "1"]]
+
+
+def test_behind_an_instruction_that_changes_nothing_old_is_told_and_mending_goes_on() -> None:
+    sent = mended(on("main", turn, "Be brief." if turn < 3 else "Speak French.") for turn in (1, 2, 3, 4))
+    assert [in_order(given, r"10:0\d") for given in sent] == [
+        ["10:01"], ["10:01", "10:02"], ["10:03"], ["10:03", "10:04"]
+    ]  # fmt: skip
+    assert ["French" in json.dumps(given["system"]) for given in sent] == [False, False, True, True]
+
+
+def test_what_was_told_behind_a_request_that_is_sent_again_stays_told() -> None:
+    with_fetch = {"tools": [*on("main", 2)["tools"], tool("fetch")]}
+    again = [{**on(branch, 2), **with_fetch} for branch in ("main", "mend")]
+    *_, last, gone = mended([on("main", 1), *again, {**on("mend", 3), **with_fetch}, on("mend", 4)])
+    assert in_order(last, r"branch: (\w+)") == ["main", "mend"]
+    assert json.dumps(last["messages"]).count('"fetch"') == 1
+    assert "fetch" not in json.dumps(gone)  # a tool that was taken away is not offered by what was told of it
 
 
 def test_everything_volatile_is_told_once_where_the_conversation_ends(servers: dict[str, Watching]) -> None:

@@ -28,6 +28,8 @@ from quire.fitting import Fitter, unmarked_body
 from quire.log.sqlite import SqliteStore
 from quire.providers import render
 from quire.providers.models import model_info
+from quire.providers.prefix import Path as JsonPath
+from quire.providers.prefix import written
 from quire.providers.rules import errors, validate
 from quire.providers.simulate import Simulator
 from quire.providers.usage import cost
@@ -41,6 +43,7 @@ from quire.server.mend_rules import (
     Tail,
     bare_tool,
     head_texts,
+    joined_tails,
     needed_betas,
     offered_tools,
     plain_message,
@@ -177,7 +180,7 @@ class Mender:
             return ()
         alone = []
         for name in fired:
-            tried, _ = _apply([rule for rule in self._rules if rule == name], call, before)
+            tried, _ = _tried([name], call, before)
             if not _broken_rules(tried.body, call, with_betas(headers, tried.betas)) <= own_errors:
                 alone.append(name)
         return tuple(alone or fired)
@@ -198,8 +201,35 @@ class Mender:
                     self.mend(body, value)
 
 
+# Rules that repair how something is written, and not where it stands.
+_ORDERS = ("key-order", "tool-order", "marks")
+
+
 def _apply(rules: Sequence[str], call: SentCall, before: HeadState | None) -> tuple[BodyDraft, list[str]]:
-    """The request after some rules, and those that changed it."""
+    """The request after some rules, and those that changed it.
+
+    Where the head is another for all that, or a tool that was told of is gone, what is behind is read anew, and what was
+    told since stands in the head or is no longer so: the application's own goes on, and is what later ones are compared with.
+    """
+    draft, fired = _tried(rules, call, before)
+    if before is not None and (
+        _head(draft.body, draft.wire) != _head(before.first, draft.wire)
+        or not set(before.late_tools) <= set(_tool_names(call.body))
+    ):
+        anew = HeadState(before.first, before.newest, tools=before.tools)
+        draft, fired = _tried([name for name in rules if name in _ORDERS], call, anew)
+        draft.state.first = draft.state.newest
+    return draft, fired
+
+
+def _head(body: JsonObject, wire: Wire) -> tuple[dict[JsonPath, str], list[bytes]]:
+    """What a request begins with, without its marks: the texts of its system prompt, and its tools."""
+    tools = body.get("tools")
+    listed = [bare_tool(tool) for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
+    return dict(head_texts(body, wire)), list(map(written, listed))
+
+
+def _tried(rules: Sequence[str], call: SentCall, before: HeadState | None) -> tuple[BodyDraft, list[str]]:
     body = call.body
     state = copy.copy(before) if before is not None else HeadState(body, body, tools=_tool_names(body))
     draft = BodyDraft(body, state, wire_of(call.provider, body), model_info(call.target))
@@ -246,7 +276,9 @@ def _with_tails(draft: BodyDraft) -> bool:
         running.update(plain_message(message))
         ends.append(running.hexdigest())
     if messages and (draft.tail.texts or draft.tail.messages):
-        draft.state.tails = {**draft.state.tails, ends[-1]: draft.tail}
+        # The same messages may have been sent before, and something told behind them.
+        tail = joined_tails(draft.state.tails.get(ends[-1], Tail()), draft.tail)
+        draft.state.tails = {**draft.state.tails, ends[-1]: tail}
     tails = [draft.state.tails.get(end) for end in ends]
     out = [
         [message] if tail is None or not isinstance(message, dict) else _with_tail(message, tail, draft)

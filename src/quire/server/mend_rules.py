@@ -30,6 +30,18 @@ class Tail(msgspec.Struct):
     messages: list[JsonObject] = []
 
 
+def joined_tails(old: Tail, new: Tail) -> Tail:
+    """What two requests told behind the same messages; of two system messages in a row Anthropic takes one."""
+    messages = list(old.messages)
+    for message in new.messages:
+        if messages and messages[-1].get("role") == message.get("role") == "system":
+            content = [*messages[-1]["content"], *message["content"]]
+            messages[-1] = {**messages[-1], **message, "content": content}
+        else:
+            messages.append(message)
+    return Tail([*old.texts, *new.texts], messages)
+
+
 class HeadState(msgspec.Struct):
     """What one conversation's requests began with, and what its model was told since."""
 
@@ -277,23 +289,27 @@ def _changed_head(draft: BodyDraft, kind: str, tag: str) -> bool:
     """Send the head as it was first sent, and tell behind the conversation what has changed in it."""
     first = dict(head_texts(draft.state.first, draft.wire))
     now = dict(head_texts(draft.body, draft.wire))
-    changed = [path for path in now if first.get(path) != now[path]]
+    # What the model knows by now: what is again as it was first has to be told, too.
+    known = {path: draft.state.texts.get(path, first.get(path, "")) for path in now}
+    changed = [path for path in now if not first.get(path) == now[path] == known[path]]
     if first.keys() != now.keys() or not changed:
         return False
-    sections = {path: changed_sections(first[path], now[path]) for path in changed}
-    fits = [path for path in changed if {name for name, _ in sections[path]} == {kind}]
-    untold = [path for path in fits if draft.state.texts.get(path, first[path]) != now[path]]
+    # Against what stands in the head, and against what was told of it last.
+    olds = {path: {first[path], known[path]} - {now[path]} for path in changed}
+    fits = [path for path in changed if all(_is_about(kind, old, now[path]) for old in olds[path])]
+    untold = [path for path in fits if known[path] != now[path]]
     if not fits or (untold and not draft.takes_text and draft.wire.name != "gemini"):
         return False
     for path in fits:
         if path in untold and draft.takes_text:
-            draft.tell(
-                tag,
-                "\n".join(text for _, text in changed_sections(draft.state.texts.get(path, first[path]), now[path])),
-            )
+            draft.tell(tag, "\n".join(text for _, text in changed_sections(known[path], now[path])))
             draft.state.texts = {**draft.state.texts, path: now[path]}
         draft.body = changed_body(draft.body, path, lambda _, path=path: first[path])  # type: ignore[misc]
     return True
+
+
+def _is_about(kind: str, old: str, new: str) -> bool:
+    return {name for name, _ in changed_sections(old, new)} == {kind}
 
 
 def changed_sections(old: str, new: str) -> list[tuple[str, str]]:
@@ -311,12 +327,24 @@ def changed_sections(old: str, new: str) -> list[tuple[str, str]]:
             out.append(("volatile", "\n".join(map(_changed_part, old_lines, new_lines))))
         elif _RETRIEVED.search(header):
             out.append(("retrieved", section))
-        elif _STATE.search(header) or all(map(_STATE.search, filter(str.strip, (*old_lines, *new_lines)))):
+        elif (
+            _STATE.search(header)
+            or all(map(_STATE.search, filter(str.strip, (*old_lines, *new_lines))))
+            or _are_state(old_lines, new_lines)
+        ):
             preface = "" if new_lines else "No longer so:\n"
             out.append(("volatile", preface + (section if header and new_lines else "\n".join(new_lines or old_lines))))
         else:
             out.append(("", ""))
     return out
+
+
+def _are_state(old: Sequence[str], new: Sequence[str]) -> bool:
+    """Whether each of some lines speaks of a state, or is the same but for times and ids."""
+    return len(old) == len(new) and all(
+        _skeleton(was) == _skeleton(now) or (_STATE.search(was) and _STATE.search(now))
+        for was, now in zip(old, new, strict=True)
+    )
 
 
 def _changed_part(old: str, new: str) -> str:
@@ -355,11 +383,14 @@ def _changed_front(draft: BodyDraft) -> bool:
     if not isinstance(before, list) or len(now) <= len(before):
         return False
     moved = [at for at in range(len(before)) if plain_message(before[at]) != plain_message(now[at])]
+    # One that is again as it was first, where the model was told of another since.
+    told = {at: draft.state.texts.get((draft.wire.layout.field, at)) for at in range(min(2, len(before)))}
+    moved = moved or [at for at, text in told.items() if text is not None and text != _joined_texts(now[at])]
     if len(moved) != 1 or moved[0] > 1 or moved[0] >= len(before) - 1:
         return False
     at = moved[0]
     path: Path = (draft.wire.layout.field, at)
-    texts = ["\n".join(text for _, text in _texts_below(message, ())) for message in (before[at], now[at])]
+    texts = [_joined_texts(message) for message in (before[at], now[at])]
     is_user = all(isinstance(message, dict) and message.get("role") == "user" for message in (before[at], now[at]))
     if is_user and min(map(len, texts)) > 200:
         if draft.state.texts.get(path, texts[0]) != texts[1]:
@@ -370,6 +401,10 @@ def _changed_front(draft: BodyDraft) -> bool:
         now[at], fired = before[at], True
         draft.body = {**draft.body, draft.wire.layout.field: now}
     return fired
+
+
+def _joined_texts(message: Json) -> str:
+    return "\n".join(text for _, text in _texts_below(message, ()))
 
 
 def plain_message(message: Json) -> bytes:
