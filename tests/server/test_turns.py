@@ -71,6 +71,11 @@ def test_the_same_key_begins_one_turn(replicas: list[httpx.Client], model: Emula
     ]
     assert len({str(reader.outcome) for reader in said}) == 1
     assert len(model.requests) == before + 1
+    # Behind another turn it neither goes on with that one nor has its answer.
+    replicas[0].post("/api/threads/k/turns", json={"text": "Twice.", "stream": False})
+    late = replicas[1].post("/api/threads/k/turns", json={"text": "Once."}, headers={"idempotency-key": "turn-1"})
+    assert (late.status_code, late.json()["state"]["next"]) == (409, "done")
+    assert len(model.requests) == before + 2
 
 
 def test_the_caller_runs_the_calls_and_resumes(replicas: list[httpx.Client], model: Emulator) -> None:

@@ -351,6 +351,7 @@ async def _begin_or_join(call: RouteCall, entries: Sequence[Entry], body: NewTur
     if call.remember is not None:
         before, running = call.began, turns.running(call.tenant.name, call.name)
         if before and await off_loop(_is_stored, call, before):
+            await off_loop(_check_newest, call, before)
             return running or await turns.begin(call, [], body)
         await off_loop(_note, call, entries)
     return await turns.begin(call, entries, body)
@@ -359,6 +360,18 @@ async def _begin_or_join(call: RouteCall, entries: Sequence[Entry], body: NewTur
 def _is_stored(call: RouteCall, before: JsonObject) -> bool:
     entries = call.store.read(call.name, before["seq"], before["count"]) if exists(call.store, call.name) else []
     return bool(entries) and entries[-1].id == before["id"]
+
+
+def _check_newest(call: RouteCall, before: JsonObject) -> None:
+    """A refusal where another turn came behind the one that a key began: it is not to be gone on with instead."""
+    newest = standing(call.store, call.name).user
+    if newest is not None and newest.seq > before["seq"] + before["count"]:
+        raise HttpRefusal(
+            409,
+            "the turn of this Idempotency-Key is over, and another came behind it",
+            hint="`GET …/entries` tells how it ended.",
+            state=msgspec.to_builtins(show_turn(call)),
+        )
 
 
 def _note(call: RouteCall, entries: Sequence[Entry]) -> None:
