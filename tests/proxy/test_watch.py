@@ -108,10 +108,10 @@ def test_pieces_are_handed_on_as_they_come_and_a_client_that_goes_ends_the_call(
 
 
 def test_a_provider_that_is_not_there_is_an_error_the_client_can_read() -> None:
-    with Proxy("http://127.0.0.1:9", CacheWatcher()) as proxy:
+    with Proxy("http://me:password@127.0.0.1:9/", CacheWatcher()) as proxy:
         reply = httpx.post(f"{proxy.url}/v1/messages", json=body("Hi"))
     assert reply.status_code == 502
-    assert "127.0.0.1:9 could not be reached" in reply.json()["error"]["message"]
+    assert reply.json()["error"]["message"].startswith("http://127.0.0.1:9 could not be reached")
 
 
 def test_what_fails_in_watching_never_fails_the_application(caplog: pytest.LogCaptureFixture) -> None:

@@ -163,7 +163,7 @@ def proxy(to: str, port: int, **how: Any) -> None:
     with Proxy(passing.options, passing.watcher, port) as running, contextlib.suppress(KeyboardInterrupt):
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # how a service is stopped
         serve_promptly()
-        echo(f"watching {to} on {running.url} (Ctrl-C stops)", err=True)
+        echo(f"watching {passing.options.shown_to} on {running.url} (Ctrl-C stops)", err=True)
         running.wait()
     show_total(passing.watcher)
 

@@ -65,6 +65,12 @@ class ProxyOptions(msgspec.Struct, frozen=True, kw_only=True):
     # Fit histories that outgrow so many tokens; 0: leave them.
     budget: int = 0
 
+    @property
+    def shown_to(self) -> str:
+        """Where requests go on to, without the user and password that may stand in it."""
+        url = urlsplit(self.to)
+        return url._replace(netloc=url.netloc.rpartition("@")[2]).geturl().rstrip("/")
+
 
 class Passing:
     """An ASGI application that hands requests on and replies back, piece by piece as they come.
@@ -289,7 +295,7 @@ class Passing:
         try:
             reply = await self._client.send(request, stream=True)
         except httpx.HTTPError as error:
-            await _refuse(send, f"{self._to} could not be reached: {str(error) or type(error).__name__}")
+            await _refuse(send, f"{self.options.shown_to} could not be reached: {str(error) or type(error).__name__}")
             return
         try:
             headers = [(name.lower(), value) for name, value in reply.headers.raw if name.lower() not in _HOP]
@@ -443,7 +449,7 @@ class SocketPassing:
             await self._send_denial({"type": "http.response.body", "body": bytes(reply.body)})
             return
         except (OSError, WebSocketException, TimeoutError) as error:
-            await _refuse(self._send_denial, f"{self._passing.options.to} could not be reached: {error}")
+            await _refuse(self._send_denial, f"{self._passing.options.shown_to} could not be reached: {error}")
             return
         async with upstream:
             headers = _of_socket(upstream.response.headers) if upstream.response is not None else []
