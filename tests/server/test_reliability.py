@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from serving import command, served, started, user
+from serving import command, new_place, served, started, user
 
 from quire.server.service import ServiceLimits
 from quire.testing import Cut, Slow, emulator
@@ -95,6 +96,24 @@ def test_a_read_only_database_is_read() -> None:
             refused = client.post("/api/threads/t/entries", json={"entries": [user("more")]})
             assert (refused.status_code, "read-only" in refused.json()["detail"]) == (503, True)
             assert client.get("/readyz").status_code == 503
+
+
+def test_a_server_that_only_reads_is_read(request: pytest.FixtureRequest) -> None:
+    """As it is for a moment when a replica takes over."""
+    import psycopg
+
+    place = new_place("postgres", request)
+    name = urlsplit(place).path[1:]
+    with served(place) as client, psycopg.connect(request.getfixturevalue("pg_url"), autocommit=True) as admin:
+        client.post("/api/threads/t/entries", json={"entries": [user("kept")]})
+        for setting, status in (("on", 503), ("off", 201)):
+            admin.execute(f"alter database {name} set default_transaction_read_only = {setting}")
+            admin.execute("select pg_terminate_backend(pid) from pg_stat_activity where datname = %s", (name,))
+            assert entries(client, "t")[0]["text"] == "kept"
+            written = client.post("/api/threads/t/entries", json={"entries": [user("more")]})
+            assert written.status_code == status
+            assert ("read-only" in written.text) is (status == 503)
+            assert client.get("/readyz").status_code == (503 if status == 503 else 200)
 
 
 @contextmanager

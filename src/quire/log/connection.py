@@ -207,7 +207,7 @@ def translate(error: sqlite3.Error, path: str | Path) -> QuireError:
 
 
 class ReadOnly(CallError):
-    """A file is where nothing can be written."""
+    """A database that nothing can be written to now."""
 
 
 def _read_only(path: str | Path) -> ReadOnly:

@@ -23,6 +23,7 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from quire.errors import CallError, ConflictError, QuireError
+from quire.log.connection import ReadOnly
 from quire.log.postgres_tables import ROLE, migrate
 
 Connection: TypeAlias = psycopg.Connection[Any]
@@ -94,7 +95,7 @@ def translate(error: psycopg.Error, name: str) -> QuireError:
     if isinstance(error, psycopg.DataError):
         return CallError(f"{name}: {text}", hint="PostgreSQL keeps no text with a NUL character; leave it out.")
     if isinstance(error, errors.ReadOnlySqlTransaction):
-        return CallError(f"{name} only reads: {text}", hint="Connect to the primary, not to a read replica.")
+        return ReadOnly(f"{name} is read-only: {text}", hint="Connect to the primary, not to a read replica.")
     if isinstance(error, errors.InsufficientPrivilege):
         return CallError(f"{name}: {text}", hint=f"The login must be a member of the role {ROLE}.")
     return QuireError(f"{name}: {text}", hint="Check the server's disk and its log; nothing half-written was kept.")

@@ -188,6 +188,7 @@ class Service:
         """An error unless the database can be read, and written as far as can be told without writing."""
         self.tenant().store.last_change()
         if is_server(self.place):
+            self._service_store.records.purge(now_ms())  # an error where it only reads
             return
         folder = os.path.dirname(os.path.abspath(self.place))
         if not os.access(self.place, os.W_OK) or not os.access(folder, os.W_OK):
