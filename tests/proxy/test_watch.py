@@ -13,7 +13,9 @@ from behind import HEADERS, RULES, Watching, body, running, watching
 
 from quire import Usage
 from quire.audit import Grouping, SentCall, audit, read_calls
-from quire.server.proxy import CacheWatcher, Proxy, Watched
+from quire.server.access import Redactor
+from quire.server.mend import Mender
+from quire.server.proxy import CacheWatcher, Proxy, ProxyOptions, Watched
 from quire.testing import Cut, Refuse, Slow, emulator
 from toolbox import run, until
 
@@ -105,6 +107,24 @@ def test_pieces_are_handed_on_as_they_come_and_a_client_that_goes_ends_the_call(
         assert gone.call.body["messages"]
         again = httpx.post(f"{watched.url}/v1/messages", json=body("Hi"), headers=HEADERS)
         assert again.status_code == 200
+
+
+def test_no_piece_of_a_key_that_changes_in_the_head_is_told() -> None:
+    keys = ["sk-ant-api03-" + f"{digit}bC4" * 15 for digit in "12"]
+    seen: list[Watched] = []
+    options = {"mender": Mender(), "dry_run": True}
+    with (
+        emulator("anthropic") as server,
+        Proxy(ProxyOptions(to=server.url, **options), CacheWatcher(seen.append)) as proxy,
+    ):
+        for turn, key in enumerate(keys):
+            said = ["Hi", "Hello.", "And?"][: 1 + 2 * turn]
+            given = body(*said, system=f"{RULES[:70]} {key} is the key of this session id.\n{RULES}")
+            httpx.post(f"{proxy.url}/v1/messages", json=given, headers=HEADERS)
+    told = Redactor().text(seen[-1].line())
+    assert "became" in told
+    assert "would be" in told
+    assert not any(key[13:21] in told or key[-8:] in told for key in keys)
 
 
 def test_a_provider_that_is_not_there_is_an_error_the_client_can_read() -> None:

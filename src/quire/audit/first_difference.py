@@ -328,5 +328,18 @@ def where(unit: Unit) -> str:
     return ".".join(map(str, unit.path)) or "system"
 
 
+# What may be a key, by its length alone.
+_LONG_WORD = re.compile(r"[\w-]{20,200}")
+
+
+def with_long_words(text: str, start: int, end: int) -> tuple[int, int]:
+    """A part of a text in which no long word is cut, so that a secret is still seen to be one."""
+    for word in _LONG_WORD.finditer(text, max(0, start - 200), end + 200):
+        if word.start() < end and word.end() > start:
+            start, end = min(start, word.start()), max(end, word.end())
+    return start, end
+
+
 def _excerpt(text: str, offset: int) -> str:
-    return " ".join(text[max(0, offset - 12) : offset + 24].split())
+    start, end = with_long_words(text, max(0, offset - 12), offset + 24)
+    return " ".join(text[start:end].split())

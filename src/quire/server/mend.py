@@ -22,7 +22,7 @@ from quire import values
 from quire.assemble import Policy
 from quire.assemble.messages import assistant, results
 from quire.audit import SentCall, call_of, is_body
-from quire.audit.first_difference import tool_name
+from quire.audit.first_difference import tool_name, with_long_words
 from quire.errors import CallError, QuireError
 from quire.fitting import Fitter, unmarked_body
 from quire.log.sqlite import SqliteStore
@@ -350,7 +350,10 @@ def _json_text(value: Json) -> str:
 
 def _short(value: Json) -> str:
     text = "nothing" if value is None else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 120 else f"{text[:80]} … {text[-36:]}"
+    if len(text) <= 120:
+        return text
+    (_, front), (back, _) = with_long_words(text, 0, 80), with_long_words(text, len(text) - 36, len(text))
+    return f"{text[:front]} … {text[back:]}" if front < back else text
 
 
 # What mending saved: by simulation for each request, by the held-out conversations for all of them.
