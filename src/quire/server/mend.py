@@ -511,8 +511,8 @@ class Budget:
         behind = wire.layout.messages(_render_messages(target, wire, *spoken))[1:]
         longer = {**body, field: [*body[field], *behind]}
         # Whether there is room to look up once more: as much said, and a little found.
-        told = max(count_tokens(text, target).tokens for text in found)
-        is_last = is_last or (room - told) * len(calls) < reply.usage.output + len(calls) * (
+        longest = max(count_tokens(text, target).tokens for text in found)
+        is_last = is_last or (room - longest) * len(calls) < reply.usage.output + len(calls) * (
             _AROUND_RESULT + _FEWEST_FOUND
         )
         return _without_recall(longer, offer, wire) if is_last else longer

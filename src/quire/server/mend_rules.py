@@ -384,8 +384,8 @@ def _changed_front(draft: BodyDraft) -> bool:
         return False
     moved = [at for at in range(len(before)) if plain_message(before[at]) != plain_message(now[at])]
     # One that is again as it was first, where the model was told of another since.
-    told = {at: draft.state.texts.get((draft.wire.layout.field, at)) for at in range(min(2, len(before)))}
-    moved = moved or [at for at, text in told.items() if text is not None and text != _joined_texts(now[at])]
+    newest_texts = {at: draft.state.texts.get((draft.wire.layout.field, at)) for at in range(min(2, len(before)))}
+    moved = moved or [at for at, text in newest_texts.items() if text is not None and text != _joined_texts(now[at])]
     if len(moved) != 1 or moved[0] > 1 or moved[0] >= len(before) - 1:
         return False
     at = moved[0]
