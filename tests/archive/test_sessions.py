@@ -223,12 +223,14 @@ def test_side_requests_are_conversations_of_their_own(home: Path) -> None:
 
 def test_llm_logs_before_its_messages_were_a_tree(home: Path) -> None:
     with contextlib.closing(sqlite3.connect("logs.db")) as conn, conn:
+        conn.execute("PRAGMA journal_mode = WAL")
         conn.execute("CREATE TABLE conversations (id TEXT)")
         conn.execute("CREATE TABLE responses (id TEXT, conversation_id TEXT, model TEXT, system TEXT, prompt TEXT, response TEXT)")  # fmt: skip
         conn.executemany("INSERT INTO responses VALUES (?, 'c', 'gpt-5.4', 'Be brief.', ?, ?)", [("1", "Hi", "Hello"), ("2", "And?", "So.")])  # fmt: skip
     conn.close()
     kinds = [json.loads(one)["kind"] for one in run("import", "logs.db").splitlines()]
     assert kinds == ["system", "user", "respond", "user", "respond"]
+    assert [path.name for path in home.glob("logs.db*")] == ["logs.db"], "nothing is left beside another program's file"
     with contextlib.closing(sqlite3.connect("logs.db")) as conn, conn:
         conn.execute("ALTER TABLE responses DROP COLUMN system")
     conn.close()

@@ -21,6 +21,7 @@ from typing import IO, Any
 import msgspec
 
 from quire.errors import FormatError, NotFound
+from quire.log.connection import has_log
 from quire.providers.incoming import iso_ms
 from quire.values import Json, JsonObject
 
@@ -255,8 +256,8 @@ def decoded(data: bytes) -> Json:
 
 
 def _database(path: Path) -> sqlite3.Connection:
-    """Read and never write; a file whose folder cannot be written either is taken as it stands."""
-    for how in ("mode=ro", "mode=ro&immutable=1"):
+    """Read and never write, also nothing beside it; its log, where there is one, is read if its folder can be written."""
+    for how in ("mode=ro",) * has_log(path) + ("mode=ro&immutable=1",):
         conn = None
         try:
             conn = sqlite3.connect(f"file:{path.resolve()}?{how}".replace("#", "%23"), uri=True)

@@ -82,12 +82,13 @@ def _connect_to_read(path: str | Path) -> ReadingConnection:
     except sqlite3.OperationalError:
         conn.close()
         # SQLite reads a log only with an index beside it. To leave the log out would hide its entries.
-        if _has_log(path):
+        if has_log(path):
             raise
     return _reading(path, "mode=ro&immutable=1", ReadingConnection)
 
 
-def _has_log(path: str | Path) -> bool:
+def has_log(path: str | Path) -> bool:
+    """Whether a write-ahead log with something in it stands beside a database."""
     log = Path(f"{path}-wal")
     return log.exists() and log.stat().st_size > 0
 
@@ -150,7 +151,7 @@ def connect_to_read_damaged(path: str | Path) -> DamagedConnection:
     writable; the connection is read-only, so nothing is written.
     """
     # A reader of a write-ahead log leaves its index file behind; without a log there is no need for one.
-    mode = "mode=ro" if _has_log(path) else "mode=ro&immutable=1"
+    mode = "mode=ro" if has_log(path) else "mode=ro&immutable=1"
     conn = _reading(path, mode, DamagedConnection)
     conn.execute("PRAGMA writable_schema = ON")
     conn.text_factory = lambda data: data.decode(errors="backslashreplace")
@@ -211,7 +212,7 @@ class ReadOnly(CallError):
 
 
 def _read_only(path: str | Path) -> ReadOnly:
-    copied = f"{path} and {path}-wal" if _has_log(path) else "it"
+    copied = f"{path} and {path}-wal" if has_log(path) else "it"
     return ReadOnly(
         f"{path} is read-only, or its folder or filesystem is",
         hint=f"Copy {copied} to a folder that you may write, and name the copy with --db or QUIRE_DB.",
