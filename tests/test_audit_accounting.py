@@ -211,6 +211,8 @@ def test_nothing_to_do_is_an_answer(tmp_path: Path) -> None:
     page = tmp_path / "a.html"
     run("audit", log, "--html", page)
     assert '"causes":[]' in page.read_text()
+    with pytest.raises(CallError, match="is there already, and is no page"):
+        run("audit", log, "--html", log)
 
 
 # Much of it: parts of files, on several cores.

@@ -167,6 +167,9 @@ def test_report_where_and_open_from_the_shell(home: Path) -> None:
     told = run("report", file, "--output", home / "a.html", "--budget", 900)
     assert told.startswith(f"{home / 'a.html'}: 24 requests")
     assert run("report", file, "--quick", "-o", home / "b.html")
+    assert run("report", file, "--quick", "-o", home / "b.html"), "over an earlier page"
+    with pytest.raises(CallError, match="is there already, and is no page"):
+        run("report", file, "--quick", "-o", file)
     whole, quick = ((home / name).read_text() for name in ("a.html", "b.html"))
     assert '"what_if":null' in quick
     assert '"optimum":{"cost"' in whole

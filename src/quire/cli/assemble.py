@@ -29,6 +29,7 @@ from quire.cli.output import (
     print_text,
     styled,
     with_options,
+    write_page,
 )
 from quire.cli.store import is_file, load_entries, load_usable, open_db, open_thread
 from quire.errors import CallError, NotFound
@@ -426,7 +427,7 @@ def report(source: str, output: Path | None, quick: bool, db: Place | None, poli
         what_if = msgspec.structs.replace(what_if, optimum=try_policies(thread, "optimum").optimum)
     file = output or Path(f"{thread.name.replace('/', '-')}.html")
     page = written(thread, what_if)
-    file.write_text(page, "utf-8")
+    write_page(file, page)
     echo(f"{file}: {counted(requests, 'request')}, {len(page) / 1e6:.1f} MB")
 
 

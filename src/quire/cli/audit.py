@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from quire.cli.output import FILE_PATH, Place, bar, counted, db_json_options, echo, in_line, print_json, print_table
+from quire.cli.output import (
+    FILE_PATH,
+    Place,
+    bar,
+    counted,
+    db_json_options,
+    echo,
+    in_line,
+    print_json,
+    print_table,
+    write_page,
+)
 from quire.errors import CallError, QuireError
 
 if TYPE_CHECKING:
@@ -127,7 +138,7 @@ def _tell(report: AuditReport, outcomes: Sequence[PolicyOutcome], top: int, html
     if html is not None:
         from quire.server.inspector import page
 
-        html.write_text(page({"audit": value}, "Cache audit"), encoding="utf-8")
+        write_page(html, page({"audit": value}, "Cache audit"))
         echo(f"wrote {html}", err=True)
     print_json(value) if as_json else _show(report, top, outcomes)
 

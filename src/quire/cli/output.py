@@ -210,6 +210,15 @@ def print_text(text: str) -> None:
     print_bytes(text.encode())
 
 
+def write_page(file: Path, page: str) -> None:
+    """Write an HTML page, over an earlier page at most: a slip of the pen must not cost a log or a session."""
+    if file.is_file():
+        with file.open("rb") as before:
+            if before.read(9) not in (b"", b"<!doctype"):
+                raise CallError(f"{file} is there already, and is no page", hint="Give the page another name.")
+    file.write_text(page, "utf-8")
+
+
 def print_bytes(data: bytes) -> None:
     """Bytes to stdout as they are; a terminal gets their text without commands."""
     if sys.stdout.isatty():
