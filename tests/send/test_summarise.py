@@ -9,20 +9,24 @@ from send_parts import TARGETS, new_thread
 
 from quire import Policy, Thread, values
 from quire.assemble.summary import extract
+from quire.cli.output import line_of
+from quire.send.events import Event
 from quire.send.runners import CHAT, ByModel
+from quire.send.turn import Runner
 from quire.testing import Refuse, emulator
-from toolbox import Outcome, carry_out
+from quire.values import Call, Text
+from toolbox import Clock, Outcome, carry_out
 
 TARGET = TARGETS["openai-chat"]
 # Cuts every few turns; handles and rent stay out of the way.
 POLICY = Policy(budget=900, floor=0.4, when="full", summary=0.2)
 
 
-def talk(thread: Thread, url: str, turns: int) -> list[Outcome]:
+def talk(thread: Thread, url: str, turns: int, runner: Runner = CHAT, **how: Any) -> list[Outcome]:
     out = []
     for turn in range(turns):
         thread.user(f"Question {turn}: " + "what about the harbor and the old lighthouse? " * 8)
-        out.append(carry_out(thread, TARGET, url))
+        out.append(carry_out(thread, TARGET, url, runner, **how))
     return out
 
 
@@ -54,16 +58,30 @@ def test_a_summary_is_asked_for_with_the_same_request_and_one_instruction(tmp_pa
 
 
 @pytest.mark.moves_prefix(reason="a small budget rebases on the way")
-@pytest.mark.parametrize("bad", [Refuse(400, "too long"), ""], ids=["refused", "empty"])
-def test_a_summary_that_fails_falls_back_to_the_built_in_one(bad: Any, tmp_path: Path) -> None:
-    rebases = []
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [
+        (Refuse(400, "too long"), "summary failed: openai-chat answered 400: too long"),
+        ("", "summary was empty"),
+        ([Text("Let me look first."), Call("c", "recall", {})], "summary failed: the model called recall instead"),
+    ],
+    ids=["refused", "empty", "a call"],
+)
+def test_a_summary_that_fails_falls_back_to_the_built_in_one_and_says_why(bad: Any, why: str, tmp_path: Path) -> None:
+    rebases, events = [], list[Event]()
     with emulator("openai-chat", lambda body: bad if "We" in reply(body) else reply(body)) as server:
-        for name, summarise in (("model", ByModel()), ("built-in", extract)):
-            thread = new_thread(tmp_path / f"{name}.db", policy=POLICY, summarise=summarise)
-            assert all(outcome.stop == "answered" for outcome in talk(thread, server.url, 8))
-            found = [entry.body for entry in thread.store.read("t") if entry.kind == "rebase"]
-            rebases.append([(body.get("summary"), len(body["edits"])) for body in found])
-    assert rebases[0] == rebases[1] != []
+        for summary in ("model", "built-in"):
+            runner = msgspec.structs.replace(CHAT, summary=summary)
+            thread = new_thread(tmp_path / f"{summary}.db", policy=POLICY)
+            assert all(o.stop == "answered" for o in talk(thread, server.url, 8, runner, on_event=events.append))
+            rebases.append([entry for entry in thread.store.read("t") if entry.kind == "rebase"])
+    by_model, built_in = ([(entry.body.get("summary"), len(entry.body["edits"])) for entry in some] for some in rebases)
+    assert by_model == built_in != []
+    assert [entry.meta.get("fallbacks") for entry in rebases[0]] == [[why]] * len(by_model)
+    # Whoever watches is told, once for each, that the model is asked, and then why it does not stand there.
+    assert [event.kind for event in events].count("summary") == len(by_model)
+    assert all(f"the built-in summary stands in ({why})" in line_of(entry) for entry in rebases[0])
+    assert not any("stands in" in line_of(entry) for entry in rebases[1])
 
 
 @pytest.mark.moves_prefix(reason="a small budget rebases on the way")
@@ -94,9 +112,7 @@ def test_the_chat_runner_has_the_model_sum_up_unless_told_otherwise(summary: Any
     runner = msgspec.structs.replace(CHAT, options={"max_tokens": 5_000}, **chosen)
     with emulator("openai-chat", reply) as server:
         thread = new_thread(tmp_path / "t.db", policy=POLICY)
-        for turn in range(8):
-            thread.user(f"Question {turn}: " + "what about the harbor and the old lighthouse? " * 8)
-            carry_out(thread, TARGET, server.url, runner)
+        talk(thread, server.url, 8, runner)
         asked = [received for received in server.requests if "summarise our" in str(received.body["messages"][-1])]
     # No fewer than the runner leaves a reply: a model that thinks needs them.
     assert {received.body["max_completion_tokens"] for received in asked} <= {5_000}
@@ -107,3 +123,29 @@ def test_the_chat_runner_has_the_model_sum_up_unless_told_otherwise(summary: Any
     assert [text.startswith("We spoke of the harbor") for text in rebases] == [summary == "model"] * len(rebases)
     # What another process reads of the log makes the same request.
     assert Thread(thread.store, "t", POLICY).build(TARGET).prompt == thread.build(TARGET).prompt
+
+
+@pytest.mark.moves_prefix(reason="a small budget rebases on the way")
+def test_the_model_sums_up_with_the_runners_own_options_and_no_limit_of_another(tmp_path: Path) -> None:
+    options = {"extra": {"logit_bias": {"1": 1}}, "response_format": {"type": "json_object"}}
+    with emulator("openai-chat", reply) as server:
+        thread = new_thread(tmp_path / "t.db", policy=POLICY)
+        talk(thread, server.url, 8, msgspec.structs.replace(CHAT, options=options))
+        asked = [received.body for received in server.requests if "summarise our" in str(received.body["messages"][-1])]
+    assert asked
+    # Of so few tokens as a summary has, a model that thinks would have none left to say it.
+    assert all(body.keys() - {"messages"} <= {"model", "logit_bias", "prompt_cache_key"} for body in asked)
+
+
+@pytest.mark.moves_prefix(reason="a small budget rebases on the way")
+def test_a_cut_that_is_made_because_nothing_is_cached_has_nobody_read_it_all(tmp_path: Path) -> None:
+    clock = Clock()
+    with emulator("openai-chat", reply) as server:
+        thread = new_thread(tmp_path / "t.db", policy=Policy(budget=4_000, floor=0.1), clock=clock)
+        talk(thread, server.url, 12)
+        clock.wait(1e6)
+        talk(thread, server.url, 1)
+        asked = [received for received in server.requests if "summarise our" in str(received.body["messages"][-1])]
+    rebases = [entry.body for entry in thread.store.read("t") if entry.kind == "rebase"]
+    assert [body["reason"] for body in rebases] == ["cold"]
+    assert not asked

@@ -56,7 +56,7 @@ async def compact(thread: Thread, turn: Turn, say: Callable[[str], None] | None)
     """
     from quire.send.runners import ByModel
 
-    by_model = ByModel(thread.summarise)
+    by_model = ByModel()
     cut = planned_rebase(thread, turn.target, by_model)
     if not cut.frees:
         return None
@@ -71,11 +71,11 @@ async def compact(thread: Thread, turn: Turn, say: Callable[[str], None] | None)
 async def _by_model(thread: Thread, turn: Turn, by_model: ByModel, built_in: PlannedRebase) -> PlannedRebase:
     """The same cut with the model's summary, or with the built-in one and the reason for it."""
     assert by_model.wanted is not None  # the caller asked
-    why = await by_model.ask(turn, by_model.wanted)
+    await by_model.ask(turn, by_model.wanted)
     cut = planned_rebase(thread, turn.target, by_model)
-    if not why and cut.frees:
+    if cut.frees and not cut.rebase.fallbacks:
         return msgspec.structs.replace(cut, by=f"summarised by {turn.target}")
-    why = why or "summary was longer than what it stands for"
+    why = (*cut.rebase.fallbacks, "summary was longer than what it stands for")[0]
     rebase = msgspec.structs.replace(built_in.rebase, fallbacks=(why, *built_in.rebase.fallbacks))
     return msgspec.structs.replace(built_in, rebase=rebase, by=f"the built-in summary stands in ({why})")
 

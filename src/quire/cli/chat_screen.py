@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.segment import Segment
 from rich.text import Text
 
-from quire.cli.output import console, line_of, print_table, printable
+from quire.cli.output import SUMMING_UP, console, line_of, print_table, printable
 
 if TYPE_CHECKING:
     from rich.markdown import Markdown
@@ -106,6 +106,8 @@ class RichScreen:
                 self._finish()
         elif event.kind == "sent" and event.entry is not None and "usage" not in event.entry.body:
             self._begin()
+        elif event.kind == "summary":
+            self._draw(Text(SUMMING_UP, "dim"))
         elif event.entry is not None and (line := line_of(event.entry)):
             self._finish()
             self.note(line)

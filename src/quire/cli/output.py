@@ -343,6 +343,8 @@ class PlainScreen:
         elif event.kind == "sent" and event.entry is not None and "usage" not in event.entry.body:
             if self._open:
                 self.note("(the reply broke off; asked again)")
+        elif event.kind == "summary":
+            self.note(SUMMING_UP)
         elif event.entry is not None and (line := line_of(event.entry)):
             self.note(line)
         if event.kind == "respond" and event.entry is not None:
@@ -373,6 +375,8 @@ class PlainScreen:
 
 # What happened in a turn, an entry a line, for people who watch it.
 
+SUMMING_UP = "(the model is asked to sum up what will be cut …)"
+
 _TITLE = re.compile(r"^<title>(.*)</title>$", re.M)
 
 
@@ -384,7 +388,10 @@ def line_of(entry: Entry) -> str:
         case "result":
             return f"← {shortened(_result_preview(entry))}"
         case "rebase" if entry.body["freed"] > 0:
-            return f"(older turns were cut: {entry.body['freed']:,} tokens freed, {entry.body['reason']})"
+            stands_in = "".join(
+                f"; the built-in summary stands in ({why})" for why in entry.meta.get("fallbacks", ())[:1]
+            )
+            return f"(older turns were cut: {entry.body['freed']:,} tokens freed, {entry.body['reason']}{stands_in})"
         case "rebase":
             return f"(the prompt begins anew: {entry.body['reason']})"
     return ""

@@ -22,7 +22,7 @@ from quire.log import off_loop, refuse_loop, to_the_end
 from quire.log.store import Store
 from quire.providers.incoming import BlockDelta
 from quire.send.connect import transport_for
-from quire.send.events import Event, Growing, Journal, OnEvent, entry_event
+from quire.send.events import Event, Growing, Journal, OnEvent, entry_event, event_id
 from quire.send.runners import ByModel
 from quire.send.tools import Toolbox
 from quire.send.transport import Transport, close, named_window, served
@@ -295,9 +295,12 @@ class Cycle:
     async def _request(self) -> Request:
         """The next request; where a rebase is due, the model is asked for its summary first."""
         thread, given = self.thread, self.thread.summarise
-        asks = given is extract and self.runner.summary == "model" and self._speech is MESSAGES
-        if asks and (await off_loop(thread.build, self.target)).rebase is not None:
-            thread.summarise = ByModel()
+        if given is extract and self.runner.summary == "model" and self._speech is MESSAGES:
+            rebase = (await off_loop(thread.build, self.target)).rebase
+            # A cut that is made because nothing is cached any more would cost more than it saves if that were read for it.
+            if rebase is not None and rebase["reason"] != "cold":
+                thread.summarise = ByModel()
+                self._tell([Event(event_id(self._last_seq), "summary")])
         try:
             if (prepare := getattr(thread.summarise, "prepare", None)) is not None:
                 await prepare(self._as_turn())

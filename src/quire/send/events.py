@@ -26,7 +26,8 @@ class Event(msgspec.Struct, frozen=True):
     """Something new: an entry of the log, or more of a block that will be one.
 
     `text` is what a reader has not been shown yet, so that printing every `text` prints the whole. `part`
-    says which of the unfinished blocks a piece belongs to, counted from the end of the log.
+    says which of the unfinished blocks a piece belongs to, counted from the end of the log. The kind `summary`, without
+    an entry, says that the model is being asked to sum up what a rebase will take away.
     """
 
     id: str

@@ -17,7 +17,7 @@ import msgspec
 
 from quire import providers, values
 from quire.assemble.fit import system_text
-from quire.assemble.summary import Leaving, Summarise, extract, truncate
+from quire.assemble.summary import Leaving, extract, truncate
 from quire.assemble.user_message import block, escaped, printable_id
 from quire.errors import ProviderError
 from quire.items import from_file
@@ -185,21 +185,24 @@ _SHAPING = ("response_format", "json_schema", "grammar", "tool_choice")
 
 
 class ByModel:
-    """The model's own summary where it has been asked for one; the built-in one (`fallback`) otherwise."""
+    """The model's own summary where it has been asked for one; the built-in one where it has not."""
 
-    def __init__(self, fallback: Summarise = extract) -> None:
-        self._fallback = fallback
-        self._known: dict[tuple[str, ...], str] = {}
+    def __init__(self) -> None:
+        # Its answers, and why there is none.
+        self._known: dict[tuple[str, ...], str | ProviderError] = {}
         self._wanted: list[Leaving] = []
         # What each question used: cache_read says how much of it was not paid for again.
         self.used: list[Usage] = []
 
     def __call__(self, leaving: Leaving) -> str:
-        """The summary of what leaves."""
-        if text := self._known.get(_summary_key(leaving)):
-            return text
+        """The summary of what leaves; where the model failed, that error: the record of the cut says why."""
+        answer = self._known.get(_summary_key(leaving))
+        if isinstance(answer, ProviderError):
+            raise answer
+        if answer is not None:
+            return answer
         self._wanted.append(leaving)
-        return self._fallback(leaving)
+        return extract(leaving)
 
     @property
     def wanted(self) -> Leaving | None:
@@ -214,19 +217,23 @@ class ByModel:
         built = await off_loop(turn.thread.build, turn.target)
         if built.rebase is not None and self.wanted is not None:
             await self.ask(turn, self.wanted)
+            # Another function: what was decided without the answer is decided anew, also where there is none.
+            turn.thread.summarise = self.__call__
 
-    async def ask(self, turn: Turn, leaving: Leaving) -> str:
-        """Have the model summarise what leaves; why the fallback stands in for it, or nothing."""
+    async def ask(self, turn: Turn, leaving: Leaving) -> None:
+        """Have the model summarise what leaves."""
+        self._known[_summary_key(leaving)] = await self._answer(turn, leaving)
+
+    async def _answer(self, turn: Turn, leaving: Leaving) -> str | ProviderError:
         try:
             reply = await ask_aside(turn, summary_request(turn, min(leaving.limit, _MOST)), "summary")
         except ProviderError as error:
-            return f"summary failed: {error}"
+            return error
         self.used.append(reply.usage)
-        text = "".join(entry.text for entry in reply.entries if entry.kind == "respond").strip()
-        if not text:
-            return "summary was empty"
-        self._known[_summary_key(leaving)] = fitted(text, leaving.limit)
-        return ""
+        if calls := [entry.name for entry in reply.entries if entry.kind == "call"]:
+            # What a model says in front of a call announces it, and sums nothing up.
+            return ProviderError(f"the model called {calls[0]} instead")
+        return fitted("".join(entry.text for entry in reply.entries if entry.kind == "respond").strip(), leaving.limit)
 
 
 def summary_request(turn: Turn, limit: int) -> Request:
@@ -235,8 +242,10 @@ def summary_request(turn: Turn, limit: int) -> Request:
     ask = Message("user", (Text(SUMMARISER.format(words=max(10, limit // 2))),))
     prompt = msgspec.structs.replace(so_far, messages=(*cached_messages(so_far), ask))
     options = {name: value for name, value in turn.runner.options.items() if name not in _SHAPING}
-    # A model that thinks needs what the runner leaves it for that, too.
-    options["max_tokens"] = max(limit, options.get("max_tokens") or 0)
+    if options.get("max_tokens"):
+        # A model that thinks needs what the runner leaves it for that, too; where nothing is said, what it likes.
+        options["max_tokens"] = max(limit, options["max_tokens"])
+    options |= options.pop("extra", {})
     return providers.render(prompt, turn.target, cache=True, key=turn.thread.name, **options)
 
 
