@@ -178,12 +178,44 @@ def test_what_a_query_asks_for_depends_on_neither_case_nor_space_around_it(text:
         ("It was 6 months ago", ["November 2022"]),
         ("two years ago, next year", ["2021", "2024"]),
         ("three days ago", ["5 May 2023"]),
+        # It was said on a Monday.
+        ("last Friday, last Monday, next friday", ["5 May 2023", "1 May 2023", "12 May 2023"]),
+        ("Gestern war Markt.", ["7 May 2023"]),
         ("the last one", []),
     ],
 )
 def test_relative_dates_are_meant_from_the_day_they_were_said(text: str, dates: list[str]) -> None:
     assert meant_dates(text, 1683554160000) == dates
     assert meant_dates(text, None) == meant_dates(text, -5) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "dates"),
+    [
+        ("due 2026-03-14, sent 2026-03-14T10:20:00Z", ["14 March 2026"]),
+        ("14.03.2026 or 14.3.2026.", ["14 March 2026"]),
+        ("14/3/2026, 3/14/26", ["14 March 2026"]),
+        ("in 2026-03", ["March 2026"]),
+        ("会议改到2026年9月18日。", ["18 September 2026"]),
+        # Nobody knows the day of the first; the others are none.
+        ("3/4/2026 2026-13-01 1.2.2026.7 v2026-03-14 a/2026-03-14/b 2026-03-14.5 31.20.2026 2026-0", []),
+    ],
+)
+def test_a_date_in_figures_is_searched_in_words(text: str, dates: list[str]) -> None:
+    assert meant_dates(text, None) == meant_dates(text, 252_999_999_999_999) == dates
+
+
+@pytest.mark.parametrize(
+    "asked", ["2026-03-14", "14.03.2026", "14/3/2026", "3/14/26", "March 14th, 2026", "14th of March 2026"]
+)
+def test_a_date_is_asked_for_in_any_of_its_forms(asked: str) -> None:
+    words, plain = (dict(ask(Query(f"What was on {day}?"), {}).words) for day in (asked, "14 March 2026"))
+    assert {word for word, weight in words.items() if weight == 1} >= {
+        word for word, weight in plain.items() if weight == 1
+    }
+    # How else a text may say it helps, and is no part of what must be found.
+    assert words["=2026-03-14"] == words["14th"] == 0.25
+    assert dict(ask(Query("am 14. März 2026"), {}).words).items() >= {"marz": 1.0, "march": 0.25}.items()
 
 
 def test_a_relative_date_is_found_by_the_day_it_means() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import UTC, datetime, timedelta
 from itertools import islice, pairwise
 from typing import Protocol
 
@@ -14,7 +13,7 @@ from quire.assemble.user_message import whole_text
 from quire.entry import result_words
 from quire.errors import MissingPart
 from quire.log.store import EntryWords
-from quire.recall.languages import VERSION, WHOLE, readable, stems, terms, tokens
+from quire.recall.languages import VERSION, WHOLE, date_words, meant_dates, readable, spelled, stems, terms, tokens
 from quire.values import Entry, Json
 
 # The speaker of what tools return.
@@ -216,47 +215,6 @@ def _tells_again(entry: Entry) -> bool:
     return entry.kind == "note" and "recalled_ids" in entry.meta
 
 
-def date_words(at: int | None) -> str:
-    """A moment's day in words, UTC: 1683554160000 -> "8 May 2023"."""
-    if at is None or not 0 <= at < 253_402_300_800_000:
-        return ""
-    day = datetime.fromtimestamp(at / 1000, UTC)
-    return f"{day.day} {day:%B %Y}"
-
-
-_UNITS = {"day": 1, "week": 7}
-_MONTHS = [f"{datetime(2000, month, 1, tzinfo=UTC):%B}" for month in range(1, 13)]
-_COUNTS = {"a": 1, "an": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "a couple of": 2}
-_RELATIVE = re.compile(
-    rf"\b(?:(yesterday|tomorrow)|(last|next) (week|month|year)|(\d{{1,3}}|{'|'.join(_COUNTS)}) (day|week|month|year)s? ago)\b",
-    re.I,
-)
-
-
-def meant_dates(text: str, at: int | None) -> list[str]:
-    """The days, months and years that a text names relative to its own: "last month" on 8 May 2023 -> "April 2023"."""
-    if not date_words(at):
-        return []
-    day = datetime.fromtimestamp((at or 0) / 1000, UTC)
-    return list(dict.fromkeys(_relative_date(day, *match.groups()) for match in _RELATIVE.finditer(text)))
-
-
-def _relative_date(
-    since: datetime, day: str | None, way: str | None, span: str | None, count: str | None, unit: str | None
-) -> str:
-    """One relative date; what is told in weeks or months is known to the month, in years to the year."""
-    steps = int(count) if count and count.isdigit() else _COUNTS.get((count or "one").lower(), 1)
-    back = (day or way or "ago").lower() not in ("tomorrow", "next")
-    of = (span or unit or "day").lower()
-    if of == "year":
-        return str(since.year + (-steps if back else steps))
-    if of == "month":
-        months = 12 * since.year + since.month - 1 + (-steps if back else steps)
-        return f"{_MONTHS[months % 12]} {months // 12}"
-    moved = since + timedelta(days=_UNITS[of] * (-steps if back else steps))
-    return f"{moved.day} {moved:%B %Y}" if of == "day" else f"{moved:%B %Y}"
-
-
 def _text(entry: Entry) -> str:
     if entry.kind == "result":
         return result_words(entry)
@@ -328,6 +286,8 @@ def can_stem() -> bool:
 EARLIER = 0.25
 # Two words that stand side by side in the query and in a text count this much more.
 SIDE_BY_SIDE = 0.4
+# A date may stand in another form than the query's: those count this much, and need not be found.
+_OTHERWISE = 0.25
 _NAME = re.compile(r"[^\W_]+(?:['’]s\b)?")
 _ASKS_WHEN = re.compile(r"\W*(when|since when|how long|(on |in )?(what|which) (date|day|month|year|time))\b", re.I)
 
@@ -411,12 +371,15 @@ def _weighed(query: Query) -> tuple[tuple[str, float], ...]:
     """The words of the query and its pairs of neighbouring words, each once; of the turn before at less weight."""
     out: dict[str, float] = {}
     for text, weight in ((query.text, 1.0), (query.earlier, EARLIER)):
-        words = terms(text, is_query=True)
+        dates, forms = spelled(text)
+        words = terms(dates, is_query=True)
         row = [word for word in words if word[0] != WHOLE]
         for word in words:
             out.setdefault(word, weight)
         for first, second in pairwise(row):
             out.setdefault(f"{first} {second}", weight * SIDE_BY_SIDE)
+        for word in terms(forms, is_query=True) if forms else ():
+            out.setdefault(word, weight * _OTHERWISE)
     return tuple(sorted(out.items()))
 
 

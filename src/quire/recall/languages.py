@@ -12,7 +12,8 @@ import re
 import threading
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from itertools import chain, islice, pairwise
 from typing import Any
@@ -20,7 +21,7 @@ from typing import Any
 from quire.errors import needed
 
 # Raised when the rules below change, or how much of an entry they see, so that stored words are made again.
-VERSION = 7
+VERSION = 8
 
 # In front of a word that stands for itself: a compound, a word of another language as it is written, a single sign.
 WHOLE = "="
@@ -254,3 +255,137 @@ def readable(text: str) -> bool:
     """Whether a model of English reads the script of a text: most of its letters are Latin."""
     letters = [sign for sign in text[:400] if sign.isalpha()] if not text.isascii() else []
     return sum(map(is_latin, letters)) * 2 >= len(letters)
+
+
+# Dates in words: what a text means by "yesterday", "last Friday" or 2026-03-14, and a query by any of its forms.
+
+# Each month by its names, as dates are written in several languages; the first is the one that is searched.
+_MONTH_NAMES = """january jan januar janvier enero gennaio janeiro januari января
+february feb februar février febrero febbraio fevereiro februari февраля
+march mar märz mars marzo março maart марта
+april apr avril abril aprile апреля
+may mai mayo maggio maio mei мая
+june jun juni juin junio giugno junho июня
+july jul juli juillet julio luglio julho июля
+august aug août agosto augustus августа
+september sep sept septembre septiembre settembre setembro сентября
+october oct oktober octobre octubre ottobre outubro октября
+november nov novembre noviembre novembro ноября
+december dec dezember décembre diciembre dicembre dezembro декабря"""
+_MONTHS = [names.split()[0].capitalize() for names in _MONTH_NAMES.split("\n")]
+_MONTH = {name: str(month) for month, names in enumerate(_MONTH_NAMES.split("\n"), 1) for name in names.split()}
+_DAYS = ["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"]
+_UNITS = {"day": 1, "week": 7}
+_COUNTS = {"a": 1, "an": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "a couple of": 2}
+_RELATIVE = re.compile(
+    r"\b(?:(yesterday|tomorrow|gestern|ayer|ieri|ontem|gisteren|вчера)"
+    rf"|(last|next) (week|month|year|{'|'.join(_DAYS)})"
+    rf"|(\d{{1,3}}|{'|'.join(_COUNTS)}) (day|week|month|year)s? ago)\b",
+    re.I,
+)
+
+# Where the calendar ends, less the years that a text can name ahead of its own.
+_END = 252_000_000_000_000
+_YEAR = r"(?:19|20)\d\d"
+_FIGURES = re.compile(
+    # Not in a number, a version, a path or an id; a time may follow.
+    rf"(?<![\w./-])(?:({_YEAR})-(\d\d)(?:-(\d\d))?|(\d\d?)\.(\d\d?)\.({_YEAR})|(\d\d?)/(\d\d?)/({_YEAR}|\d\d))"
+    rf"(?=T\d|(?![\w/-]|\.\d))|({_YEAR})年(\d\d?)月(?:(\d\d?)日)?"
+)
+_NAMES = "|".join(sorted(_MONTH, key=len, reverse=True))
+_NAMED = re.compile(
+    rf"\b(?:(\d\d?)(?:st|nd|rd|th|\.)? (?:of |de )?({_NAMES})|({_NAMES})\.? (\d\d?)(?:st|nd|rd|th)?)\b(?:,? (?:de )?({_YEAR})\b)?",
+    re.I,
+)
+
+
+def date_words(at: int | None) -> str:
+    """A moment's day in words, UTC: 1683554160000 -> "8 May 2023"."""
+    if at is None or not 0 <= at < _END:
+        return ""
+    day = datetime.fromtimestamp(at / 1000, UTC)
+    return f"{day.day} {day:%B %Y}"
+
+
+def meant_dates(text: str, at: int | None) -> list[str]:
+    """The days, months and years that a text names in figures, or relative to its own.
+
+    "last month, until 2023-06-01" on 8 May 2023 -> ["April 2023", "1 June 2023"]
+    """
+    relative = list[str]()
+    if date_words(at):
+        day = datetime.fromtimestamp((at or 0) / 1000, UTC)
+        relative = [_relative_date(day, *match.groups()) for match in _RELATIVE.finditer(text)]
+    in_figures = (words for _, words in _in_figures(text) if words) if "20" in text or "19" in text else ()
+    return list(dict.fromkeys([*relative, *in_figures]))
+
+
+def spelled(query: str) -> tuple[str, str]:
+    """A query with its dates in words, and the other forms that they may stand in.
+
+    "on 2026-03-14?" -> ("on 14 March 2026?", "2026-03-14 14th")
+    """
+    forms = list[str]()
+    for match, words in [*_in_figures(query), *_named(query)]:
+        if words:
+            # A month of another language stays: texts in it are not spelled anew. So does what is in words already.
+            foreign = match.re is _NAMED and not words.split()[1].lower().startswith((match[2] or match[3]).lower())
+            if not foreign and set(tokens(match[0])) != set(tokens(words)):
+                query = query.replace(match[0], words)
+            forms += [words if foreign else match[0], *_other_forms(words)]
+    return query, " ".join(dict.fromkeys(forms))
+
+
+def _other_forms(words: str) -> Iterator[str]:
+    """How else a text may tell a day: "14 March 2026" -> "2026-03-14", "14th"."""
+    day, month, *year = words.split()
+    if not day.isdigit():
+        return
+    if year:
+        yield f"{year[0]}-{_MONTHS.index(month) + 1:02}-{int(day):02}"
+    yield day + ("th" if day in ("11", "12", "13") else {"1": "st", "2": "nd", "3": "rd"}.get(day[-1], "th"))
+
+
+def _in_figures(text: str) -> Iterator[tuple[re.Match[str], str]]:
+    """The dates in figures, and each in words; none where it is no day, or two."""
+    for match in _FIGURES.finditer(text):
+        year, month, day, day2, month2, year2, first, second, year3, year4, month4, day4 = match.groups()
+        if first:
+            # The day stands first, or the month; where both could be, nobody knows.
+            day, month = (first, second) if int(first) > 12 else (second, first) if int(second) > 12 else ("", "0")
+        else:
+            day, month = day or day2 or day4, month or month2 or month4
+        yield match, _words(day, month, year or year2 or year3 or year4)
+
+
+def _named(text: str) -> Iterator[tuple[re.Match[str], str]]:
+    """The dates with a month's name, and each in words."""
+    for match in _NAMED.finditer(text):
+        yield match, _words(match[1] or match[4], _MONTH[(match[2] or match[3]).lower()], match[5] or "")
+
+
+def _words(day: str | None, month: str, year: str) -> str:
+    """ "14", "03", "26" -> "14 March 2026"; nothing where there is no such day."""
+    if not 1 <= int(month) <= 12 or (day and not 1 <= int(day) <= 31):
+        return ""
+    year = f"20{year}" if len(year) == 2 else year
+    return " ".join(filter(None, (str(int(day)) if day else "", _MONTHS[int(month) - 1], year)))
+
+
+def _relative_date(
+    since: datetime, day: str | None, way: str | None, span: str | None, count: str | None, unit: str | None
+) -> str:
+    """One relative date; what is told in weeks or months is known to the month, in years to the year."""
+    steps = int(count) if count and count.isdigit() else _COUNTS.get((count or "one").lower(), 1)
+    back = (day or way or "ago").lower() not in ("tomorrow", "next")
+    of = (span or unit or "day").lower()
+    if of in _DAYS:
+        away = (since.weekday() - _DAYS.index(of)) % 7 or 7
+        steps, of = (away if back else 7 - away % 7), "day"
+    if of == "year":
+        return str(since.year + (-steps if back else steps))
+    if of == "month":
+        months = 12 * since.year + since.month - 1 + (-steps if back else steps)
+        return f"{_MONTHS[months % 12]} {months // 12}"
+    moved = since + timedelta(days=_UNITS[of] * (-steps if back else steps))
+    return f"{moved.day} {moved:%B %Y}" if of == "day" else f"{moved:%B %Y}"
