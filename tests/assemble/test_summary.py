@@ -11,6 +11,7 @@ from quire.assemble.summary import (
     Leaving,
     Line,
     Unlisted,
+    Whole,
     _lines_count,
     demands,
     earlier,
@@ -439,6 +440,27 @@ def test_demands_are_told_however_they_are_put(said: str, demanded: list[str]) -
     others = [values.user(f"and how does the thing numbered so many times {n} work" * 2) for n in "abcdefghijklm"]
     text = summary([values.user(f"{'hello there ' * 9}\n{said}"), *others], 330)
     assert [demand for demand in demanded if demand not in text] == []
+
+
+def test_facts_of_a_task_that_is_as_long_as_a_paste_are_told_and_take_no_more_than_a_long_message() -> None:
+    facts = [
+        "Ticket falcon-33 is the one that counts.",
+        "The cap for this is $350.",
+        "Use port 4040 for the lantern service.",
+        "The customer is in Lisbon, so times are WET.",
+    ]
+    between = "it went on and on in many words that say so little that they are soon forgotten by whoever reads them "
+    task = "Here is what I need. " + " ".join(f"{between * 3}. {fact}" for fact in facts) + f" {between * 3}."
+    assert set(facts) <= set(demands(task, Whole(120)))
+    assert not set(facts) & set(demands(task, Whole()))  # where there is no room they go, commands do not
+    paste = (
+        between * 3
+        + ". "
+        + " ".join(f"The port of number {n} is open now." for n in range(500))
+        + f" Never close port 7. {between * 3}."
+    )
+    assert "Never close port 7." in demands(paste)
+    assert sum(map(len, demands(paste))) < 1_600
 
 
 def test_frames_of_a_traceback_are_no_facts_and_a_sentence_that_names_a_call_is_settled() -> None:

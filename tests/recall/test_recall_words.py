@@ -218,6 +218,14 @@ def test_a_date_is_asked_for_in_any_of_its_forms(asked: str) -> None:
     assert dict(ask(Query("am 14. März 2026"), {}).words).items() >= {"marz": 1.0, "march": 0.25}.items()
 
 
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [("台灯怎么了？", ["台灯"]), ("合同什么时候到期", ["合同", "到期"]), ("荷物はどこですか？", ["荷物", "物は"])],
+)
+def test_what_only_asks_is_no_word_of_a_query_in_scripts_without_spaces(asked: str, words: list[str]) -> None:
+    assert [word for word, weight in ask(Query(asked), {}).words if weight == 1 and word[0] != "="] == sorted(words)
+
+
 def test_a_relative_date_is_found_by_the_day_it_means() -> None:
     entry = values.user("We adopted the puppy last month", at=1683554160000)
     assert {"april", "2023"} <= set(entry_words(entry).words.split())

@@ -195,7 +195,7 @@ _FACT = re.compile(
     rf"\d|[$€£@#]|\w_\w|\w/\w|\w\.\w|(?<=[\w,;:] )[{_CAPITAL}][\w'-]+|"
     r"(?i:\b(?:dozen|hundred|thousand|million|dollars|euros|pounds|percent)\b)|[一二两三四五六七八九十百千万]{1,9}[个元块天月日号点年人次岁位折万千百十円名時枚]"
 )
-# Of a text longer than this only sentences of command are demands: the rest is most likely pasted.
+# Of a text longer than this sentences of command are demands, and some that state a fact: the rest is most likely pasted.
 _PASTED = 1_200
 # A sentence longer than this is told by what stands around the word of command; where room is short, less of it.
 _SENTENCE_MOST, _SENTENCE_LEAST = 400, 200
@@ -258,6 +258,8 @@ def demands(text: str, whole: Whole = _WHOLES[0]) -> tuple[str, ...]:
     """The sentences of a user's message that are kept word for word: those of command, and others by their length."""
     demanding = list[str]()
     longest = _SENTENCE_MOST if whole.facts > _SHORT_FACTS.facts else _SENTENCE_LEAST
+    # Of a long text so many characters state something: it may be a task as well as a paste.
+    pasted = 0
     for sentence, typed, commanding in _sentences(text.removesuffix(_MORE)):
         if commanding and len(sentence) > longest:
             many = len(commanding) if len(sentence) <= _PASTED else _COMMANDS_TOLD
@@ -265,9 +267,12 @@ def demands(text: str, whole: Whole = _WHOLES[0]) -> tuple[str, ...]:
         elif commanding or (typed and _states(sentence, whole)):
             parts = [sentence.strip()]
         else:
+            if not typed and pasted < _PASTED and _tells(sentence, whole):
+                demanding.append(sentence.strip())
+                pasted += len(demanding[-1])
             continue
         # A paste may be full of words of command: it takes no more than a long message would.
-        if typed or sum(map(len, demanding)) < _PASTED:
+        if typed or sum(map(len, demanding)) - pasted < _PASTED:
             demanding += parts
     return tuple(dict.fromkeys(filter(None, demanding)))
 
@@ -278,6 +283,12 @@ def _states(sentence: str, whole: Whole) -> bool:
     if size > whole.facts or sentence.rstrip().endswith("?"):
         return False
     return _FACT.search(sentence) is not None or (size <= whole.brief and _THREE_WORDS.search(sentence) is not None)
+
+
+def _tells(sentence: str, whole: Whole) -> bool:
+    """Whether a sentence of a long text is one in words and short, and states a fact."""
+    short = Whole(min(whole.facts, _SHORT_FACTS.facts))
+    return _states(sentence, short) and _PROSE.search(sentence) is not None and not _is_code(sentence)
 
 
 def _around(text: str, places: Iterable[int], characters: int) -> Iterator[str]:

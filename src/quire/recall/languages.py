@@ -43,6 +43,13 @@ _JOINTS = re.compile(r"[/\\@:#+]+")
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|_+")
 _UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+")
 
+# What asks in scripts without spaces, and what ends a question there: with its neighbours it would make words that no
+# text holds.
+_ASKS = re.compile(
+    "请问|为什么|什么时候|什么|怎么样|怎么|哪里|哪儿|哪[个条张些位家]|多少|多[高大长远久]|几[点个时次]|谁|[吗呢吧了的]"
+    "|どのくらい|どのように|どんな|どこ|どの|どれ|どう|いつ|なぜ|何|誰|(?:なり)?(?:でし|まし)たか|(?:し)?て?いますか|(?:です|ます|あります)か|です|ます"
+)
+
 # Words that carry grammar alone. English words that order or count (after, before, all, other, not, …) are searched.
 _GRAMMAR = {
     "english": """a an the this that these those and or but nor so than too very just also ever if because as then
@@ -206,8 +213,9 @@ def _take_signs(word: str, parts: list[str], whole: list[str], is_query: bool) -
     for run in _UNSPACED.finditer(word):
         if run.start() > at:
             parts.append(_fold(word[at : run.start()]))
-        parts += (first + second for first, second in pairwise(run[0]))
-        whole += run[0] if not is_query or len(run[0]) == 1 else ()
+        for signs in filter(None, _ASKS.split(run[0]) if is_query else (run[0],)):
+            parts += (first + second for first, second in pairwise(signs))
+            whole += signs if not is_query or len(signs) == 1 else ()
         at = run.end()
     if at < len(word):
         parts.append(_fold(word[at:]))
