@@ -245,9 +245,9 @@ def test_a_fitter_reads_only_what_is_new_and_what_it_gives_may_be_changed(
     for end in (n + 1 for n, one in enumerate(messages) if asks(one)):
         fitted = fitter.fit({**body, field: messages[:end]})
         if fitter.left_out:
-            if end % 10 < 2:
-                assert fitted == quire.fit({**body, field: messages[:end]}, BUDGET, target)
-                read.pop()
+            again = quire.fit({**body, field: messages[:end]}, BUDGET, target)
+            assert fitted == again
+            read.pop()
             if fitted[field][-1] is not messages[end - 1]:
                 fitted[field][-1].clear()
     # The first call reads what there is; where the reply's end and the next question come apart, that much is read anew.

@@ -118,7 +118,7 @@ def test_turns_of_long_ago_are_shown_from_a_fold_on_the_way_as_from_the_start(
     turns = sorted({each[0].turn for each in whole}, reverse=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(thread_state, "FOLD_EVERY", 3)
-        for turn in (*turns[:1], *turns[::4]):
+        for turn in (*turns[:1], *turns):
             holds(turn)
         for point in EarlierFolds(store, "t").points():
             store.set_state("t", f"fold at {point.seq} {point.policy}", "damaged")

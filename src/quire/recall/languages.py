@@ -301,7 +301,7 @@ _FIGURES = re.compile(
     rf"(?=T\d|(?![\w/-]|\.\d))|({_YEAR})年(\d\d?)月(?:(\d\d?)日)?"
 )
 # Where such a date may begin: quickly found, so that long texts without one cost little.
-_FIGURE = re.compile(r"[0-9]+(?=[-./年][0-9])")
+_DATE_START = re.compile(r"[0-9]+(?=[-./年][0-9])")
 _NAMES = "|".join(sorted(_MONTH, key=len, reverse=True))
 _NAMED = re.compile(
     rf"\b(?:(\d\d?)(?:st|nd|rd|th|\.)? (?:of |de )?({_NAMES})|({_NAMES})\.? (\d\d?)(?:st|nd|rd|th)?)\b(?:,? (?:de )?({_YEAR})\b)?",
@@ -358,7 +358,7 @@ def _other_forms(words: str) -> Iterator[str]:
 
 def _in_figures(text: str) -> Iterator[tuple[re.Match[str], str]]:
     """The dates in figures, and each in words; none where it is no day, or two."""
-    for figure in _FIGURE.finditer(text):
+    for figure in _DATE_START.finditer(text):
         if (match := _FIGURES.match(text, figure.start())) is None:
             continue
         year, month, day, day2, month2, year2, first, second, year3, year4, month4, day4 = match.groups()
