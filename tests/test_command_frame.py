@@ -39,6 +39,7 @@ def test_the_command_is_a_module_too() -> None:
         ("quire logg", "error: No such command 'logg'. Did you mean 'log'?"),
         ("quire log shwo", "error: No such command 'shwo'. Did you mean 'show'?"),
         ("quire log show", "error: Missing argument 'THREAD'."),
+        ("quire recall demo words", "error: Got unexpected extra argument (words)"),
         ("quire schema", "error: Missing argument '{item|window|entry}'. Choose from: item, window, entry"),
         ("quire log list --db /", "error: Invalid value for '--db': File '/' is a directory."),
         ("quire tokens x --modle y", "error: No such option '--modle'. Did you mean '--model'?"),
@@ -51,7 +52,7 @@ def test_a_wrong_call_is_one_line_and_a_hint(tmp_path: Path, warm: Path, command
     assert lines[0].startswith(error)
     assert ("Did you mean" in lines[0]) == ("Did you mean" in error)
     assert len(lines) == 2
-    assert lines[1].startswith("hint: `")
+    assert lines[1].startswith("hint: It is `quire" if "argument" in error else "hint: `")
     assert lines[1].endswith("--help` shows how.")
 
 

@@ -200,8 +200,12 @@ def report(error: QuireError) -> None:
 
 def _called_wrongly(error: click.ClickException) -> QuireError:
     """An error of click as one of ours: one line, and where the help is."""
-    called = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "quire"
+    ctx = error.ctx if isinstance(error, click.UsageError) else None
+    called = ctx.command_path if ctx else "quire"
     message = " ".join(error.format_message().split())
+    if ctx and message.startswith(("Missing argument", "Got unexpected extra")):
+        usage = " ".join(ctx.get_usage().removeprefix("Usage: ").split())
+        return CallError(message, hint=f"It is `{usage}`; `{called} --help` shows how.")
     if match := _NO_COMMAND.match(message):
         message += _did_you_mean(match[1], error)
     return CallError(message, hint=f"`{called} --help` shows how.")
