@@ -306,7 +306,6 @@ def _around(text: str, places: Iterable[int], characters: int) -> Iterator[str]:
 
 
 # What was done is told by a verb of the past that begins a sentence or follows its subject, what was settled by its own word.
-# What was done is told by a verb of the past that begins a sentence or follows its subject, what was settled by its own word.
 _DECISION = re.compile(
     r"(?i)(?:^[\W\d]*(?:I|we)?|\b(?:ha[sd]|have|was|were|been|will be|(?:is|are) now|I|we|and|['’]ve))[\s*]*\b(?:(?:also|now|just|successfully|been) )*"
     r"(?:added|booked|cancell?ed|changed|chose|committed|completed|confirmed|created|decided|deleted|deployed|disabled|"
