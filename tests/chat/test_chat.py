@@ -20,9 +20,8 @@ from rich.console import Console
 
 from quire import Entry, open_store, values
 from quire.archive import load
-from quire.cli.chat import chat
+from quire.cli.chat import OpenMarkdown, RichScreen, chat, finished_blocks, markdown, tail
 from quire.cli.chat_commands import totals
-from quire.cli.chat_screen import OpenMarkdown, RichScreen, finished_blocks, markdown, tail
 from quire.cli.output import line_of
 from quire.errors import CallError
 from quire.notes.vault import Vault

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from quire import Thread, open_store
-from quire.cli.runner import RUNNERS
+from quire.cli.run import RUNNERS
 from quire.notes.index import NoteIndex
 from quire.notes.vault import Vault
 from quire.records import Records

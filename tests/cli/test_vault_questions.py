@@ -66,7 +66,7 @@ def test_notes_are_searched_by_meaning_where_it_is_installed(notes: Path, monkey
     if find_weights() is None:
         pytest.skip("the embedding model is not installed")
     assert found("a doctor and medicine", folder=notes)[0] == "a.md"
-    monkeypatch.setattr("quire.cli.runner.embedder", lambda: None)
+    monkeypatch.setattr("quire.cli.run.embedder", lambda: None)
     (message,), said = asked("a doctor and medicine", "--vault", str(notes))
     assert "No relevant documents found." in message["content"]
     assert "notes are searched by words alone: the embedding model is not installed (quire local install minilm)" in said  # fmt: skip
@@ -77,7 +77,7 @@ def test_notes_are_searched_by_meaning_where_it_is_installed(notes: Path, monkey
 def test_a_question_about_a_time_is_answered_from_the_notes_of_that_time(
     notes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quire.cli.runner.embedder", lambda: None)
+    monkeypatch.setattr("quire.cli.run.embedder", lambda: None)
     today = date.today()
     monday = today - timedelta(today.weekday())
     last = monday - timedelta(3)

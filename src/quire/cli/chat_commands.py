@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 
 from quire.cli.assemble import LAYERS
-from quire.cli.attachments import Attachment, attached_items
+from quire.cli.attachments import (
+    WINDOW_ACTIONS,
+    WINDOW_COLUMNS,
+    Attachment,
+    action_lines,
+    attached_items,
+    change_window,
+    keep_attached,
+    window_capacity,
+    window_rows,
+)
 from quire.cli.output import counted, shortened
 from quire.errors import CallError, NotFound, nearest
 from quire.values import Entry, Usage
@@ -303,9 +313,7 @@ def _like_a_name(word: str) -> bool:
 
 
 def _keep(session: Session, attached: Attachment) -> None:
-    from quire.cli.window import keep
-
-    item = keep(session.thread, attached, session.kit.vault)
+    item = keep_attached(session.thread, attached, session.kit.vault)
     session.thread.window.pin(item.id)
     session.screen.note(f"{attached.name} joins every turn from now on ({item.id})")
 
@@ -318,23 +326,17 @@ def _unpin(session: Session, rest: str) -> None:
 
 def _window(session: Session, rest: str) -> None:
     """What joins every turn, or a change to it."""
-    from quire.cli.window import ACTIONS, COLUMNS, action_lines, add, capacity, change, rows
-
-    action, _, names = rest.partition(" ")
+    action, _, names = (rest or "show").partition(" ")
     listed, window = _names(session, names) if names else [], session.thread.window
-    if action not in ("", *ACTIONS):
-        raise CallError(f"/window has no {action!r}", hint=f"It has {', '.join(ACTIONS)}.")
-    if (action in ("", "show", "clear")) == bool(listed):
-        raise CallError(f"/window {action or 'show'} takes {'no name' if listed else 'a name'}", hint="/help")
-    if action == "add":
-        changes = add(session.thread, listed, session.kit.vault)
-    else:
-        changes = change(window, action, listed) if action not in ("", "show") else []
-    for line in action_lines(action, changes):
+    if action not in WINDOW_ACTIONS:
+        raise CallError(f"/window has no {action!r}", hint=f"It has {', '.join(WINDOW_ACTIONS)}.")
+    if (action in ("show", "clear")) == bool(listed):
+        raise CallError(f"/window {action} takes {'no name' if listed else 'a name'}", hint="/help")
+    for line in action_lines(action, change_window(session.thread, action, listed, session.kit.vault)):
         session.screen.note(line)
-    if action in ("", "show") and len(window):
-        session.screen.table(list(COLUMNS), rows(window))
-    session.screen.note(capacity(window))
+    if action == "show" and len(window):
+        session.screen.table(WINDOW_COLUMNS, window_rows(window))
+    session.screen.note(window_capacity(window))
 
 
 def _recall(session: Session, rest: str) -> None:

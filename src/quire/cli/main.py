@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # name -> (module of quire.cli, help line). Modules load when used, so `quire --help` stays fast.
 COMMANDS: dict[str, tuple[str, str]] = {
     "log": ("log", "Keep threads: new, append, show, list, fork, verify, export, import, delete."),
-    "window": ("window", "The items that join every turn: show, add, remove, pin, clear."),
+    "window": ("attachments", "The items that join every turn: show, add, remove, pin, clear."),
     "format": ("render", "Turn items or entries into markdown, xml, json, clean or replay, and back."),
     "tokens": ("render", "Count tokens for a model."),
     "schema": ("render", "Print the JSON schema of an item, a window or an entry."),

@@ -1,36 +1,396 @@
-"""`quire run`: carry out one turn, streamed to the terminal."""
+"""`quire run` and `quire resume`, and what `quire chat` shares with them: from --model to what carries a turn out, with keys and
+addresses from the environment, the local model otherwise; its tools and runner.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import shlex
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
+import msgspec
 
 from quire.cli.attachments import attached_items, linked_items, note_items, question, question_options
-from quire.cli.output import Place, PlainScreen, counted, db_json_options, echo, print_json, print_table
-from quire.cli.runner import (
-    Connection,
-    Equipment,
-    chosen,
-    equipped,
-    last_model,
-    listed_sources,
-    model_options,
-    reach,
-    remembered,
-    runner_options,
-    under_policy,
-    watched_thread,
+from quire.cli.output import (
+    Place,
+    PlainScreen,
+    counted,
+    db_json_options,
+    default_db,
+    echo,
+    may_be_there,
+    print_json,
+    print_table,
+    progress,
+    read_text,
+    with_options,
 )
-from quire.cli.store import open_db
+from quire.cli.store import NO_MODEL, embedder, embedding_progress, open_db
 from quire.errors import CallError, NotFound
+from quire.values import Entry, JsonObject, item_json
 
 if TYPE_CHECKING:
     from quire.log.store import Store
+    from quire.notes.index import NoteIndex
+    from quire.notes.vault import Vault
+    from quire.records.find import Progress
     from quire.send.cycle import Decision, Interrupted, Outcome
+    from quire.send.tools import Tool, Toolbox
+    from quire.send.transport import Transport
+    from quire.send.turn import Runner
     from quire.thread import Thread
+
+
+# The options that choose a model and the way to it.
+model_options = with_options(
+    click.option(
+        "--model",
+        "-m",
+        help="provider:model (default: $QUIRE_MODEL, else the thread's last one, else the local model).",
+    ),
+    click.option(
+        "--base-url", help="Another address of the same API (default: $QUIRE_BASE_URL, else the SDK's own variable)."
+    ),
+    click.option(
+        "--explicit-cache",
+        is_flag=True,
+        help="Keep a Gemini cache while that pays (paid by the hour; deleted at the end).",
+    ),
+)
+
+
+class Connection(NamedTuple):
+    """A model and the way to it; `options` are what its requests need besides."""
+
+    target: str
+    transport: Transport
+    options: dict[str, Any]
+    is_local: bool = False
+    # The tokens that the server says it takes; 0 where it does not say.
+    window: int = 0
+
+
+def reach(model: str | None, base_url: str | None = None, explicit_cache: bool = False, last: str = "") -> Connection:
+    """The model that was named, else the one of the environment, else the thread's last, else the local one."""
+    from quire.providers.models import is_embedded, named_target
+    from quire.send.connect import check_explicit_cache, transport_for
+    from quire.send.transport import address_for, key_for
+
+    target = model or os.environ.get("QUIRE_MODEL") or last or "local:smollm2"
+    named_target(target)
+    if explicit_cache:
+        check_explicit_cache(target)
+    url = base_url or os.environ.get("QUIRE_BASE_URL") or address_for(target, os.environ)
+    if not url and is_embedded(target):
+        return _local()
+    transport = transport_for(
+        target, url, key_for(target, os.environ), proxies=not url, explicit_cache=explicit_cache, say=_say
+    )
+    return Connection(target, transport, {}, window=_window(target, url))
+
+
+def _local() -> Connection:
+    from quire.send.connect import transport_for
+    from quire.send.local import OPTIONS, local_target
+
+    target, url = local_target(say=_say)
+    transport = transport_for(target, url)
+    return Connection(target, transport, dict(OPTIONS), is_local=True, window=_window(target, url))
+
+
+def _window(target: str, url: str | None) -> int:
+    """What a server of one's own says of its window; a provider is not asked."""
+    from quire.providers.models import split_target
+    from quire.send.transport import endpoint_for, key_for, server_window
+
+    endpoint = endpoint_for(target)
+    if endpoint.needs_key or not endpoint.base_url:
+        return 0
+    return server_window(url or endpoint.base_url, split_target(target)[1], key_for(target, os.environ) or "")
+
+
+def last_model(db: Place | None, thread: str) -> str:
+    """The model that a thread was last sent to; empty where there is none."""
+    from quire.send.cycle import last_target
+
+    if not may_be_there(db or default_db()):
+        return ""
+    with open_db(db, create=False) as store:
+        try:
+            return last_target(store, thread)
+        except NotFound:
+            return ""
+
+
+def _say(line: str) -> None:
+    echo(line, err=True, dim=True)
+
+
+# Which runner carries a turn out, from options: one factory for `quire run`, `quire chat` and `quire resume`.
+#
+# The choice is kept with the user's entry, so that a turn is resumed as it was begun.
+
+RUNNERS = ("chat", "qa", "planned", "agent", "records", "project")
+_FOLDER = click.Path(exists=True, file_okay=False)
+_FILE = click.Path(exists=True, dir_okay=False)
+# The options that choose a runner and the thread's policy.
+runner_options = with_options(
+    click.option("--runner", type=click.Choice(RUNNERS), help="How turns are carried out (default: by what is given)."),
+    click.option("--system", help="The system prompt; without --project, a project's prompt."),
+    click.option("--memory", type=_FILE, help="A file that says what is known of the user; it is read every turn."),
+    click.option("--root", type=_FOLDER, help="planned, agent, records: the folder its file tools may read."),
+    click.option("--vault", type=_FOLDER, help="A folder of markdown notes to answer from and to attach."),
+    click.option("--project", type=_FILE, help="A file with the project's prompt."),
+    click.option("--file", "files", multiple=True, type=_FILE, help="A file of the project; again for more."),
+    click.option(
+        "--mcp", multiple=True, help="planned, agent, records: the command or URL of an MCP server; again for more."
+    ),
+    click.option("--consumer", help="records: whose context.config.v1 record it builds by (default: chat)."),
+    click.option("--text-tools", is_flag=True, help="agent: tell of tools in words, for models that take none."),
+    click.option("--budget", type=click.IntRange(1), help="Tokens one request may hold, from now on."),
+    click.option(
+        "--promote",
+        type=click.Choice(["at-rebase", "each-turn"]),
+        help="When items move into the library, from now on.",
+    ),
+    click.option("--items", type=click.Choice(["xml", "markdown"]), help="How items are told, from now on."),
+    click.option(
+        "--summary",
+        type=click.Choice(["model", "built-in"]),
+        help="Who sums up what a rebase takes away (default: in chat and agent the model, but for the local one).",
+    ),
+    click.option("--floor", type=click.FloatRange(0, 1, min_open=True), help="Share that stays verbatim, from now on."),
+)
+# What each runner can make use of, besides a system prompt and a project; the notes of chat can be attached.
+_TOOLS = frozenset({"root", "vault", "mcp"})
+_USES: dict[str, frozenset[str]] = {
+    "chat": frozenset({"vault"}),
+    "qa": frozenset({"vault"}),
+    "planned": _TOOLS,
+    "agent": _TOOLS | {"text_tools"},
+    "records": _TOOLS | {"consumer"},
+    "project": _TOOLS,
+}
+_SPECIAL = _TOOLS | {"text_tools", "consumer"}
+
+
+class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A runner by name, and what it needs; `folder` is where the project's files are named from."""
+
+    runner: str = "chat"
+    system: str = ""
+    memory: str = ""
+    root: str = ""
+    vault: str = ""
+    project: str = ""
+    files: tuple[str, ...] = ()
+    folder: str = ""
+    mcp: tuple[str, ...] = ()
+    text_tools: bool = False
+    consumer: str = ""
+    budget: int | None = None
+    promote: str = ""
+    items: str = ""
+    summary: str = ""
+    floor: float | None = None
+
+    def meta(self) -> JsonObject:
+        """As the user's entry keeps it."""
+        return {"runner": {"runner": self.runner, **msgspec.json.decode(msgspec.json.encode(self))}}
+
+
+def remembered(entry: Entry | None) -> Choice:
+    """The choice that a user's entry was made with; meta is free, so what stands there need not be ours."""
+    value = entry.meta.get("runner") if entry is not None else None
+    try:
+        choice = msgspec.convert(value, Choice, strict=False) if isinstance(value, dict) else Choice()
+    except msgspec.ValidationError:
+        return Choice()
+    return choice if choice.runner in _USES else Choice()
+
+
+def chosen(options: dict[str, Any], before: Choice | None = None) -> Choice:
+    """The options that were given, over those that the turn was begun with; one of no use is an error."""
+    new = {name: value for name, value in options.items() if value}
+    runner = new.get("runner") or (before.runner if before is not None else _fitting(new))
+    # A resumed turn has its question in the log already: nothing can be attached to it.
+    useful = _USES[runner] - ({"vault"} if before is not None and runner == "chat" else set())
+    for name in sorted((_SPECIAL - useful) & set(new)):
+        raise CallError(
+            f"--{name.replace('_', '-')} does not go with the {runner} runner",
+            hint="Leave it out, or choose " + " or ".join(other for other in _USES if name in _USES[other]) + ".",
+        )
+    places: dict[str, str] = {
+        name: os.path.abspath(new[name]) for name in ("memory", "root", "vault", "project") if name in new
+    }
+    folder = {"folder": os.getcwd()} if "files" in new else {}
+    unused = {name: getattr(Choice(), name) for name in _SPECIAL - _USES[runner]}
+    changes: dict[str, Any] = {**unused, **new, **places, **folder, "runner": runner}
+    choice = msgspec.structs.replace(before or Choice(), **changes)
+    if choice.runner == "qa" and not choice.vault:
+        raise CallError("the qa runner needs notes to search", hint="Give --vault FOLDER.")
+    if choice.runner == "project" and not (choice.project or choice.system or choice.files):
+        raise CallError("the project runner needs a project", hint="Give --project FILE, --system or --file.")
+    return choice
+
+
+def _fitting(options: dict[str, Any]) -> str:
+    """The runner that makes use of what is given."""
+    if "consumer" in options:
+        return "records"
+    if "root" in options or "mcp" in options or "text_tools" in options:
+        return "agent"
+    if "vault" in options:
+        return "qa"
+    return "project" if "project" in options or "files" in options else "chat"
+
+
+class Equipment(msgspec.Struct, frozen=True):
+    """What a choice needs, in working order; makes the runner for whatever thread and model are current."""
+
+    choice: Choice
+    vault: Vault | None
+    index: NoteIndex | None
+    foreign: tuple[Tool, ...]
+    embedding: Progress
+
+    def runner(self, thread: Thread, reached: Connection) -> Runner:
+        """The runner that was chosen, with the options that the model needs."""
+        runner = self._project(self._base(thread, reached))
+        memory = read_text(self.choice.memory).strip() if self.choice.memory else None
+        options = {**reached.options, **runner.options}
+        # The local model is too small to be asked unless that is wanted.
+        summary = self.choice.summary or ("built-in" if reached.is_local else runner.summary)
+        return msgspec.structs.replace(runner, memory=memory, options=options, summary=summary)
+
+    def _base(self, thread: Thread, reached: Connection) -> Runner:
+        from quire.records import Records
+        from quire.send import runners
+        from quire.send.record_runner import record_tools
+        from quire.send.tools import Toolbox
+
+        choice, system = self.choice, self.choice.system
+        match choice.runner:
+            case "qa":
+                assert self.index is not None  # without notes there is no such choice
+                return runners.qa(self.index, system=system)
+            case "agent":
+                # The local model's template takes tools, but it was not trained to call them.
+                native = not (choice.text_tools or reached.is_local)
+                return runners.agent(self._tools(thread), system=system, native=native)
+            case "planned":
+                return runners.planned(self._tools(thread), system=system)
+            case "records":
+                records = Records(thread.store, embedder(), self.embedding)
+                tools = Toolbox(*record_tools(records), *self._tools(thread))
+                return runners.records(records, tools, consumer=choice.consumer or "chat", system=system)
+            case "project":
+                # Without a file, the system prompt is the project's.
+                system = system if choice.project else ""
+                if choice.root or choice.vault or choice.mcp:
+                    return runners.planned(self._tools(thread), system=system)
+        return runners.chat(system)
+
+    def _project(self, base: Runner) -> Runner:
+        from quire.items import from_file
+        from quire.send import runners
+
+        choice = self.choice
+        if not (choice.runner == "project" or choice.project or choice.files):
+            return base
+        inline = choice.system if choice.runner == "project" else ""
+        prompt = read_text(choice.project).strip() if choice.project else inline
+        folder = Path(choice.folder)
+        read = {name: item_json(from_file(folder / name, name=name, truncate=True)) for name in choice.files}
+        return runners.project(base, prompt=prompt, files=[{**item, "id": name} for name, item in read.items()])
+
+    def _tools(self, thread: Thread) -> Toolbox:
+        from quire.send.builtin import builtin
+        from quire.send.note_search import local_search_tool
+        from quire.send.runners import question_of
+        from quire.send.tools import Toolbox
+
+        tools = builtin(self.choice.root or None, thread.store, thread.name)
+        if self.index is not None:
+            tools.append(local_search_tool(self.index, question=question_of(thread)))
+        return Toolbox(*tools, *self.foreign)
+
+
+@contextlib.contextmanager
+def equipped(choice: Choice) -> Iterator[Equipment]:
+    """Notes indexed and servers started, for as long as they are needed."""
+    from quire.notes.vault import Vault
+    from quire.send.mcp import McpServer
+
+    with contextlib.ExitStack() as stack:
+        vault = Vault(Path(choice.vault)) if choice.vault else None
+        index = None
+        if vault is not None and choice.runner != "chat":
+            index = stack.enter_context(_indexed(vault))
+        foreign: list[Tool] = []
+        for command in choice.mcp:
+            server = command if command.startswith(("http://", "https://")) else shlex.split(command)
+            foreign += stack.enter_context(McpServer(server)).tools
+        yield Equipment(choice, vault, index, tuple(foreign), stack.enter_context(embedding_progress()))
+
+
+def _indexed(vault: Vault) -> NoteIndex:
+    """The notes, searchable by words, and by meaning where that is installed; what is missing for it is said."""
+    from quire.notes.index import NoteIndex
+
+    index = NoteIndex(vault, embedder=embedder())
+    with progress() as tell:
+        index.update(partial(tell, "indexing notes"))
+    if index.embedder is None:
+        echo(f"notes are searched {NO_MODEL}", err=True)
+        return index
+    try:
+        with progress() as tell:
+            index.embed(partial(tell, "reading what notes mean (Ctrl-C: later)"))
+    except KeyboardInterrupt:
+        echo("notes whose meaning was not read yet are found by words alone", err=True)
+    return index
+
+
+def watched_thread(store: Store, name: str, note: Callable[[str], None]) -> Thread:
+    """A thread whose warnings `note` hears, and the telemetry that the environment asks for."""
+    from quire.telemetry import watched
+    from quire.thread import Thread
+
+    thread = watched(Thread(store, name), os.environ)
+    thread.on_warning = lambda warning: note(f"({getattr(warning, 'note', warning)})")
+    return thread
+
+
+def listed_sources(store: Store, thread: str) -> str:
+    """The notes that the newest answer of a thread rests on, as they are shown below it."""
+    from quire.send.note_search import sources, sources_text
+    from quire.send.turn import newest_turn
+
+    return sources_text(sources(newest_turn(store, thread)))
+
+
+def under_policy(thread: Thread, reached: Connection, choice: Choice) -> Thread:
+    """The thread under the policy that was asked for, else in the server's window; the rest stays as it was."""
+    from quire.thread_state import policy_for
+
+    changes = {name: getattr(choice, name) for name in ("budget", "promote", "items", "floor") if getattr(choice, name)}
+    if "budget" in changes:
+        changes["reply"] = min(policy_for(reached.target).reply, changes["budget"] // 8)
+        if changes["budget"] != thread.policy_changes.get("budget"):
+            thread.windows.pop(reached.target, None)
+    thread.policy_changes = {**thread.policy_changes, **changes}
+    thread.use_window(reached.target, reached.window)
+    return thread
+
+
+# `quire run`: carry out one turn, streamed to the terminal.
 
 
 def report(outcome: Outcome, target: str, as_json: bool, sources: str = "") -> None:
