@@ -54,7 +54,7 @@ def show_command(db: Path | None, thread: str) -> None:
 def record(log: Path, db: Path | None = None) -> list[tuple[str, int, int]]:
     """Record what is new: each thread with the entries it gained, and those that it had."""
     from quire.archive.sessions import conversations, recognised, source_file
-    from quire.cli.store import append_new, open_db
+    from quire.cli.output import append_new, open_db
 
     file = source_file(log)
     stored = [(f"{PREFIX}{talk.name}", talk.entries()) for talk in conversations(file, recognised(file))]
@@ -65,7 +65,7 @@ def record(log: Path, db: Path | None = None) -> list[tuple[str, int, int]]:
 def show(thread: str = "", db: Path | None = None) -> list[str]:
     """The threads there are, or the entries of the one whose id begins so, each on a line."""
     from quire.assemble.user_message import entry_text
-    from quire.cli.store import open_db
+    from quire.cli.output import open_db
 
     with open_db(db, create=False) as store:
         threads = [info for info in store.threads() if info.name.startswith(PREFIX + thread)]

@@ -24,6 +24,11 @@ from quire.cli.output import (
     db_option,
     echo,
     in_line,
+    is_file,
+    load_entries,
+    load_usable,
+    open_db,
+    open_thread,
     print_json,
     print_table,
     print_text,
@@ -31,7 +36,6 @@ from quire.cli.output import (
     with_options,
     write_page,
 )
-from quire.cli.store import is_file, load_entries, load_usable, open_db, open_thread
 from quire.errors import CallError, NotFound
 from quire.values import Entry, JsonObject
 

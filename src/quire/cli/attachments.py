@@ -20,8 +20,17 @@ from urllib.parse import urljoin, urlsplit
 import click
 import msgspec
 
-from quire.cli.output import Place, db_json_options, echo, print_json, print_table, read_text, with_options
-from quire.cli.store import entries_so_far, open_db
+from quire.cli.output import (
+    Place,
+    db_json_options,
+    echo,
+    entries_so_far,
+    open_db,
+    print_json,
+    print_table,
+    read_text,
+    with_options,
+)
 from quire.errors import CallError, FormatError, NotFound, QuireError, needed
 from quire.values import ITEM_TYPES, Item, JsonObject, item_json
 

@@ -28,7 +28,9 @@ from quire.cli.output import (
     confirm,
     console,
     db_option,
+    entries_so_far,
     line_of,
+    open_db,
     print_table,
     printable,
     shortened,
@@ -46,7 +48,6 @@ from quire.cli.run import (
     under_policy,
     watched_thread,
 )
-from quire.cli.store import entries_so_far, open_db
 from quire.errors import QuireError, needed
 from quire.values import Entry, JsonObject
 

@@ -13,19 +13,23 @@ import quire
 from quire.cli.output import (
     FOLDER_THERE,
     Place,
+    append_new,
     called,
     counted,
     db_json_options,
     db_option,
     default_db,
     echo,
+    entries_so_far,
+    is_file,
+    load_entries,
     may_be_there,
+    open_db,
     print_json,
     print_text,
     read_text,
     value_or_lines,
 )
-from quire.cli.store import append_new, entries_so_far, is_file, load_entries, open_db
 from quire.errors import CallError, FormatError
 from quire.values import Entry
 

@@ -38,12 +38,12 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "render": ("render", "Render a thread as a provider's request."),
     "import": ("convert", "Read a conversation from another format into a thread."),
     "export": ("convert", "Write a thread in another format."),
-    "lint": ("requests", "Check any request against its provider's rules."),
+    "lint": ("render", "Check any request against its provider's rules."),
     "simulate": ("plan", "Predict cache reads, writes and money for a list of requests."),
     "models": ("models", "What is known of each model: window, vocabulary, prices, minimum."),
     "audit": ("audit", "What recorded requests lost of the provider's cache, why, and what it cost."),
-    "lock": ("requests", "Write down the prefix hashes of an application's requests."),
-    "check": ("requests", "Fail where those prefixes moved without a reason; for CI."),
+    "lock": ("audit", "Write down the prefix hashes of an application's requests."),
+    "check": ("audit", "Fail where those prefixes moved without a reason; for CI."),
     "proxy": ("serve", "Pass an application's requests on unchanged, and explain every cache loss as it happens."),
     "serve": ("serve", "Serve threads, requests and turns over HTTP, with the proxy and the inspector."),
     "wrap": ("clients", "Start a known client (pi, codex, llm, …) behind the proxy."),
@@ -51,8 +51,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("clients", "What of the proxy is installed, set, reachable and recorded."),
     "mcp": ("serve", "Serve threads and records to programs that speak MCP."),
     "emulate": ("models", "Run a strict local stand-in for a provider."),
-    "recall": ("recall", "Find older entries by meaning and by words."),
-    "index": ("recall", "Bring the search index up to date."),
+    "recall": ("log", "Find older entries by meaning and by words."),
+    "index": ("log", "Bring the search index up to date."),
     "record": ("record", "Create, read, search and update records."),
     "build": ("record", "Build the context of a consumer from records."),
     "local": ("models", "Install and serve the embedded local model."),
@@ -255,7 +255,7 @@ def _give_up_output() -> None:
 
 
 def _threads(ctx: click.Context) -> Iterable[str]:
-    from quire.cli.store import open_db
+    from quire.cli.output import open_db
 
     with open_db(ctx.params.get("db"), create=False) as store:
         return [info.name for info in store.threads()]

@@ -1,7 +1,8 @@
-"""What every command shares: where the database is, reading FILE or -, printing JSON or a table."""
+"""What every command shares: the database and how it is opened, reading FILE or -, printing JSON or a table."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -13,14 +14,19 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
-from quire.errors import CallError, FormatError
+from quire.errors import CallError, DamageError, FormatError, NotFound
+from quire.values import Entry
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
+    from quire.log.store import Store
+    from quire.recall import Embedder
+    from quire.records import Records
     from quire.send.events import Event
     from quire.values import Entry, Json
+
 
 # JSON in files, in lines and in options.
 
@@ -418,40 +424,152 @@ def shortened(text: str, limit: int = 100) -> str:
     return line if len(line) <= limit else f"{line[: limit - 1]}…"
 
 
-# An entry on one line of a table.
-
-PREVIEW = 48
+# Opening the database that a command works on.
 
 
-def short_id(id: str) -> str:
-    """Enough of an id to name an entry: 'sha256:81efe5f44226…' -> '81efe5f44226'."""
-    return id.removeprefix("sha256:")[:12]
+def open_db(path: Place | None, create: bool = True) -> Store:
+    """The store at --db, $QUIRE_DB or the default place; commands that only look do not make one."""
+    from quire.thread import open_store
+
+    place = path or default_db()
+    if create:
+        make_folder(place)
+    else:
+        _check_there(place)
+    return open_store(place)
 
 
-def preview(entry: Entry) -> str:
-    """What an entry says, on one line: control characters as escapes, cut at the end."""
-    text = _says(entry)[: PREVIEW * 4]
-    line = "".join(ch if ch.isprintable() else "␤" if ch == "\n" else "·" for ch in text)
-    return line if len(line) <= PREVIEW else line[: PREVIEW - 1] + "…"
+def make_folder(place: Place) -> None:
+    """The folder of a database file, made when it is not there yet."""
+    if isinstance(place, str):
+        return
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CallError(
+            f"cannot make the folder {place.parent}: {error.strerror}",
+            hint="Choose another place with --db or QUIRE_DB.",
+        ) from error
 
 
-def _says(entry: Entry) -> str:
-    from quire.entry import result_text
+def _check_there(file: Place) -> None:
+    if isinstance(file, str):
+        return
+    if not file.exists():
+        raise NotFound(f"there is no database at {file}", hint="`quire log new NAME` makes one; --db chooses another.")
+    if file.is_file() and file.stat().st_size == 0:
+        raise DamageError(
+            f"{file} is empty (0 bytes): no entry can be read, from entry 1 on",
+            seq=1,
+            hint="Restore it from a backup; if it never held a thread, `quire log new NAME` begins one in it.",
+        )
 
-    body = entry.body
-    if entry.kind == "call":
-        return f"{entry.name} {json.dumps(entry.args, ensure_ascii=False)}"
-    if entry.kind == "result":
-        return result_text(entry) or "(no output)"
-    if entry.kind == "tools":
-        return ", ".join(tool["name"] for tool in entry.tools)
-    if entry.kind == "attach":
-        return str(body["item"].get("id") or body["item"]["content"])
-    if entry.kind == "rebase":
-        return f"{body['reason']} (before {body['before_seq']}, freed {body['freed']})"
-    if entry.kind == "sent":
-        return f"{body['provider']}:{body['model']} {body['request_sha256'][:12]}"
-    block = entry.wire.get("block")
-    if entry.text or not isinstance(block, dict):
-        return entry.text
-    return f"[{block.get('type') or next(iter(block), '')}]"
+
+# THREAD|FILE: entries from a JSON Lines file, from standard input, or from a thread of the database.
+
+
+def load_usable(source: str, db: Place | None) -> list[Entry]:
+    """The entries as requests are made of them: what cannot be used of their free fields is left aside."""
+    from quire.log.entries import usable
+
+    return [usable(entry) for entry in load_entries(source, db)]
+
+
+def load_entries(source: str, db: Place | None, seq: int | None = None) -> list[Entry]:
+    """The entries of a file of that name, else of a thread of that name (with `seq`: that one); each with id and seq."""
+    from quire.entry import chain
+    from quire.log.entries import decode_lines
+
+    if is_file(source):
+        return list(chain(decode_lines(read_text(source))))
+    with open_thread(source, db) as store:
+        return store.read(source) if seq is None else store.read(source, max(0, seq - 1), 1)
+
+
+def is_file(source: str) -> bool:
+    """Whether THREAD|FILE is a file, or standard input."""
+    return source == "-" or os.path.isfile(source)
+
+
+@contextmanager
+def open_thread(source: str, db: Place | None) -> Iterator[Store]:
+    """The store that holds a thread of that name."""
+    try:
+        opened = open_db(db, create=False)
+    except NotFound as error:
+        raise NotFound(f"there is no file called {source!r}, and {error}", hint=error.hint) from error
+    with opened as store:
+        if source not in {thread.name for thread in store.threads()}:
+            raise NotFound(
+                f"there is no file and no thread called {source!r}",
+                hint="`quire log list` shows the threads; --db FILE reads another database.",
+            )
+        yield store
+
+
+def entries_so_far(store: Store, thread: str) -> list[Entry]:
+    """The entries of a thread; none where it has not begun yet."""
+    try:
+        return store.read(thread)
+    except NotFound:
+        return []
+
+
+def append_new(store: Store, thread: str, entries: list[Entry]) -> tuple[int, int]:
+    """Append what a thread does not hold yet of a conversation; how many entries that were, and how many it had."""
+    from quire.log.entries import known_entries
+
+    before = entries_so_far(store, thread)
+    fresh = entries[known_entries(before, entries) :]
+    store.append(thread, fresh)
+    return len(fresh), len(before)
+
+
+# Opening the records that a command works on, with the embedding model where it is installed.
+
+# Fewer vectors than this are made before a bar could be read.
+WORTH_SHOWING = 64
+NO_MODEL = "by words alone: the embedding model is not installed (quire local install minilm)"
+
+
+words_option = click.option("--words", is_flag=True, help="Go by words alone, without the embedding model.")
+
+
+def embedder() -> Embedder | None:
+    """The embedding model, or None where a part of it is not installed."""
+    if importlib.util.find_spec("numpy") is None:
+        return None
+    from quire.recall.meaning import installed
+
+    return installed()
+
+
+@contextmanager
+def embedding_progress() -> Iterator[Callable[[int, int], None]]:
+    """Tells on stderr how many vectors of many are made: a bar on a terminal, elsewhere a line at the beginning."""
+    with progress() as tell:
+
+        def show(count: int, all: int) -> None:
+            if all >= WORTH_SHOWING:
+                if count == 0 and not sys.stderr.isatty():
+                    echo(f"embedding {all:,} records, once", err=True)
+                tell("embedding records", count, all)
+
+        yield show
+
+
+@contextmanager
+def open_records(
+    db: Place | None, create: bool = True, words: bool = False, searched: bool = False
+) -> Iterator[Records]:
+    """The records at --db; vectors that a command has to make first are shown on stderr.
+
+    Whoever searches hears it where that goes by words alone although meaning was wanted.
+    """
+    from quire.records import Records
+
+    model = None if words else embedder()
+    if searched and not words and model is None:
+        echo(f"searched {NO_MODEL}", err=True)
+    with open_db(db, create=create) as store, embedding_progress() as show:
+        yield Records(store, model, show)

@@ -22,13 +22,14 @@ from quire.cli.output import (
     db_json_options,
     echo,
     json_option,
+    load_usable,
+    open_db,
     print_json,
     print_table,
     provider_and_model,
     styled,
 )
-from quire.cli.requests import numbered, unwrapped
-from quire.cli.store import load_usable, open_db
+from quire.cli.render import numbered, unwrapped
 from quire.errors import CallError, FormatError, NotFound
 from quire.values import Entry, JsonObject
 

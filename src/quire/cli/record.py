@@ -16,6 +16,7 @@ from quire.cli.output import (
     counted,
     db_json_options,
     echo,
+    open_records,
     print_json,
     print_table,
     print_text,
@@ -24,8 +25,8 @@ from quire.cli.output import (
     value_of,
     value_or_lines,
     with_options,
+    words_option,
 )
-from quire.cli.store import open_records, words_option
 from quire.errors import CallError, FormatError
 from quire.log import now_ms
 from quire.values import Json, JsonObject

@@ -1,4 +1,6 @@
-"""`quire render`: a thread's request as a provider takes it; `quire format`, `tokens` and `schema`: items and entries as text, counted and described."""
+"""Requests as providers take them: a thread's (`quire render`), anybody's against the rules (`quire lint`); items and entries as text,
+counted and described (`quire format`, `tokens`, `schema`).
+"""
 
 from __future__ import annotations
 
@@ -10,15 +12,20 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
+import msgspec
 
 from quire.cli.output import (
     Place,
     answer,
     called,
     console,
+    counted,
     db_json_options,
+    echo,
     in_line,
+    is_file,
     json_option,
+    load_usable,
     print_bytes,
     print_json,
     print_table,
@@ -28,15 +35,16 @@ from quire.cli.output import (
     read_verbatim,
     shortened,
     value_of,
+    value_or_lines,
 )
-from quire.cli.store import is_file, load_usable
-from quire.errors import BudgetError, CallError, NotFound
+from quire.errors import BudgetError, CallError, FormatError, NotFound
 from quire.log.entries import decode_lines
 from quire.values import BOOKKEEPING, SPOKEN, Entry, Json, JsonObject, Request
 
 if TYPE_CHECKING:
     from quire import providers
     from quire.assemble import Built, Policy, Refused
+    from quire.providers.rules import Finding, Unchecked
 
     # A request of the thread, and when it was or would be made.
     RequestAt: TypeAlias = tuple[int | None, Built | Refused]
@@ -207,6 +215,119 @@ def _texts(value: Json) -> Iterator[str]:
         for key, member in sorted(value.items(), key=lambda field: field[0] != "name"):
             if key not in ("type", "role", "id", "call_id", "tool_use_id", "tool_call_id", "toolUseId"):
                 yield from _texts(member)
+
+
+# `quire lint`: anybody's request against its provider's rules.
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What was found in one request; `line` counts from 1 in a file of many, else it is 0."""
+
+    line: int
+    provider: str
+    model: str
+    findings: list[Finding]
+    unchecked: list[Unchecked]
+
+
+@click.command()
+@click.argument("file")
+@click.option("--provider", "-p", help="Provider or wire format (default: by the shape of the request).")
+@click.option("--model", "-m", help="provider:model, or the model alone (default: the one the request names).")
+@json_option
+def lint(file: str, provider: str | None, model: str | None, as_json: bool) -> None:
+    """Check requests against their provider's rules, without sending them.
+
+    FILE holds one JSON request, or one a line (- is standard input). A line may also be
+    {"body": {...}, "headers": {...}}: then beta headers are checked too; or {"request": {...}}, as
+    quire simulate reads it. Requests of one file are taken as one conversation, so that changed
+    thinking blocks are noticed.
+    Exit code 1 when anything would be refused; warnings alone are advice.
+
+    \b
+    Examples:
+      quire lint request.json
+      quire lint requests.jsonl --model anthropic:claude-opus-5-5
+      curl -s localhost/last | quire lint - --provider openai-chat --json
+    """
+    from quire.providers.rules import errors
+
+    if provider is None and ":" in (model or ""):
+        provider, model = provider_and_model(provider, model)
+    reports = list(_reports(numbered(file), provider, model))
+    if as_json:
+        print_json(msgspec.to_builtins(reports))
+    else:
+        _print_findings(reports)
+    if any(errors(report.findings) for report in reports):
+        raise SystemExit(1)
+
+
+def numbered(file: str) -> Iterator[tuple[int, Any]]:
+    """One JSON value as number 0; or JSON lines, or a JSON array of requests, each with its number from 1."""
+    text = read_text(file)
+    whole, lines = value_or_lines(text, called(file), "request") if text.strip() else ([], None)
+    if lines is not None:
+        yield from lines
+    elif whole == []:
+        raise FormatError(f"{called(file)} holds no request", hint="Write one request a line.")
+    elif isinstance(whole, list):
+        yield from enumerate(whole, start=1)
+    else:
+        yield 0, whole
+
+
+def _reports(requests: Iterator[tuple[int, Any]], provider: str | None, model: str | None) -> Iterator[Report]:
+    from quire.providers.rules import ServerMemory, observe, unchecked, validate
+    from quire.providers.wires import detect
+
+    memory = ServerMemory(complete=False)
+    for line, request in requests:
+        body, headers = unwrapped(request)
+        name = provider or detect(body)
+        if name is None:
+            place = f"number {line} of the file" if line else "this"
+            raise CallError(f"cannot tell whose request {place} is", hint="Say it with --provider.")
+        findings = validate(body, name, model, seen=memory, headers=headers)
+        notes = unchecked(body, name, model, seen=None, headers=headers)
+        yield Report(line, name, model or _model(body), findings, notes)
+        if isinstance(body, dict):
+            observe(memory, body, name)
+
+
+def unwrapped(request: Any) -> tuple[Any, dict[str, str] | None]:
+    """A recorded request is {"body", "headers"} or {"at", "request"}; anything else is the body itself."""
+    if not isinstance(request, dict) or "messages" in request:
+        return request, None
+    body = next((request[name] for name in ("body", "request") if isinstance(request.get(name), dict)), None)
+    headers = request.get("headers")
+    return body or request, headers if body and isinstance(headers, dict) else None
+
+
+def _model(body: Any) -> str:
+    named = (body.get("model") or body.get("modelId")) if isinstance(body, dict) else None
+    return named if isinstance(named, str) else ""
+
+
+def _print_findings(reports: list[Report]) -> None:
+    from quire.providers.rules import errors
+
+    for report in reports:
+        place = f"line {report.line}: " if report.line else ""
+        for finding in report.findings:
+            advised = finding.severity == "warning"
+            colour = "yellow" if advised else "red"
+            echo(place, (finding.row, colour), f" {finding.path}{' (warning)' * advised}")
+            echo(f"  {finding.message}")
+            echo("  ", ("fix:", "green"), f" {finding.fix}")
+        for note in report.unchecked:
+            echo(f"{place}not checked, {note.row}: {note.why}", err=True)
+    findings = [finding for report in reports for finding in report.findings]
+    refused = len(errors(findings))
+    warned = len(findings) - refused
+    names = ", ".join(dict.fromkeys(f"{report.provider} {report.model}".strip() for report in reports))
+    also = f", {counted(warned, 'warning')}" * bool(warned)
+    echo(f"{counted(len(reports), 'request')} ({names}): {refused or 'no'} finding{'s' * (refused != 1)}{also}")
 
 
 # `quire format`: items or entries as one of the text formats, and a text back as JSON.

@@ -27,10 +27,11 @@ from quire.cli.output import (
     default_db,
     echo,
     json_option,
+    make_folder,
+    open_db,
     place_name,
     with_options,
 )
-from quire.cli.store import make_folder, open_db
 from quire.errors import CallError, NotFound
 from quire.log import now_ms
 from quire.log.store import DEFAULT_TENANT, tenant_file
