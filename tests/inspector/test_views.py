@@ -19,7 +19,7 @@ from quire import Policy, open_store
 from quire.audit import audit
 from quire.errors import CallError
 from quire.log.store import ThreadInfo
-from quire.server.costs import ThreadTotals
+from quire.server.figures import ThreadTotals
 from quire.server.inspector import page, security_policy, sent_calls
 from quire.server.views import ThreadView, try_policies
 from toolbox import QUIRE, Store, chain, encode_lines, fewer, invoke, run, talk

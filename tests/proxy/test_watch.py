@@ -13,9 +13,9 @@ from behind import HEADERS, RULES, Watching, body, running, watching
 
 from quire import Usage
 from quire.audit import Grouping, SentCall, audit, read_calls
-from quire.server.access import Redactor
 from quire.server.mend import Mender
 from quire.server.proxy import CacheWatcher, Proxy, ProxyOptions, Watched
+from quire.server.service import Redactor
 from quire.testing import Cut, Refuse, Slow, emulator
 from toolbox import run, until
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from quire.assemble import Built, Refused
-    from quire.server.segments import Whereabouts
+    from quire.server.figures import Whereabouts
     from quire.server.views import ThreadView
 
 _BAR = 40

@@ -151,9 +151,9 @@ def wrap(to: str | None, log: Path | None, mend: bool, client: str, words: tuple
       quire wrap --mend llm -m claude-sonnet-4-5 "hello"
     """
     from quire.send.transport import address_for, endpoint_for
-    from quire.server.access import Redactor
     from quire.server.mend import Mender
     from quire.server.proxy import CacheWatcher, Proxy, ProxyOptions
+    from quire.server.service import Redactor
 
     wrapped = CLIENTS[client]
     command = shutil.which(wrapped.command)

@@ -53,7 +53,7 @@ def usage(thread: str | None, as_json: bool, db: Place | None) -> None:
       quire usage
       quire usage demo --json
     """
-    from quire.server.costs import kept_entries, spending
+    from quire.server.figures import kept_entries, spending
 
     with open_db(db, create=False) as store:
         spent = spending(store.read(thread) if thread is not None else kept_entries(store))

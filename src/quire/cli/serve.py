@@ -38,9 +38,8 @@ from quire.log.store import DEFAULT_TENANT, tenant_file
 from quire.values import JsonObject
 
 if TYPE_CHECKING:
-    from quire.server.access import Redactor
     from quire.server.proxy import Passing
-    from quire.server.service import Service, ServiceLimits
+    from quire.server.service import Redactor, Service, ServiceLimits
     from quire.server.watch import CacheWatcher
 
 # The rules of mending; their module is imported when one is used.
@@ -102,9 +101,9 @@ def passing_for(
     redactor: Redactor | None = None,
 ) -> Passing:
     """The proxy of one tenant as the options have it, which prints each request that passes."""
-    from quire.server.access import Redactor
     from quire.server.mend import Mender
     from quire.server.proxy import CacheWatcher, Passing, ProxyOptions
+    from quire.server.service import Redactor
 
     needing = {"--rule": rules, "--without": without, "--dry-run": dry_run, "--holdout": holdout}
     needing["--mend-subscriptions"] = mend_subscriptions
@@ -313,8 +312,7 @@ def _service(
     place: Place, host: str, limits: ServiceLimits, redact: tuple[str, ...], no_redact: bool, model: str, base_url: str
 ) -> Service:
     """The service of a database; one that other machines reach has keys."""
-    from quire.server.access import Redactor
-    from quire.server.service import Service
+    from quire.server.service import Redactor, Service
 
     make_folder(place)
     redactor = Redactor(redact, off=no_redact)
@@ -353,8 +351,7 @@ def keys() -> None:
 
 
 def _keys(context: click.Context) -> Any:
-    from quire.server.access import Keys
-    from quire.server.service import open_own
+    from quire.server.service import Keys, open_own
 
     place = context.find_root().obj if context.obj is None else context.obj
     make_folder(place)
@@ -473,7 +470,7 @@ def mcp(no_redact: bool, db: Place | None) -> None:
         if (error.name or "").partition(".")[0] not in ("mcp", "mcp_types", "pydantic"):
             raise
         raise MissingPart("the MCP SDK is not installed", hint="pip install 'quire[mcp]'") from error
-    from quire.server.access import Redactor
+    from quire.server.service import Redactor
 
     with open_db(db, create=False) as store:
         make_server(store, Redactor(off=no_redact)).run()

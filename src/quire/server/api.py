@@ -20,7 +20,7 @@ from quire.providers.models import known_models, split_target
 from quire.providers.wires import wire_of
 from quire.records import Record, Records
 from quire.records.record import number
-from quire.server.costs import SentRow, Spending, kept_entries, sent_row, spending
+from quire.server.figures import SentRow, Spending, kept_entries, sent_row, spending
 from quire.server.remote_store import in_held_turn
 from quire.server.routes import (
     Count,

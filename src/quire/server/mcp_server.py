@@ -25,7 +25,7 @@ from quire.log.entries import encode
 from quire.log.store import Store
 from quire.recall import Recall
 from quire.recall.meaning import installed
-from quire.server.access import Redactor
+from quire.server.service import Redactor
 from quire.values import Entry, JsonObject
 
 _Params = ParamSpec("_Params")

@@ -21,8 +21,7 @@ from quire.log.entries import usable
 from quire.observe import moved
 from quire.providers import http_body, render
 from quire.providers.rules import Finding, validate
-from quire.server.costs import foreseen_usage, rewrite_usd, usage_columns, usage_of
-from quire.server.segments import (
+from quire.server.figures import (
     EntryHit,
     LayerView,
     LeftOutView,
@@ -34,12 +33,16 @@ from quire.server.segments import (
     Whereabouts,
     compared_pieces,
     edits_of,
+    foreseen_usage,
     head_segments,
     layer_views,
     left_out_by_reason,
     message_segment,
     preview,
+    rewrite_usd,
     same_pieces,
+    usage_columns,
+    usage_of,
     user_segments,
 )
 from quire.thread_state import AssemblyPerPolicy, is_request, policies
