@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from quire.errors import MissingPart
+from quire.errors import needed
 from quire.observe import Received, Sending
-from quire.providers.usage import cost
-from quire.values import COUNTS, Usage
+from quire.providers.usage import known_cost
+from quire.values import COUNTS
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -63,10 +63,8 @@ class Telemetry:
         tracer_provider: TracerProvider | None = None,
         meter_provider: MeterProvider | None = None,
     ) -> None:
-        try:
+        with needed("OpenTelemetry is not installed", "otel"):
             from opentelemetry import metrics, trace
-        except ModuleNotFoundError as error:
-            raise _missing() from error
         from quire import __version__
 
         self.thread = thread
@@ -114,7 +112,7 @@ class Telemetry:
         self._cached.add(used.cache_read, common)
         if waiting:
             self._seconds.record(time.monotonic() - waiting.started_s, common)
-        if (usd := _usd(used, request.target)) is not None:
+        if (usd := known_cost(used, request.target)) is not None:
             self._money.add(usd, common)
 
     def _attributes(self, received: Received, waiting: _WaitingRequest | None) -> dict[str, Any]:
@@ -128,7 +126,7 @@ class Telemetry:
             "quire.epoch": request.epoch,
             "quire.left_out": len(request.left_out),
             "quire.request.sha256": request.lines.sha256,
-            "quire.cost.usd": _usd(reply.usage, request.target),
+            "quire.cost.usd": known_cost(reply.usage, request.target),
         }
         if any(getattr(reply.usage, name) for name in COUNTS):
             used = reply.usage
@@ -143,15 +141,6 @@ class Telemetry:
             attributes["quire.tokens.expected"] = waiting.sending.expected_tokens
             attributes["quire.rebase"] = (waiting.sending.built.rebase or {}).get("reason")
         return {name: value for name, value in attributes.items() if value not in (None, "")}
-
-
-def _usd(used: Usage, target: str) -> float | None:
-    money = cost(used, target)
-    return money.amount_usd if money.known else None
-
-
-def _missing() -> MissingPart:
-    return MissingPart("OpenTelemetry is not installed", hint="pip install 'quire[otel]'")
 
 
 def watched(thread: Thread, environment: Mapping[str, str]) -> Thread:
@@ -170,7 +159,7 @@ def watched(thread: Thread, environment: Mapping[str, str]) -> Thread:
 @functools.cache
 def _exporting(traces: bool, metrics: bool, service: str) -> tuple[TracerProvider, MeterProvider]:
     """The exporters of this process; the SDK reads the other variables itself, and flushes when the process ends."""
-    try:
+    with needed("OpenTelemetry is not installed", "otel"):
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.metrics import MeterProvider
@@ -178,8 +167,6 @@ def _exporting(traces: bool, metrics: bool, service: str) -> tuple[TracerProvide
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
-    except ModuleNotFoundError as error:
-        raise _missing() from error
     resource = Resource.create({"service.name": service})
     spans = TracerProvider(resource=resource)
     if traces:

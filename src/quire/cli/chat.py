@@ -41,10 +41,9 @@ from quire.cli.run import (
     chosen,
     equipped,
     listed_sources,
-    model_options,
     reach,
     remembered,
-    runner_options,
+    turn_options,
     under_policy,
     watched_thread,
 )
@@ -467,8 +466,7 @@ def _completer() -> Any:
 @click.command()
 @click.argument("thread", default="chat")
 @question_options
-@model_options
-@runner_options
+@turn_options
 @click.option("--save", type=click.Path(path_type=Path, file_okay=False), help="Keep a chat file in this folder.")
 @db_option
 def chat(

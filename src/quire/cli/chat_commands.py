@@ -143,13 +143,11 @@ def totals(entries: Iterable[Entry]) -> Totals:
 
 
 def _answered_request(entry: Entry) -> AnsweredRequest:
-    from quire.providers.models import is_embedded
-    from quire.providers.usage import cost
+    from quire.providers.usage import known_cost
 
     target = f"{entry.body['provider']}:{entry.body['model']}"
     usage = msgspec.convert(entry.body["usage"], Usage, strict=False)
-    usd = 0.0 if is_embedded(target) else cost(usage, target, entry.at).amount_usd
-    return AnsweredRequest(target, usage, usd, str(entry.meta.get("aside") or ""))
+    return AnsweredRequest(target, usage, known_cost(usage, target, entry.at), str(entry.meta.get("aside") or ""))
 
 
 def money(usd: float | None, reported: bool = True) -> str:

@@ -50,8 +50,26 @@ if TYPE_CHECKING:
     from quire.thread import Thread
 
 
-# The options that choose a model and the way to it.
-model_options = with_options(
+# Which runner carries a turn out, from options: one factory for `quire run`, `quire chat` and `quire resume`.
+#
+# The choice is kept with the user's entry, so that a turn is resumed as it was begun.
+
+# What each runner can make use of, besides a system prompt and a project; the notes of chat can be attached.
+_TOOLS = frozenset({"root", "vault", "mcp"})
+_USES: dict[str, frozenset[str]] = {
+    "chat": frozenset({"vault"}),
+    "qa": frozenset({"vault"}),
+    "planned": _TOOLS,
+    "agent": _TOOLS | {"text_tools"},
+    "records": _TOOLS | {"consumer"},
+    "project": _TOOLS,
+}
+_SPECIAL = _TOOLS | {"text_tools", "consumer"}
+RUNNERS = tuple(_USES)
+_FOLDER = click.Path(exists=True, file_okay=False)
+_FILE = click.Path(exists=True, dir_okay=False)
+# The options that choose a model and the way to it, a runner and the thread's policy.
+turn_options = with_options(
     click.option(
         "--model",
         "-m",
@@ -65,6 +83,31 @@ model_options = with_options(
         is_flag=True,
         help="Keep a Gemini cache while that pays (paid by the hour; deleted at the end).",
     ),
+    click.option("--runner", type=click.Choice(RUNNERS), help="How turns are carried out (default: by what is given)."),
+    click.option("--system", help="The system prompt; without --project, a project's prompt."),
+    click.option("--memory", type=_FILE, help="A file that says what is known of the user; it is read every turn."),
+    click.option("--root", type=_FOLDER, help="planned, agent, records: the folder its file tools may read."),
+    click.option("--vault", type=_FOLDER, help="A folder of markdown notes to answer from and to attach."),
+    click.option("--project", type=_FILE, help="A file with the project's prompt."),
+    click.option("--file", "files", multiple=True, type=_FILE, help="A file of the project; again for more."),
+    click.option(
+        "--mcp", multiple=True, help="planned, agent, records: the command or URL of an MCP server; again for more."
+    ),
+    click.option("--consumer", help="records: whose context.config.v1 record it builds by (default: chat)."),
+    click.option("--text-tools", is_flag=True, help="agent: tell of tools in words, for models that take none."),
+    click.option("--budget", type=click.IntRange(1), help="Tokens one request may hold, from now on."),
+    click.option(
+        "--promote",
+        type=click.Choice(["at-rebase", "each-turn"]),
+        help="When items move into the library, from now on.",
+    ),
+    click.option("--items", type=click.Choice(["xml", "markdown"]), help="How items are told, from now on."),
+    click.option(
+        "--summary",
+        type=click.Choice(["model", "built-in"]),
+        help="Who sums up what a rebase takes away (default: in chat and agent the model, but for the local one).",
+    ),
+    click.option("--floor", type=click.FloatRange(0, 1, min_open=True), help="Share that stays verbatim, from now on."),
 )
 
 
@@ -133,54 +176,6 @@ def last_model(db: Place | None, thread: str) -> str:
 
 def _say(line: str) -> None:
     echo(line, err=True, dim=True)
-
-
-# Which runner carries a turn out, from options: one factory for `quire run`, `quire chat` and `quire resume`.
-#
-# The choice is kept with the user's entry, so that a turn is resumed as it was begun.
-
-RUNNERS = ("chat", "qa", "planned", "agent", "records", "project")
-_FOLDER = click.Path(exists=True, file_okay=False)
-_FILE = click.Path(exists=True, dir_okay=False)
-# The options that choose a runner and the thread's policy.
-runner_options = with_options(
-    click.option("--runner", type=click.Choice(RUNNERS), help="How turns are carried out (default: by what is given)."),
-    click.option("--system", help="The system prompt; without --project, a project's prompt."),
-    click.option("--memory", type=_FILE, help="A file that says what is known of the user; it is read every turn."),
-    click.option("--root", type=_FOLDER, help="planned, agent, records: the folder its file tools may read."),
-    click.option("--vault", type=_FOLDER, help="A folder of markdown notes to answer from and to attach."),
-    click.option("--project", type=_FILE, help="A file with the project's prompt."),
-    click.option("--file", "files", multiple=True, type=_FILE, help="A file of the project; again for more."),
-    click.option(
-        "--mcp", multiple=True, help="planned, agent, records: the command or URL of an MCP server; again for more."
-    ),
-    click.option("--consumer", help="records: whose context.config.v1 record it builds by (default: chat)."),
-    click.option("--text-tools", is_flag=True, help="agent: tell of tools in words, for models that take none."),
-    click.option("--budget", type=click.IntRange(1), help="Tokens one request may hold, from now on."),
-    click.option(
-        "--promote",
-        type=click.Choice(["at-rebase", "each-turn"]),
-        help="When items move into the library, from now on.",
-    ),
-    click.option("--items", type=click.Choice(["xml", "markdown"]), help="How items are told, from now on."),
-    click.option(
-        "--summary",
-        type=click.Choice(["model", "built-in"]),
-        help="Who sums up what a rebase takes away (default: in chat and agent the model, but for the local one).",
-    ),
-    click.option("--floor", type=click.FloatRange(0, 1, min_open=True), help="Share that stays verbatim, from now on."),
-)
-# What each runner can make use of, besides a system prompt and a project; the notes of chat can be attached.
-_TOOLS = frozenset({"root", "vault", "mcp"})
-_USES: dict[str, frozenset[str]] = {
-    "chat": frozenset({"vault"}),
-    "qa": frozenset({"vault"}),
-    "planned": _TOOLS,
-    "agent": _TOOLS | {"text_tools"},
-    "records": _TOOLS | {"consumer"},
-    "project": _TOOLS,
-}
-_SPECIAL = _TOOLS | {"text_tools", "consumer"}
 
 
 class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -424,8 +419,7 @@ def report(outcome: Outcome, target: str, as_json: bool, sources: str = "") -> N
 @click.argument("thread")
 @click.argument("text", required=False)
 @question_options
-@model_options
-@runner_options
+@turn_options
 @db_json_options
 def run(
     thread: str,
@@ -492,8 +486,7 @@ def _mention_interrupted(store: Store, thread: str) -> None:
 
 @click.command()
 @click.argument("thread")
-@model_options
-@runner_options
+@turn_options
 @click.option("--list", "only_list", is_flag=True, help="Only show what is still to be done; change nothing.")
 @click.option("--rerun", is_flag=True, help="Run a call again that may have run already.")
 @db_json_options

@@ -31,9 +31,10 @@ from quire.server.routes import (
     RouteCall,
     ThreadName,
     TurnNumber,
+    entry_json,
     whole_numbers,
 )
-from quire.server.turns import exists
+from quire.server.turns import exists, tip_of
 from quire.values import Entry, Item, ItemType, JsonObject, Request, RequestOptions
 
 
@@ -85,7 +86,7 @@ def create_thread(call: RouteCall) -> ThreadInfo:
             call.store.fork(new.fork_of, end if new.at_seq is None else new.at_seq, new.name)
     except CallError as error:
         if exists(call.store, new.name):
-            raise HttpRefusal(409, str(error), hint=error.hint, state=state_of(call.store.info(new.name))) from error
+            raise HttpRefusal(409, str(error), hint=error.hint, state=call.store.info(new.name)) from error
         raise
     return call.store.info(new.name)
 
@@ -116,7 +117,7 @@ def append_entries(call: RouteCall) -> Entries:
         with in_held_turn(call, new.turn):
             appended = _append(call, entries, new.expected_seq)
     except ConflictError as error:
-        state = state_of(call.store.info(call.name)) if exists(call.store, call.name) else None
+        state = call.store.info(call.name) if exists(call.store, call.name) else None
         raise HttpRefusal(409, str(error), hint=error.hint, state=state) from error
     return Entries(list(map(entry_json, appended)), call.store.info(call.name))
 
@@ -145,7 +146,7 @@ def _append(call: RouteCall, entries: list[Entry], expected: int | None) -> list
         if stored and stored[-1].id == last:
             return stored
     while True:
-        tip = call.store.info(call.name) if exists(call.store, call.name) else ThreadInfo(call.name, 0, "")
+        tip = tip_of(call.store, call.name)
         chained = list(chain(entries, tip.id, tip.seq))
         call.begin({"seq": tip.seq, "id": chained[-1].id if chained else ""})
         try:
@@ -156,17 +157,6 @@ def _append(call: RouteCall, entries: list[Entry], expected: int | None) -> list
                 raise
             if call.store.info(call.name).seq == tip.seq:
                 raise
-
-
-def entry_json(entry: Entry) -> JsonObject:
-    """An entry as JSON, with the place it has in its log."""
-    return {**entry.body, "seq": entry.seq, "id": entry.id}
-
-
-def state_of(info: ThreadInfo) -> JsonObject:
-    """How a thread stands, for whoever expected it otherwise."""
-    state: JsonObject = msgspec.to_builtins(info)
-    return state
 
 
 # Requests: what would be sent, and what was.

@@ -22,7 +22,7 @@ from quire.log import off_loop
 from quire.log.store import Store
 from quire.send.events import STATE, Event, missed, read_id
 from quire.send.turn import is_opening
-from quire.server.routes import EVENTS, HttpRefusal
+from quire.server.routes import EVENTS, HttpRefusal, entry_json
 from quire.values import Entry, Json
 
 if TYPE_CHECKING:
@@ -242,9 +242,7 @@ class EventJson(msgspec.Struct, omit_defaults=True):
 
 def event_bytes(event: Event, redact: Callable[[bytes], bytes] = bytes) -> bytes:
     """An event of the stream: its id, its name (`entry` or `piece`) and its data as JSON."""
-    entry = None
-    if event.entry is not None:
-        entry = {**event.entry.body, "seq": event.entry.seq, "id": event.entry.id}
+    entry = entry_json(event.entry) if event.entry is not None else None
     data = redact(msgspec.json.encode(EventJson(event.kind, event.text, event.part, entry)))
     name = "entry" if event.entry is not None else "piece"
     return f"id: {event.id}\nevent: {name}\ndata: ".encode() + data + b"\n\n"

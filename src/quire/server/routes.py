@@ -20,7 +20,7 @@ from quire.log import off_loop
 from quire.log.connection import ReadOnly
 from quire.log.entries import SCHEMA
 from quire.log.store import Store, check_name
-from quire.values import Json, JsonObject
+from quire.values import Entry, Json, JsonObject
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -190,6 +190,11 @@ IDEMPOTENCY = Annotated[str, msgspec.Meta(min_length=1, max_length=200, pattern=
 
 # An entry as JSON; its schema is the log's own (`quire schema entry`).
 EntryJson = Annotated[JsonObject, msgspec.Meta(extra_json_schema={"$ref": "#/components/schemas/Entry"})]
+
+
+def entry_json(entry: Entry) -> JsonObject:
+    """An entry as JSON, with the place it has in its log."""
+    return {**entry.body, "seq": entry.seq, "id": entry.id}
 
 
 def endpoints(routes: Sequence[Route], service: Service) -> list[BaseRoute]:

@@ -14,6 +14,7 @@ from quire import values
 from quire.entry import chain
 from quire.errors import CallError, ConflictError, NotFound
 from quire.log import off_loop
+from quire.log.store import ThreadInfo
 from quire.providers.models import is_embedded, named_target, split_target
 from quire.providers.wires import wire_of
 from quire.send.connect import Via, transport_for
@@ -22,7 +23,7 @@ from quire.send.events import event_id
 from quire.send.transport import Transport, address_for, close, endpoint_for, key_for
 from quire.send.turn import RECALL_SHARE, Limits, Runner, standing, usage_of, usd_of
 from quire.server.follow import ALIVE, OPENING, event_bytes, named_bytes
-from quire.server.routes import EVENTS, EntryJson, HttpRefusal, Model, Route, RouteCall, problem_of
+from quire.server.routes import EVENTS, EntryJson, HttpRefusal, Model, Route, RouteCall, entry_json, problem_of
 from quire.values import Entry, Item, JsonObject, RequestOptions
 
 if TYPE_CHECKING:
@@ -288,13 +289,16 @@ def exists(store: Store, thread: str) -> bool:
     return True
 
 
+def tip_of(store: Store, thread: str) -> ThreadInfo:
+    """Where a thread ends; one that is not there yet ends at nothing."""
+    return store.info(thread) if exists(store, thread) else ThreadInfo(thread, 0, "")
+
+
 def _outcome(tenant: Tenant, name: str, stop: str, model: str, problem: JsonObject | None) -> TurnOutcome:
     """How the newest turn stands, by its log alone."""
     turn = standing(tenant.store, name)
     text = "".join(entry.text for entry in turn.answer if entry.kind == "respond")
-    calls = [{**entry.body, "seq": entry.seq, "id": entry.id} for entry in turn.pending]
-    seq = tenant.store.info(name).seq
-    used = usage_of(turn).as_json()
+    used, calls, seq = usage_of(turn).as_json(), list(map(entry_json, turn.pending)), tenant.store.info(name).seq
     return TurnOutcome(stop, text, model, turn.steps, used, usd_of(turn), seq, calls, problem)
 
 
@@ -332,7 +336,7 @@ async def resume_turn(call: RouteCall) -> Any:
             409,
             f"no call {unknown[0]!r} waits for a result",
             hint="`GET …/turn` names the calls that wait.",
-            state=msgspec.to_builtins(show_turn(call)),
+            state=show_turn(call),
         )
     entries = [
         interrupted_result(waiting[result.call_id])
@@ -370,51 +374,42 @@ def _check_newest(call: RouteCall, before: JsonObject) -> None:
             409,
             "the turn of this Idempotency-Key is over, and another came behind it",
             hint="`GET …/entries` tells how it ended.",
-            state=msgspec.to_builtins(show_turn(call)),
+            state=show_turn(call),
         )
 
 
 def _note(call: RouteCall, entries: Sequence[Entry]) -> None:
-    tip = call.store.info(call.name) if exists(call.store, call.name) else None
-    chained = list(chain(entries, tip.id if tip else "", tip.seq if tip else 0))
-    call.begin({"seq": tip.seq if tip else 0, "count": len(chained), "id": chained[-1].id if chained else ""})
+    tip = tip_of(call.store, call.name)
+    chained = list(chain(entries, tip.id, tip.seq))
+    call.begin({"seq": tip.seq, "count": len(chained), "id": chained[-1].id if chained else ""})
 
 
 async def _answer(call: RouteCall, turn: RunningTurn, stream: bool) -> Any:
     assert turn.task is not None
     if stream:
-        return call.service.readers.response(_turn_events(call, turn))
+        return call.service.readers.response(_events(call, turn))
     outcome = await asyncio.shield(turn.task)
     if outcome.problem is not None:
         problem = outcome.problem
-        raise HttpRefusal(
-            problem["status"],
-            problem.get("detail", ""),
-            hint=problem.get("hint", ""),
-            state=msgspec.to_builtins(outcome),
-        )
+        raise HttpRefusal(problem["status"], problem.get("detail", ""), hint=problem.get("hint", ""), state=outcome)
     return outcome
 
 
-async def _turn_events(call: RouteCall, turn: RunningTurn) -> AsyncIterator[bytes]:
-    """A turn's events from its user entry on, then its outcome; ids are those of the thread's events."""
-    task = turn.task
-    assert task is not None
-    user, redact = turn.began.result(), call.service.redactor.bytes
+async def _events(call: RouteCall, behind: str | RunningTurn) -> AsyncIterator[bytes]:
+    """A thread's events behind one of them; or a turn's, from its user entry on, then its outcome."""
+    last, turn = (behind, None) if isinstance(behind, str) else (event_id(behind.began.result().seq - 1), behind.task)
+    redact = call.service.redactor.bytes
     yield OPENING
-    last = event_id(user.seq - 1)
-    follower = call.tenant.follower
-    async with contextlib.aclosing(follower.events(call.name, last, until=task)) as events:
+    async with contextlib.aclosing(call.tenant.follower.events(call.name, last, until=turn)) as events:
         async for event in events:
             yield ALIVE if event is None else event_bytes(event, redact)
-    if task.done() and not task.cancelled():
-        yield named_bytes("outcome", task.result())
+    if turn is not None and turn.done() and not turn.cancelled():
+        yield named_bytes("outcome", turn.result())
 
 
 def show_turn(call: RouteCall) -> TurnStanding:
     """How the newest turn stands: done, to be asked, or waiting for results of calls."""
     turn = standing(call.store, call.name)
-    calls = [{**entry.body, "seq": entry.seq, "id": entry.id} for entry in turn.pending]
     running = call.service.turns.running(call.tenant.name, call.name) is not None
     # Looking holds the lock for a moment; where nothing is open, nobody who begins a turn shall meet it.
     if not running and turn.next in ("ask", "run"):
@@ -423,8 +418,8 @@ def show_turn(call: RouteCall) -> TurnStanding:
                 pass
         except ConflictError:
             running = True
-    seq = call.store.info(call.name).seq
-    return TurnStanding(turn.next, running, call.service.turns.default_model(call.store, call.name), seq, calls)
+    model, seq = call.service.turns.default_model(call.store, call.name), call.store.info(call.name).seq
+    return TurnStanding(turn.next, running, model, seq, list(map(entry_json, turn.pending)))
 
 
 async def stop_turn(call: RouteCall) -> Stopped:
@@ -448,15 +443,7 @@ async def follow_thread(call: RouteCall) -> Any:
         msgspec.convert({"last": last}, From)
     except msgspec.ValidationError as error:
         raise HttpRefusal(422, f"{last[:80]!r} is no event's id", hint="Ids look like 17 or 17:40.") from error
-    return call.service.readers.response(_thread_events(call, last))
-
-
-async def _thread_events(call: RouteCall, last: str) -> AsyncIterator[bytes]:
-    redact = call.service.redactor.bytes
-    yield OPENING
-    async with contextlib.aclosing(call.tenant.follower.events(call.name, last)) as events:
-        async for event in events:
-            yield ALIVE if event is None else event_bytes(event, redact)
+    return call.service.readers.response(_events(call, last))
 
 
 ROUTES = (
