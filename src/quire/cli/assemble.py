@@ -279,13 +279,9 @@ def _rebase_line(record: JsonObject) -> Text:
 
 def ranges(numbers: list[int]) -> str:
     """[1, 2, 3, 7] -> 'entries 1–3, 7'."""
-    runs: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return f"{'entries' if len(numbers) > 1 else 'entry'} {', '.join(_span(*run) for run in runs)}"
+    from quire.server.figures import runs
+
+    return f"{'entries' if len(numbers) > 1 else 'entry'} {', '.join(_span(*run) for run in runs(numbers))}"
 
 
 def _span(first: int, last: int) -> str:

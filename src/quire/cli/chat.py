@@ -290,18 +290,14 @@ class Session:
         """Go on with a turn that was cut off when the program last ended, as it was begun."""
         from quire.send.turn import standing
 
-        if not self.entries():
+        turn = standing(self.store, self.thread.name) if self.entries() else None
+        if turn is None or turn.next not in ("ask", "run"):
             return
-        user = standing(self.store, self.thread.name).user
-        if standing(self.store, self.thread.name).next not in ("ask", "run"):
-            return
-        words = shortened(user.text if user else "")
+        words = shortened(turn.user.text if turn.user else "")
         self.screen.note(f"going on with the turn that was interrupted: {words}")
-        before = remembered(user)
-        if self.kit.choice != chosen({}) or before == self.kit.choice:
-            self._answer(self.kit)
-            return
-        with equipped(before) as kit:
+        before = remembered(turn.user)
+        own = self.kit.choice != chosen({}) or before == self.kit.choice
+        with contextlib.nullcontext(self.kit) if own else equipped(before) as kit:
             self._answer(kit)
 
     def compact(self, asking: bool = True) -> PlannedRebase | None:

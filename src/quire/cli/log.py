@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 import msgspec
@@ -32,6 +31,7 @@ from quire.cli.output import (
     progress,
     read_text,
     shortened,
+    words_option,
 )
 from quire.errors import CallError, DamageError, NotFound
 from quire.log import now_ms
@@ -40,8 +40,7 @@ from quire.values import Entry
 if TYPE_CHECKING:
     from quire.log.store import ThreadInfo
     from quire.recall.meaning import IndexReport
-    from quire.recall.search import Hit, Recall, ScopeName
-    from quire.records import Records
+    from quire.recall.search import Hit, ScopeName
 
 
 # An entry on one line of a table.
@@ -105,7 +104,7 @@ SPEAKERS = {"system": values.system, "user": values.user, "respond": values.resp
 def moment(value: str) -> int:
     """Unix milliseconds, or `now`."""
     if value == "now":
-        return time.time_ns() // 1_000_000
+        return now_ms()
     try:
         return int(value)
     except ValueError as error:
@@ -425,7 +424,7 @@ log.add_command(import_)
     help="Entries around each hit, on each side.",
 )
 @click.option("--explain", is_flag=True, help="Show the parts of each score.")
-@click.option("--words", "words_only", is_flag=True, help="Search by words alone, without the embedding model.")
+@words_option
 @db_json_options
 def recall(
     text: str,
@@ -436,7 +435,7 @@ def recall(
     kinds: str | None,
     neighbours: int,
     explain: bool,
-    words_only: bool,
+    words: bool,
     as_json: bool,
     db: Place | None,
 ) -> None:
@@ -448,21 +447,20 @@ def recall(
       quire recall "order number" --k 10 --explain
       quire recall "deploy" --scope records
     """
+    from quire.recall import Recall
+
     _check(text, scope, thread, before, kinds, neighbours)
-    with open_records(db, create=False, words=words_only, searched=True) as records:
+    with open_records(db, create=False, words=words, searched=True) as records:
+        store: Any = records.store
+        searching = Recall(store, records.meaning)
         if scope == "records":
-            record_hits = records.search(text, nn=k, now=now_ms())
+            found = records.search(text, nn=k, now=now_ms())
             if as_json:
-                print_json({"by": _recall(records).by, "hits": [hit.to_json() for hit in record_hits]})
-                return
-            _print_table(
-                ["id", "schema"],
-                record_hits,
-                explain,
-                lambda hit: [([hit.record.id, hit.record.schema_name], True, hit.preview)],
-            )
+                print_json({"by": searching.by, "hits": [hit.to_json() for hit in found]})
+            else:
+                rows = [([hit.record.id, hit.record.schema_name], hit, hit.preview) for hit in found]
+                _print_hits(["id", "schema"], rows, explain)
             return
-        searching = _recall(records)
         kind_list = [kind.strip() for kind in kinds.split(",")] if kinds else None
         hits = searching.search(text, k, scope, thread=thread, before=before, kinds=kind_list, neighbours=neighbours)
         lacking = searching.without_meaning(thread)
@@ -482,7 +480,7 @@ def _print_entries(hits: Sequence[Hit], by: str, lacking: int, explain: bool, as
         return
     if hits and not relevant(hits):
         echo("nothing relevant was found; the nearest:", err=True)
-    _print_table(["thread", "seq", "kind"], hits, explain, _entry_rows)
+    _print_hits(["thread", "seq", "kind"], [row for hit in hits for row in _entry_rows(hit)], explain)
 
 
 def _check(
@@ -502,33 +500,29 @@ def _check(
         raise CallError("--before needs a thread, whose seq it is", hint="Name it: --thread NAME.")
 
 
-def _recall(records: Records) -> Recall:
-    from quire.recall import Recall
-
-    store: Any = records.store
-    return Recall(store, records.meaning)
+# What stands before the scores of a hit, the hit (None: a neighbour, which has none), what stands behind.
+HitRow: TypeAlias = "tuple[list[object], Any, str]"
 
 
-def _print_table(columns: list[str], hits: Sequence[Any], explain: bool, rows: Callable[[Any], list[Any]]) -> None:
-    """A table of hits: columns, the scores, the text; `rows` has what stands before and behind the scores of a hit."""
-    if not hits:
+def _print_hits(columns: list[str], rows: Sequence[HitRow], explain: bool) -> None:
+    if not rows:
         echo("nothing was found")
         return
-    parts = list(hits[0].parts) if explain else []
+    parts = next(list(hit.parts) for _, hit, _ in rows if hit is not None) if explain else []
     listed = []
-    for hit in hits:
-        scores = [f"{hit.score:.2f}", *(f"{hit.parts[part]:.2f}" for part in parts)]
-        listed += [[*front, *(scores if scored else [""] * len(scores)), text] for front, scored, text in rows(hit)]
+    for front, hit, text in rows:
+        scores = [hit.score, *(hit.parts[part] for part in parts)] if hit is not None else []
+        listed.append([*front, *(f"{score:.2f}" for score in scores), *[""] * (1 + len(parts) - len(scores)), text])
     print_table([*columns, "score", *parts, "text"], listed)
 
 
-def _entry_rows(hit: Hit) -> list[Any]:
-    """A hit and its neighbours, in the order of the log; only the hit has a score."""
+def _entry_rows(hit: Hit) -> list[HitRow]:
+    """A hit and its neighbours, in the order of the log."""
     from quire.recall.document import document
 
-    entries = hit.neighbours or (hit.entry,)
     return [
-        ([hit.thread, entry.seq, entry.kind], entry.id == hit.id, shortened(document(entry).text)) for entry in entries
+        ([hit.thread, entry.seq, entry.kind], hit if entry.id == hit.id else None, shortened(document(entry).text))
+        for entry in hit.neighbours or (hit.entry,)
     ]
 
 
@@ -537,9 +531,9 @@ def _entry_rows(hit: Hit) -> list[Any]:
 
 @click.command(name="index")
 @click.option("--rebuild", is_flag=True, help="Throw the index away and make it again from the log.")
-@click.option("--words", "words_only", is_flag=True, help="Words alone, without the embedding model.")
+@words_option
 @db_json_options
-def index(rebuild: bool, words_only: bool, as_json: bool, db: Place | None) -> None:
+def index(rebuild: bool, words: bool, as_json: bool, db: Place | None) -> None:
     """Bring the search index up to date; can be stopped at any moment and goes on where it was.
 
     \b
@@ -550,7 +544,7 @@ def index(rebuild: bool, words_only: bool, as_json: bool, db: Place | None) -> N
     from quire.recall import Indexer
     from quire.records import Records
 
-    model = None if words_only else embedder()
+    model = None if words else embedder()
     with open_db(db, create=False) as store, progress() as tell:
         indexer = Indexer(store, model)
         report = indexer.rebuild(tell) if rebuild else indexer.run(tell)
@@ -560,7 +554,7 @@ def index(rebuild: bool, words_only: bool, as_json: bool, db: Place | None) -> N
         print_json({"meaning": model is not None, **msgspec.to_builtins(report), "records": record_count})
         return
     echo(_news(report, record_count))
-    if model is None and not words_only:
+    if model is None and not words:
         echo(f"recall searches {NO_MODEL}", err=True)
 
 

@@ -462,14 +462,7 @@ def mcp(no_redact: bool, db: Place | None) -> None:
       quire mcp --db work.db
       claude mcp add quire -- quire mcp
     """
-    from quire.errors import MissingPart
-
-    try:
-        from quire.server.mcp_server import make_server
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("mcp", "mcp_types", "pydantic"):
-            raise
-        raise MissingPart("the MCP SDK is not installed", hint="pip install 'quire[mcp]'") from error
+    from quire.server.mcp_server import make_server
     from quire.server.service import Redactor
 
     with open_db(db, create=False) as store:

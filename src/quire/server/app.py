@@ -59,16 +59,13 @@ def make_app(service: Service, proxies: Proxies | None = None, routes: Sequence[
     service.passes_on = proxies is not None
     page, connections = msgspec.json.encode(openapi(table)), contextlib.AsyncExitStack()
 
-    async def describe(request: Request) -> Response:
-        return Response(page, media_type="application/json")
-
-    async def alive(request: Request) -> Response:
-        return Response(b'{"status":"ok"}', media_type="application/json")
+    async def always(body: bytes, request: Request) -> Response:
+        return Response(body, media_type="application/json")
 
     mounted: list[Any] = [
         *endpoints(table, service),
-        Mounted("/api/openapi.json", describe),
-        Mounted("/healthz", alive),
+        Mounted("/api/openapi.json", partial(always, page)),
+        Mounted("/healthz", partial(always, b'{"status":"ok"}')),
         Mounted("/readyz", partial(_ready, service)),
         Mount("/api", app=_NoRoute(table)),
         Mounted("/", _index),

@@ -269,16 +269,21 @@ def edits_of(request: ShownRequest) -> dict[int, str]:
 
 def left_out_by_reason(rows: Iterable[tuple[int, str]]) -> tuple[LeftOutView, ...]:
     """Entries by the reason for which they are left out."""
-    by_reason: dict[str, list[list[int]]] = {}
+    by_reason: dict[str, list[int]] = {}
     for seq, reason in sorted(rows):
-        runs = by_reason.setdefault(reason, [])
-        if runs and seq <= runs[-1][1] + 1:
-            runs[-1][1] = seq
+        by_reason.setdefault(reason, []).append(seq)
+    return tuple(LeftOutView(reason, tuple(runs(seqs))) for reason, seqs in by_reason.items())
+
+
+def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """[1, 2, 3, 7] -> [(1, 3), (7, 7)]."""
+    out: list[tuple[int, int]] = []
+    for number in sorted(numbers):
+        if out and number <= out[-1][1] + 1:
+            out[-1] = out[-1][0], number
         else:
-            runs.append([seq, seq])
-    return tuple(
-        LeftOutView(reason, tuple((first, last) for first, last in runs)) for reason, runs in by_reason.items()
-    )
+            out.append((number, number))
+    return out
 
 
 class StandingRun(msgspec.Struct, frozen=True, omit_defaults=True):

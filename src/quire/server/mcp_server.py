@@ -11,22 +11,24 @@ from pathlib import Path
 from typing import Annotated, Any, ParamSpec, TypeVar
 
 import msgspec
-from mcp.server import MCPServer
-from mcp.server.mcpserver.exceptions import MCPServerError, ResourceError, ToolError
-from mcp_types import ToolAnnotations
-from pydantic import Field
 
 import quire
 from quire import providers
 from quire.assemble.user_message import original
 from quire.audit import audit, read_calls
-from quire.errors import NotFound, QuireError
+from quire.errors import NotFound, QuireError, needed
 from quire.log.entries import encode
 from quire.log.store import Store
 from quire.recall import Recall
 from quire.recall.meaning import installed
 from quire.server.service import Redactor
 from quire.values import Entry, JsonObject
+
+with needed("the MCP SDK is not installed", "mcp"):
+    from mcp.server import MCPServer
+    from mcp.server.mcpserver.exceptions import MCPServerError, ResourceError, ToolError
+    from mcp_types import ToolAnnotations
+    from pydantic import Field
 
 _Params = ParamSpec("_Params")
 _Result = TypeVar("_Result")

@@ -12,7 +12,8 @@ import shutil
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -256,7 +257,7 @@ class Service:
         if not 0 < len(key) <= 200 or not key.isascii() or not key.isprintable() or " " in key:
             raise HttpRefusal(422, "the Idempotency-Key is not 1 to 200 visible ASCII characters")
         mark = sha256_hex(f"{call.tenant.name}\n{key}")
-        with _KeyInUse(self._service_store, mark):
+        with _key_in_use(self._service_store, mark):
             return await self._once(route, call, answer, mark)
 
     async def _once(
@@ -292,15 +293,12 @@ class Service:
         insert_record(self._service_store.records, record)
 
 
-class _KeyInUse:
+@contextmanager
+def _key_in_use(store: Store, mark: str) -> Iterator[None]:
     """Hold a key while its request is carried out, anywhere; whoever comes meanwhile is told to try again."""
-
-    def __init__(self, store: Store, mark: str) -> None:
-        self._turn = store.turn_lock(f"once {mark}")
-
-    def __enter__(self) -> None:
+    with ExitStack() as held:
         try:
-            self._turn.__enter__()
+            held.enter_context(store.turn_lock(f"once {mark}"))
         except ConflictError as error:
             raise HttpRefusal(
                 409,
@@ -308,9 +306,7 @@ class _KeyInUse:
                 hint="Try again in a moment: the answer will be the same.",
                 headers={"retry-after": "1"},
             ) from error
-
-    def __exit__(self, *raised: Any) -> None:
-        self._turn.__exit__(*raised)
+        yield
 
 
 def request_key(request: HTTPConnection, own_header: bool = False) -> str:
