@@ -82,9 +82,9 @@ class MovedLayer(msgspec.Struct, frozen=True):
         return f"{self.layer} changed at byte {self.byte} (segment {self.segment}) and no entry explains it"
 
 
-def watch(before: Envelope, now: Envelope, between: Iterable[Entry], rebased: bool = False) -> MovedLayer | None:
-    """The first unexplained change of L1 or L2; entries between the two requests, or a rebase, explain one."""
-    kinds = {entry.kind for entry in between} | ({"rebase"} if rebased else set())
+def watch(before: Envelope, now: Envelope, between: Iterable[Entry]) -> MovedLayer | None:
+    """The first unexplained change of L1 or L2; entries between the two requests, rebases among them, explain one."""
+    kinds = {entry.kind for entry in between}
     for id, explains in EXPLAINS.items():
         old, new = before.layer(id), now.layer(id)
         if old.sha256 != new.sha256 and kinds.isdisjoint(explains):

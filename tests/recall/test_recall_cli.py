@@ -5,7 +5,7 @@ import pytest
 
 from hashed_words import HashedWords
 from quire import open_store, values
-from quire.cli import log, output
+from quire.cli import log, record
 from quire.errors import CallError
 from quire.recall import meaning
 from toolbox import invoke, run
@@ -83,7 +83,7 @@ def test_wrong_options_are_told_in_the_words_of_the_command_line(db: Path, optio
 
 
 def test_recall_says_when_vectors_are_not_made_yet(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (log, output):
+    for module in (log, record):
         monkeypatch.setattr(module, "embedder", HashedWords)
     done = invoke("recall", "key", "--db", db, "--json")
     assert done.stderr == "4 entries not indexed by meaning yet, found by words alone: run `quire index`\n"
@@ -106,7 +106,7 @@ def test_index_reports_what_it_made(db: Path) -> None:
 
 
 def test_what_says_nothing_is_no_hit(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (log, output):
+    for module in (log, record):
         monkeypatch.setattr(module, "embedder", HashedWords)
     with open_store(db) as store:
         store.append("demo", [values.user(""), values.user(" \n")])

@@ -249,7 +249,7 @@ def test_the_first_embedding_of_many_records_is_told(tmp_path: Path, monkeypatch
     pytest.importorskip("numpy")
     monkeypatch.syspath_prepend(ROOT / "tests" / "recall")
     monkeypatch.setenv("QUIRE_DB", str(tmp_path / "q.db"))
-    monkeypatch.setattr("quire.cli.output.embedder", HashedWords)
+    monkeypatch.setattr("quire.cli.record.embedder", HashedWords)
     with open_store(tmp_path / "q.db") as store:
         drafts = [Record(schema_name="note.v1", context={"text": f"Note {n} of the garden"}) for n in range(100)]
         Records(store).create_all(drafts)

@@ -390,15 +390,15 @@ def locked(calls: Iterable[SentCall]) -> tuple[LockedRequest, ...]:
     )
 
 
-def read_lock(data: bytes, name: str) -> PrefixLock:
+def read_lock(file: Path) -> PrefixLock:
     """A lock file; one of another shape is an error."""
     hint = "Write it again: quire lock FILE."
     try:
-        lock_read = msgspec.json.decode(data, type=PrefixLock)
+        lock_read = msgspec.json.decode(file.read_bytes(), type=PrefixLock)
     except msgspec.DecodeError as error:
-        raise FormatError(f"{name} is no lock of prefixes: {error}", hint=hint) from error
+        raise FormatError(f"{file.name} is no lock of prefixes: {error}", hint=hint) from error
     if lock_read.version != VERSION:
-        raise FormatError(f"{name} is of version {lock_read.version}, not {VERSION}", hint=hint)
+        raise FormatError(f"{file.name} is of version {lock_read.version}, not {VERSION}", hint=hint)
     return lock_read
 
 
@@ -454,7 +454,7 @@ def lock(file: Path, lock_file: Path, reason: str) -> None:
     """
     now, reasons = _recorded(file), tuple[str, ...]()
     if lock_file.exists():
-        before = read_lock(lock_file.read_bytes(), lock_file.name)
+        before = read_lock(lock_file)
         moves = moved_prefixes(before.requests, now)
         if moves and not reason:
             _tell_moves(moves)
@@ -483,7 +483,7 @@ def check(file: Path, lock_file: Path, as_json: bool) -> None:
     """
     if not lock_file.exists():
         raise NotFound(f"there is no {str(lock_file)!r}", hint=f"Write it first: quire lock {file}")
-    moves = moved_prefixes(read_lock(lock_file.read_bytes(), lock_file.name).requests, _recorded(file))
+    moves = moved_prefixes(read_lock(lock_file).requests, _recorded(file))
     if as_json:
         print_json([msgspec.to_builtins(move) for move in moves])
     elif moves:

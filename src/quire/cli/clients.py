@@ -14,7 +14,7 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -34,13 +34,23 @@ def _state(name: str) -> Path:
     return Path(platformdirs.user_state_dir("quire")) / name
 
 
-def _keep(name: str, data: bytes) -> None:
-    """Write a file of Quire's own folder; a kill leaves the one before."""
+def _keep(name: str, value: object) -> None:
+    """Write a value into Quire's own folder; a kill leaves the one before."""
     file = _state(name)
     file.parent.mkdir(parents=True, exist_ok=True)
     new = file.with_suffix(".new")
-    new.write_bytes(data)
+    new.write_bytes(msgspec.json.encode(value))
     new.replace(file)
+
+
+def _kept(name: str, kind: Any) -> Any:
+    """What was written there; None where nothing was."""
+    file = _state(name)
+    text = _text(file)
+    try:
+        return msgspec.json.decode(text, type=kind) if text else None
+    except msgspec.DecodeError as error:
+        raise FormatError(f"{file} cannot be read: {error}", hint="Remove it to forget what was changed.") from error
 
 
 def _text(file: Path) -> str | None:
@@ -190,7 +200,7 @@ def _merge(file: Path, value: JsonObject) -> None:
     if row is not None and before == row["after"]:
         before = row["before"]  # another client runs behind a proxy, or was killed: what stood there is the user's own
     after = json.dumps(_merged(_settings(before or "", str(file)), value), indent=2) + "\n"
-    _remember_files({**files, str(file): {"before": before, "after": after}})
+    _keep("wrapped.json", {**files, str(file): {"before": before, "after": after}})
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(after, "utf-8")
 
@@ -211,16 +221,7 @@ def _merged(settings: JsonObject, value: JsonObject) -> JsonObject:
 
 
 def _wrapped_files() -> JsonObject:
-    file = _state("wrapped.json")
-    try:
-        value: JsonObject = json.loads(_text(file) or "{}")
-    except ValueError as error:
-        raise FormatError(f"{file} cannot be read: {error}", hint="Remove it to forget what was changed.") from error
-    return value
-
-
-def _remember_files(files: JsonObject) -> None:
-    _keep("wrapped.json", json.dumps(files).encode())
+    return _kept("wrapped.json", JsonObject) or {}
 
 
 def restore(file: Path) -> bool:
@@ -234,7 +235,7 @@ def restore(file: Path) -> bool:
     else:
         _copy_beside(file).write_bytes((row["before"] or "").encode())
         echo(f"{file} was changed meanwhile and is left; what stood there before is in {_copy_beside(file)}", err=True)
-    _remember_files(files)
+    _keep("wrapped.json", files)
     return True
 
 
@@ -402,15 +403,7 @@ class AppliedSetting(msgspec.Struct, frozen=True):
 
 
 def _applied() -> list[AppliedSetting]:
-    file = _state("applied_settings.json")
-    try:
-        return msgspec.json.decode(_text(file) or "[]", type=list[AppliedSetting])
-    except msgspec.DecodeError as error:
-        raise FormatError(f"{file} cannot be read: {error}", hint="Remove it to forget what was applied.") from error
-
-
-def _remember(applied: Sequence[AppliedSetting]) -> None:
-    _keep("applied_settings.json", msgspec.json.encode(list(applied)))
+    return _kept("applied_settings.json", list[AppliedSetting]) or []
 
 
 def apply(report: AuditReport) -> None:
@@ -436,7 +429,7 @@ def apply(report: AuditReport) -> None:
         now = int(time.time() * 1000)
         change = AppliedSetting(setting.client, setting.cause, str(path), before, after, now)
         # Stored before the file is written, so that the change can always be undone.
-        _remember([*_applied(), change])
+        _keep("applied_settings.json", [*_applied(), change])
         path.write_text(after, "utf-8")
     if settings:
         echo("`quire audit --verify` compares what is lost from now on; `quire audit --revert` puts it back.")
@@ -460,8 +453,8 @@ def revert() -> None:
             )
         _put_back(path, change.before)
         _copy_beside(path).unlink(missing_ok=True)
-        _remember(applied[:-1])
         applied.pop()
+        _keep("applied_settings.json", applied)
         echo(f"put back: {path}")
 
 

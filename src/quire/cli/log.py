@@ -13,7 +13,6 @@ import msgspec
 
 from quire import values
 from quire.cli.output import (
-    NO_MODEL,
     Place,
     answer,
     confirm_deletion,
@@ -22,17 +21,15 @@ from quire.cli.output import (
     db_option,
     default_db,
     echo,
-    embedder,
     open_db,
-    open_records,
     print_json,
     print_table,
     print_text,
     progress,
     read_text,
     shortened,
-    words_option,
 )
+from quire.cli.record import NO_MODEL, embedder, open_records, words_option
 from quire.errors import CallError, DamageError, NotFound
 from quire.log import now_ms
 from quire.values import Entry
@@ -501,7 +498,7 @@ def _check(
 
 
 # What stands before the scores of a hit, the hit (None: a neighbour, which has none), what stands behind.
-HitRow: TypeAlias = "tuple[list[object], Any, str]"
+HitRow: TypeAlias = "tuple[Sequence[object], Any, str]"
 
 
 def _print_hits(columns: list[str], rows: Sequence[HitRow], explain: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from quire.log.store import Store
-    from quire.recall import Embedder
-    from quire.records import Records
     from quire.send.events import Event
     from quire.values import Entry, Json
 
@@ -523,53 +520,3 @@ def append_new(store: Store, thread: str, entries: list[Entry]) -> tuple[int, in
     fresh = entries[known_entries(before, entries) :]
     store.append(thread, fresh)
     return len(fresh), len(before)
-
-
-# Opening the records that a command works on, with the embedding model where it is installed.
-
-# Fewer vectors than this are made before a bar could be read.
-WORTH_SHOWING = 64
-NO_MODEL = "by words alone: the embedding model is not installed (quire local install minilm)"
-
-
-words_option = click.option("--words", is_flag=True, help="Go by words alone, without the embedding model.")
-
-
-def embedder() -> Embedder | None:
-    """The embedding model, or None where a part of it is not installed."""
-    if importlib.util.find_spec("numpy") is None:
-        return None
-    from quire.recall.meaning import installed
-
-    return installed()
-
-
-@contextmanager
-def embedding_progress() -> Iterator[Callable[[int, int], None]]:
-    """Tells on stderr how many vectors of many are made: a bar on a terminal, elsewhere a line at the beginning."""
-    with progress() as tell:
-
-        def show(count: int, all: int) -> None:
-            if all >= WORTH_SHOWING:
-                if count == 0 and not sys.stderr.isatty():
-                    echo(f"embedding {all:,} records, once", err=True)
-                tell("embedding records", count, all)
-
-        yield show
-
-
-@contextmanager
-def open_records(
-    db: Place | None, create: bool = True, words: bool = False, searched: bool = False
-) -> Iterator[Records]:
-    """The records at --db; vectors that a command has to make first are shown on stderr.
-
-    Whoever searches hears it where that goes by words alone although meaning was wanted.
-    """
-    from quire.records import Records
-
-    model = None if words else embedder()
-    if searched and not words and model is None:
-        echo(f"searched {NO_MODEL}", err=True)
-    with open_db(db, create=create) as store, embedding_progress() as show:
-        yield Records(store, model, show)

@@ -18,15 +18,12 @@ import msgspec
 
 from quire.cli.attachments import attached_items, linked_items, note_items, question, question_options
 from quire.cli.output import (
-    NO_MODEL,
     Place,
     PlainScreen,
     counted,
     db_json_options,
     default_db,
     echo,
-    embedder,
-    embedding_progress,
     may_be_there,
     open_db,
     print_json,
@@ -35,6 +32,7 @@ from quire.cli.output import (
     read_text,
     with_options,
 )
+from quire.cli.record import NO_MODEL, embedder, embedding_progress
 from quire.errors import CallError, NotFound
 from quire.values import Entry, JsonObject, item_json
 

@@ -45,7 +45,7 @@ def all_routes() -> tuple[Route, ...]:
     return routes
 
 
-def make_app(service: Service, proxies: Proxies | None = None, routes: Sequence[Route] | None = None) -> ASGIApp:
+def make_app(service: Service, proxies: Proxies | None = None) -> ASGIApp:
     """The application; `proxies` gives each tenant what answers that is neither the service's nor the inspector's."""
     with needed("the service is not installed", "serve"):
         from starlette.applications import Starlette
@@ -53,7 +53,7 @@ def make_app(service: Service, proxies: Proxies | None = None, routes: Sequence[
         from starlette.responses import Response
         from starlette.routing import Mount
         from starlette.routing import Route as Mounted
-    table = all_routes() if routes is None else routes
+    table = all_routes()
     importlib.import_module("quire.thread_recall")  # which the first search would load
     read_types()
     service.passes_on = proxies is not None

@@ -147,8 +147,8 @@ class Turns:
         self._service, self._model, self._base_url = service, model, base_url
         self._running: dict[tuple[str, str], RunningTurn] = {}
 
-    def running(self, tenant: str, name: str) -> RunningTurn | None:
-        return self._running.get((tenant, name))
+    def running(self, call: RouteCall) -> RunningTurn | None:
+        return self._running.get((call.tenant.name, call.name))
 
     async def begin(self, call: RouteCall, entries: Sequence[Entry], body: NewTurn | Resumed) -> RunningTurn:
         """Carry the newest turn out, behind these entries; a ConflictError where one is under way."""
@@ -353,7 +353,7 @@ async def _begin_or_join(call: RouteCall, entries: Sequence[Entry], body: NewTur
     """The turn, begun now; one that an earlier attempt with the same key began is gone on with instead."""
     turns = call.service.turns
     if call.remember is not None:
-        before, running = call.began, turns.running(call.tenant.name, call.name)
+        before, running = call.began, turns.running(call)
         if before and await off_loop(_is_stored, call, before):
             await off_loop(_check_newest, call, before)
             return running or await turns.begin(call, [], body)
@@ -410,7 +410,7 @@ async def _events(call: RouteCall, behind: str | RunningTurn) -> AsyncIterator[b
 def show_turn(call: RouteCall) -> TurnStanding:
     """How the newest turn stands: done, to be asked, or waiting for results of calls."""
     turn = standing(call.store, call.name)
-    running = call.service.turns.running(call.tenant.name, call.name) is not None
+    running = call.service.turns.running(call) is not None
     # Looking holds the lock for a moment; where nothing is open, nobody who begins a turn shall meet it.
     if not running and turn.next in ("ask", "run"):
         try:
