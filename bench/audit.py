@@ -16,8 +16,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from quire.audit import file_parts
-from quire.audit.conversations import audit_files, on_cores
+from quire.audit import audit_files, file_parts, on_cores
 from quire.cli.output import print_table
 from traces import conversations, files, parser
 

@@ -11,8 +11,7 @@ import pytest
 from conftest import shared_data
 from planted import PLANTS, played
 from quire.archive import sessions
-from quire.audit import AuditReport, audit, file_parts, read_calls
-from quire.audit.conversations import audit_files, on_cores
+from quire.audit import AuditReport, audit, audit_files, file_parts, on_cores, read_calls
 from quire.errors import CallError, ConflictError, MissingPart
 from test_audit import MODEL, healthy, recorded
 from toolbox import invoke, run

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import pytest
 
 from quire import Thread
-from quire.notes.index import NoteIndex
+from quire.notes import NoteIndex
 from quire.notes.vault import Vault
 from quire.send.builtin import builtin
 from quire.send.local import LocalServer

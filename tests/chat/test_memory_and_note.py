@@ -10,7 +10,7 @@ import pytest
 
 from quire import Thread, open_store
 from quire.cli.run import RUNNERS
-from quire.notes.index import NoteIndex
+from quire.notes import NoteIndex
 from quire.notes.vault import Vault
 from quire.records import Records
 from quire.send import runners

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from quire import Entry, Thread, values
-from quire.notes.index import NoteIndex
+from quire.notes import NoteIndex
 from quire.notes.vault import Vault
 from quire.send.builtin import builtin
 from quire.send.note_search import local_search_tool, sources, sources_text

@@ -7,7 +7,7 @@ from textwrap import dedent
 
 import pytest
 
-import quire.items.window as some_module
+import quire.items as some_module
 from quire import Item
 from quire.errors import CallError, FormatError, MissingPart, NotFound
 from quire.items import from_symbol

@@ -239,9 +239,7 @@ def test_a_store_that_was_given_stays_open(tmp_path: Path) -> None:
         assert store.info("t").seq == 1
 
 
-NOTES = (
-    "from quire.notes.index import NoteIndex, Vault; NoteIndex(Vault('.'), 'a.db'); n = NoteIndex(Vault('.'), 'b.db')"
-)
+NOTES = "from quire.notes import NoteIndex, Vault; NoteIndex(Vault('.'), 'a.db'); n = NoteIndex(Vault('.'), 'b.db')"
 
 
 @pytest.mark.parametrize(

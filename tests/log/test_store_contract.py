@@ -20,7 +20,8 @@ from quire.log.sqlite import SqliteStore
 from quire.log.store import ThreadInfo
 from quire.log.turn_lock import in_turn, own_fence
 from quire.recall import Indexer, Recall, search
-from quire.records import Records, Selector, draft, find
+from quire.records import Records, Selector, draft
+from quire.records import store as record_store
 from quire.send.builtin import recall_tool
 from quire.send.cycle import look, resume, run
 from quire.send.tools import Toolbox, tool
@@ -423,7 +424,7 @@ def test_records_are_kept_by_version_found_and_verified(store: Store) -> None:
 
 
 def test_of_many_records_those_that_share_a_word_are_found(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(find, "FEW", 5)
+    monkeypatch.setattr(record_store, "FEW", 5)
     records = Records(store)
     for number in range(20):
         records.create("note.v1", {"text": f"a note about subject {number} and {'walruses' if number == 7 else 'tea'}"})

@@ -12,7 +12,7 @@ from quire import count
 from quire.errors import BudgetError, CallError
 from quire.formats import clean
 from quire.records import Builder, Record, Records, config, configured, keep_catalog, react
-from quire.records.gather import Part, assembled, fit, repeated, tokens_of
+from quire.records.builder import Part, assembled, fit, repeated, tokens_of
 from quire.records.record import shape
 from quire.testing import MemoryStore
 from records.chatter import chatter, say

@@ -8,8 +8,8 @@ import pytest
 from hashed_words import HashedWords
 from quire.errors import CallError, MissingPart
 from quire.records import Builder, Records, keep_catalog, react
-from quire.records.find import Corpus, by_words, relevance
-from quire.records.gather import repeated
+from quire.records.builder import repeated
+from quire.records.store import Corpus, by_words, relevance
 from records.chatter import CONVERSATION, NEAR, REQUEST, say
 from records.test_seed import CONFIG, MESSAGE_2, TOOLS
 from toolbox import Store
@@ -102,7 +102,7 @@ def test_in_a_large_store_words_choose_what_is_compared(store: Store, monkeypatc
         records.create("note.v1", {"text": text}, tags=["x"])
     records.create("note.v1", {"text": "API key"}, tags=["y"])
     few = [(hit.record.id, hit.score) for hit in records.search("garden API keys?", tag="x")]
-    monkeypatch.setattr("quire.records.find.FEW", 5)
+    monkeypatch.setattr("quire.records.store.FEW", 5)
     many = records.search("garden API keys?", tag="x")
     assert [hit.record.id for hit in many[:2]] == [id for id, _ in few[:2]] == ["rec-31", "rec-32"]
     assert records.search("what is that") == []

@@ -10,7 +10,7 @@ import pytest
 from send_parts import TARGETS, tool_results
 
 from quire import Entry, Policy, Thread, validate
-from quire.notes.index import NoteIndex
+from quire.notes import NoteIndex
 from quire.notes.vault import Vault
 from quire.send.cycle import Decision, look
 from quire.send.runners import PLANNER, ByModel, agent, planned, qa

@@ -1,11 +1,449 @@
 """What recorded requests lost of the provider's cache, and why: read them, put them into conversations, explain each loss."""
 
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from quire.archive.sessions import FilePart, files_under, parts, sent_calls
 from quire.archive.stored_conversations import SentCall, call_of, is_body
-from quire.audit.causes import Verdict
-from quire.audit.conversations import AuditReport, Grouping, WatchedConversation, audit, file_parts, read_calls
+from quire.audit.causes import CAUSES, Verdict, verdict
+from quire.audit.first_difference import summed_up, units_of
 from quire.audit.what_if import POLICIES, PolicyOutcome, what_if
+from quire.errors import QuireError, needed
+from quire.providers.prefix import Unit
+from quire.providers.simulate.blocks import blocks_of, continues
+from quire.providers.usage import known_cost
+from quire.tokens import counter
+from quire.values import JsonObject
 
 __all__ = [
     "POLICIES", "AuditReport", "Grouping", "PolicyOutcome", "SentCall", "Verdict", "WatchedConversation",
     "audit", "call_of", "file_parts", "is_body", "read_calls", "what_if",
 ]  # fmt: skip
+
+
+# Of a conversation only the newest request is kept: logs may be larger than memory.
+
+ConversationKind = Literal["main", "side", "agent"]
+
+
+class Spent(msgspec.Struct):
+    """Tokens and money of some requests; `lost` could have been read from the cache and was not."""
+
+    requests: int = 0
+    input: int = 0
+    read: int = 0
+    written: int = 0
+    lost: int = 0
+    usd: float = 0.0
+    lost_usd: float = 0.0
+    # Requests whose usage, or whose price, is not known: they are in no other figure.
+    untold: int = 0
+    unpriced: int = 0
+    # Replies that a store holds once more, as a copy of its session: they are counted once.
+    copies: int = 0
+
+    @property
+    def reuse(self) -> float:
+        """The share of what could have been read that was; 1 where there was nothing to read."""
+        return self.read / (self.read + self.lost) if self.read + self.lost else 1.0
+
+    def __iadd__(self, other: Spent) -> Spent:
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        return self
+
+    def as_json(self) -> JsonObject:
+        return {**msgspec.to_builtins(self), "reuse": round(self.reuse, 4)}
+
+
+class WatchedConversation:
+    """Requests of one conversation in the order they were sent: what they used, and what they lost."""
+
+    def __init__(self, name: str, session: str, kind: ConversationKind = "main") -> None:
+        self.name, self.session, self.kind = name, session, kind
+        self.spent = Spent()
+        self.verdicts: list[Verdict] = []
+        # Whether the requests themselves were kept, or their usage alone.
+        self.bodies = False
+        # What its requests said, by hash.
+        self.messages: set[str] = set()
+        self.has_tools = False
+        # The first request: conversations of parts that are read separately are joined by it.
+        self.first: SentCall | None = None
+        # The first request whose usage is known: joining judges it against the request before it.
+        self.first_counted: SentCall | None = None
+        self._before: tuple[SentCall, tuple[Unit, ...]] | None = None
+        self._sizes: dict[str, int] = {}
+
+    def add(self, call: SentCall, units: tuple[Unit, ...]) -> Verdict | None:
+        """One more request; what it lost against the one before it, if anything."""
+        self.first = self.first or call
+        self.first_counted = self.first_counted or (call if call.usage is not None else None)
+        self.spent += _spent(call)
+        self.bodies = self.bodies or bool(call.body)
+        self.has_tools = self.has_tools or any(unit.section == "tools" for unit in units)
+        if call.usage is None:
+            return None
+        loss = self._judge(call, units)
+        self._before = call, units
+        return loss
+
+    def _judge(self, call: SentCall, units: tuple[Unit, ...]) -> Verdict | None:
+        if self._before is None:
+            return None
+        loss = verdict(self._before[0], call, (self._before[1], units), self._size)
+        if loss is not None:
+            self.verdicts.append(loss)
+            self.spent.lost += loss.lost
+            self.spent.lost_usd += loss.usd or 0.0
+        return loss
+
+    def join(self, later: WatchedConversation) -> None:
+        """Append a conversation that was read separately, as if its requests had come one by one."""
+        first_counted = later.first_counted
+        if first_counted is not None:
+            self._judge(first_counted, units_of(first_counted))
+        self.spent += later.spent
+        self.verdicts += later.verdicts
+        self.messages |= later.messages
+        self.bodies, self.has_tools = self.bodies or later.bodies, self.has_tools or later.has_tools
+        self._before = later._before or self._before
+        self.first_counted = self.first_counted or first_counted
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is sent to another process: what can be computed again is left out."""
+        before = self._before and self._before[0]
+        return {**self.__dict__, "_before": before, "_sizes": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        before = state["_before"]
+        self.__dict__.update(state, _before=before and (before, units_of(before)))
+
+    def goes_on(self, units: tuple[Unit, ...]) -> bool:
+        """Whether a request goes on with the newest one here, wherever its bytes moved."""
+        if self._before is None:
+            return True
+        old, new = ([block for unit in row for block in blocks_of(unit)] for row in (self._before[1], units))
+        return continues(old, new)
+
+    def summed_up_by(self, units: tuple[Unit, ...]) -> bool:
+        """Whether a request puts a summary in place of what the newest one here said."""
+        return self._before is not None and summed_up(self._before[1], units)
+
+    def _size(self, unit: Unit) -> int:
+        """About how many tokens a unit has; each is counted once."""
+        key = "".join(unit.hashes)
+        if key not in self._sizes:
+            self._sizes[key] = counter().count(b"".join(unit.lines).decode())
+        return self._sizes[key]
+
+
+def _messages(call: SentCall, units: Iterable[Unit]) -> list[str]:
+    """What a call says, by hash; a history that was fitted on the way is known by what the application sent."""
+    as_given = units_of(call, call.given) if call.given else ()
+    return [hash for unit in (*units, *as_given) if unit.section == "messages" for hash in unit.hashes]
+
+
+class Grouping:
+    """Puts calls into conversations as they come; what is asked beside one (a title, a summary) stands apart."""
+
+    def __init__(self) -> None:
+        self._by_number: dict[int, WatchedConversation] = {}
+        # How many there were, and what those came to that were forgotten.
+        self.count, self.forgotten = 0, Spent()
+        # Which conversations hold a message, and which one a session's usage belongs to.
+        self._holders: dict[str, list[int]] = {}
+        self._by_session: dict[tuple[str, str], int] = {}
+        self._of_session: dict[str, list[int]] = {}
+        # Replies that were counted: stores copy sessions when they are resumed, forked or archived.
+        self._replies: dict[tuple[str, int], int] = {}
+
+    @property
+    def conversations(self) -> list[WatchedConversation]:
+        return list(self._by_number.values())
+
+    @property
+    def total(self) -> Spent:
+        """What all conversations came to."""
+        total = Spent()
+        for spent in (self.forgotten, *(conversation.spent for conversation in self._by_number.values())):
+            total += spent
+        return total
+
+    def forget(self, conversation: WatchedConversation) -> None:
+        """Forget a conversation that seems to be over; if it continues after all, that counts as a new one."""
+        at = next(at for at, other in self._by_number.items() if other is conversation)
+        del self._by_number[at]
+        self.forgotten += conversation.spent
+        self._of_session[conversation.session].remove(at)
+        if not self._of_session[conversation.session]:
+            del self._of_session[conversation.session]
+        self._by_session = {key: other for key, other in self._by_session.items() if other != at}
+        for hash in conversation.messages:
+            self._holders[hash].remove(at)
+            if not self._holders[hash]:
+                del self._holders[hash]
+
+    def add(self, call: SentCall) -> tuple[WatchedConversation, Verdict | None]:
+        """The conversation that a call goes on with, or begins, and what it lost."""
+        reply = call.id, call.usage.input_total if call.usage else 0
+        if call.id and not call.body and reply in self._replies:
+            counted_in = self._by_number[self._replies[reply]]
+            counted_in.spent.copies += 1
+            return counted_in, None
+        units = units_of(call)
+        messages = _messages(call, units)
+        at = self._place(call, messages, units)
+        if at is None:
+            at = self._begin(
+                WatchedConversation(call.session or call.source, call.session, self._kind(call, units)), call
+            )
+        if call.id and not call.body:
+            self._replies[reply] = at
+        self._index_messages(at, messages)
+        return self._by_number[at], self._by_number[at].add(call, units)
+
+    def join(self, part: Grouping, calls: Iterable[SentCall] = ()) -> None:
+        """Add the conversations of a part that was read separately, and calls of which only usage is known."""
+        for later in part.conversations:
+            first = later.first
+            assert first is not None
+            units = units_of(first)
+            at = self._place(first, _messages(first, units), units)
+            if at is None:
+                later.kind = self._kind(first, units)
+                at = self._begin(later, first)
+                self._index_messages(at, later.messages, indexed=False)
+            else:
+                self._index_messages(at, later.messages)
+                self._by_number[at].join(later)
+        for call in calls:
+            self.add(call)
+
+    def _begin(self, conversation: WatchedConversation, call: SentCall) -> int:
+        at, self.count = self.count, self.count + 1
+        self._by_number[at] = conversation
+        self._of_session.setdefault(conversation.session, []).append(at)
+        if not call.body:
+            self._by_session[call.session, call.agent] = at
+        return at
+
+    def _index_messages(self, at: int, messages: Iterable[str], indexed: bool = True) -> None:
+        """Remember which conversation said what."""
+        hashes = self._by_number[at].messages
+        for hash in set(messages) - hashes if indexed else messages:
+            self._holders.setdefault(hash, []).append(at)
+        hashes.update(messages)
+
+    def _place(self, call: SentCall, messages: list[str], units: tuple[Unit, ...]) -> int | None:
+        """The conversation that shares most of a call's messages, of those that share enough."""
+        if not call.body:
+            return self._by_session.get((call.session, call.agent))
+        votes = Counter(at for hash in dict.fromkeys(messages) for at in self._holders.get(hash, ())[-8:])
+        same = {at: count for at, count in votes.items() if self._by_number[at].session == call.session}
+        # A question for a title repeats the user's first message under instructions of its own.
+        several = [at for at in same if same[at] > 1]
+        going_on = several or [at for at in same if self._by_number[at].goes_on(units)]
+        found = max(
+            (at for at in going_on if self._shares_enough(at, same[at], messages, units)),
+            key=lambda at: (same[at], at),
+            default=None,
+        )
+        return self._summed_up(call, units) if found is None else found
+
+    def _summed_up(self, call: SentCall, units: tuple[Unit, ...]) -> int | None:
+        """The conversation of a named session that a request goes on with by a summary of it alone."""
+        if not call.session or call.agent:
+            return None
+        has_tools = any(unit.section == "tools" for unit in units)
+        session = ((at, self._by_number[at]) for at in self._of_session.get(call.session, ()))
+        return max(
+            (at for at, other in session if other.has_tools == has_tools and other.summed_up_by(units)),
+            key=lambda at: (self._by_number[at].goes_on(units), self._by_number[at].kind == "main", at),
+            default=None,
+        )
+
+    def _shares_enough(self, at: int, shared: int, messages: list[str], units: tuple[Unit, ...]) -> bool:
+        """One message in common, of several, is a coincidence ("continue", an equal greeting), unless it says much."""
+        candidate = self._by_number[at]
+        if shared >= min(2, len(set(messages))) or len(candidate.messages) <= 2:
+            return True
+        in_both = (
+            unit for unit in units if unit.section == "messages" and not candidate.messages.isdisjoint(unit.hashes)
+        )
+        return any(unit.size > 100 for unit in in_both) and candidate.goes_on(units)
+
+    def _kind(self, call: SentCall, units: tuple[Unit, ...]) -> ConversationKind:
+        """Whether something new in a session is asked beside it, or is another agent's work."""
+        if call.agent:
+            return "agent"
+        others = [self._by_number[at] for at in self._of_session.get(call.session, ())] if call.session else []
+        if not others:
+            return "main"
+        has_tools = any(unit.section == "tools" for unit in units)
+        if has_tools and all(len(other.messages) <= 2 and not other.has_tools for other in others):
+            # A title may be asked for before the conversation that it names begins.
+            for other in others:
+                other.kind = "side"
+            return "main"
+        asks_once = sum(unit.section == "messages" for unit in units) <= 2 and not has_tools
+        return "side" if asks_once and any(conversation.has_tools for conversation in others) else "agent"
+
+
+def _spent(call: SentCall) -> Spent:
+    if call.usage is None:
+        return Spent(requests=1, untold=1)
+    used, money = call.usage, known_cost(call.usage, call.target, call.at_ms)
+    written = used.cache_write_5m + used.cache_write_1h
+    spent = Spent(1, used.input_total, used.cache_read, written)
+    spent.usd, spent.unpriced = money or 0.0, int(money is None)
+    return spent
+
+
+# What all of it comes to: by conversation, by cause, in tokens and in money; read by as many cores as there are.
+
+Argument = TypeVar("Argument")
+Output = TypeVar("Output")
+
+
+def file_parts(path: str | Path) -> Iterator[FilePart]:
+    """The files at a path, long logs in parts."""
+    for file in files_under(Path(path)):
+        yield from parts(file)
+
+
+def read_calls(path: str | Path) -> Iterator[SentCall]:
+    """The requests of a file or of all files in a folder, as they come; a shape that nobody knows is an error."""
+    for part in file_parts(path):
+        yield from sent_calls(part.open())
+
+
+class AuditReport(msgspec.Struct, frozen=True):
+    """Everything that was audited; conversations that lost most come first."""
+
+    total: Spent
+    conversations: tuple[WatchedConversation, ...]
+
+    @property
+    def by_cause(self) -> dict[str, Spent]:
+        """What each cause lost, the dearest first."""
+        out: dict[str, Spent] = {}
+        for audited in self.conversations:
+            for loss in audited.verdicts:
+                row = out.setdefault(loss.cause, Spent())
+                row += Spent(1, lost=loss.lost, lost_usd=loss.usd or 0.0)
+        return dict(sorted(out.items(), key=lambda item: (-item[1].lost_usd, -item[1].lost)))
+
+    def as_json(self) -> JsonObject:
+        causes = [
+            {"cause": cause, "what": CAUSES[cause][0], "fix": CAUSES[cause][1], **spent.as_json()}
+            for cause, spent in self.by_cause.items()
+        ]
+        rows = [
+            {
+                "name": audited.name,
+                "kind": audited.kind,
+                "bodies": audited.bodies,
+                **audited.spent.as_json(),
+                "losses": [msgspec.to_builtins(loss) for loss in audited.verdicts],
+            }
+            for audited in self.conversations
+        ]
+        return {"total": self.total.as_json(), "causes": causes, "conversations": rows}
+
+
+def audit(calls: Iterable[SentCall]) -> AuditReport:
+    """What recorded calls lost of the provider's cache, and why."""
+    grouping = Grouping()
+    for call in calls:
+        grouping.add(call)
+    return report_of(grouping)
+
+
+def report_of(grouping: Grouping) -> AuditReport:
+    worst = sorted(grouping.conversations, key=lambda audited: (-audited.spent.lost_usd, -audited.spent.lost))
+    return AuditReport(grouping.total, tuple(worst))
+
+
+# Files, and parts of long ones, are read apart and put together in their order: whoever reads them, the report is
+# the same.
+
+
+class PartOfAudit(msgspec.Struct, frozen=True):
+    """What one file, or a part of one, tells: conversations, and the calls of which only usage is known."""
+
+    part: FilePart
+    grouping: Grouping
+    usage_only: tuple[SentCall, ...] = ()
+    problem: QuireError | None = None
+
+
+def audit_part(part: FilePart) -> PartOfAudit:
+    """Read one file; pure, and the same wherever it runs."""
+    grouping, usage_only = Grouping(), list[SentCall]()
+    problem = None
+    try:
+        for call in sent_calls(part.open()):
+            grouping.add(call) if call.body else usage_only.append(call)
+    except QuireError as error:
+        problem = error
+    return PartOfAudit(part, grouping, tuple(usage_only), problem)
+
+
+def audit_files(
+    files: Iterable[FilePart],
+    run: Callable[[Callable[[FilePart], PartOfAudit], Iterable[FilePart]], Iterator[PartOfAudit]] = map,
+    on_part: Callable[[PartOfAudit], None] = lambda part: None,
+) -> AuditReport:
+    """The report over files; `run` is how parts are read (`map`, `on_cores`, `on_ray`), `on_part` gets each of them."""
+    grouping = Grouping()
+    for part in run(audit_part, files):
+        on_part(part)
+        grouping.join(part.grouping, part.usage_only)
+    return report_of(grouping)
+
+
+def on_cores(count: int) -> Callable[[Callable[[Argument], Output], Iterable[Argument]], Iterator[Output]]:
+    """`map` on so many processes, in order; only as much as they are about to need is handed out."""
+
+    def run(function: Callable[[Argument], Output], arguments: Iterable[Argument]) -> Iterator[Output]:
+        from concurrent.futures import Future, ProcessPoolExecutor
+        from multiprocessing import get_context
+
+        with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as workers:
+            begun = (workers.submit(function, argument) for argument in arguments)
+            yield from _in_order(begun, 2 * count, Future.result)
+
+    return run
+
+
+def _in_order(begun: Iterable[Any], most: int, result: Callable[[Any], Any]) -> Iterator[Any]:
+    """The results of work in the order it was begun, with at most so many pieces of it under way."""
+    ahead: deque[Any] = deque()
+    for work in begun:
+        ahead.append(work)
+        if len(ahead) > most:
+            yield result(ahead.popleft())
+    yield from map(result, ahead)
+
+
+def on_ray(address: str) -> Callable[[Callable[[Argument], Output], Iterable[Argument]], Iterator[Output]]:
+    """`map` on a Ray cluster, whose nodes see the same files; in order, a few parts for each core ahead."""
+
+    def run(function: Callable[[Argument], Output], arguments: Iterable[Argument]) -> Iterator[Output]:
+        with needed("Ray is not installed", "ray"):
+            import ray
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR", ignore_reinit_error=True)
+        try:
+            most = 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
+            yield from _in_order(map(ray.remote(num_cpus=1)(function).remote, arguments), most, ray.get)
+        finally:
+            ray.shutdown()
+
+    return run

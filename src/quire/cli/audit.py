@@ -32,8 +32,7 @@ from quire.errors import CallError, FormatError, NotFound, QuireError
 
 if TYPE_CHECKING:
     from quire.archive.sessions import FilePart
-    from quire.audit import AuditReport, PolicyOutcome, SentCall, WatchedConversation
-    from quire.audit.conversations import Spent
+    from quire.audit import AuditReport, PolicyOutcome, SentCall, Spent, WatchedConversation
 
 # Where agent clients keep their sessions, under the user's home.
 STORES = {
@@ -153,7 +152,7 @@ Runner = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
 
 
 def _runner(parts: Sequence[FilePart], jobs: int | None, ray: str | None) -> Runner:
-    from quire.audit.conversations import on_cores, on_ray
+    from quire.audit import on_cores, on_ray
 
     if ray is not None:
         return on_ray(ray)
@@ -175,7 +174,7 @@ def _report(parts: Sequence[FilePart], run: Runner, named: set[Path]) -> AuditRe
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-    from quire.audit.conversations import PartOfAudit, audit_files
+    from quire.audit import PartOfAudit, audit_files
 
     left_out: list[str] = []
     bar = Progress(TextColumn("reading"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(), console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())  # fmt: skip

@@ -35,8 +35,7 @@ from quire.values import Json, JsonObject
 
 if TYPE_CHECKING:
     from quire.recall import Embedder
-    from quire.records import Builder, Config, Records
-    from quire.records.agent import Reaction
+    from quire.records import Builder, Config, Reaction, Records
     from quire.records.record import Record
 
 # Opening the records that a command works on, with the embedding model where it is installed.

@@ -38,9 +38,9 @@ from quire.values import Entry, JsonObject, item_json
 
 if TYPE_CHECKING:
     from quire.log.store import Store
-    from quire.notes.index import NoteIndex
+    from quire.notes import NoteIndex
     from quire.notes.vault import Vault
-    from quire.records.find import Progress
+    from quire.records.store import Progress
     from quire.send.cycle import Decision, Interrupted, Outcome
     from quire.send.tools import Tool, Toolbox
     from quire.send.transport import Transport
@@ -338,7 +338,7 @@ def equipped(choice: Choice) -> Iterator[Equipment]:
 
 def _indexed(vault: Vault) -> NoteIndex:
     """The notes, searchable by words, and by meaning where that is installed; what is missing for it is said."""
-    from quire.notes.index import NoteIndex
+    from quire.notes import NoteIndex
 
     index = NoteIndex(vault, embedder=embedder())
     with progress() as tell:

@@ -8,7 +8,7 @@ import msgspec
 
 from quire.errors import FormatError
 from quire.formats import well_formed
-from quire.items.window import MAX_ITEMS, WINDOW, Window
+from quire.items import MAX_ITEMS, WINDOW, Window
 from quire.log.shapes import NULL, STRING, Fields, checked, either
 from quire.values import Item, Json, JsonObject, item_json
 

@@ -13,7 +13,7 @@ from xml.etree.ElementTree import Element
 from quire.errors import FormatError
 from quire.formats import well_formed
 from quire.formats.json_ import Context, project, read, to_json
-from quire.items.window import MAX_ITEMS
+from quire.items import MAX_ITEMS
 from quire.values import Item, JsonObject
 
 __all__ = ["Context", "parse", "project", "read", "render", "to_json"]

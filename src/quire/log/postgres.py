@@ -41,8 +41,7 @@ from quire.log.postgres_connection import (
     send,
     translate,
 )
-from quire.log.postgres_index import PIECES, PostgresIndex, digest, holder, written_id
-from quire.log.postgres_records import PostgresRecords, verify_records
+from quire.log.postgres_tables import PIECES, PostgresIndex, PostgresRecords, digest, holder, verify_records, written_id
 from quire.log.shared_commits import SharedCommits
 from quire.log.store import (
     Change,

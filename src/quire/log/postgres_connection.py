@@ -24,7 +24,7 @@ from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from quire.errors import CallError, ConflictError, QuireError
 from quire.log.connection import ReadOnly
-from quire.log.postgres_tables import ROLE, migrate
+from quire.log.postgres_schema import ROLE, migrate
 
 Connection: TypeAlias = psycopg.Connection[Any]
 # The cells of rows, as the server sends them.

@@ -1,484 +1,425 @@
-"""The tables of a Quire database on PostgreSQL, as numbered migrations.
+"""What lies beside the entries in a PostgreSQL database: their words and vectors, and the rows of records.
 
-Every row has an owner, its tenant. Whoever works here does so as the role `quire_tenant`, which the database itself
-keeps from seeing or writing a row of any tenant but the one that the transaction names (row-level security).
+Every version of a record is kept until the record is deleted.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import struct
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, ClassVar
 
-import psycopg
-from psycopg import errors
+import msgspec
 
-from quire.errors import CallError, VersionError
+from quire.entry import sha256_hex
+from quire.errors import DamageError, NotFound
+from quire.log import verify
+from quire.log.branches import entries_of, entry_of
+from quire.log.postgres_connection import Connection, TenantSession
+from quire.log.sqlite_tables import RecordQueries, sound_body
+from quire.log.store import Change, EntryWords, RecordFilter, RecordRow, Stretch
+from quire.values import Entry
 
-ROLE = "quire_tenant"
-# Held while the tables are brought up to date, so that replicas that start together do so one after the other: "QUIR".
-_MIGRATING = 0x51554952
-# Tenants are spread over so many parts, each thread of theirs over so many parts of those.
-_TENANT_PARTS, _THREAD_PARTS = 4, 4
-# Vectors of these sizes are found by an index, others by comparing each.
-INDEXED_DIMENSIONS = (256, 384, 512, 768, 1024, 1536)
-
-_TABLES = """
-create table quire.tenants (
-    tenant text collate "C" primary key,
-    -- The newest numbers of an entry, a branch, and a row of the index. Whoever appends holds this row until the
-    -- commit: so changes are numbered in the order in which they can be seen.
-    change bigint not null default 0,
-    branch bigint not null default 0,
-    derived bigint not null default 0
-) with (fillfactor = 50);
-create table quire.record_numbers (
-    -- The newest numbers of a record and of a change to one.
-    tenant text collate "C" primary key,
-    record bigint not null default 0,
-    change bigint not null default 0
-) with (fillfactor = 50);
-create table quire.branches (
-    -- A stretch of entries. A fork is a branch that begins behind at_seq of its parent, so history is shared.
-    tenant text collate "C" not null,
-    branch bigint not null,
-    parent bigint,
-    at_seq bigint not null default 0,
-    seq bigint not null default 0,
-    tip bytea not null default '',
-    primary key (tenant, branch)
-) with (fillfactor = 70);
-create index on quire.branches (tenant, parent) where parent is not null;
-create table quire.threads (
-    tenant text collate "C" not null,
-    name text collate "C" not null,
-    branch bigint not null,
-    primary key (tenant, name),
-    unique (tenant, branch)
-);
-create table quire.entries (
-    tenant text collate "C" not null,
-    branch bigint not null,
-    seq bigint not null,
-    n bigint not null,
-    -- The digest alone; it is written `sha256:…`.
-    id bytea not null,
-    -- The entry's JSON in the order given; crc is over these bytes, the id over their canonical form.
-    body text not null,
-    crc bigint not null,
-    -- Which append wrote it: a writer that lost its connection finds out by this whether it had been heard.
-    token bigint not null,
-    primary key (tenant, branch, seq)
-) partition by hash (tenant);
-create index on quire.entries (tenant, n);
-create index on quire.entries (tenant, id);
-create table quire.windows (
-    tenant text collate "C" not null,
-    branch bigint not null,
-    body text not null,
-    primary key (tenant, branch)
-);
-create table quire.state (
-    tenant text collate "C" not null,
-    branch bigint not null,
-    key text collate "C" not null,
-    value text not null,
-    primary key (tenant, branch, key)
-);
-create table quire.checkpoints (
-    tenant text collate "C" not null,
-    branch bigint not null,
-    sha256 text not null,
-    body bytea not null,
-    primary key (tenant, branch)
-);
--- Packed already: to compress it again would cost more than it saves.
-alter table quire.checkpoints alter body set storage external;
-create table quire.turns (
-    -- Who holds a thread's turn. An append inside a turn is refused unless its number still stands here.
-    tenant text collate "C" not null,
-    thread text collate "C" not null,
-    fence bigint not null,
-    holder text not null,
-    primary key (tenant, thread)
-);
-create table quire.words (
-    -- What of an entry is searched, packed; `rules` numbers the rules by which the words were found.
-    tenant text collate "C" not null,
-    entry bytea not null,
-    n bigint not null,
-    kind text not null,
-    rules integer not null,
-    packed bytea not null,
-    primary key (tenant, entry)
-) partition by hash (tenant);
-create index on quire.words (tenant, n);
-create table quire.vectors (
-    -- A long entry has several.
-    tenant text collate "C" not null,
-    entry bytea not null,
-    model text collate "C" not null,
-    piece integer not null,
-    n bigint not null,
-    dimensions integer not null,
-    vector public.halfvec not null,
-    primary key (tenant, entry, model, piece)
-) partition by hash (tenant);
-create index on quire.vectors (tenant, n);
-create table quire.scopes (
-    -- What a search holds ready, as arrays, so that the next process need not make it from the words.
-    tenant text collate "C" not null,
-    scope text collate "C" not null,
-    part text collate "C" not null,
-    data bytea not null,
-    primary key (tenant, scope, part)
-);
-alter table quire.scopes alter data set storage external;
-create table quire.records (
-    tenant text collate "C" not null,
-    n bigint not null,
-    schema_name text collate "C" not null,
-    version bigint not null,
-    -- The number of its newest change: the order of 'recent' and 'latest', whatever clocks say.
-    change bigint not null,
-    expires_at bigint,
-    body text not null,
-    sha256 text not null,
-    -- What it is found by.
-    text text not null,
-    primary key (tenant, n)
-);
-create index on quire.records (tenant, schema_name, n);
-create index on quire.records (tenant, schema_name, change);
-create index on quire.records (tenant, change);
-create index on quire.records (tenant, expires_at) where expires_at is not null;
-create table quire.record_tags (
-    tenant text collate "C" not null,
-    tag text collate "C" not null,
-    n bigint not null,
-    primary key (tenant, tag, n)
-);
-create index on quire.record_tags (tenant, n);
-create table quire.record_changes (
-    tenant text collate "C" not null,
-    n bigint not null,
-    version bigint not null,
-    body text not null,
-    sha256 text not null,
-    primary key (tenant, n, version)
-);
-create table quire.record_words (
-    -- Which records hold a word, as the full-text search of the database finds words.
-    tenant text collate "C" not null,
-    word text collate "C" not null,
-    n bigint not null,
-    primary key (tenant, word, n)
-);
-create index on quire.record_words (tenant, n);
-create table quire.record_vectors (
-    tenant text collate "C" not null,
-    n bigint not null,
-    model text collate "C" not null,
-    version bigint not null,
-    vector bytea not null,
-    primary key (tenant, n, model)
-);
+# Where a thread's entries are: its own branch, then the part of each ancestor that it shares.
+PIECES = """
+with recursive piece (branch, low, high, parent) as (
+    select b.branch, b.at_seq, b.seq, b.parent
+    from quire.threads t join quire.branches b using (tenant, branch) where t.name = %(thread)s
+    union all
+    select b.branch, b.at_seq, piece.low, b.parent from piece join quire.branches b on b.branch = piece.parent
+)
 """
-
-# Any appends in one transaction: those whose thread ends where its writer believes (branch, seq and tip; branch 0
-# for a thread that is yet to be made) and whose turn is still theirs. Works with the rights of `quire_tenant`, so one
-# statement is all that goes to the server. Told of are those that were refused (`stored` false, or null where the turn
-# is another's) and the threads that were made, by their place in the list; a last row tells the newest change.
-# Words are not written here: whoever searches makes those that are missing.
-_APPEND = """
-create or replace function quire.append(whose text, appends json, entries json)
-returns table (owner integer, stored boolean, branch bigint, seq bigint, tip text)
-language plpgsql security definer set search_path = pg_catalog
-set plan_cache_mode = force_generic_plan as $$
-#variable_conflict use_column
-declare
-    me text := set_config('quire.tenant', whose, true);
-    counted quire.tenants;
-    asked record;
-    accepted bigint[];
-    written bigint;
-    made boolean := false;
-begin
-    owner := 0;
-    -- The row is held from here on; what is refused below gives its numbers back before anybody sees them.
-    update quire.tenants t set change = change + json_array_length(entries) returning * into counted;
-    counted.change := counted.change - json_array_length(entries);
-    for asked in select * from json_to_recordset(appends) as given (
-        thread text, branch bigint, seq bigint, tip text, "end" bigint, end_tip text, fence bigint)
-    loop
-        owner := owner + 1;
-        branch := asked.branch;
-        stored := null;
-        if asked.fence = 0 or exists (
-            select from quire.turns t where t.thread = asked.thread and t.fence = asked.fence
-        ) then
-            update quire.branches b set seq = asked."end", tip = decode(asked.end_tip, 'hex')
-            where b.branch = asked.branch and b.seq = asked.seq and b.tip = decode(asked.tip, 'hex')
-                and not b.nameless;
-            stored := found;
-            if asked.branch = 0 and not exists (select from quire.threads t where t.name = asked.thread) then
-                stored := true;
-                made := true;
-                counted.branch := counted.branch + 1;
-                branch := counted.branch;
-                insert into quire.branches
-                values (me, counted.branch, null, 0, asked."end", decode(asked.end_tip, 'hex'));
-                insert into quire.threads values (me, asked.thread, counted.branch);
-            end if;
-        end if;
-        accepted := accepted || case when stored then branch end;
-        if stored is not true or asked.branch = 0 then
-            branch := 0;
-            seq := 0;
-            tip := '';
-            select b.branch, b.seq, encode(b.tip, 'hex') into branch, seq, tip
-            from quire.threads t join quire.branches b using (tenant, branch) where t.name = asked.thread;
-            return next;
-        end if;
-    end loop;
-    insert into quire.entries
-    select me, accepted[e.owner], e.seq, counted.change + row_number() over (order by e.owner, e.seq),
-        decode(e.id, 'hex'), e.body, e.crc, e.token
-    from json_to_recordset(entries) as e (
-        owner integer, seq bigint, id text, body text, crc bigint, token bigint)
-    where accepted[e.owner] is not null;
-    get diagnostics written = row_count;
-    if written <> json_array_length(entries) or made then
-        update quire.tenants t set change = counted.change + written, branch = counted.branch;
-    end if;
-    owner := 0;
-    seq := counted.change + written;
-    return next;
-end
-$$;
+# The threads that hold entry `seq` of a branch: its own, or those of forks taken at or behind it.
+_HOLDERS = """
+with recursive holder (branch) as (
+    select {branch}
+    union
+    select b.branch from holder join quire.branches b on b.parent = holder.branch and b.at_seq >= {seq}
+)
+select t.name from holder join quire.threads t using (branch) order by t.branch limit 1
 """
-
-# What most appends are, in fewer steps: one entry behind the end of a thread that is there. Answers with the newest change;
-# with 0 where the thread ends elsewhere, with -1 where the turn is another's.
-_APPEND_ONE = """
-create or replace function quire.append_one(
-    whose text, thread text, branch bigint, seq bigint, tip bytea, fence bigint, token bigint, id bytea, body text,
-    crc bigint)
-returns bigint language plpgsql security definer set search_path = pg_catalog
-set plan_cache_mode = force_generic_plan as $$
-#variable_conflict use_column
-declare
-    me text := set_config('quire.tenant', whose, true);
-    newest bigint;
-begin
-    -- The row is held from here on; what is refused below gives its number back before anybody sees it.
-    update quire.tenants t set change = t.change + 1 returning t.change into newest;
-    if fence <> 0 then
-        if not exists (select from quire.turns t where t.thread = append_one.thread and t.fence = append_one.fence) then
-            update quire.tenants t set change = t.change - 1;
-            return -1;
-        end if;
-    end if;
-    update quire.branches b set seq = b.seq + 1, tip = append_one.id
-    where b.branch = append_one.branch and b.seq = append_one.seq and b.tip = append_one.tip and not b.nameless;
-    if not found then
-        update quire.tenants t set change = t.change - 1;
-        return 0;
-    end if;
-    insert into quire.entries values (me, append_one.branch, append_one.seq + 1, newest, append_one.id, append_one.body,
-        append_one.crc, append_one.token);
-    return newest;
-end
-$$;
+_CHANGES = f"""
+select e.n, e.seq, e.id, e.body, e.crc, coalesce(({_HOLDERS.format(branch="e.branch", seq="e.seq")}), '')
+from quire.entries e where %s order by e.n limit %%(limit)s
 """
-
-# Several appends to threads that are there, by columns: a list has a place for each append, or one for each entry.
-# Answers with the newest change and the places of those that were refused, below 0 where the turn is another's.
-_APPEND_SEVERAL = """
-create or replace function quire.append_several(
-    whose text, threads text[], branches bigint[], seqs bigint[], tips bytea[], fences bigint[], tokens bigint[],
-    ends bigint[], end_tips bytea[], owners bigint[], places bigint[], ids bytea[], bodies text[], crcs bigint[])
-returns bigint[] language plpgsql security definer set search_path = pg_catalog
-set plan_cache_mode = force_generic_plan as $$
-#variable_conflict use_column
-declare
-    me text := set_config('quire.tenant', whose, true);
-    asked bigint := cardinality(ids);
-    newest bigint;
-    accepted bigint[];
-    lost bigint[];
-    written bigint;
-begin
-    update quire.tenants t set change = change + asked returning change into newest;
-    lost := array(
-        select owner from unnest(threads, fences) with ordinality as given (thread, fence, owner)
-        where fence <> 0 and not exists (
-            select from quire.turns t where t.thread = given.thread and t.fence = given.fence));
-    with moved as (
-        update quire.branches b set seq = given."end", tip = given.end_tip
-        from unnest(threads, branches, seqs, tips, ends, end_tips) with ordinality
-            as given (thread, branch, seq, tip, "end", end_tip, owner), quire.threads t
-        where t.name = given.thread and t.branch = given.branch and given.owner <> all (lost)
-            and b.branch = given.branch and b.seq = given.seq and b.tip = given.tip
-        returning given.owner
-    )
-    select array_agg(owner) into accepted from moved;
-    insert into quire.entries
-    select me, branches[e.owner], e.seq, newest - asked + row_number() over (order by e.place), e.id, e.body, e.crc,
-        tokens[e.owner]
-    from unnest(owners, places, ids, bodies, crcs) with ordinality as e (owner, seq, id, body, crc, place)
-    where e.owner = any (accepted);
-    get diagnostics written = row_count;
-    if written <> asked then
-        newest := newest - asked + written;
-        update quire.tenants t set change = newest;
-    end if;
-    return newest || array(
-        select case when owner = any (lost) then -owner else owner end
-        from generate_series(1, cardinality(threads)) as owner where owner = any (accepted) is not true);
-end
-$$;
+_NEXT = "update quire.tenants set derived = derived + %s returning derived"
+# The tenant's row is held until the numbers can be seen. Here and below a row is looked up by a query of its own: a join
+# would be planned before anything is known of the tables, and then reads all that the tenant has.
+_ADD = """
+with counted as (update quire.tenants set derived = derived + %s returning derived)
+insert into quire.words
+select current_setting('quire.tenant'), given.entry, counted.derived + 1 - given.back, given.kind, given.rules, given.packed
+from counted, unnest(%b::bytea[], %b::bigint[], %b::text[], %b::integer[], %b::bytea[])
+    as given (entry, back, kind, rules, packed)
+where (select true from quire.entries e where e.id = given.entry limit 1)
+on conflict (tenant, entry) do update
+set n = excluded.n, kind = excluded.kind, rules = excluded.rules, packed = excluded.packed
+"""
+_UNWORDED = "e.n > %(after)s and not exists (select from quire.words r where r.entry = e.id and r.rules = %(rules)s)"
+_UNMEANT = """
+select r.n, r.entry from quire.words r where r.n > %s and r.kind <> 'call' and not exists (
+    select from quire.vectors v where v.entry = r.entry and v.model = %s)
+order by r.n limit %s
+"""
+_OF_STRETCH = """
+select e.seq, e.id, v.vector from quire.entries e join quire.vectors v on v.entry = e.id and v.model = %s
+where e.branch = %s and e.seq > %s and e.seq <= %s order by e.seq, v.piece
 """
 
 
-def _parts() -> str:
-    """The parts of the large tables: by tenant, and of the entries also by thread."""
-    statements = []
-    for table in ("entries", "words", "vectors"):
-        for tenant in range(_TENANT_PARTS):
-            part = f"quire.{table}_{tenant}"
-            by = " partition by hash (branch)" if table == "entries" else ""
-            with_ = f"with (modulus {_TENANT_PARTS}, remainder {tenant})"
-            statements.append(f"create table {part} partition of quire.{table} for values {with_}{by};")
-            for thread in range(_THREAD_PARTS if by else 0):
-                with_ = f"with (modulus {_THREAD_PARTS}, remainder {thread})"
-                statements.append(f"create table {part}_{thread} partition of {part} for values {with_};")
-    return "\n".join(statements)
+def digest(id: str) -> bytes:
+    """An entry's id as it is kept: 'sha256:0a…' -> b'\\n…'."""
+    return bytes.fromhex(id[7:])
 
 
-def _near() -> str:
-    """An index of nearness for each usual size of a vector."""
-    return "\n".join(
-        f"create index on quire.vectors using hnsw ((vector::public.halfvec({size})) public.halfvec_cosine_ops) "
-        f"where dimensions = {size};"
-        for size in INDEXED_DIMENSIONS
-    )
+def written_id(data: bytes) -> str:
+    """The other way; nothing for nothing."""
+    return f"sha256:{data.hex()}" if data else ""
 
 
-# What entries are is settled when they are written: nobody may change one. A transaction that names no tenant (it may find
-# the empty text that is left of an earlier one's) sees nothing and writes nothing.
-_OWNED = """
-do $$
-declare
-    found text;
-    own text := 'tenant = nullif(current_setting(''quire.tenant'', true), '''')';
-begin
-    for found in select c.relname from pg_class c join pg_namespace s on s.oid = c.relnamespace
-        where s.nspname = 'quire' and c.relkind in ('r', 'p') and c.relname <> 'versions'
-    loop
-        execute format('alter table quire.%I enable row level security', found);
-        execute format('alter table quire.%I force row level security', found);
-        execute format('create policy own on quire.%I using (%s) with check (%s)', found, own, own);
-        execute format('grant select, insert, update, delete on quire.%I to quire_tenant', found);
-        if found like 'entries%' then
-            execute format('revoke update on quire.%I from quire_tenant', found);
-        end if;
-    end loop;
-    grant usage on schema quire to quire_tenant;
-end
-$$;
-grant select on quire.versions to quire_tenant;
-"""
-
-# A branch that lost its name and is kept for its forks says so itself: an append need not look for the thread.
-_NAMELESS = """
-alter table quire.branches add column nameless boolean not null default false;
-alter table quire.branches no force row level security;
-alter table quire.threads no force row level security;
-update quire.branches b set nameless = true
-where not exists (select from quire.threads t where t.tenant = b.tenant and t.branch = b.branch);
-alter table quire.branches force row level security;
-alter table quire.threads force row level security;
-"""
-
-# A released migration never changes; the next one is appended.
-MIGRATIONS: tuple[str, ...] = (f"{_TABLES}{_parts()}{_near()}{_OWNED}", _NAMELESS)
-
-# Functions hold nothing: they are made anew behind each migration.
-_FUNCTIONS = f"""
-{_APPEND}{_APPEND_ONE}{_APPEND_SEVERAL}
-do $$
-declare
-    found text;
-begin
-    grant create on schema quire to quire_tenant;
-    for found in select proname from pg_proc where pronamespace = 'quire'::regnamespace loop
-        execute format('alter function quire.%I owner to quire_tenant', found);
-        execute format('revoke execute on function quire.%I from public', found);
-    end loop;
-    revoke create on schema quire from quire_tenant;
-end
-$$;
-"""
-
-# Roles belong to the whole server: another database of it may have made this one, now or long ago.
-_MAKE_ROLE = f"""
-do $$ begin
-    create role {ROLE} nologin nosuperuser nobypassrls;
-exception when duplicate_object or unique_violation then null;
-end $$
-"""
+def holder(conn: Connection, branch: int, seq: int) -> str:
+    """A thread that holds this entry, the oldest first; empty when there is none."""
+    query = _HOLDERS.format(branch="%(branch)s::bigint", seq="%(seq)s")
+    row = conn.execute(query, {"branch": branch, "seq": seq}).fetchone()
+    return str(row[0]) if row else ""
 
 
-def migrate(conn: psycopg.Connection[Any], name: str, scripts: tuple[str, ...] = MIGRATIONS) -> None:
-    """Bring a database up to date, in one transaction; replicas that come meanwhile wait. Refuses a newer one."""
-    if _version(conn, name, scripts) == len(scripts):
-        return
-    try:
-        with conn.transaction():
-            conn.execute("select pg_advisory_xact_lock(%s)", (_MIGRATING,))
-            version = _version(conn, name, scripts)
-            if version == len(scripts):
+def nearest_query(dimensions: int) -> str:
+    """Written as the index of that size is, so that it is used."""
+    apart = f"vector::public.halfvec({dimensions}) operator(public.<=>) %s::public.halfvec({dimensions})"
+    return f"""
+        select entry, 1 - ({apart}) as cosine from quire.vectors where dimensions = {dimensions} and model = %s
+        order by {apart} limit %s
+    """
+
+
+class PostgresIndex:
+    """An `Index` in the database of a PostgresStore."""
+
+    kept_by_writers: ClassVar[bool] = False
+
+    def __init__(self, session: TenantSession) -> None:
+        self._session = session
+
+    def snapshot(self) -> AbstractContextManager[None]:
+        return self._snapshot()
+
+    @contextmanager
+    def _snapshot(self) -> Iterator[None]:
+        with self._session.transaction("isolation level repeatable read read only"):
+            yield
+
+    def stretches(self, thread: str | None) -> list[Stretch]:
+        if thread is None:
+            rows = self._session.rows("select branch, at_seq, seq from quire.branches order by branch")
+            return [Stretch(*row) for row in rows]
+        query = f"{PIECES} select branch, low, high from piece order by low, high"
+        pieces = self._session.rows(query, {"thread": thread})
+        if not pieces:
+            raise NotFound(f"there is no thread {thread!r}", hint="`quire log list` shows the threads.")
+        return [Stretch(*row) for row in pieces]
+
+    def entries(self, stretch: Stretch) -> list[Entry]:
+        query = """
+            select seq, id, body, crc from quire.entries where branch = %s and seq > %s and seq <= %s order by seq
+        """
+        stored = self._session.rows(query, (stretch.branch, stretch.low, stretch.high))
+        rows = [(seq, written_id(id).encode(), body.encode(), crc) for seq, id, body, crc in stored]
+        try:
+            return entries_of("", rows, stretch.low, len(rows))
+        except DamageError:  # asked for the thread's name only where it is told
+            return entries_of(self.holder(stretch.branch, stretch.high), rows, stretch.low, len(rows))
+
+    def holder(self, branch: int, seq: int) -> str:
+        query = _HOLDERS.format(branch="%(branch)s::bigint", seq="%(seq)s")
+        rows = self._session.rows(query, {"branch": branch, "seq": seq})
+        return str(rows[0][0]) if rows else ""
+
+    def changed(self, after: int, limit: int) -> list[tuple[int, str]]:
+        query = """
+            select e.n, coalesce((select name from quire.threads t where t.branch = e.branch), '') from quire.entries e
+            where e.n > %s order by e.n limit %s
+        """
+        return self._session.rows(query, (after, limit))
+
+    def changes_where(self, where: str, values: dict[str, Any]) -> list[Change]:
+        """Entries as changes, in the order of their numbers."""
+        rows = self._session.rows(_CHANGES % where, values)
+        return [
+            Change(n, thread, entry_of(thread, (seq, written_id(id).encode(), body.encode(), crc)))
+            for n, seq, id, body, crc, thread in rows
+        ]
+
+    def add(self, words: Iterable[EntryWords]) -> None:
+        rows = list({row.entry: row for row in words}.values())
+        if not rows:
+            return
+        columns = (
+            [digest(row.entry) for row in rows],
+            list(range(len(rows), 0, -1)),
+            [row.kind for row in rows],
+            [row.rules for row in rows],
+            [msgspec.msgpack.encode(row) for row in rows],
+        )
+        self._session.rows(_ADD, (len(rows), *columns), durable=False)
+
+    def words(self, stretch: Stretch) -> list[tuple[int, str, EntryWords | None]]:
+        query = """
+            select e.seq, e.id, (select packed from quire.words r where r.entry = e.id) from quire.entries e
+            where e.branch = %s and e.seq > %s and e.seq <= %s order by e.seq
+        """
+        rows = self._session.rows(query, (stretch.branch, stretch.low, stretch.high))
+        read = msgspec.msgpack.Decoder(EntryWords).decode
+        return [(seq, written_id(id), read(packed) if packed is not None else None) for seq, id, packed in rows]
+
+    def without_words(self, after: int, rules: int, limit: int) -> list[Change]:
+        return self.changes_where(_UNWORDED, {"after": after, "rules": rules, "limit": limit})
+
+    def add_vectors(self, model: str, dimensions: int, vectors: Mapping[str, bytes]) -> None:
+        query = "select distinct id from quire.entries where id = any(%s)"
+        insert = "insert into quire.vectors values (current_setting('quire.tenant'), %s, %s, %s, %s, %s, %s)"
+        with self._session.transaction(durable=False) as conn:
+            ids = {row[0] for row in conn.execute(query, ([digest(key) for key in vectors],))}
+            pairs = [(digest(key), data) for key, data in vectors.items() if digest(key) in ids]
+            if not pairs:
                 return
-            _prepare(conn, name)
-            for number, script in enumerate(scripts[version:], version + 1):
-                conn.execute(script)
-                conn.execute("insert into quire.versions (version) values (%s)", (number,))
-            conn.execute(_FUNCTIONS)
-    except errors.InsufficientPrivilege as error:
-        raise CallError(
-            f"{name}: the tables cannot be made or brought up to date: {error.diag.message_primary}",
-            hint="Open it once with a login that may create roles and extensions, or have one made: docs/postgres.md.",
-        ) from error
+            first = _last(conn, len(pairs)) - len(pairs) + 1
+            conn.execute("delete from quire.vectors where model = %s and entry = any(%s)", (model, list(ids)))
+            rows = [
+                (entry, model, piece, n, dimensions, text)
+                for n, (entry, data) in enumerate(pairs, first)
+                for piece, text in enumerate(_vectors(data, dimensions))
+            ]
+            conn.cursor().executemany(insert, rows)
+
+    def vectors(self, model: str, after: int = 0, of: Stretch | None = None) -> list[tuple[str, bytes]]:
+        if of is not None:
+            return _joined(self._session.rows(_OF_STRETCH, (model, of.branch, of.low, of.high)))
+        since = "select n, entry, vector from quire.vectors where n > %s and model = %s order by n, piece"
+        return _joined(self._session.rows(since, (after, model)))
+
+    def vectors_of(self, model: str, entries: Sequence[str]) -> list[tuple[str, bytes]]:
+        query = "select n, entry, vector from quire.vectors where entry = any(%s) and model = %s order by n, piece"
+        return _joined(self._session.rows(query, ([digest(id) for id in entries], model)))
+
+    def nearest(self, model: str, dimensions: int, vector: bytes, most: int) -> list[str] | None:
+        text = next(_vectors(vector, dimensions))
+        with self._session.transaction("read only") as conn:
+            # The index gives the nearest of all tenants; it must go on until enough of them are this one's.
+            conn.execute("set local hnsw.iterative_scan = strict_order")
+            rows = conn.execute(nearest_query(dimensions), (text, model, text, 2 * most)).fetchall()
+        # A long entry may come several times.
+        return list(dict.fromkeys(written_id(entry) for entry, _ in rows))[:most]
+
+    def newest_vector(self) -> int:
+        return int(self._session.rows("select coalesce(max(n), 0) from quire.vectors")[0][0])
+
+    def without_vectors(self, model: str, after: int, limit: int | None) -> list[tuple[int, str]]:
+        rows = self._session.rows(_UNMEANT, (after, model, limit))
+        return [(n, written_id(entry)) for n, entry in rows]
+
+    def state(self, key: str, parts: Sequence[str]) -> dict[str, bytes]:
+        query = "select part, data from quire.scopes where scope = %s and part = any(%s)"
+        return dict(self._session.rows(query, (key, list(parts))))
+
+    def save_state(self, key: str, parts: Mapping[str, bytes]) -> None:
+        with self._session.transaction(durable=False) as conn:
+            _last(conn, 0)  # two that save the same would be in each other's way
+            conn.execute("delete from quire.scopes where scope = %s", (key,))
+            conn.cursor().executemany(
+                "insert into quire.scopes values (current_setting('quire.tenant'), %s, %s, %s)",
+                [(key, part, data) for part, data in parts.items()],
+            )
+
+    def clear(self) -> None:
+        with self._session.transaction() as conn:
+            _last(conn, 0)
+            for table in ("words", "vectors", "scopes"):
+                conn.execute(f"delete from quire.{table}")
 
 
-def _version(conn: psycopg.Connection[Any], name: str, scripts: tuple[str, ...]) -> int:
-    table = conn.execute("select to_regclass('quire.versions') is not null").fetchone()
-    if not table or not table[0]:
-        return 0
-    row = conn.execute("select coalesce(max(version), 0) from quire.versions").fetchone()
-    version = int(row[0]) if row else 0
-    if version > len(scripts):
-        raise VersionError(f"{name} was written by a newer Quire (version {version}, this one knows {len(scripts)})")
-    return version
+def _last(conn: Connection, count: int) -> int:
+    """The last of so many new numbers; the tenant's row is held until they can be seen."""
+    row = conn.execute(_NEXT, (count,)).fetchone()
+    assert row is not None
+    return int(row[0])
 
 
-def _prepare(conn: psycopg.Connection[Any], name: str) -> None:
-    """What tables need around them: text that is UTF-8, vectors, a role, a place."""
-    encoding = conn.execute("show server_encoding").fetchone()
-    if encoding and encoding[0] != "UTF8":
-        raise CallError(f"{name} keeps text as {encoding[0]}", hint="Make a database with encoding UTF8.")
-    try:
-        with conn.transaction():
-            conn.execute("create extension if not exists vector with schema public")
-    except (errors.FeatureNotSupported, errors.UndefinedFile) as error:
-        raise CallError(
-            f"{name} has no pgvector: {error.diag.message_primary}",
-            hint="Install the extension `vector` (pgvector 0.8 or newer) on the server.",
-        ) from error
-    conn.execute(_MAKE_ROLE)
-    member = conn.execute("select pg_has_role(current_user, %s, 'set')", (ROLE,)).fetchone()
-    if not member or not member[0]:
-        conn.execute(f"grant {ROLE} to current_user")
-    conn.execute("create schema if not exists quire")
-    conn.execute(
-        "create table if not exists quire.versions (version integer primary key, at timestamptz not null default now())"
-    )
+def _vectors(data: bytes, dimensions: int) -> Iterator[str]:
+    """Packed vectors of half precision, each as the database reads it: '[0.5,1.0]'."""
+    for at in range(0, len(data), 2 * dimensions):
+        yield str(list(struct.unpack(f"<{dimensions}e", data[at : at + 2 * dimensions])))
+
+
+def _joined(rows: Iterable[tuple[int, bytes, bytes]]) -> list[tuple[str, bytes]]:
+    """Rows of one number are the vectors of one entry, in a row."""
+    together: dict[tuple[int, bytes], list[bytes]] = {}
+    for number, entry, vector in rows:
+        together.setdefault((number, entry), []).append(_packed(vector))
+    return [(written_id(entry), b"".join(some)) for (_, entry), some in together.items()]
+
+
+def _packed(vector: bytes) -> bytes:
+    """A vector as the database sends it (how long it is, then half floats, the high byte first), packed."""
+    halves = array("H", vector[4:])
+    halves.byteswap()
+    return halves.tobytes()
+
+
+# Records.
+
+_PAGE = 500
+_TABLES, _BODY = "quire.", "n, convert_to(body, 'UTF8'), sha256"
+# Numbers are given before the rows that have them are made: whoever comes at the same time need not wait for the disk.
+_NUMBERS = """
+update quire.record_numbers set record = record + %s, change = change + %s returning record, change
+"""
+# As full-text search reads a text: words without endings, without those that say nothing.
+_LEXEMES = "select lexeme from unnest(to_tsvector('english', %s))"
+_WRITE = """
+insert into quire.records values (current_setting('quire.tenant'), %s, %s, %s, %s, %s, %s, %s, %s)
+on conflict (tenant, n) do update set schema_name = excluded.schema_name, version = excluded.version,
+    change = excluded.change, expires_at = excluded.expires_at, body = excluded.body, sha256 = excluded.sha256,
+    text = excluded.text
+"""
+
+
+class PostgresRecords(RecordQueries):
+    """A `RecordTable` in the database of a PostgresStore."""
+
+    tables, body = _TABLES, _BODY
+
+    def __init__(self, session: TenantSession) -> None:
+        self._session = session
+
+    def _rows(self, query: str, values: Sequence[object] = ()) -> list[Any]:
+        return self._session.rows(query.replace("?", "%s"), values)
+
+    def insert(self, rows: Sequence[Callable[[int], RecordRow]]) -> list[str]:
+        if not rows:
+            return []
+        record, change = self._numbers(len(rows), len(rows))
+        numbered = [row(n) for n, row in enumerate(rows, record - len(rows) + 1)]
+        with self._session.transaction() as conn:
+            for number, row in enumerate(numbered, change - len(rows) + 1):
+                _write(conn, row, number)
+        return [row.body for row in numbered]
+
+    def _numbers(self, records: int, changes: int) -> tuple[int, int]:
+        row = self._session.rows(_NUMBERS, (records, changes), durable=False)[0]
+        return int(row[0]), int(row[1])
+
+    def update(self, row: RecordRow, seen: int) -> bool:
+        _, change = self._numbers(0, 1)
+        with self._session.transaction() as conn:
+            if _version(conn, row.n) != seen:
+                return False
+            for table in ("record_tags", "record_words"):
+                conn.execute(f"delete from quire.{table} where n = %s", (row.n,))
+            _write(conn, row, change)
+        return True
+
+    def remove(self, n: int, seen: int | None = None) -> bool:
+        with self._session.transaction() as conn:
+            version = _version(conn, n)
+            if version is None or seen not in (None, version):
+                return False
+            _remove(conn, [n])
+        return True
+
+    def purge(self, now: int) -> int:
+        with self._session.transaction() as conn:
+            query = "select n from quire.records where expires_at <= %s order by n for update"
+            past = [n for (n,) in conn.execute(query, (now,))]
+            _remove(conn, past)
+        return len(past)
+
+    def select(self, wanted: RecordFilter, newest_first: bool = False) -> Iterator[str]:
+        where, values = self._where(wanted)
+        key, side, order = ("change", "<", "desc") if newest_first else ("n", ">", "asc")
+        query = (
+            f"select {key}, {_BODY} from quire.records where {where} and {key} {side} ? order by {key} {order} limit ?"
+        )
+        # Page by page, so that whoever takes a few does not read all.
+        at, page = (2**62 if newest_first else 0), 20
+        while True:
+            rows = self._rows(query, [*values, at, page])
+            for row in rows:
+                yield sound_body(row[1:])
+            if len(rows) < page:
+                return
+            at, page = rows[-1][0], _PAGE
+
+    def matching(self, words: Sequence[str], wanted: RecordFilter, most: int) -> list[str]:
+        where, values = self._where(wanted)
+        query = f"""
+            with asked as (
+                select lexeme, (select count(*) from quire.record_words w where w.word = lexeme) as holding
+                from ({_LEXEMES}) found
+            )
+            select {_BODY} from quire.records join (
+                select n, sum(1.0 / holding) as score from asked join quire.record_words on word = lexeme group by n
+            ) scored using (n) where {where} order by score desc, n limit ?
+        """
+        return [sound_body(row) for row in self._rows(query, [" ".join(words), *values, most])]
+
+    def frequencies(self, words: Sequence[str]) -> dict[str, int]:
+        query = """
+            select asked.word, (
+                select count(distinct n) from quire.record_words w
+                where w.word in (select lexeme from unnest(to_tsvector('english', asked.word)))
+            ) from unnest(%s::text[]) as asked (word)
+        """
+        return dict(self._session.rows(query, (list(words),)))
+
+    def texts(self, numbers: Sequence[int]) -> list[str]:
+        texts = dict(self._session.rows("select n, text from quire.records where n = any(%s)", (list(numbers),)))
+        return [texts.get(n, "") for n in numbers]
+
+    def add_vectors(self, model: str, vectors: Sequence[tuple[int, int, bytes]]) -> None:
+        query = """
+            insert into quire.record_vectors
+            select tenant, n, %s, version, %s from quire.records where n = %s and version = %s
+            on conflict (tenant, n, model) do update set version = excluded.version, vector = excluded.vector
+        """
+        with self._session.transaction(durable=False) as conn:
+            ordered = sorted(vectors)  # two at once take the rows in one order
+            conn.cursor().executemany(query, [(model, vector, n, version) for n, version, vector in ordered])
+
+    def clear_vectors(self) -> None:
+        self._session.rows("delete from quire.record_vectors")
+
+
+def _version(conn: Connection, n: int) -> int | None:
+    """A record's version; nobody changes it before this transaction ends."""
+    row = conn.execute("select version from quire.records where n = %s for update", (n,)).fetchone()
+    return int(row[0]) if row else None
+
+
+def _write(conn: Connection, row: RecordRow, change: int) -> None:
+    """Keep a version, make it the current one, and let it be found by its text."""
+    sha256, text = sha256_hex(row.body), row.text.replace("\0", " ")
+    insert = "insert into quire.record_changes values (current_setting('quire.tenant'), %s, %s, %s, %s)"
+    tenant = "select current_setting('quire.tenant')"
+    with conn.pipeline():
+        conn.execute(insert, (row.n, row.version, row.body, sha256))
+        conn.execute(_WRITE, (row.n, row.schema, row.version, change, row.expires_at, row.body, sha256, text))
+        conn.execute(
+            f"insert into quire.record_tags {tenant}, tag, %s from unnest(%s::text[]) as given (tag) on conflict do nothing",
+            (row.n, list(row.tags)),
+        )
+        if text:
+            conn.execute(f"insert into quire.record_words {tenant}, lexeme, %s from ({_LEXEMES}) found", (row.n, text))
+
+
+def _remove(conn: Connection, numbers: Sequence[int]) -> None:
+    """Delete records with all that was derived from them."""
+    for table in ("record_vectors", "record_words", "record_tags", "record_changes", "records"):
+        conn.execute(f"delete from quire.{table} where n = any(%s)", (list(numbers),))
+
+
+def verify_records(conn: Connection) -> int:
+    """Re-derive the hash of every version of every record; how many there are."""
+    return verify.verify_records(lambda query, *values: conn.execute(query.replace("?", "%s"), *values), _TABLES, _BODY)

@@ -16,7 +16,7 @@ import msgspec
 from quire.assemble.summary import truncate
 from quire.assemble.user_message import escaped, printable_id
 from quire.errors import CallError
-from quire.notes.index import NoteIndex, Passage
+from quire.notes import NoteIndex, Passage
 from quire.notes.note import Note
 from quire.send.tools import Output, Tool, tool
 from quire.values import Entry

@@ -28,8 +28,21 @@ from quire.providers.convert import image
 from quire.providers.incoming import recordable
 from quire.providers.models import split_target
 from quire.providers.rules import require
-from quire.records import Builder, Config, Record, Records, Selector, catalog, config, configured
-from quire.records.agent import RESPONSE, RESPONSE_SCHEMA, parse_reply, react, response_context
+from quire.records import (
+    RESPONSE,
+    RESPONSE_SCHEMA,
+    Builder,
+    Config,
+    Record,
+    Records,
+    Selector,
+    catalog,
+    config,
+    configured,
+    parse_reply,
+    react,
+    response_context,
+)
 from quire.records.builder import built_by
 from quire.records.record import USER, draft, shape, view
 from quire.send.text_protocol import RereadStream, with_shorter_result

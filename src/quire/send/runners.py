@@ -22,7 +22,7 @@ from quire.assemble.user_message import block, escaped, printable_id
 from quire.errors import ProviderError
 from quire.items import from_file
 from quire.log import off_loop
-from quire.notes.index import NoteIndex
+from quire.notes import NoteIndex
 from quire.send.note_search import local_search_tool
 from quire.send.record_runner import records as records
 from quire.send.text_protocol import TextTools, tool_text
