@@ -8,15 +8,17 @@ from __future__ import annotations
 import json
 import sqlite3
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, count
 from typing import TypeAlias
 
 import msgspec
 
+from quire.entry import canonical
 from quire.errors import DamageError
-from quire.log.entries import decode_row
+from quire.log.entries import decode_row, encode_body
 from quire.log.store import Change, Stretch
-from quire.values import Entry, JsonObject
+from quire.values import Entry, Json, JsonObject
 
 # seq, id, body, crc; id and body as bytes, because damaged text could not be read otherwise.
 Row: TypeAlias = tuple[int, bytes, bytes, int]
@@ -142,13 +144,13 @@ def new_branch(conn: sqlite3.Connection, parent: int | None = None, at_seq: int 
 
 def source(conn: sqlite3.Connection, thread: str, at_seq: int) -> tuple[int | None, int, str]:
     """The branch that itself holds entry at_seq of a thread, at_seq, and that entry's id."""
-    for piece in pieces(conn, thread):
-        if piece.low < at_seq <= piece.high:
-            row = conn.execute("SELECT id FROM entries WHERE branch = ? AND seq = ?", (piece.branch, at_seq)).fetchone()
-            if row is None:
-                raise bad_entry(thread, at_seq, "it is missing")
-            return piece.branch, at_seq, row[0]
-    return None, 0, ""
+    query = (
+        "SELECT branch, seq, id FROM piece JOIN entries USING (branch) WHERE seq = :seq AND low < seq AND seq <= high"
+    )
+    place: tuple[int, int, str] | None = conn.execute(PIECES + query, {"thread": thread, "seq": at_seq}).fetchone()
+    if at_seq and place is None:
+        raise bad_entry(thread, at_seq, "it is missing")
+    return place or (None, 0, "")
 
 
 def prune(conn: sqlite3.Connection, branch: int | None) -> None:
@@ -187,10 +189,24 @@ def first_holder(conn: sqlite3.Connection, id: str) -> tuple[str, int]:
     raise DamageError(f"entry {id} belongs to no thread")
 
 
-def free_name(conn: sqlite3.Connection, base: str) -> str:
+# What every store does alike.
+
+
+def free_name(base: str, is_taken: Callable[[str], bool]) -> str:
     """This name, or with the first number behind it that no thread has."""
-    name, count = base, 1
-    while conn.execute("SELECT 1 FROM threads WHERE name = ?", (name,)).fetchone():
-        count += 1
-        name = f"{base}.{count}"
-    return name
+    numbered = (f"{base}.{number}" for number in count(2))
+    return next(name for name in chain([base], numbered) if not is_taken(name))
+
+
+def saved_text(value: Json) -> str:
+    """A window or a state as it is kept with a thread; what is not JSON is an error."""
+    canonical(value)
+    return encode_body(value)
+
+
+def read_saved(stored: str | bytes | None, label: str, thread: str) -> Json:
+    """What was kept; a DamageError says what cannot be read."""
+    try:
+        return json.loads(stored) if stored is not None else None
+    except (ValueError, TypeError, RecursionError) as error:
+        raise DamageError(f"{label} saved with thread {thread!r} is damaged: {error}", thread=thread) from error

@@ -7,7 +7,6 @@ the same time share a commit. Tenants do not wait for each other.
 from __future__ import annotations
 
 import hashlib
-import json
 import random
 import secrets
 import time
@@ -19,11 +18,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 import msgspec
 import psycopg
 
-from quire.entry import canonical, chain, sha256_hex
+from quire.entry import chain, sha256_hex
 from quire.errors import ConflictError, DamageError
 from quire.log import verify
-from quire.log.branches import Row, bad_entry, entries_of
-from quire.log.entries import check_entry, encode_body, encode_row
+from quire.log.branches import Row, bad_entry, entries_of, free_name, read_saved, saved_text
+from quire.log.entries import check_entry, encode_row
 from quire.log.postgres_connection import (
     BYTEA,
     LOOK_S,
@@ -41,7 +40,7 @@ from quire.log.postgres_connection import (
     send,
     translate,
 )
-from quire.log.postgres_tables import PIECES, PostgresIndex, PostgresRecords, digest, holder, verify_records, written_id
+from quire.log.postgres_tables import PIECES, ROW, PostgresIndex, PostgresRecords, digest, written_id
 from quire.log.shared_commits import SharedCommits
 from quire.log.store import (
     Change,
@@ -62,21 +61,27 @@ from quire.log.store import (
 from quire.log.turn_lock import busy, hold_turn, new_fence, own_fence, taken_over
 from quire.values import Entry, Json
 
-_INFO = """
-select t.name, b.seq, b.tip, coalesce(p.name, ''), b.at_seq
+_TIP_ID = "coalesce('sha256:' || encode(nullif(b.tip, ''), 'hex'), '')"
+_INFO = f"""
+select t.name, b.seq, {_TIP_ID}, coalesce(p.name, ''), b.at_seq
 from quire.threads t join quire.branches b using (tenant, branch)
 left join quire.threads p on p.tenant = b.tenant and p.branch = b.parent
 """
-_TIP = """
-select b.branch, b.seq, b.tip from quire.threads t join quire.branches b using (tenant, branch) where t.name = %s
+_TIP = f"""
+select b.branch, b.seq, {_TIP_ID} from quire.threads t join quire.branches b using (tenant, branch) where t.name = %s
+"""
+# Where entry `seq` of a thread is.
+_PLACE = f"""
+{PIECES} select e.branch, e.seq, e.id from piece p join quire.entries e on e.branch = p.branch and e.seq = %(seq)s
+where p.low < %(seq)s and %(seq)s <= p.high
 """
 # Piece by piece, so that a page costs only its own rows; a thread without entries is one row of nothing.
 _READ = f"""
 {PIECES}
-select (select max(high) from piece), e.seq, e.id, e.body, e.crc
+select (select max(high) from piece), e.*
 from (values (1)) as one (row) left join (
     select e.* from (select * from piece order by low, high) p cross join lateral (
-        select e.seq, e.id, e.body, e.crc from quire.entries e
+        select {ROW} from quire.entries e
         where e.branch = p.branch and e.seq > greatest(p.low, %(after)s) and e.seq <= p.high
         order by e.seq limit %(limit)s
     ) e order by e.seq limit %(limit)s
@@ -192,11 +197,9 @@ class PostgresStore(ClosingStore):
 
     def _find_written(self, unanswered: Sequence[_Append]) -> _Append | None:
         """The one of these that was written although its connection was lost."""
-        query = f"{PIECES} select 1 from piece p join quire.entries e on e.branch = p.branch and e.seq = %(seq)s "
-        query += "where p.low < %(seq)s and %(seq)s <= p.high and e.token = %(token)s"
         for attempt in unanswered:
             at = {"thread": attempt.thread, "seq": attempt.tip.seq + 1, "token": attempt.token}
-            if attempt.entries and self._session.rows(query, at):
+            if attempt.entries and self._session.rows(f"{_PLACE} and e.token = %(token)s", at):
                 return attempt
         return None
 
@@ -210,7 +213,7 @@ class PostgresStore(ClosingStore):
 
     def _read_tip(self, thread: str) -> _Tip:
         rows = self._session.rows(_TIP, (thread,))
-        return _read_tip(rows[0]) if rows else _Tip()
+        return _Tip(*rows[0]) if rows else _Tip()
 
     def _commit(self, appends: Sequence[_Append]) -> _Commit:
         """Send several appends; when resumed, give for each whether it was stored, and notify listeners."""
@@ -295,18 +298,17 @@ class PostgresStore(ClosingStore):
             raise no_thread(thread)
         end = page[0][0]
         count = max(end - after, 0) if limit is None else max(min(limit, end - after), 0)
-        rows = [_row(*row[1:]) for row in page if row[1] is not None]
-        return entries_of(thread, rows, after, count)
+        return entries_of(thread, [row[1:] for row in page if row[1] is not None], after, count)
 
     def info(self, thread: str) -> ThreadInfo:
         check_name(thread)
         rows = self._session.rows(_INFO + "where t.name = %s", (thread,))
         if not rows:
             raise no_thread(thread)
-        return _info(rows[0])
+        return ThreadInfo(*rows[0])
 
     def threads(self) -> list[ThreadInfo]:
-        return [_info(row) for row in self._session.rows(_INFO + "order by t.branch")]
+        return [ThreadInfo(*row) for row in self._session.rows(_INFO + "order by t.branch")]
 
     def find(self, entry_id: str) -> tuple[str, Entry] | None:
         bounds = id_range(entry_id)
@@ -314,17 +316,16 @@ class PostgresStore(ClosingStore):
             return None
         begins = bounds[0].removeprefix("sha256:")
         low, high = bytes.fromhex(begins.ljust(64, "0")), bytes.fromhex(begins.ljust(64, "f"))
-        with self._session.transaction("isolation level repeatable read read only") as conn:
-            ids = conn.execute(
-                "select distinct id from quire.entries where id >= %s and id <= %s order by id limit 2", (low, high)
-            ).fetchall()
+        query = "select distinct id from quire.entries where id >= %s and id <= %s order by id limit 2"
+        with self.index.snapshot():
+            ids = self._session.rows(query, (low, high))
             if not ids:
                 return None
             if len(ids) > 1:
                 raise ambiguous(entry_id, written_id(ids[0][0]), written_id(ids[1][0]))
-            places = conn.execute("select branch, seq from quire.entries where id = %s order by branch", ids[0])
-            for branch, seq in places.fetchall():
-                if thread := holder(conn, branch, seq):
+            places = "select branch, seq from quire.entries where id = %s order by branch"
+            for branch, seq in self._session.rows(places, ids[0]):
+                if thread := self.index.holder(branch, seq):
                     return thread, self.read(thread, after=seq - 1, limit=1)[0]
         raise DamageError(f"entry {written_id(ids[0][0])} belongs to no thread")
 
@@ -348,25 +349,24 @@ class PostgresStore(ClosingStore):
     # Threads made, forked and deleted
 
     def create(self, thread: str) -> None:
-        with self._changing() as conn:
-            self._name(conn, thread, _new_branch(conn))
+        with self._changing():
+            self._name(thread, self._new_branch())
 
     def fork(self, thread: str, at_seq: int, name: str | None = None) -> str:
-        with self._changing() as conn:
-            branch, seq, _ = self._tip(conn, thread)
+        with self._changing():
+            branch, seq, _ = self._tip(thread)
             check_fork(thread, at_seq, seq)
-            name = name if name is not None else _free_name(conn, f"{thread}@{at_seq}")
-            child = _new_branch(conn, *self._source(conn, thread, at_seq))
-            conn.execute(
-                "insert into quire.windows select tenant, %s, body from quire.windows where branch = %s",
-                (child, branch),
-            )
-            self._name(conn, name, child)
+            if name is None:
+                name = free_name(f"{thread}@{at_seq}", self._has)
+            child = self._new_branch(*self._source(thread, at_seq))
+            query = "insert into quire.windows select tenant, %s, body from quire.windows where branch = %s"
+            self._session.rows(query, (child, branch))
+            self._name(name, child)
         return name
 
     def delete(self, thread: str) -> None:
         with self._changing() as conn:
-            branch, _, _ = self._tip(conn, thread)
+            branch, _, _ = self._tip(thread)
             conn.execute("delete from quire.threads where name = %s", (thread,))
             for table in ("windows", "state", "checkpoints"):
                 conn.execute(f"delete from quire.{table} where branch = %s", (branch,))
@@ -385,29 +385,32 @@ class PostgresStore(ClosingStore):
             conn.execute(_HOLD)
             yield conn
 
-    def _source(self, conn: Connection, thread: str, at_seq: int) -> tuple[int | None, int, bytes]:
+    def _new_branch(self, parent: int | None = None, at_seq: int = 0, tip: bytes = b"") -> int:
+        """A branch behind entry at_seq of its parent, whose id is `tip`."""
+        return int(self._session.rows(_NEW_BRANCH, (parent, at_seq, at_seq, tip))[0][0])
+
+    def _source(self, thread: str, at_seq: int) -> tuple[int | None, int, bytes]:
         """The branch that itself holds entry at_seq of a thread, at_seq, and that entry's id."""
-        for piece in self.index.stretches(thread):
-            if piece.low < at_seq <= piece.high:
-                query = "select id from quire.entries where branch = %s and seq = %s"
-                row = conn.execute(query, (piece.branch, at_seq)).fetchone()
-                if row is None:
-                    raise bad_entry(thread, at_seq, "it is missing")
-                return piece.branch, at_seq, row[0]
-        return None, 0, b""
+        places: list[tuple[int, int, bytes]] = self._session.rows(_PLACE, {"thread": thread, "seq": at_seq})
+        if at_seq and not places:
+            raise bad_entry(thread, at_seq, "it is missing")
+        return places[0] if places else (None, 0, b"")
 
-    def _tip(self, conn: Connection, thread: str) -> _Tip:
+    def _tip(self, thread: str) -> _Tip:
         check_name(thread)
-        row = conn.execute(_TIP, (thread,)).fetchone()
-        if row is None:
+        tip = self._read_tip(thread)
+        if not tip.branch:
             raise no_thread(thread)
-        return _read_tip(row)
+        return tip
 
-    def _name(self, conn: Connection, thread: str, branch: int) -> None:
+    def _has(self, thread: str) -> bool:
+        return bool(self._session.rows("select 1 from quire.threads where name = %s", (thread,)))
+
+    def _name(self, thread: str, branch: int) -> None:
         check_name(thread)
-        if conn.execute("select 1 from quire.threads where name = %s", (thread,)).fetchone():
+        if self._has(thread):
             raise name_taken(thread)
-        conn.execute("insert into quire.threads values (%s, %s, %s)", (self.tenant, thread, branch))
+        self._session.rows("insert into quire.threads values (%s, %s, %s)", (self.tenant, thread, branch))
 
     # What is kept with a thread
 
@@ -415,7 +418,7 @@ class PostgresStore(ClosingStore):
         return self._saved_json(thread, "select body from quire.windows where branch = b.branch", "the window")
 
     def save_window(self, thread: str, window: Json) -> None:
-        stored = _stored(window)
+        stored = saved_text(window)
         check_name(thread)
         query = """
             insert into quire.windows select tenant, branch, %s from quire.threads where name = %s
@@ -435,17 +438,14 @@ class PostgresStore(ClosingStore):
         rows = self._session.rows(f"select ({query}) from quire.threads b where name = %s", (*more, thread))
         if not rows:
             raise no_thread(thread)
-        try:
-            return json.loads(rows[0][0]) if rows[0][0] is not None else None
-        except (ValueError, RecursionError) as error:
-            raise DamageError(f"{label} saved with thread {thread!r} is damaged: {error}", thread=thread) from error
+        return read_saved(rows[0][0], label, thread)
 
     def set_state(self, thread: str, key: str, value: Json) -> None:
         query = """
             insert into quire.state select tenant, branch, %s, %s from quire.threads where name = %s
             on conflict (tenant, branch, key) do update set value = excluded.value returning 1
         """
-        self._keep(thread, query, key, _stored(value))
+        self._keep(thread, query, key, saved_text(value))
 
     def checkpoint(self, thread: str) -> bytes | None:
         check_name(thread)
@@ -523,34 +523,20 @@ class PostgresStore(ClosingStore):
     # Verifying
 
     def verify(self, thread: str | None = None) -> Verified:
-        with self._session.transaction("isolation level repeatable read read only") as conn:
+        with self.index.snapshot():
             if thread is not None:
-                return self._verify_thread(conn, thread)
-            rows = conn.execute("select branch, parent, at_seq, seq, tip from quire.branches order by branch")
-            ends: dict[tuple[int, int], str] = {}
-            branches = rows.fetchall()
-            forked = {(parent, at_seq) for _, parent, at_seq, _, _ in branches if parent}
-            count = 0
-            for branch, parent, at_seq, seq, tip in branches:
-                name = holder(conn, branch, seq)
-                end = ends.get((parent, at_seq), "") if parent else ""
-                if parent and not end:
-                    raise bad_entry(name, at_seq, "it is missing")
-                for entry in _verified(conn, Stretch(branch, at_seq, seq), end, name):
-                    end, count = entry.id, count + 1
-                    if (branch, entry.seq) in forked:
-                        ends[branch, entry.seq] = end
-                verify.check_tip(written_id(tip), end, name, seq)
-            threads = conn.execute("select count(*) from quire.threads").fetchone()
-            return Verified(threads[0] if threads else 0, count, verify_records(conn))
+                tip = self._tip(thread)
+                return verify.verify_pieces(self.index.stretches(thread), thread, tip.id, self._stored_rows)
+            query = f"select branch, parent, at_seq, seq, {_TIP_ID} from quire.branches b order by branch"
+            count = verify.verify_branches(self._session.rows(query), self.index.holder, self._stored_rows)
+            threads = int(self._session.rows("select count(*) from quire.threads")[0][0])
+            return Verified(threads, count, self.records.verify())
 
-    def _verify_thread(self, conn: Connection, thread: str) -> Verified:
-        tip, end, seq = self._tip(conn, thread), "", 0
-        for piece in self.index.stretches(thread):
-            for entry in _verified(conn, piece, end, thread):
-                end, seq = entry.id, entry.seq
-        verify.check_tip(tip.id, end, thread, seq)
-        return Verified(threads=1, entries=seq)
+    def _stored_rows(self, piece: Stretch, thread: str) -> Iterator[Row]:
+        """The rows of a piece, page by page."""
+        while rows := self.index.rows(piece, _PAGE):
+            yield from rows
+            piece = msgspec.structs.replace(piece, low=rows[-1][0])
 
 
 def _read_one(rows: Cells, appends: Sequence[_Append]) -> tuple[int, list[_Answer]]:
@@ -579,41 +565,6 @@ def _read_any(rows: Cells, appends: Sequence[_Append]) -> tuple[int, list[_Answe
     return int(rows[-1][3] or 0), answers
 
 
-def _row(seq: int, id: bytes, body: str, crc: int) -> Row:
-    return seq, written_id(id).encode(), body.encode(), crc
-
-
-def _read_tip(row: Sequence[Any]) -> _Tip:
-    branch, seq, id = row
-    return _Tip(branch, seq, written_id(id))
-
-
-def _info(row: Sequence[Any]) -> ThreadInfo:
-    name, seq, tip, parent, at_seq = row
-    return ThreadInfo(name, seq, written_id(tip), parent, at_seq)
-
-
-def _stored(value: Json) -> str:
-    canonical(value)  # refuses what is not JSON
-    return encode_body(value)
-
-
-def _new_branch(conn: Connection, parent: int | None = None, at_seq: int = 0, tip: bytes = b"") -> int:
-    """A branch behind entry at_seq of its parent, whose id is `tip`."""
-    row = conn.execute(_NEW_BRANCH, (parent, at_seq, at_seq, tip)).fetchone()
-    assert row is not None
-    return int(row[0])
-
-
-def _free_name(conn: Connection, base: str) -> str:
-    """This name, or with the first number behind it that no thread has."""
-    name, count = base, 1
-    while conn.execute("select 1 from quire.threads where name = %s", (name,)).fetchone():
-        count += 1
-        name = f"{base}.{count}"
-    return name
-
-
 def _prune(conn: Connection, branch: int | None) -> list[bytes]:
     """Remove what no thread reaches any more, from a branch that lost its name upwards; the ids that went."""
     ids: list[bytes] = []
@@ -635,23 +586,6 @@ def _prune(conn: Connection, branch: int | None) -> list[bytes]:
         conn.execute("delete from quire.branches where branch = %s", (branch,))
         branch = row[0]
     return ids
-
-
-def _verified(conn: Connection, piece: Stretch, parent: str, thread: str) -> Iterator[Entry]:
-    """The entries of a piece behind the entry `parent`, each re-derived."""
-    seq = piece.low
-    query = """
-        select seq, id, body, crc from quire.entries where branch = %s and seq > %s and seq <= %s order by seq limit %s
-    """
-    while seq < piece.high:
-        rows = conn.execute(query, (piece.branch, seq, piece.high, _PAGE), binary=True).fetchall()
-        for row in rows:
-            seq += 1
-            entry = verify.verified(_row(*row), parent, thread, seq)
-            parent = entry.id
-            yield entry
-        if not rows:
-            raise bad_entry(thread, seq + 1, "it is missing")
 
 
 if TYPE_CHECKING:  # the type checker holds that this is a Store

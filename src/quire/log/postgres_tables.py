@@ -16,7 +16,7 @@ import msgspec
 from quire.entry import sha256_hex
 from quire.errors import DamageError, NotFound
 from quire.log import verify
-from quire.log.branches import entries_of, entry_of
+from quire.log.branches import Row, entries_of, entry_of
 from quire.log.postgres_connection import Connection, TenantSession
 from quire.log.sqlite_tables import RecordQueries, sound_body
 from quire.log.store import Change, EntryWords, RecordFilter, RecordRow, Stretch
@@ -40,8 +40,13 @@ with recursive holder (branch) as (
 )
 select t.name from holder join quire.threads t using (branch) order by t.branch limit 1
 """
+# An entry as `branches.Row` has it.
+ROW = "e.seq, convert_to('sha256:' || encode(e.id, 'hex'), 'UTF8'), convert_to(e.body, 'UTF8'), e.crc"
+_ROWS = f"""
+select {ROW} from quire.entries e where e.branch = %s and e.seq > %s and e.seq <= %s order by e.seq limit %s
+"""
 _CHANGES = f"""
-select e.n, e.seq, e.id, e.body, e.crc, coalesce(({_HOLDERS.format(branch="e.branch", seq="e.seq")}), '')
+select e.n, coalesce(({_HOLDERS.format(branch="e.branch", seq="e.seq")}), ''), {ROW}
 from quire.entries e where %s order by e.n limit %%(limit)s
 """
 _NEXT = "update quire.tenants set derived = derived + %s returning derived"
@@ -79,13 +84,6 @@ def written_id(data: bytes) -> str:
     return f"sha256:{data.hex()}" if data else ""
 
 
-def holder(conn: Connection, branch: int, seq: int) -> str:
-    """A thread that holds this entry, the oldest first; empty when there is none."""
-    query = _HOLDERS.format(branch="%(branch)s::bigint", seq="%(seq)s")
-    row = conn.execute(query, {"branch": branch, "seq": seq}).fetchone()
-    return str(row[0]) if row else ""
-
-
 def nearest_query(dimensions: int) -> str:
     """Written as the index of that size is, so that it is used."""
     apart = f"vector::public.halfvec({dimensions}) operator(public.<=>) %s::public.halfvec({dimensions})"
@@ -121,12 +119,12 @@ class PostgresIndex:
             raise NotFound(f"there is no thread {thread!r}", hint="`quire log list` shows the threads.")
         return [Stretch(*row) for row in pieces]
 
+    def rows(self, stretch: Stretch, limit: int | None = None) -> list[Row]:
+        """The rows of a stretch, or the first so many of them."""
+        return self._session.rows(_ROWS, (stretch.branch, stretch.low, stretch.high, limit))
+
     def entries(self, stretch: Stretch) -> list[Entry]:
-        query = """
-            select seq, id, body, crc from quire.entries where branch = %s and seq > %s and seq <= %s order by seq
-        """
-        stored = self._session.rows(query, (stretch.branch, stretch.low, stretch.high))
-        rows = [(seq, written_id(id).encode(), body.encode(), crc) for seq, id, body, crc in stored]
+        rows = self.rows(stretch)
         try:
             return entries_of("", rows, stretch.low, len(rows))
         except DamageError:  # asked for the thread's name only where it is told
@@ -147,10 +145,7 @@ class PostgresIndex:
     def changes_where(self, where: str, values: dict[str, Any]) -> list[Change]:
         """Entries as changes, in the order of their numbers."""
         rows = self._session.rows(_CHANGES % where, values)
-        return [
-            Change(n, thread, entry_of(thread, (seq, written_id(id).encode(), body.encode(), crc)))
-            for n, seq, id, body, crc, thread in rows
-        ]
+        return [Change(row[0], row[1], entry_of(row[1], row[2:])) for row in rows]
 
     def add(self, words: Iterable[EntryWords]) -> None:
         rows = list({row.entry: row for row in words}.values())
@@ -271,7 +266,7 @@ def _packed(vector: bytes) -> bytes:
 # Records.
 
 _PAGE = 500
-_TABLES, _BODY = "quire.", "n, convert_to(body, 'UTF8'), sha256"
+_BODY = "n, convert_to(body, 'UTF8'), sha256"
 # Numbers are given before the rows that have them are made: whoever comes at the same time need not wait for the disk.
 _NUMBERS = """
 update quire.record_numbers set record = record + %s, change = change + %s returning record, change
@@ -289,7 +284,7 @@ on conflict (tenant, n) do update set schema_name = excluded.schema_name, versio
 class PostgresRecords(RecordQueries):
     """A `RecordTable` in the database of a PostgresStore."""
 
-    tables, body = _TABLES, _BODY
+    tables, body = "quire.", _BODY
 
     def __init__(self, session: TenantSession) -> None:
         self._session = session
@@ -391,6 +386,10 @@ class PostgresRecords(RecordQueries):
     def clear_vectors(self) -> None:
         self._session.rows("delete from quire.record_vectors")
 
+    def verify(self) -> int:
+        """Re-derive the hash of every version of every record; how many there are."""
+        return verify.verify_records(self._rows, self.tables, self.body)
+
 
 def _version(conn: Connection, n: int) -> int | None:
     """A record's version; nobody changes it before this transaction ends."""
@@ -418,8 +417,3 @@ def _remove(conn: Connection, numbers: Sequence[int]) -> None:
     """Delete records with all that was derived from them."""
     for table in ("record_vectors", "record_words", "record_tags", "record_changes", "records"):
         conn.execute(f"delete from quire.{table} where n = any(%s)", (list(numbers),))
-
-
-def verify_records(conn: Connection) -> int:
-    """Re-derive the hash of every version of every record; how many there are."""
-    return verify.verify_records(lambda query, *values: conn.execute(query.replace("?", "%s"), *values), _TABLES, _BODY)

@@ -5,7 +5,6 @@ A thread is a name for a branch; a branch is a stretch of entries behind some en
 
 from __future__ import annotations
 
-import json
 import os
 import sqlite3
 import threading
@@ -17,12 +16,11 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from quire.entry import canonical, chain, sha256_hex
-from quire.errors import DamageError
+from quire.entry import chain, sha256_hex
 from quire.log import branches, verify
 from quire.log.branches import TIP, Tip
 from quire.log.connection import connect, is_damage, migrate, transaction, translate, waiting
-from quire.log.entries import check_entry, encode_body, encode_row
+from quire.log.entries import check_entry, encode_row
 from quire.log.sqlite_tables import SqliteIndex, SqliteRecords, forget_deleted
 from quire.log.store import (
     TURNS_HELD,
@@ -120,7 +118,8 @@ class SqliteStore(ClosingStore):
         with self._file.transaction() as conn:
             branch, seq, _ = self._tip(conn, thread)
             check_fork(thread, at_seq, seq)
-            name = name if name is not None else branches.free_name(conn, f"{thread}@{at_seq}")
+            if name is None:
+                name = branches.free_name(f"{thread}@{at_seq}", lambda other: _lookup(conn, other) is not None)
             child = branches.new_branch(conn, *branches.source(conn, thread, at_seq))
             conn.execute("INSERT INTO windows SELECT ?, body FROM windows WHERE branch = ?", (child, branch))
             self._name(conn, name, child)
@@ -185,7 +184,7 @@ class SqliteStore(ClosingStore):
     def save_window(self, thread: str, window: Json) -> None:
         with self._file.transaction() as conn:
             branch, _, _ = self._ensure(conn, thread)
-            conn.execute("INSERT OR REPLACE INTO windows VALUES (?, ?)", (branch, _stored(window)))
+            conn.execute("INSERT OR REPLACE INTO windows VALUES (?, ?)", (branch, branches.saved_text(window)))
 
     def get_state(self, thread: str, key: str) -> Json:
         query = "SELECT CAST (value AS BLOB) FROM state WHERE branch = ? AND key = ?"
@@ -196,15 +195,12 @@ class SqliteStore(ClosingStore):
         with self._file.guard() as conn:
             branch, _, _ = self._tip(conn, thread)
             row = conn.execute(query, (branch, *more)).fetchone()
-        try:
-            return json.loads(row[0]) if row else None
-        except (ValueError, TypeError, RecursionError) as error:
-            raise DamageError(f"{label} saved with thread {thread!r} is damaged: {error}", thread=thread) from error
+        return branches.read_saved(row[0] if row else None, label, thread)
 
     def set_state(self, thread: str, key: str, value: Json) -> None:
         with self._file.transaction() as conn:
             branch, _, _ = self._tip(conn, thread)
-            conn.execute("INSERT OR REPLACE INTO state VALUES (?, ?, ?)", (branch, key, _stored(value)))
+            conn.execute("INSERT OR REPLACE INTO state VALUES (?, ?, ?)", (branch, key, branches.saved_text(value)))
 
     def checkpoint(self, thread: str) -> bytes | None:
         with self._file.guard() as conn:
@@ -238,15 +234,9 @@ class SqliteStore(ClosingStore):
         return branch, 0, ""
 
     def _name(self, conn: sqlite3.Connection, thread: str, branch: int) -> None:
-        check_name(thread)
-        if conn.execute("SELECT 1 FROM threads WHERE name = ?", (thread,)).fetchone():
+        if _lookup(conn, thread) is not None:
             raise name_taken(thread)
         conn.execute("INSERT INTO threads VALUES (?, ?)", (thread, branch))
-
-
-def _stored(value: Json) -> str:
-    canonical(value)  # refuses what is not JSON
-    return encode_body(value)
 
 
 def _lookup(conn: sqlite3.Connection, thread: str) -> Tip | None:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from quire.entry import entry_id
 from quire.errors import DamageError, FormatError, NotFound
@@ -23,6 +23,8 @@ from quire.values import Entry
 
 # Whose tables are in a file, each with its numbered migrations.
 OWNERS = ((OWNER, MIGRATIONS), ("recall", INDEX_MIGRATIONS), ("records", RECORD_MIGRATIONS))
+# The rows of a piece of a thread, which is named where one cannot be read.
+ReadRows: TypeAlias = Callable[[Stretch, str], Iterator[Row]]
 
 
 def _holder_if_readable(conn: sqlite3.Connection, branch: int, seq: int) -> str:
@@ -32,43 +34,16 @@ def _holder_if_readable(conn: sqlite3.Connection, branch: int, seq: int) -> str:
         return ""
 
 
-def verified_entries(conn: sqlite3.Connection, thread: str) -> Iterator[Entry]:
-    """The entries of a thread, each re-derived; a DamageError at the first bad one."""
-    parent, seq = "", 0
-    for piece in pieces(conn, thread):
-        if piece.low != seq:
-            raise bad_entry(thread, seq + 1, "it is missing")
-        for entry in _entries_of(conn, piece, parent, thread):
-            parent, seq = entry.id, entry.seq
-            yield entry
-
-
 def verify_thread(conn: sqlite3.Connection, thread: str) -> Verified:
     """Re-derive the hashes of one thread."""
-    end, seq = "", 0
-    for entry in verified_entries(conn, thread):
-        end, seq = entry.id, entry.seq
     tip = conn.execute("SELECT tip FROM threads JOIN branches USING (branch) WHERE name = ?", (thread,)).fetchone()
-    check_tip(tip[0], end, thread, seq)
-    return Verified(threads=1, entries=seq)
+    return verify_pieces(pieces(conn, thread), thread, tip[0], partial(_rows, conn))
 
 
 def verify_all(conn: sqlite3.Connection) -> Verified:
-    """Re-derive the hashes of the whole file, shared history once, and check the file's own structure."""
+    """Re-derive the hashes of the whole file, and check the file's own structure."""
     rows = conn.execute("SELECT branch, parent, at_seq, seq, tip FROM branches ORDER BY branch").fetchall()
-    # Where forks begin: the id each of them continues, filled in as its parent is verified.
-    starts: dict[tuple[int, int], str] = {(parent, at_seq): "" for _, parent, at_seq, _, _ in rows if parent}
-    count = 0
-    for branch, parent, at_seq, seq, tip in rows:
-        thread = _holder_if_readable(conn, branch, seq)
-        end = starts[parent, at_seq] if parent else ""
-        if parent and not end:
-            raise bad_entry(thread, at_seq, "it is missing")
-        for entry in _entries_of(conn, Stretch(branch, at_seq, seq), end, thread):
-            end, count = entry.id, count + 1
-            if (branch, entry.seq) in starts:
-                starts[branch, entry.seq] = end
-        check_tip(tip, end, thread, seq)
+    count = verify_branches(rows, partial(_holder_if_readable, conn), partial(_rows, conn))
     problem = conn.execute("PRAGMA integrity_check(1)").fetchone()[0]
     if problem != "ok":
         raise DamageError(f"every entry holds, but the file's structure is damaged: {_line(problem)}")
@@ -78,12 +53,52 @@ def verify_all(conn: sqlite3.Connection) -> Verified:
     return Verified(threads, count, records)
 
 
-def _entries_of(conn: sqlite3.Connection, piece: Stretch, parent: str, thread: str) -> Iterator[Entry]:
+def verify_pieces(pieces: Iterable[Stretch], thread: str, tip: str, read: ReadRows) -> Verified:
+    """Re-derive the hashes of the pieces of a thread, which ends with the entry `tip`."""
+    end, seq = "", 0
+    for entry in _verified_entries(pieces, thread, read):
+        end, seq = entry.id, entry.seq
+    _check_tip(tip, end, thread, seq)
+    return Verified(threads=1, entries=seq)
+
+
+def _verified_entries(pieces: Iterable[Stretch], thread: str, read: ReadRows) -> Iterator[Entry]:
+    """The entries of a thread, each re-derived; a DamageError at the first bad one."""
+    parent, seq = "", 0
+    for piece in pieces:
+        if piece.low != seq:
+            raise bad_entry(thread, seq + 1, "it is missing")
+        for entry in _entries_of(piece, parent, thread, read):
+            parent, seq = entry.id, entry.seq
+            yield entry
+
+
+def verify_branches(
+    branches: Sequence[tuple[int, int | None, int, int, str]], holder: Callable[[int, int], str], read: ReadRows
+) -> int:
+    """Re-derive the hashes of all branches (number, parent, at_seq, seq, tip), shared history once; how many entries."""
+    # Where forks begin: the id each of them continues, filled in as its parent is verified.
+    starts = {(parent, at_seq): "" for _, parent, at_seq, _, _ in branches if parent}
+    count = 0
+    for branch, parent, at_seq, seq, tip in branches:
+        thread = holder(branch, seq)
+        end = starts[parent, at_seq] if parent else ""
+        if parent and not end:
+            raise bad_entry(thread, at_seq, "it is missing")
+        for entry in _entries_of(Stretch(branch, at_seq, seq), end, thread, read):
+            end, count = entry.id, count + 1
+            if (branch, entry.seq) in starts:
+                starts[branch, entry.seq] = end
+        _check_tip(tip, end, thread, seq)
+    return count
+
+
+def _entries_of(piece: Stretch, parent: str, thread: str, read: ReadRows) -> Iterator[Entry]:
     """The entries of a piece behind the entry `parent`, each re-derived."""
     seq = piece.low
-    for row in _rows(conn, piece, thread):
+    for row in read(piece, thread):
         seq += 1
-        entry = verified(row, parent, thread, seq)
+        entry = _verified(row, parent, thread, seq)
         parent = entry.id
         yield entry
     if seq != piece.high:
@@ -107,7 +122,7 @@ def _rows(conn: sqlite3.Connection, piece: Stretch, thread: str) -> Iterator[Row
     raise bad_entry(thread, seq + 1, f"it cannot be read: {_line(str(cause))}") from cause
 
 
-def verified(row: Row, parent: str, thread: str, seq: int) -> Entry:
+def _verified(row: Row, parent: str, thread: str, seq: int) -> Entry:
     stored_seq, id, body, crc = row
     if stored_seq != seq:
         raise bad_entry(thread, seq, "it is missing")
@@ -128,7 +143,7 @@ def _printable(stored: object) -> str:
     return repr(stored).removeprefix("b").strip("'\"")
 
 
-def check_tip(tip: str, end: str, thread: str, seq: int) -> None:
+def _check_tip(tip: str, end: str, thread: str, seq: int) -> None:
     if tip != end:
         noted, actual = _printable(tip) or "nothing", end or "nothing"
         raise bad_entry(thread, seq, f"the thread is noted to end with {noted}, but this is {actual}")
@@ -228,16 +243,13 @@ def salvage(path: str | Path, thread: str) -> Iterator[Entry]:
     except sqlite3.Error as error:
         raise NotFound(f"cannot open {path}: {error}", hint="Check the path.") from error
     try:
-        yield from _sound(conn, thread)
+        stretches = pieces(conn, thread)
+        if not stretches:
+            raise NotFound(
+                f"no thread {thread!r} can be read", hint="Only threads whose name is still readable can be salvaged."
+            )
+        yield from _verified_entries(stretches, thread, partial(_rows, conn))
     except sqlite3.DatabaseError as error:
         raise diagnose(path, str(error)) from error
     finally:
         conn.close()
-
-
-def _sound(conn: sqlite3.Connection, thread: str) -> Iterator[Entry]:
-    if not pieces(conn, thread):
-        raise NotFound(
-            f"no thread {thread!r} can be read", hint="Only threads whose name is still readable can be salvaged."
-        )
-    yield from verified_entries(conn, thread)
