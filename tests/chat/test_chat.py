@@ -25,8 +25,8 @@ from quire.cli.chat_commands import totals
 from quire.cli.output import line_of
 from quire.errors import CallError
 from quire.notes.vault import Vault
-from quire.providers.simulate import StepCache
 from quire.providers.simulate.blocks import Shares
+from quire.providers.simulate.engine_caches import StepCache
 from quire.send.events import Event
 from quire.testing import Cut, Refuse, emulator
 from quire.values import Call, JsonObject

@@ -16,8 +16,8 @@ from quire.errors import CallError, ProviderError
 from quire.providers.explain import CacheEvent
 from quire.providers.gemini_cache import CacheCall
 from quire.providers.prefix import lined, prefix_bytes
-from quire.providers.simulate import StepCache
 from quire.providers.simulate.blocks import Shares
+from quire.providers.simulate.engine_caches import StepCache
 from quire.providers.usage import usage
 from quire.send.connect import CachedTransport, Retry
 from quire.send.cycle import run

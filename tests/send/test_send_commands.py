@@ -14,8 +14,8 @@ from send_parts import TARGETS, tool
 from quire import Entry, QuireError, open_store, values
 from quire.cli.main import quire
 from quire.errors import CallError
-from quire.providers.simulate import StepCache
 from quire.providers.simulate.blocks import Shares
+from quire.providers.simulate.engine_caches import StepCache
 from quire.send import weights
 from quire.send.turn import Limits
 from quire.testing import Cut, Refuse, emulator

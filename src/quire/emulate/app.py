@@ -19,7 +19,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from quire.emulate.provider import VOICES, Emulated, EmulatedReply, StoredResponse
 from quire.emulate.script import EmulatedPath, EmulatedRequest, Refusal
 from quire.providers.rules import errors, validate
-from quire.providers.simulate import GeminiCache, seconds
+from quire.providers.simulate.engine_caches import GeminiCache, seconds
 from quire.providers.wires import wire_of
 from quire.values import Json, JsonObject
 

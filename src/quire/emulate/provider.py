@@ -23,7 +23,8 @@ from quire.errors import FormatError
 from quire.providers.models import ModelInfo, exists, known_models, model_info, provider_facts, resolve
 from quire.providers.rules import Finding, ServerMemory, errors, issue, malformed, validate
 from quire.providers.rules.grammar import objects_at
-from quire.providers.simulate import Simulator, is_cache
+from quire.providers.simulate import Simulator
+from quire.providers.simulate.engine_caches import is_cache
 from quire.values import Json, JsonObject, Think
 
 # A wire format the emulator speaks is a line here.

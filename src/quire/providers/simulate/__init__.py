@@ -1,17 +1,25 @@
-"""Prompt caches, simulated: what a sequence of requests reads, writes and costs at each provider and engine."""
+"""Prompt caches, simulated: what a sequence of requests reads, writes and costs at each provider and engine.
+
+The caches that are written at marks stand here, those that match token ids in `engine_caches`.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import re
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice, takewhile
+from operator import attrgetter
 from typing import Any
 
 import msgspec
 
+from quire.entry import canonical
 from quire.errors import CallError
 from quire.providers.models import ModelInfo, model_info
-from quire.providers.prefix import GrowingValues, leading
+from quire.providers.prefix import GrowingValues, leading, same_start
 from quire.providers.simulate.blocks import (
     Block,
     Cause,
@@ -25,151 +33,343 @@ from quire.providers.simulate.blocks import (
     blocks,
     chained,
     continues,
+    marked,
 )
-from quire.providers.simulate.engine_caches import BlockCache, RadixCache, RadixTree, SlotCache, UnitCache
-from quire.providers.simulate.marked_caches import AnthropicCache, BreakpointCache
+from quire.providers.simulate.engine_caches import BlockCache, GeminiCache, RadixCache, SlotCache, StepCache, UnitCache
 from quire.providers.usage import Money, cost, storage
 from quire.values import JsonObject, Usage
 
 __all__ = ["Block", "Cause", "Predicted", "Simulator", "blocks", "simulate"]
 
-# Automatic prefix caches that read whole steps: OpenAI up to GPT-5.5 (128 tokens), xAI, Groq, Mistral.
+# Stored prefixes by their running hashes, for caches that store at marked places only.
 
 
-class StepCache(Engine):
-    """The longest stored prefix, rounded down to a step; lives end when a prefix goes unused too long."""
+class StoredPrefix(msgspec.Struct):
+    """One stored prefix: its life starts again with each request that uses it."""
 
-    by_ids = True
+    life_ms: int
+    used_ms: int
+    readable_ms: int
 
-    def __init__(self, info: ModelInfo) -> None:
-        self._cache = info.cache
-        self._trees: dict[str, RadixTree] = {}
-        # The lengths of the prompts that were seen, to tell one that was too short from one that differs.
-        self._lengths: dict[str, set[int]] = {}
+    def alive(self, at_ms: int) -> bool:
+        return at_ms - self.used_ms < self.life_ms
+
+
+class Shelf:
+    """What one cache has stored, and the latest requests, to tell what a new one has in common with them."""
+
+    def __init__(self) -> None:
+        self._entries: dict[bytes, StoredPrefix] = {}
+        # Threads may alternate, so a new request is compared with several.
+        self._recent: deque[list[bytes]] = deque(maxlen=16)
+
+    @property
+    def untouched(self) -> bool:
+        return not self._recent
+
+    def readable(self, key: bytes, at_ms: int) -> bool:
+        entry = self._entries.get(key)
+        return entry is not None and entry.alive(at_ms) and entry.readable_ms <= at_ms
+
+    def keep(self, key: bytes, life_ms: int, at_ms: int, began_ms: int | None) -> None:
+        """Store a prefix; one that is there already starts its own life again, and no other is bought."""
+        entry = self._entries.get(key)
+        if entry is not None and entry.alive(at_ms):
+            entry.used_ms = at_ms
+        else:
+            # What a request stores can be read once its answer has begun.
+            self._entries[key] = StoredPrefix(life_ms, at_ms, max(at_ms + 1, began_ms or 0))
+
+    def remember(self, hashes: list[bytes]) -> None:
+        self._recent.append(hashes)
+
+    def why(self, hashes: list[bytes], blocks: Sequence[Block], hit: int | None, at_ms: int) -> tuple[Cause, str]:
+        """Why a request that read up to `hit` did not read all that an earlier one had in common with it."""
+        before = max(reversed(self._recent), key=lambda earlier: same_start(earlier, hashes))
+        same = same_start(before, hashes)
+        stored = next((place for place in range(same - 1, -1, -1) if hashes[place] in self._entries), None)
+        if stored is not None and (hit is None or hit < stored):
+            return self._lost(self._entries[hashes[stored]], blocks[stored], at_ms)
+        if stored is None and (same == len(before) or self._entries.keys().isdisjoint(before)):
+            return "minimum", "the request before had nothing long enough to store"
+        if same == len(before):
+            return "", ""
+        if same >= len(blocks):
+            return "moved", "the request is shorter than the one before"
+        return "moved", f"{blocks[same].path} differs from the request before"
+
+    def _lost(self, entry: StoredPrefix, block: Block, at_ms: int) -> tuple[Cause, str]:
+        if entry.readable_ms > at_ms:
+            return "in-flight", "the request that stores it had not begun to answer"
+        if not entry.alive(at_ms):
+            passed, life = (at_ms - entry.used_ms) // 1000, entry.life_ms // 1000
+            return "ttl", f"last used {passed:,} s before, kept for {life:,} s"
+        return "marker", f"what is stored up to {block.path} is out of reach of every mark"
+
+
+# Anthropic's cache, and Bedrock's: written at marks only, found by walking back from them. Entries are keyed by a running
+# hash over tools, system and messages; settings that invalidate a level are hashed where that level begins.
+
+# Server tools that change the system prompt, so that only the cache of the tools in front of it is still read.
+_WEB = ("web_search", "web_fetch")
+_UNMARKABLE = frozenset({"thinking", "redacted_thinking"})
+# Runs of these count as one place where the walk back is concerned.
+_RUNS = frozenset({"tool_use", "tool_result"})
+# From these versions on, earlier thinking stays in the prompt when the user speaks again.
+_KEEPS_THINKING = {"opus": (4, 5), "sonnet": (4, 6), "haiku": (5, 5)}
+_VERSION = re.compile(r"claude-(opus|sonnet|haiku)-(\d+)-?(\d+)?(?!\d)")
+
+
+class AnthropicCache(Engine):
+    """One workspace's cache; `runs_as_one` is the Claude API's reading of tool blocks, Bedrock counts each.
+
+    Answers are not stored: they are written when the next request marks them.
+    """
+
+    def __init__(self, info: ModelInfo, runs_as_one: bool = True) -> None:
+        self._info = info
+        self._runs_as_one = runs_as_one
+        self._shelf = Shelf()
+        self._ends: GrowingValues[Block, int] = GrowingValues()
+        self._hashes: GrowingValues[Block, bytes] = GrowingValues()
 
     def look(self, at_ms: int, request: EngineView, began_ms: int | None = None) -> Shares:
-        """Requests with another key are served elsewhere, and share nothing."""
-        key = str(request.setting(self._cache.key) or "") if self._cache.key else ""
-        tree = self._trees.setdefault(key, RadixTree())
-        life_ms = self._life_ms(request)
-        stored = tree.match(request.ids)
-        # A prefix stored in this same moment cannot be read yet.
-        matched = tree.match(
-            request.ids, lambda node: node.stored_ms < at_ms and (life_ms is None or at_ms - node.used_ms < life_ms)
+        """Find the longest stored prefix, then store what the marks ask for."""
+        row = self._row(request)
+        hit = self._hit(row, at_ms)
+        cause, note = self._why(row, hit, at_ms)
+        for place in row.marks if hit is None else [hit, *row.marks]:
+            self._shelf.keep(row.hashes[place], row.life_ms(place), at_ms, began_ms)
+        self._shelf.remember(row.hashes)
+        return self._shares(row, hit, cause, note)
+
+    def _row(self, request: EngineView) -> MarkedRow:
+        """The request's blocks; their ends and hashes go on from where they part with those of the one before."""
+        blocks = _prompt_blocks(request.blocks, self._info)
+        return MarkedRow(
+            blocks,
+            self._ends.along(blocks, 0, lambda total, block: total + request.count(block)),
+            _hashes(self._hashes, blocks, request.body, self._info),
+            _lives(blocks, request.body),
+            self._info,
+            self._runs_as_one,
         )
-        read = self._rounded(matched)
-        lengths = self._lengths.setdefault(key, set())
-        cause, note = self._why(tree, stored, matched, len(request.ids), lengths)
-        tree.insert(request.ids, at_ms)
-        lengths.add(len(request.ids))
-        return Shares(read, cause=cause, note=note)
 
-    def _rounded(self, tokens: int) -> int:
-        whole = tokens // self._cache.step * self._cache.step if self._cache.step else tokens
-        return whole if whole >= max(1, self._cache.min_tokens) else 0
+    def _hit(self, row: MarkedRow, at_ms: int) -> int | None:
+        """The place of the longest prefix that a walk from the last mark, or an earlier one, reaches."""
+        for mark in reversed(row.marks):
+            for place in row.back_from(mark, self._info.cache.lookback):
+                if self._shelf.readable(row.hashes[place], at_ms):
+                    return place
+        return None
 
-    def _life_ms(self, request: EngineView) -> int | None:
-        """The idle life in force: `prompt_cache_retention` may ask for the longer one."""
-        if not self._cache.ttl_s:
-            return None
-        longer = request.setting("prompt_cache_retention") == "24h"
-        return self._cache.ttl_s[-1 if longer else 0] * 1000
+    def _shares(self, row: MarkedRow, hit: int | None, cause: Cause, note: str) -> Shares:
+        """Read up to the hit (A), the longer life up to its last mark (B), the shorter one up to the last (C)."""
+        a = row.ends[hit] if hit is not None else 0
+        behind = [place for place in row.marks if hit is None or place > hit]
+        short_life = self._info.cache.ttl_s[0] * 1000
+        b = max((row.ends[place] for place in behind if row.life_ms(place) > short_life), default=a)
+        c = max((row.ends[place] for place in behind), default=a)
+        return Shares(a, max(0, c - max(a, b)), max(0, b - a), cause, note)
 
-    def _why(self, tree: RadixTree, stored: int, matched: int, total: int, lengths: set[int]) -> tuple[Cause, str]:
-        if not tree.size:
+    def _why(self, row: MarkedRow, hit: int | None, at_ms: int) -> tuple[Cause, str]:
+        if self._shelf.untouched:
             return "first", "nothing was stored before this request"
-        if self._rounded(stored) > self._rounded(matched):
-            return "ttl", f"{stored:,} tokens were stored, but unused for too long"
-        if self._rounded(matched):
-            return "", ""
-        least = max(self._cache.min_tokens, self._cache.step)
-        if total < least:
-            return "minimum", f"prompts under {least:,} tokens are not cached"
-        # All of an earlier prompt was found again, or none could be stored.
-        if matched in lengths or max(lengths) < least:
-            return "minimum", f"the requests before had less than {least:,} tokens to store"
-        return "moved", "the prompt differs early from every earlier one"
+        if not row.marked and (not row.ends or row.ends[-1] >= row.minimum):
+            return "marker", "no block carries a mark"
+        if not row.marks:
+            return "minimum", f"no mark stands behind {row.minimum:,} tokens"
+        return self._shelf.why(row.hashes, row.blocks, hit, at_ms)
 
 
-# Gemini's two caches: the implicit one, any common prefix; and explicit `cachedContents`, paid for by the hour.
+class MarkedRow:
+    """The blocks of one request with their token ends, running hashes and marks."""
 
-_HOUR_MS = 3_600_000
+    def __init__(
+        self,
+        blocks: Sequence[Block],
+        ends: list[int],
+        hashes: list[bytes],
+        lives: dict[int, int],
+        info: ModelInfo,
+        runs_as_one: bool,
+    ) -> None:
+        self.blocks, self.ends, self.hashes = blocks, ends, hashes
+        self.minimum = info.min_cache_tokens
+        self._lives, self._runs_as_one = lives, runs_as_one
+        self._default_life_ms = info.cache.ttl_s[0] * 1000
+        self.marked = sorted(lives)
+        # A mark before the minimum is passed over in silence.
+        self.marks = [place for place in self.marked if ends[place] >= self.minimum]
+
+    def life_ms(self, place: int) -> int:
+        life = self._lives.get(place, -1)
+        return life * 1000 if life > 0 else self._default_life_ms
+
+    def back_from(self, mark: int, lookback: int) -> Iterator[int]:
+        """The blocks a walk back from a mark looks at, the mark's own first; a run of tool blocks is one step."""
+        steps = 0
+        for place in range(mark, -1, -1):
+            kind = self.blocks[place].kind
+            steps += place < mark and not (self._runs_as_one and kind in _RUNS and kind == self.blocks[place + 1].kind)
+            if steps >= lookback:
+                return
+            yield place
 
 
-class ExplicitCache(msgspec.Struct):
-    """One explicit cache: its prompt, and until when it is kept and paid for."""
+def _prompt_blocks(blocks: list[Block], info: ModelInfo) -> list[Block]:
+    """The blocks that are in the prompt: older models forget thinking once the user says something new."""
+    if _keeps_thinking(info.model):
+        return blocks
+    user_places = [place for place, block in enumerate(blocks) if block.role == "user" and block.kind != "tool_result"]
+    spoken = user_places[-1] if user_places else -1
+    return [block for place, block in enumerate(blocks) if place > spoken or block.kind not in _UNMARKABLE]
 
-    ids: array[int]
-    paid_ms: int
-    expires_ms: int
+
+def _keeps_thinking(model: str) -> bool:
+    version = _VERSION.search(model)
+    if version is None:
+        return True
+    return (int(version[2]), int(version[3] or 0)) >= _KEEPS_THINKING[version[1]]
 
 
-class GeminiCache(Engine):
-    """A request that names a cache reads all of it; any other reads what the implicit cache happens to have."""
+def _hashes(
+    running: GrowingValues[Block, bytes], blocks: list[Block], body: JsonObject, info: ModelInfo
+) -> list[bytes]:
+    """The running hash at each block; a level's settings, and those of the levels before it, go into its blocks'."""
+    system = _system_settings(blocks, body)
+    settings = {"tools": b"", "system": system, "messages": system + _message_settings(blocks, body, info)}
 
-    by_ids = True
+    def step(before: bytes, block: Block) -> bytes:
+        if _is_web(block):
+            return before
+        return hashlib.sha256(before + settings[block.section] + block.digest).digest()
+
+    return running.along(blocks, hashlib.sha256(info.model.encode()).digest(), step, ground=settings)
+
+
+def _is_web(block: Block) -> bool:
+    return block.section == "tools" and block.kind.startswith(_WEB)
+
+
+def _system_settings(blocks: list[Block], body: JsonObject) -> bytes:
+    """What breaks the cache from the system prompt on: web tools, citations, speed."""
+    tools = takewhile(lambda block: block.section == "tools", blocks)
+    web = [block.data.decode() for block in tools if _is_web(block)]
+    citations = any(map(attrgetter("cites"), blocks))
+    return canonical([sorted(web), citations, body.get("speed") or "standard"])
+
+
+def _message_settings(blocks: list[Block], body: JsonObject, info: ModelInfo) -> bytes:
+    """What breaks the cache from the messages on: tool choice, images at all, thinking and effort."""
+    choice = body.get("tool_choice")
+    images = any(map(attrgetter("pictures"), blocks))
+    thinking = body.get("thinking") or {}
+    usual = "disabled" if "disabled" in info.features.thinking else "adaptive"
+    effort = (body.get("output_config") or {}).get("effort") or "high"
+    chosen = None if choice == {"type": "auto"} else choice
+    return canonical([chosen, images, thinking.get("type") or usual, thinking.get("budget_tokens"), effort])
+
+
+def _lives(blocks: list[Block], body: JsonObject) -> dict[int, int]:
+    """Marked places and the lives they ask for; a mark on the request itself sits on the last block that may have one."""
+    lives = {place: blocks[place].ttl_s for place in marked(blocks) if markable(blocks[place])}
+    auto = body.get("cache_control")
+    if auto:
+        last = next((place for place in range(len(blocks) - 1, -1, -1) if markable(blocks[place])), None)
+        if last is not None:
+            lives.setdefault(last, 3600 if auto.get("ttl") == "1h" else -1)
+    return lives
+
+
+def markable(block: Block) -> bool:
+    """Whether a block may carry a mark: thinking and empty text may not."""
+    return block.kind not in _UNMARKABLE and not (block.kind == "text" and not block.text)
+
+
+# OpenAI's cache from GPT-5.6 on: exact prefixes at breakpoints, and `prompt_cache_key` is part of the match.
+
+
+class BreakpointCache(Engine):
+    """One project's cache: up to four writes a request, read at any of the latest breakpoints.
+
+    Answers are not stored; assistant output takes no breakpoint.
+    """
 
     def __init__(self, info: ModelInfo) -> None:
         self._info = info
-        self._implicit = StepCache(info)
-        self._explicit: dict[str, ExplicitCache] = {}
+        self._shelf = Shelf()
+        self._hashes: GrowingValues[Block, bytes] = GrowingValues()
 
     def look(self, at_ms: int, request: EngineView, began_ms: int | None = None) -> Shares:
-        # Token hours of storage since the last request, over all explicit caches.
-        token_hours = sum(_token_hours(stored, at_ms) for stored in self._explicit.values())
-        if is_cache(request.body):
-            return self._create(at_ms, request, token_hours)
-        name = request.body.get("cachedContent") or request.body.get("cached_content")
-        if not name:
-            shares = self._implicit.look(at_ms, request, began_ms)
-            return msgspec.structs.replace(shares, storage_token_hours=token_hours)
-        return self._read(str(name), at_ms, request, token_hours)
+        """Read at the latest breakpoint that is stored, write the latest ones."""
+        implicit = _options(request).get("mode", "implicit") != "explicit"
+        start = _settings(request.body, self._info.model)
+        hashes = self._hashes.along(request.blocks, start, chained, ground=start)
+        marks = [place for place in marked(request.blocks) if request.ends[place] >= self._info.min_cache_tokens]
+        asks = list(self._implicit_marks(request)) if implicit else []
+        places = sorted({*marks, *asks})[-self._info.cache.lookback :]
+        hit = next((place for place in reversed(places) if self._shelf.readable(hashes[place], at_ms)), None)
+        cause, note = self._why(request, hashes, hit, places, at_ms)
+        most = self._info.max_breakpoints
+        # The latest marks; unless they are off, one implicit breakpoint at the latest message that asks.
+        writes = sorted({*marks[-(most - 1) :], *asks[:1]}) if implicit else marks[-most:]
+        for place in writes if hit is None else [hit, *writes]:
+            self._shelf.keep(hashes[place], self._life_s(request) * 1000, at_ms, began_ms)
+        self._shelf.remember(hashes)
+        return self._shares(request, hit, writes, cause, note)
 
-    def prompt(self, body: JsonObject, ids: array[int]) -> array[int]:
-        """A request's whole prompt: what its cache holds, then its own."""
-        stored = self._explicit.get(str(body.get("cachedContent") or body.get("cached_content") or ""))
-        return stored.ids + ids if stored else ids
+    def _implicit_marks(self, request: EngineView) -> Iterator[int]:
+        """Implicit breakpoints, the latest first: ends of what the user or a tool says, as many as are looked at."""
+        back = range(len(request.blocks) - 1, -1, -1)
+        long = takewhile(lambda place: request.ends[place] >= self._info.min_cache_tokens, back)
+        asks = (
+            place for place in long if request.blocks[place].closes and request.blocks[place].role in ("user", "tool")
+        )
+        return islice(asks, self._info.cache.lookback)
 
-    def drop(self, name: str, at_ms: int) -> float:
-        """Delete an explicit cache; the token hours it was kept since they were last paid."""
-        stored = self._explicit.pop(name, None)
-        return 0.0 if stored is None else _token_hours(stored, at_ms)
+    def _life_s(self, request: EngineView) -> int:
+        short, *longer = self._info.cache.ttl_s
+        return longer[0] if longer and _options(request).get("ttl") == "12h" else short
 
-    def extend(self, name: str, at_ms: int, ttl_s: float) -> None:
-        """Give an explicit cache a new life from now on."""
-        if name in self._explicit:
-            self._explicit[name].expires_ms = at_ms + int(ttl_s * 1000)
+    def _shares(self, request: EngineView, hit: int | None, writes: list[int], cause: Cause, note: str) -> Shares:
+        read = request.ends[hit] if hit is not None else 0
+        written = max(0, max((request.ends[place] for place in writes), default=0) - read)
+        if self._life_s(request) > self._info.cache.ttl_s[0]:
+            return Shares(read, 0, written, cause, note)
+        return Shares(read, written, 0, cause, note)
 
-    def _create(self, at_ms: int, request: EngineView, token_hours: float) -> Shares:
-        name = str(request.body.get("name") or f"cachedContents/{len(self._explicit) + 1}")
-        ttl_ms = int(seconds(request.body.get("ttl"), self._info.cache.ttl_s[0]) * 1000)
-        self._explicit[name] = ExplicitCache(request.ids, at_ms, at_ms + ttl_ms)
-        return Shares(cause="first", note=f"{name} created", storage_token_hours=token_hours)
-
-    def _read(self, name: str, at_ms: int, request: EngineView, token_hours: float) -> Shares:
-        stored = self._explicit.get(name)
-        cause: Cause = "" if stored and at_ms < stored.expires_ms else "ttl" if stored else "first"
-        read = len(stored.ids) if stored and not cause else 0
-        note = "" if not cause else f"{name} has expired" if stored else f"{name} was never created"
-        return Shares(read, cause=cause, note=note, storage_token_hours=token_hours)
-
-
-def _token_hours(stored: ExplicitCache, at_ms: int) -> float:
-    until = min(at_ms, stored.expires_ms)
-    hours = max(0, until - stored.paid_ms) / _HOUR_MS
-    stored.paid_ms = max(stored.paid_ms, until)
-    return hours * len(stored.ids)
-
-
-def is_cache(body: JsonObject) -> bool:
-    """Whether a body creates an explicit cache rather than asks for an answer."""
-    return "ttl" in body or "expireTime" in body or str(body.get("name", "")).startswith("cachedContents/")
+    def _why(
+        self, request: EngineView, hashes: list[bytes], hit: int | None, places: list[int], at_ms: int
+    ) -> tuple[Cause, str]:
+        if self._shelf.untouched:
+            return "first", "nothing was stored before this request"
+        if (
+            not places
+            and _options(request).get("mode") == "explicit"
+            and not any(block.ttl_s for block in request.blocks)
+        ):
+            return "marker", "explicit mode without a breakpoint uses no cache"
+        if not places:
+            return "minimum", f"no breakpoint stands behind {self._info.min_cache_tokens:,} tokens"
+        return self._shelf.why(hashes, request.blocks, hit, at_ms)
 
 
-def seconds(ttl: object, default: float) -> float:
-    """A duration as Google writes it: "300s" -> 300.0."""
-    text = str(ttl or "").removesuffix("s")
-    return float(text) if text.replace(".", "", 1).isdigit() else default
+def _options(request: EngineView) -> JsonObject:
+    options: JsonObject = request.setting("prompt_cache_options") or {}
+    return options
+
+
+def _settings(body: JsonObject, model: str) -> bytes:
+    """What stands in front of the first block's hash: whatever OpenAI's diagnostics name as a change."""
+    settings = [
+        model,
+        body.get("prompt_cache_key"),
+        (body.get("reasoning") or {}).get("effort") or body.get("reasoning_effort"),
+        (body.get("text") or {}).get("verbosity") or body.get("verbosity"),
+        body.get("service_tier") or "auto",
+    ]
+    return hashlib.sha256(canonical(settings)).digest()
 
 
 # A provider's cache over a sequence of requests: each request's tokens read, written and plain, and their money.
