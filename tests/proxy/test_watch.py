@@ -316,6 +316,11 @@ def test_the_command_watches_until_it_is_stopped(tmp_path: Path) -> None:
     ("words", "said"),
     [
         (("--to", "api.anthropic.com"), "is no base URL"),
+        (("--to", "http://"), "is no base URL"),
+        (("--to", "http://[::1"), "is no base URL"),
+        (("--to", "http://a:99999"), "is no base URL"),
+        (("--to", "https://a/v1?api-version=1"), "is no base URL"),
+        (("--to", "http://localhost:8765/v1"), "is where this proxy listens itself"),
         (("--to", "http://a", "--log", "/nowhere/x"), "nowhere"),
         (("--to", "http://a", "--key-from", "NOT_SET"), "export NOT_SET="),
     ],

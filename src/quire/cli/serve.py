@@ -119,7 +119,7 @@ def passing_for(
         if log is not None:
             mender.replay(log)
     options = ProxyOptions(
-        to=base_url(to),
+        to=to,
         key=_key(key_from),
         mender=mender,
         dry_run=dry_run,
@@ -158,7 +158,7 @@ def proxy(to: str, port: int, **how: Any) -> None:
     """
     from quire.server.proxy import Proxy
 
-    passing = passing_for(to, **how)
+    passing = passing_for(base_url(to, port), **how)
     # What is under way at the end is read to its end before all of it is told.
     with Proxy(passing.options, passing.watcher, port) as running, contextlib.suppress(KeyboardInterrupt):
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # how a service is stopped
@@ -175,11 +175,16 @@ def serve_promptly() -> None:
     gc.freeze()
 
 
-def base_url(to: str) -> str:
-    """A base URL as it was given, if it is one."""
-    if not to.startswith(("http://", "https://")):
-        raise CallError(f"{to!r} is no base URL", hint="Write --to https://api.anthropic.com")
-    return to
+def base_url(to: str, port: int = 0) -> str:
+    """A base URL as it was given, if it is one and leads elsewhere than to this `port`."""
+    to = to.strip()
+    with contextlib.suppress(ValueError):  # an address or a port that is none
+        url = urllib.parse.urlsplit(to)
+        if port and url.port == port and _is_loopback(url.hostname or ""):
+            raise CallError(f"{to} is where this proxy listens itself", hint="--to names the provider's address.")
+        if url.scheme in ("http", "https") and url.hostname and not url.query and not url.fragment:
+            return to
+    raise CallError(f"{to!r} is no base URL", hint="Write --to https://api.anthropic.com")
 
 
 def _key(variable: str | None) -> str:
@@ -292,7 +297,7 @@ def serve(
         to = to or base_url
     limits = ServiceLimits(body_bytes=max_body, per_s=rate, grace_s=grace)
     service = _service(context.obj, host, limits, redact, no_redact, model, base_url)
-    running = Running(service, host=host, port=port, proxies=_proxies(to, passing, service.redactor))
+    running = Running(service, host=host, port=port, proxies=_proxies(to, port, passing, service.redactor))
     if demo and not service.tenant().store.threads():
         from quire.cli.models import begin_demo
 
@@ -333,16 +338,16 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _proxies(to: str | None, how: JsonObject, redactor: Redactor) -> Callable[[str], Passing] | None:
+def _proxies(to: str | None, port: int, how: JsonObject, redactor: Redactor) -> Callable[[str], Passing] | None:
     """Who passes a tenant's requests on; what is wrong with the options is said before anything is served."""
     if to is None:
         option = next((name for name, value in how.items() if value), "")
         if option:
             raise click.UsageError(f"--{option.replace('_', '-').replace('rules', 'rule')} goes with --to.")
         return None
-    how = {**how, "redactor": redactor}
-    own_passing = passing_for(to, **how)
-    return lambda tenant: own_passing if tenant == DEFAULT_TENANT else passing_for(to, tenant, **how)
+    base, how = base_url(to, port), {**how, "redactor": redactor}
+    own_passing = passing_for(base, **how)
+    return lambda tenant: own_passing if tenant == DEFAULT_TENANT else passing_for(base, tenant, **how)
 
 
 @serve.group()
