@@ -254,6 +254,17 @@ def mended(requests: Iterable[Body]) -> list[Body]:
     return [mender.mend(given, {"path": "/v1/messages", "headers": {}}).body or given for given in requests]
 
 
+@pytest.mark.parametrize(
+    "case", ["tool-order", "volatile", "retrieved", "retrieved, system", "late-tools", "late-effort"]
+)
+def test_an_application_that_sets_no_marks_is_mended_by_every_other_rule_too(case: str) -> None:
+    rule, _, make, change = CASES[case]
+    requests = [unmarked(change(make(turn), turn), turn) for turn in range(1, TURNS + 1)]
+    mender = Mender()
+    rules = [mender.mend(given, {"path": "/v1/messages", "headers": {}}).rules for given in requests]
+    assert any({rule, "marks"} <= set(fired) for fired in rules[2:]), rules
+
+
 def in_order(given: Body, pattern: str) -> list[str]:
     """What a model reads of something, in the order it reads it."""
     return re.findall(pattern, json.dumps([given["system"], given["messages"]]))

@@ -213,7 +213,7 @@ def _apply(rules: Sequence[str], call: SentCall, before: HeadState | None) -> tu
     """
     draft, fired = _tried(rules, call, before)
     if before is not None and (
-        _head(draft.body, draft.wire) != _head(before.first, draft.wire)
+        _head(draft.state.newest, draft.wire) != _head(before.first, draft.wire)
         or not set(before.late_tools) <= set(_tool_names(call.body))
     ):
         anew = HeadState(before.first, before.newest, tools=before.tools)
