@@ -1,5 +1,6 @@
 """What becomes of a running service when things go wrong around it: each outcome is the one that docs/reliability.md states."""
 
+import asyncio
 import json
 import os
 import resource
@@ -18,8 +19,10 @@ import httpx
 import pytest
 from serving import command, new_place, served, started, user
 
+from quire import values
+from quire.server.follow import Follower
 from quire.server.service import ServiceLimits
-from quire.testing import Cut, Slow, emulator
+from quire.testing import Cut, MemoryStore, Slow, emulator
 from toolbox import until
 
 MODEL = "anthropic:claude-opus-5-5"
@@ -246,6 +249,29 @@ def test_many_slow_readers_hold_little_memory(tmp_path: Path) -> None:
             time.sleep(READERS / 200)
             grown = memory_mb(process.pid) - before
         assert grown < 30 + READERS * 0.15, f"{READERS} readers took {grown:.0f} MB"
+
+
+async def test_a_store_is_not_closed_while_a_follower_reads_it() -> None:
+    reading, go_on = threading.Event(), threading.Event()
+
+    class SlowDisk(MemoryStore):
+        def get_state(self, thread: str, key: str) -> Any:
+            if reading.is_set():
+                go_on.wait(10)
+            reading.set()
+            return super().get_state(thread, key)
+
+    with SlowDisk() as store:
+        store.append("t", [values.user("one")])
+        follower = Follower(store, asyncio.Event())
+        async with follower.tail("t"):
+            follower.wrote("t")  # looked at again at once, and not read to its end
+            await asyncio.sleep(0.3)
+        ending = asyncio.ensure_future(follower.end())
+        await asyncio.wait([ending], timeout=0.3)
+        assert not ending.done()
+        go_on.set()
+        await ending
 
 
 def test_more_readers_than_the_limit_are_sent_away(tmp_path: Path) -> None:

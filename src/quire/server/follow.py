@@ -134,6 +134,13 @@ class Follower:
             if not tail.readers and self._tails.get(name) is tail:
                 del self._tails[name]
 
+    async def end(self) -> None:
+        """Stop looking, once what is being read is read: a store that is closed meanwhile would end the process."""
+        if self._watch is not None:
+            self._watch.cancel()
+        under_way = [task for task in (self._watch, self._notice) if task is not None]
+        await asyncio.gather(*under_way, return_exceptions=True)
+
     async def _look(self) -> None:
         """Look for news while anybody reads: at once for what this process wrote, else as often as the store tells."""
         last_change, due, checked = await off_loop(self._store.last_change), 0, 0.0

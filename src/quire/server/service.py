@@ -207,6 +207,8 @@ class Service:
         self.draining = True
         await self.turns.drain(self.limits.grace_s)
         self.ending.set()
+        for tenant in list(self._tenants.values()):
+            await tenant.follower.end()
 
     def close(self) -> None:
         """Close every store."""
