@@ -342,7 +342,7 @@ def _first(report: AuditReport, cause: str) -> str:
 # `quire lock` and `quire check`: hashes of what stands at the head of each request. When they move, every user's cache is
 # cold once: the file makes that a decision instead of an accident.
 
-VERSION = 1
+LOCK_VERSION = 1
 
 
 class LockedUnit(msgspec.Struct, frozen=True):
@@ -364,7 +364,7 @@ class PrefixLock(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     requests: tuple[LockedRequest, ...]
     reasons: tuple[str, ...] = ()
-    version: int = VERSION
+    version: int = LOCK_VERSION
 
     def encode(self) -> str:
         return msgspec.json.format(msgspec.json.encode(self), indent=1).decode() + "\n"
@@ -396,8 +396,8 @@ def read_lock(file: Path) -> PrefixLock:
         lock_read = msgspec.json.decode(file.read_bytes(), type=PrefixLock)
     except msgspec.DecodeError as error:
         raise FormatError(f"{file.name} is no lock of prefixes: {error}", hint=hint) from error
-    if lock_read.version != VERSION:
-        raise FormatError(f"{file.name} is of version {lock_read.version}, not {VERSION}", hint=hint)
+    if lock_read.version != LOCK_VERSION:
+        raise FormatError(f"{file.name} is of version {lock_read.version}, not {LOCK_VERSION}", hint=hint)
     return lock_read
 
 
@@ -425,8 +425,8 @@ def _first_move(old: LockedRequest, now: LockedRequest) -> tuple[str, str] | Non
     return None
 
 
-_file = click.argument("file", type=click.Path(path_type=Path))
-_lock = click.option(
+_recording = click.argument("file", type=click.Path(path_type=Path))
+_lock_option = click.option(
     "--lock",
     "lock_file",
     type=FILE_PATH,
@@ -437,8 +437,8 @@ _lock = click.option(
 
 
 @click.command()
-@_file
-@_lock
+@_recording
+@_lock_option
 @click.option("--reason", default="", help="Why the prefixes moved; needed where they did.")
 def lock(file: Path, lock_file: Path, reason: str) -> None:
     """Write down the prefix hashes of an application's requests, to be committed and held by `quire check`.
@@ -467,8 +467,8 @@ def lock(file: Path, lock_file: Path, reason: str) -> None:
 
 
 @click.command()
-@_file
-@_lock
+@_recording
+@_lock_option
 @json_option
 def check(file: Path, lock_file: Path, as_json: bool) -> None:
     """Fail where an application's requests are not what `quire lock` wrote down; for CI.

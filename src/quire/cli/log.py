@@ -446,7 +446,7 @@ def recall(
     """
     from quire.recall import Recall
 
-    _check(text, scope, thread, before, kinds, neighbours)
+    _check_recall(text, scope, thread, before, kinds, neighbours)
     with open_records(db, create=False, words=words, searched=True) as records:
         store: Any = records.store
         searching = Recall(store, records.meaning)
@@ -480,7 +480,7 @@ def _print_entries(hits: Sequence[Hit], by: str, lacking: int, explain: bool, as
     _print_hits(["thread", "seq", "kind"], [row for hit in hits for row in _entry_rows(hit)], explain)
 
 
-def _check(
+def _check_recall(
     text: str, scope: str | None, thread: str | None, before: int | None, kinds: str | None, neighbours: int
 ) -> None:
     """Options that contradict each other, in the words of the command line."""

@@ -220,7 +220,7 @@ def _texts(value: Json) -> Iterator[str]:
 # `quire lint`: anybody's request against its provider's rules.
 
 
-class Report(msgspec.Struct, frozen=True):
+class LintReport(msgspec.Struct, frozen=True):
     """What was found in one request; `line` counts from 1 in a file of many, else it is 0."""
 
     line: int
@@ -277,7 +277,7 @@ def numbered(file: str) -> Iterator[tuple[int, Any]]:
         yield 0, whole
 
 
-def _reports(requests: Iterator[tuple[int, Any]], provider: str | None, model: str | None) -> Iterator[Report]:
+def _reports(requests: Iterator[tuple[int, Any]], provider: str | None, model: str | None) -> Iterator[LintReport]:
     from quire.providers.rules import ServerMemory, observe, unchecked, validate
     from quire.providers.wires import detect
 
@@ -290,7 +290,7 @@ def _reports(requests: Iterator[tuple[int, Any]], provider: str | None, model: s
             raise CallError(f"cannot tell whose request {place} is", hint="Say it with --provider.")
         findings = validate(body, name, model, seen=memory, headers=headers)
         notes = unchecked(body, name, model, seen=None, headers=headers)
-        yield Report(line, name, model or _model(body), findings, notes)
+        yield LintReport(line, name, model or _model_of(body), findings, notes)
         if isinstance(body, dict):
             observe(memory, body, name)
 
@@ -304,12 +304,12 @@ def unwrapped(request: Any) -> tuple[Any, dict[str, str] | None]:
     return body or request, headers if body and isinstance(headers, dict) else None
 
 
-def _model(body: Any) -> str:
+def _model_of(body: Any) -> str:
     named = (body.get("model") or body.get("modelId")) if isinstance(body, dict) else None
     return named if isinstance(named, str) else ""
 
 
-def _print_findings(reports: list[Report]) -> None:
+def _print_findings(reports: list[LintReport]) -> None:
     from quire.providers.rules import errors
 
     for report in reports:

@@ -136,7 +136,7 @@ def reach(model: str | None, base_url: str | None = None, explicit_cache: bool =
     transport = transport_for(
         target, url, key_for(target, os.environ), proxies=not url, explicit_cache=explicit_cache, say=_say
     )
-    return Connection(target, transport, {}, window=_window(target, url))
+    return Connection(target, transport, {}, window=_server_window(target, url))
 
 
 def _local() -> Connection:
@@ -145,10 +145,10 @@ def _local() -> Connection:
 
     target, url = local_target(say=_say)
     transport = transport_for(target, url)
-    return Connection(target, transport, dict(OPTIONS), is_local=True, window=_window(target, url))
+    return Connection(target, transport, dict(OPTIONS), is_local=True, window=_server_window(target, url))
 
 
-def _window(target: str, url: str | None) -> int:
+def _server_window(target: str, url: str | None) -> int:
     """What a server of one's own says of its window; a provider is not asked."""
     from quire.providers.models import split_target
     from quire.send.transport import endpoint_for, key_for, server_window
@@ -389,7 +389,7 @@ def under_policy(thread: Thread, reached: Connection, choice: Choice) -> Thread:
 # `quire run`: carry out one turn, streamed to the terminal.
 
 
-def report(outcome: Outcome, target: str, as_json: bool, sources: str = "") -> None:
+def tell_outcome(outcome: Outcome, target: str, as_json: bool, sources: str = "") -> None:
     """How a turn ended: the sources of its answer and one line of numbers, or all of it for machines."""
     used = outcome.usage
     if as_json:
@@ -460,7 +460,7 @@ def run(
             finally:
                 screen.end()
             listed = listed_sources(store, thread)
-    report(outcome, reached.target, as_json, listed)
+    tell_outcome(outcome, reached.target, as_json, listed)
 
 
 def _words(text: str | None) -> str:
@@ -516,7 +516,7 @@ def resume(
     with open_db(db, create=False) as store:
         turn = look(store, thread)
         if only_list or turn.next in ("done", "nothing"):
-            _show(turn, thread, as_json)
+            _show_open_turn(turn, thread, as_json)
             return
         reached = reach(model or turn.target, base_url, explicit_cache)
         choice = chosen(how, remembered(standing(store, thread).user))
@@ -525,7 +525,7 @@ def resume(
             log = under_policy(watched_thread(store, thread, screen.note), reached, choice)
             outcome = _resumed(log, reached, kit, screen, rerun)
             listed = listed_sources(store, thread)
-    report(outcome, reached.target, as_json, listed)
+    tell_outcome(outcome, reached.target, as_json, listed)
 
 
 def _resumed(thread: Thread, reached: Connection, kit: Equipment, screen: PlainScreen, rerun: bool) -> Outcome:
@@ -546,7 +546,7 @@ def _resumed(thread: Thread, reached: Connection, kit: Equipment, screen: PlainS
         screen.end()
 
 
-def _show(turn: Interrupted, thread: str, as_json: bool) -> None:
+def _show_open_turn(turn: Interrupted, thread: str, as_json: bool) -> None:
     calls = [(call, "may have run") for call in turn.doubtful] + [(call, "waiting") for call in turn.waiting]
     if as_json:
         rows = [
