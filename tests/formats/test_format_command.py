@@ -10,7 +10,7 @@ from format_values import entries
 from hypothesis import given, settings
 
 from quire import QuireError
-from quire.cli.render import text_format
+from quire.cli.convert import text_format
 from toolbox import invoke
 
 
@@ -163,7 +163,7 @@ def test_the_command_writes_bytes_and_nothing_else(tmp_path: Path) -> None:
 
 def test_every_process_writes_the_same_bytes() -> None:
     code = (
-        "import sys; from quire.cli.render import text_format as f; [print(f(n).render(f(n).read(d))) for n, d in %r]"
+        "import sys; from quire.cli.convert import text_format as f; [print(f(n).render(f(n).read(d))) for n, d in %r]"
     )
     made = [("markdown", WINDOW), ("xml", WINDOW), ("json", WINDOW), ("clean", TALK), ("replay", {"entries": THREAD})]
     seen = {

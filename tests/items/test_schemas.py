@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from quire import QuireError, Window, values
-from quire.cli.render import NAMES
+from quire.cli.convert import NAMES
 from quire.values import item_json
 from toolbox import check, invoke
 

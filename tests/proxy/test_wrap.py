@@ -10,7 +10,7 @@ from behind import Watching, body, watching
 from test_mend import claude as claude_request
 from test_mend import clocked
 
-from quire.cli.clients import CLIENTS
+from quire.cli.proxy import CLIENTS
 from quire.errors import QuireError
 from quire.providers.prefix import prefix_bytes
 from toolbox import invoke, run

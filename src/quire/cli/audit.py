@@ -1,11 +1,15 @@
-"""Recorded requests: what they lost of the provider's cache, why, and what it cost (`quire audit`); their prefixes as a committed
-file that CI holds (`quire lock`, `quire check`).
+"""`quire audit`: what recorded requests lost of the provider's cache, why, and what it cost; settings of clients that answer a cause
+(`--apply`), compared (`--verify`) and put back to the byte (`--revert`).
 """
 
 from __future__ import annotations
 
+import difflib
+import json
 import os
+import re
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,17 +26,18 @@ from quire.cli.output import (
     db_json_options,
     echo,
     in_line,
-    json_option,
     print_json,
     print_table,
     write_page,
 )
-from quire.entry import sha256_hex
-from quire.errors import CallError, FormatError, NotFound, QuireError
+from quire.cli.proxy import copy_beside, keep, kept, put_back, text_of
+from quire.errors import CallError, ConflictError, FormatError, QuireError
+from quire.values import JsonObject
 
 if TYPE_CHECKING:
     from quire.archive.sessions import FilePart
-    from quire.audit import AuditReport, PolicyOutcome, SentCall, Spent, WatchedConversation
+    from quire.audit import AuditReport, PolicyOutcome, Spent, WatchedConversation
+
 
 # Where agent clients keep their sessions, under the user's home.
 STORES = {
@@ -98,10 +103,9 @@ def audit(
       quire audit --apply; …; quire audit --verify; quire audit --revert
     """
     from quire.audit import file_parts
-    from quire.cli import clients
 
     if step == "revert":
-        clients.revert()
+        revert()
         return
     own_threads = threads or db is not None
     if own_threads and (paths or step or what_if):
@@ -111,7 +115,7 @@ def audit(
         )
     places = () if own_threads else paths or _home_stores()
     if step == "verify":
-        clients.verify(places)
+        verify(places)
         return
     parts = [part for place in places for part in file_parts(place)]
     run = _runner(parts, jobs, ray)
@@ -120,7 +124,7 @@ def audit(
         raise _no_request(places)
     _tell(report, _simulated(parts, run, budget) if what_if else [], top, html, as_json)
     if step == "apply":
-        clients.apply(report)
+        apply(report)
     if fail_under is not None and 100 * report.total.reuse < fail_under:
         raise click.exceptions.Exit(1)
 
@@ -339,173 +343,191 @@ def _first(report: AuditReport, cause: str) -> str:
     return in_line(f"{Path(verdict.source).name}{place}{note}{sure}")[:200]
 
 
-# `quire lock` and `quire check`: hashes of what stands at the head of each request. When they move, every user's cache is
-# cold once: the file makes that a decision instead of an accident.
-
-LOCK_VERSION = 1
+# What answers a cause, as its client documents it.
 
 
-class LockedUnit(msgspec.Struct, frozen=True):
-    """A tool, the system prompt or a message: where it stands, and the hash of its bytes without cache marks."""
+class ClientSetting(msgspec.Struct, frozen=True):
+    """What to set for a cause: a key in a file under the user's home."""
 
-    path: str
-    sha256: str
-
-
-class LockedRequest(msgspec.Struct, frozen=True):
-    """The units of one request, in the order a cache reads them."""
-
-    target: str
-    units: tuple[LockedUnit, ...]
-
-
-class PrefixLock(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All that is locked, and why it moved since it was locked first."""
-
-    requests: tuple[LockedRequest, ...]
-    reasons: tuple[str, ...] = ()
-    version: int = LOCK_VERSION
-
-    def encode(self) -> str:
-        return msgspec.json.format(msgspec.json.encode(self), indent=1).decode() + "\n"
+    client: str
+    cause: str
+    file: str
+    key: tuple[str, ...]
+    value: str | int | float | bool
+    # What it does, and where its client says so.
+    does: str
+    documented: str
 
 
-class MovedPrefix(msgspec.Struct, frozen=True):
-    """Where a request is not what was locked: its number from 1, and the first unit that differs."""
-
-    request: int
-    path: str
-    what: str
-
-
-def locked(calls: Iterable[SentCall]) -> tuple[LockedRequest, ...]:
-    """The requests that were sent, those without a body left out."""
-    from quire.audit.first_difference import bytes_of, units_of, where
-
-    bodies = ((call.target, units_of(call)) for call in calls if call.body)
-    return tuple(
-        LockedRequest(target, tuple(LockedUnit(where(unit), sha256_hex(bytes_of(unit))) for unit in units))
-        for target, units in bodies
-    )
-
-
-def read_lock(file: Path) -> PrefixLock:
-    """A lock file; one of another shape is an error."""
-    hint = "Write it again: quire lock FILE."
-    try:
-        lock_read = msgspec.json.decode(file.read_bytes(), type=PrefixLock)
-    except msgspec.DecodeError as error:
-        raise FormatError(f"{file.name} is no lock of prefixes: {error}", hint=hint) from error
-    if lock_read.version != LOCK_VERSION:
-        raise FormatError(f"{file.name} is of version {lock_read.version}, not {LOCK_VERSION}", hint=hint)
-    return lock_read
-
-
-def moved_prefixes(before: Sequence[LockedRequest], now: Sequence[LockedRequest]) -> list[MovedPrefix]:
-    """What is not as it was locked; requests behind the last locked one are no move."""
-    out = []
-    for number, old in enumerate(before, 1):
-        if number > len(now):
-            out.append(MovedPrefix(number, "", "is not sent any more"))
-        elif (difference := _first_move(old, now[number - 1])) is not None:
-            out.append(MovedPrefix(number, *difference))
-    return out
-
-
-def _first_move(old: LockedRequest, now: LockedRequest) -> tuple[str, str] | None:
-    if old.target != now.target:
-        return "", f"goes to {now.target} instead of {old.target}"
-    for was, unit in zip(old.units, now.units, strict=False):
-        if was != unit:
-            return was.path, "changed" if was.path == unit.path else f"became {unit.path}"
-    if len(now.units) < len(old.units):
-        return old.units[len(now.units)].path, "is gone"
-    if len(now.units) > len(old.units):
-        return now.units[len(old.units)].path, "is new"
-    return None
-
-
-_recording = click.argument("file", type=click.Path(path_type=Path))
-_lock_option = click.option(
-    "--lock",
-    "lock_file",
-    type=FILE_PATH,
-    default=Path("quire.lock"),
-    show_default=True,
-    help="The file that holds the hashes.",
+SETTINGS: tuple[ClientSetting, ...] = (
+    ClientSetting(
+        "claude-code",
+        "ttl",
+        ".claude/settings.json",
+        ("promptCacheTtl",),
+        "1h",
+        "keeps the cache for an hour between requests; writing costs 2 instead of 1.25 times the input",
+        "https://code.claude.com/docs/en/prompt-caching",
+    ),
+    ClientSetting(
+        "codex",
+        "compaction",
+        ".codex/config.toml",
+        ("model_auto_compact_token_limit",),
+        230_000,
+        "sums up later: the history stays as it was sent until 230,000 tokens",
+        "https://developers.openai.com/codex/config-reference",
+    ),
+    ClientSetting(
+        "gemini-cli",
+        "compaction",
+        ".gemini/settings.json",
+        ("model", "compressionThreshold"),
+        0.7,
+        "compresses at 70 % of the window instead of 50 %",
+        "https://github.com/google-gemini/gemini-cli/blob/main/docs/reference/configuration.md",
+    ),
+    ClientSetting(
+        "opencode",
+        "compaction",
+        ".config/opencode/opencode.json",
+        ("compaction", "prune"),
+        False,
+        "leaves old tool outputs as they were sent instead of clearing them turn by turn",
+        "https://opencode.ai/docs/config",
+    ),
 )
 
 
-@click.command()
-@_recording
-@_lock_option
-@click.option("--reason", default="", help="Why the prefixes moved; needed where they did.")
-def lock(file: Path, lock_file: Path, reason: str) -> None:
-    """Write down the prefix hashes of an application's requests, to be committed and held by `quire check`.
+def with_setting(text: str, setting: ClientSetting) -> str:
+    """A configuration file with the setting in it; the same text where it has it already."""
+    return _in_toml(text, setting) if setting.file.endswith(".toml") else _in_json(text, setting)
 
-    FILE is a recording of the application: what `quire proxy --log` or the pytest fixture `quire_requests` wrote, or
-    any log that `quire audit` reads. Cache marks are no part of the hashes.
 
-    \b
-    Examples:
-      quire lock requests.jsonl
-      quire lock requests.jsonl --reason "the search tool is new"
-    """
-    now, reasons = _recorded(file), tuple[str, ...]()
-    if lock_file.exists():
-        before = read_lock(lock_file)
-        moves = moved_prefixes(before.requests, now)
-        if moves and not reason:
-            _tell_moves(moves)
-            raise CallError(
-                f"the prefixes of {counted(len(moves), 'request')} moved",
-                hint="Say why with --reason, or mend what moved them.",
+def _in_json(text: str, setting: ClientSetting) -> str:
+    try:
+        settings = json.loads(text) if text.strip() else {}
+        if not isinstance(settings, dict):
+            raise ValueError("no object")
+    except ValueError as error:
+        hint = f"Set {'.'.join(setting.key)} to {json.dumps(setting.value)} there yourself."
+        raise FormatError(f"~/{setting.file} is not plain JSON: {error}", hint=hint) from error
+    inner: JsonObject = settings
+    for name in setting.key[:-1]:
+        value = inner.setdefault(name, {})
+        if not isinstance(value, dict):
+            raise FormatError(f"{name} of ~/{setting.file} is no object", hint="Mend the file first.")
+        inner = value
+    if inner.get(setting.key[-1]) == setting.value:
+        return text
+    inner[setting.key[-1]] = setting.value
+    return json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
+
+
+def _in_toml(text: str, setting: ClientSetting) -> str:
+    """Keys of the root stand in front of the first table."""
+    line = f"{setting.key[0]} = {json.dumps(setting.value)}"
+    table = re.search(r"^\s*\[", text, re.M)
+    root, rest = (text[: table.start()], text[table.start() :]) if table else (text, "")
+    pattern = re.compile(rf"^{re.escape(setting.key[0])}\s*=.*$", re.M)
+    if pattern.search(root):
+        return pattern.sub(line, root, count=1) + rest
+    return f"{line}\n{root}{rest}"
+
+
+# What was changed, and how it is put back.
+
+
+class AppliedSetting(msgspec.Struct, frozen=True):
+    """A file that was changed: as it was (None: it was not there), as it was left, and when."""
+
+    client: str
+    cause: str
+    path: str
+    before: str | None
+    after: str
+    at_ms: int
+
+
+def _applied() -> list[AppliedSetting]:
+    return kept("applied_settings.json", list[AppliedSetting]) or []
+
+
+def apply(report: AuditReport) -> None:
+    """Set what answers the causes that were found; each difference is shown."""
+    causes = {(verdict.store, verdict.cause) for talk in report.conversations for verdict in talk.verdicts}
+    settings = [setting for setting in SETTINGS if (setting.client, setting.cause) in causes]
+    if not settings:
+        echo("No setting of a client answers what was found; the fixes above are changes of requests.")
+    for setting in settings:
+        path = Path.home() / setting.file
+        before = text_of(path)
+        after = with_setting(before or "", setting)
+        if after == before:
+            echo(f"~/{setting.file} has {'.'.join(setting.key)} already")
+            continue
+        echo(f"{setting.client}, for {setting.cause}: {setting.does} ({setting.documented})")
+        old, new = (text.splitlines(keepends=True) for text in (before or "", after))
+        name = f"~/{setting.file}"
+        echo("".join(difflib.unified_diff(old, new, fromfile=name, tofile=name)), nl=False)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if before is not None:
+            copy_beside(path).write_text(before, "utf-8")
+        now = int(time.time() * 1000)
+        change = AppliedSetting(setting.client, setting.cause, str(path), before, after, now)
+        # Stored before the file is written, so that the change can always be undone.
+        keep("applied_settings.json", [*_applied(), change])
+        path.write_text(after, "utf-8")
+    if settings:
+        echo("`quire audit --verify` compares what is lost from now on; `quire audit --revert` puts it back.")
+
+
+def _applied_before() -> list[AppliedSetting]:
+    if not (applied := _applied()):
+        raise CallError("no setting was applied", hint="`quire audit --apply` changes settings.")
+    return applied
+
+
+def revert() -> None:
+    """Put every changed file back, the newest change first; one that was changed since is left alone."""
+    applied = _applied_before()
+    while applied:
+        change = applied[-1]
+        path = Path(change.path)
+        if text_of(path) not in (change.after, change.before):
+            raise ConflictError(
+                f"{path} was changed since", hint=f"Its text before --apply is in {path.name}.before-quire."
             )
-        reasons = (*before.reasons, reason) if moves else before.reasons
-    lock_file.write_text(PrefixLock(now, reasons).encode(), encoding="utf-8")
-    echo(f"{lock_file}: the prefixes of {counted(len(now), 'request')}")
+        put_back(path, change.before)
+        copy_beside(path).unlink(missing_ok=True)
+        applied.pop()
+        keep("applied_settings.json", applied)
+        echo(f"put back: {path}")
 
 
-@click.command()
-@_recording
-@_lock_option
-@json_option
-def check(file: Path, lock_file: Path, as_json: bool) -> None:
-    """Fail where an application's requests are not what `quire lock` wrote down; for CI.
+def verify(places: Sequence[Path]) -> None:
+    """What each cause lost before its setting was applied, and since."""
+    from quire.audit import audit, read_calls
 
-    Requests behind the last locked one may come; those that are locked must be the same, from tools to messages.
-
-    \b
-    Examples:
-      quire check requests.jsonl
-      quire check requests.jsonl --lock prefixes.lock --json
-    """
-    if not lock_file.exists():
-        raise NotFound(f"there is no {str(lock_file)!r}", hint=f"Write it first: quire lock {file}")
-    moves = moved_prefixes(read_lock(lock_file).requests, _recorded(file))
-    if as_json:
-        print_json([msgspec.to_builtins(move) for move in moves])
-    elif moves:
-        _tell_moves(moves)
-        echo(f"If it is meant: quire lock {file} --reason '…', and commit {lock_file.name}.", err=True)
-    else:
-        echo("the prefixes are as they were locked")
-    if moves:
-        raise click.exceptions.Exit(1)
+    applied = _applied_before()
+    calls = [call for place in places for call in read_calls(place) if call.at_ms is not None]
+    for change in applied:
+        of_client = [call for call in calls if call.store == change.client]
+        before = audit(call for call in of_client if (call.at_ms or 0) < change.at_ms)
+        since = audit(call for call in of_client if (call.at_ms or 0) >= change.at_ms)
+        name = f"{change.client}, {change.cause}"
+        if not since.total.requests:
+            echo(f"{name}: no request since; use the client, then ask again")
+            continue
+        was, now = (_share(report, change.cause) for report in (before, since))
+        verdict = "it helps" if now < was else "it does not help" if now else "nothing was lost before either"
+        echo(
+            f"{name}: {was:.2%} of the tokens lost in {counted(before.total.requests, 'request')} before, "
+            f"{now:.2%} in {counted(since.total.requests, 'request')} since: {verdict}"
+        )
 
 
-def _recorded(file: Path) -> tuple[LockedRequest, ...]:
-    from quire.audit import read_calls
-
-    requests = locked(read_calls(file))
-    if not requests:
-        raise CallError(f"{file} holds no request with its body", hint="Record requests: quire proxy --log FILE.")
-    return requests
-
-
-def _tell_moves(moves: list[MovedPrefix]) -> None:
-    for move in moves[:10]:
-        place = f", {move.path}," if move.path else ""
-        echo(in_line(f"request {move.request}{place} {move.what}"), err=True)
-    if len(moves) > 10:
-        echo(f"and {len(moves) - 10} more", err=True)
+def _share(report: AuditReport, cause: str) -> float:
+    """What a cause lost, of all that went in."""
+    lost = report.by_cause.get(cause)
+    return lost.lost / max(1, report.total.input) if lost is not None else 0.0

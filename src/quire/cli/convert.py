@@ -1,7 +1,12 @@
-"""`quire import` and `quire export`: conversations from and to other formats."""
+"""Other formats: conversations read from them and written to them (`quire import`, `quire export`); items and entries as text, counted
+and described (`quire format`, `tokens`, `schema`).
+"""
 
 from __future__ import annotations
 
+import importlib
+import json
+from importlib import resources
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,6 +18,7 @@ import quire
 from quire.cli.output import (
     FOLDER_THERE,
     Place,
+    answer,
     append_new,
     called,
     counted,
@@ -22,22 +28,27 @@ from quire.cli.output import (
     echo,
     entries_so_far,
     is_file,
+    json_option,
     load_entries,
     may_be_there,
     open_db,
     print_json,
     print_text,
     read_text,
+    read_verbatim,
+    value_of,
     value_or_lines,
 )
 from quire.errors import CallError, FormatError
-from quire.values import Entry
+from quire.log.entries import decode_lines
+from quire.values import Entry, JsonObject
 
 if TYPE_CHECKING:
     from quire.archive import Loaded
     from quire.archive.source_file import SourceFile
     from quire.archive.stored_conversations import SessionStore
     from quire.notes.vault import Vault
+
 
 # To load what reads and writes them takes longer than to print help: a wire format is called like its module, while
 # frameworks' formats and the programs are named here; a test holds both to it.
@@ -319,3 +330,141 @@ def _notes(vault: Path | None) -> Vault | None:
     from quire.notes.vault import Vault
 
     return Vault(vault)
+
+
+# `quire format`: items or entries as one of the text formats, and a text back as JSON.
+
+
+# The options that only one format has.
+TEXT_FORMATS = {
+    "markdown": ("wrap", "default_language", "system"),
+    "xml": (),
+    "json": (),
+    "clean": ("detail",),
+    "replay": ("window", "delimiter"),
+}
+
+
+def text_format(name: str) -> Any:
+    """The module of a format, loaded when it is used: read, render, parse and to_json."""
+    return importlib.import_module(f"quire.formats.{name if name != 'json' else 'json_'}")
+
+
+@click.command("format")
+@click.argument("name", metavar="FORMAT", type=click.Choice(list(TEXT_FORMATS)))
+@click.argument("file", default="-")
+@click.option(
+    "--profile", type=click.Choice(["quire", "agent-q"]), default="quire", help="markdown: quire, or agent-q as it was."
+)
+@click.option("--parse", "parses", is_flag=True, help="Read the text and print its value as JSON.")
+@click.option("--wrap", type=click.Choice(["none", "tags"]), help="markdown: put tags around context and request.")
+@click.option("--system", metavar="TEXT", help="markdown: a system prompt in front, with --wrap tags.")
+@click.option("--default-language", metavar="TAG", help="markdown: the tag of code in no known language (lisp).")
+@click.option("--detail", type=click.Choice(["full", "short"]), help="clean: how much of each tool (full).")
+@click.option("--window", metavar="N", help="replay: how many history events, or all (15).")
+@click.option("--delimiter", type=click.Choice(["$", "§"]), help="replay: what events begin with ($).")
+def format_(name: str, file: str, profile: str, parses: bool, **options: str | None) -> None:
+    """Print the JSON of FILE (- for standard input) as markdown, xml, json, clean or replay, to the byte.
+
+    markdown, xml and json take {"items": […], "max_items": 50, "request": …}; clean takes {"tools": […],
+    "conversation": […], "tool_results": […], "request": …}; replay takes {"entries": […], "window": 15}
+    or entries as JSON Lines. Options win over the JSON's fields. With --parse the text itself says what
+    they would.
+
+    \b
+    Examples:
+      echo '{"items": [{"content": "(+ 1 2)"}]}' | quire format markdown
+      quire log export demo | quire format replay --window all
+      quire format clean --parse context.txt
+    """
+    chosen, profiles = text_format(name), (profile,) if profile != "quire" else ()
+    if profiles and name != "markdown":
+        raise CallError(f"{name} has no profile {profile}", hint="agent-q is a profile of markdown.")
+    settings: JsonObject = {key: value for key, value in options.items() if value is not None}
+    for option in settings:
+        if option not in TEXT_FORMATS[name]:
+            flag = "--" + option.replace("_", "-")
+            raise CallError(f"{flag} does not go with {name}", hint="quire format --help says which format it is for.")
+    if (number := settings.get("window")) is not None:
+        if number != "all" and not (number.isascii() and number.isdigit()):
+            raise CallError(f"--window is {number!r}", hint="Give a number of events, or all.")
+        settings["window"] = None if number == "all" else int(number)
+    if parses:
+        # A text may begin with a byte order mark of its own: what was rendered is read back whole.
+        value = chosen.to_json(chosen.parse(read_verbatim(file), *profiles))
+        print_text(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
+    else:
+        text = read_text(file)
+        lines = name == "replay" and _is_lines(text)
+        hint = "quire format --help shows the shape; to read a text back, add --parse."
+        entries = {"entries": [entry.body for entry in decode_lines(text)]} if lines else None
+        data = entries or value_of(text, called(file), hint=hint)
+        value = chosen.read({**data, **settings} if isinstance(data, dict) else data, *profiles)
+        print_text(chosen.render(value, *profiles))
+
+
+def _is_lines(text: str) -> bool:
+    """Whether the text is entries as JSON Lines: its first line is an entry, or there is none."""
+    first = next((line for line in text.split("\n") if line.strip()), "")
+    try:
+        value = json.loads(first) if first else {"kind": ""}
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, dict) and "kind" in value
+
+
+# `quire tokens`: how many tokens a file makes for a model.
+
+
+@click.command()
+@click.argument("file")
+@click.option("--model", "-m", default=None, help="Model name, also with provider: and vendor/ (default: o200k).")
+@json_option
+def tokens(file: str, model: str | None, as_json: bool) -> None:
+    """Count the tokens of FILE (- for standard input) with the model's vocabulary.
+
+    \b
+    Examples:
+      quire tokens README.md
+      quire tokens - --model llama-3.3-70b < prompt.txt
+      quire tokens README.md --model anthropic:claude-opus-5-5 --json
+    """
+    from quire.tokens import counter
+
+    text = read_text(file)
+    chosen = counter(model)
+    count = chosen.count(text)
+    value = {
+        "tokens": count,
+        "exact": chosen.exact,
+        "vocabulary": chosen.vocabulary,
+        "factor": chosen.factor,
+        "model": model,
+        "bytes": len(text.encode()),
+        "note": chosen.note,
+    }
+    line = f"{count:,} tokens ({chosen.vocabulary})" if chosen.exact else f"~{count:,} tokens ({chosen.note})"
+    answer(as_json, value, line)
+
+
+# `quire schema`: the published JSON schemas, to the byte.
+
+NAMES = ("item", "window", "entry")
+
+
+@click.command()
+@click.argument("name", type=click.Choice(NAMES))
+def schema(name: str) -> None:
+    """Print the JSON schema of an item, a window or an entry.
+
+    \b
+    Examples:
+      quire schema window
+      quire schema entry > entry.schema.json
+    """
+    from quire.log.entries import SCHEMA
+
+    if name == "entry":
+        print_json(SCHEMA)
+    else:
+        print_text(resources.files("quire.schemas").joinpath(f"{name}.json").read_text(encoding="utf-8"))

@@ -1,5 +1,5 @@
-"""What requests cost: of a finished thread, under each policy and at best (`quire plan`, `quire usage`); of any file, by what
-a provider's cache makes of them (`quire simulate`).
+"""What models charge (`quire models`) and requests cost: of a finished thread, under each policy and at best (`quire plan`, `quire usage`);
+of any file, by what a provider's cache makes of them (`quire simulate`).
 """
 
 from __future__ import annotations
@@ -7,7 +7,8 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -29,7 +30,7 @@ from quire.cli.output import (
     provider_and_model,
     styled,
 )
-from quire.cli.render import numbered, unwrapped
+from quire.cli.requests import numbered, unwrapped
 from quire.errors import CallError, FormatError, NotFound
 from quire.values import Entry, JsonObject
 
@@ -37,7 +38,9 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from quire.assemble import Built, Policy, Refused
+    from quire.providers.models import ModelInfo
     from quire.providers.simulate import Predicted, Simulator
+
 
 _WIDTH = 60
 
@@ -436,3 +439,79 @@ def _bar(name: str, group: list[Predicted], longest: int) -> Text:
     total = sum(member.total for member in group)
     parts = (read, "█", "green"), (written, "▓", "yellow"), (total - read - written, "░", "red")
     return styled(f"{name:>9} ", *bar(_WIDTH, longest, parts), f" {total:,}")
+
+
+# `quire models`: what is known of each.
+
+
+@click.command()
+@click.argument("target", required=False)
+@json_option
+def models(target: str | None, as_json: bool) -> None:
+    """What is known of each model: window, vocabulary, prices, cache minimum, with dates.
+
+    TARGET is a provider, a provider:model, or a part of a model's name. Prices are USD per million
+    tokens; "-" is not known, "~" an estimate, "+" costs more for long prompts.
+
+    \b
+    Examples:
+      quire models
+      quire models anthropic
+      quire models anthropic:claude-opus-5-5 --json
+    """
+    chosen = _chosen(target)
+    if as_json:
+        print_json([_facts(info) for info in chosen])
+        return
+    for provider, rows in groupby(chosen, key=lambda info: info.provider):
+        print_table(_COLUMNS, [_row(info) for info in rows], title=provider)
+        echo()
+    dates = ", ".join(dict.fromkeys(info.as_of for info in chosen))
+    echo(f"{counted(len(chosen), 'model')}; prices in USD per million tokens, as of {dates}")
+
+
+def _chosen(target: str | None) -> list[ModelInfo]:
+    from quire.providers.models import known_models, model_info, resolve
+
+    if not target:
+        return known_models()
+    if ":" in target:
+        return [model_info(target)]
+    listed = known_models()
+    provider = resolve(target)[0] if target.lower() in {info.provider for info in listed} else target
+    matching = [info for info in listed if info.provider == provider]
+    matching = matching or [info for info in listed if target.lower() in info.model.lower()]
+    if not matching:
+        raise NotFound(f"no model known by {target!r}", hint="`quire models` lists all; provider:model shows defaults.")
+    return matching
+
+
+_COLUMNS = ("model", "window", "vocabulary", "minimum", "in", "read", "write", "out")
+
+
+def _row(info: ModelInfo) -> tuple[object, ...]:
+    """One line: "~" is an estimate, "+" a higher price for long prompts, "/" a longer cache life."""
+    prices = info.prices.tier(0)
+    more = "+" if len(info.prices.tiers) > 1 else ""
+    writes = [price for price in (prices.write_5m, prices.write_1h) if price is not None]
+    return (
+        info.model + ("" if info.known else " (defaults)"),
+        f"{info.window // 1000:,}k",
+        info.vocabulary.removesuffix("_base") if info.vocabulary_exact else f"~{info.vocabulary.removesuffix('_base')}",
+        ("~" if "min_tokens" in info.cache.unsure else "") + str(info.min_cache_tokens),
+        _price(prices.input) + more,
+        _price(prices.read),
+        "/".join(map(_price, writes)) or "-",
+        _price(prices.output) + more,
+    )
+
+
+def _price(price: float | None) -> str:
+    return "-" if price is None else f"{price:g}"
+
+
+def _facts(info: ModelInfo) -> dict[str, Any]:
+    """Every fact, and the two ratios that caching policies use."""
+    facts: dict[str, Any] = msgspec.to_builtins(info)
+    ratios = {"read_ratio": info.r, "write_ratio": info.w, "write_long_ratio": info.w_long}
+    return {**facts, "engine": info.engine, **ratios}

