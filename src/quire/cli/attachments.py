@@ -1,5 +1,5 @@
-"""What joins a question: files, some of their lines, symbols, images; web pages; notes, tags and folders of a vault; and what
-joins every turn (`quire window`; `/window`, `/pin` and `/unpin` of a chat do the same).
+"""What joins a question: files, some of their lines, symbols, images; web pages; notes, tags and folders of a vault;
+and what joins every turn (`quire window`; `/window`, `/pin` and `/unpin` of a chat do the same).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""`quire audit`: what recorded requests lost of the provider's cache, why, and what it cost; settings of clients that answer a cause
-(`--apply`), compared (`--verify`) and put back to the byte (`--revert`).
+"""`quire audit`: what recorded requests lost of the provider's cache, why, and what it cost; settings of clients that
+answer a cause (`--apply`), compared (`--verify`) and put back to the byte (`--revert`).
 """
 
 from __future__ import annotations

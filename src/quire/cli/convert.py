@@ -1,5 +1,5 @@
-"""Other formats: conversations read from them and written to them (`quire import`, `quire export`); items and entries as text, counted
-and described (`quire format`, `tokens`, `schema`).
+"""Other formats: conversations read from them and written to them (`quire import`, `quire export`); items and entries
+as text, counted and described (`quire format`, `tokens`, `schema`).
 """
 
 from __future__ import annotations

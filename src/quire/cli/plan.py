@@ -1,5 +1,5 @@
-"""What models charge (`quire models`) and requests cost: of a finished thread, under each policy and at best (`quire plan`, `quire usage`);
-of any file, by what a provider's cache makes of them (`quire simulate`).
+"""What models charge (`quire models`) and requests cost: of a finished thread, under each policy and at best (`quire
+plan`, `quire usage`); of any file, by what a provider's cache makes of them (`quire simulate`).
 """
 
 from __future__ import annotations

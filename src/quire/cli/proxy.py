@@ -1,5 +1,5 @@
-"""`quire proxy`: an application's requests passed on and explained; known clients started behind it (`quire wrap`), what was changed in
-their files put back to the byte (`quire unwrap`), and how all that stands (`quire doctor`).
+"""`quire proxy`: an application's requests passed on and explained; known clients started behind it (`quire wrap`),
+what was changed in their files put back to the byte (`quire unwrap`), and how all that stands (`quire doctor`).
 """
 
 from __future__ import annotations
@@ -123,14 +123,14 @@ def passing_for(
     return Passing(options, CacheWatcher(lambda watched: echo(redact(watched.line())), log, redact=kept))
 
 
-port_option = click.option(
-    "--port", type=click.IntRange(0, 65535), default=8765, show_default=True, help="Where to listen; 0: any free port."
-)
+def port_option(default: int = 8765, help: str = "Where to listen; 0: any free port.") -> Callable[[Any], Any]:
+    """The option that says where something is served."""
+    return click.option("--port", type=click.IntRange(0, 65535), default=default, show_default=True, help=help)
 
 
 @click.command()
 @click.option("--to", required=True, help="The base URL that requests go on to: https://api.anthropic.com")
-@port_option
+@port_option()
 @passing_options
 def proxy(to: str, port: int, **how: Any) -> None:
     """Watch an application's requests: change its base URL, and nothing else.

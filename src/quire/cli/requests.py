@@ -1,5 +1,5 @@
-"""Requests as providers take them: a thread's (`quire render`), anybody's against the rules (`quire lint`), and an application's prefixes
-as a committed file that CI holds (`quire lock`, `quire check`).
+"""Requests as providers take them: a thread's (`quire render`), anybody's against the rules (`quire lint`), and an
+application's prefixes as a committed file that CI holds (`quire lock`, `quire check`).
 """
 
 from __future__ import annotations

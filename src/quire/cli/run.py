@@ -1,5 +1,5 @@
-"""`quire run` and `quire resume`, and what `quire chat` shares with them: from --model to what carries a turn out, with keys and
-addresses from the environment, the local model otherwise; its tools and runner.
+"""`quire run` and `quire resume`, and what `quire chat` shares with them: from --model to what carries a turn out,
+with keys and addresses from the environment, the local model otherwise; its tools and runner.
 """
 
 from __future__ import annotations

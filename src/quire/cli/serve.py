@@ -1,5 +1,5 @@
-"""What is served: `quire serve` and `quire open`, threads and turns over HTTP with the proxy and the inspector on one port; `quire mcp`;
-models that Quire runs itself (`quire local`), and stand-ins for providers (`quire emulate`).
+"""What is served: `quire serve` and `quire open`, threads and turns over HTTP with the proxy and the inspector on one
+port; `quire mcp`; models that Quire runs itself (`quire local`), and stand-ins for providers (`quire emulate`).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 
 @click.group(invoke_without_command=True)
-@port_option
+@port_option()
 @click.option(
     "--host", default="127.0.0.1", show_default=True, help="Which address; any but this machine's demands keys."
 )
@@ -226,13 +226,7 @@ def revoke(context: click.Context, id: str) -> None:
 
 @click.command(name="open")
 @click.argument("thread", required=False)
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=8765,
-    show_default=True,
-    help="Where it is, or shall be, served; 0: any free port.",
-)
+@port_option(help="Where it is, or shall be, served; 0: any free port.")
 @click.option("--no-browser", is_flag=True, help="Print the address alone.")
 @db_option
 def open_(thread: str | None, port: int, no_browser: bool, db: Place | None) -> None:
@@ -368,7 +362,7 @@ def list_installed(as_json: bool) -> None:
 
 
 @local.command("serve", short_help="Serve the local model on 127.0.0.1, until Ctrl-C.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="0: a free one.")
+@port_option(8080)
 @click.option(
     "--ctx", type=click.IntRange(min=256), default=CTX, show_default=True, help="Window of each slot, in tokens."
 )
@@ -419,9 +413,7 @@ _SMALL = (
 
 @click.command()
 @click.option("--provider", "-p", required=True, help="anthropic, openai, gemini, bedrock, or any that speaks Chat.")
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="Port on 127.0.0.1; 0 takes a free one."
-)
+@port_option(0)
 @click.option("--replies", "replies_file", help="File with one reply a line (JSON, or plain text); - is stdin.")
 @click.option("--chunk-bytes", type=click.IntRange(1), help="Send streams in pieces of this many bytes.")
 @click.option("--lenient", is_flag=True, help="Allow a missing key or version, unknown models and unknown responses.")

@@ -1,5 +1,5 @@
-"""What all routes share: the tenants with their stores and threads, who may ask and how often, what was done already, and what
-nobody gets to see.
+"""What all routes share: the tenants with their stores and threads, who may ask and how often, what was done already,
+and what nobody gets to see.
 """
 
 from __future__ import annotations
