@@ -13,10 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import platformdirs
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.live import Live
-from rich.segment import Segment
-from rich.text import Text
 
 from quire.cli.attachments import Attachment, attached_items, linked_items, note_items, question, question_options
 from quire.cli.chat_commands import COMMANDS, PlannedRebase, compact, money, run_command, totals
@@ -34,6 +30,7 @@ from quire.cli.output import (
     print_table,
     printable,
     shortened,
+    styled,
 )
 from quire.cli.run import (
     Connection,
@@ -51,7 +48,10 @@ from quire.errors import QuireError, needed
 from quire.values import Entry, JsonObject
 
 if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.live import Live
     from rich.markdown import Markdown
+    from rich.text import Text
 
     from quire.log.store import Store
     from quire.send.cycle import Decision, Outcome
@@ -118,6 +118,8 @@ class OpenMarkdown:
         self._text = text
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.segment import Segment
+
         width, height = console.size
         text = markdown(tail(self._text, 2 * width * height))
         lines = console.render_lines(text, options.update(height=None), pad=False)
@@ -139,7 +141,7 @@ class RichScreen:
     def event(self, event: Event) -> None:
         if event.kind == "think":
             self._thinking += len(event.text)
-            self._draw(Text(f"thinking … {self._thinking:,}", "dim italic"))
+            self._draw(styled((f"thinking … {self._thinking:,}", "dim italic")))
         elif event.kind == "respond":
             self._write(event.text)
             if event.entry is not None:
@@ -147,7 +149,7 @@ class RichScreen:
         elif event.kind == "sent" and event.entry is not None and "usage" not in event.entry.body:
             self._begin()
         elif event.kind == "summary":
-            self._draw(Text(SUMMING_UP, "dim"))
+            self._draw(styled((SUMMING_UP, "dim")))
         elif event.entry is not None and (line := line_of(event.entry)):
             self._finish()
             self.note(line)
@@ -157,7 +159,7 @@ class RichScreen:
             self._text = ""
             self._stop()
             self.note("(the reply broke off; asking again)")
-        self._draw(Text("…", "dim"))
+        self._draw(styled(("…", "dim")))
 
     def _write(self, text: str) -> None:
         self._text += printable(text)
@@ -169,6 +171,8 @@ class RichScreen:
             self._draw(OpenMarkdown(self._text))
 
     def _draw(self, content: Text | OpenMarkdown) -> None:
+        from rich.live import Live
+
         if self._live is None:
             self._live = Live(console=self.console, transient=True, refresh_per_second=12, vertical_overflow="crop")
             self._echo = hide_typing()
@@ -193,11 +197,11 @@ class RichScreen:
 
     def say(self, text: str) -> None:
         self._finish()
-        self.console.print(Text(printable(text.replace("#### ", ""))))
+        self.console.print(styled(printable(text.replace("#### ", ""))))
 
     def note(self, text: str) -> None:
         self._stop()
-        self.console.print(Text(printable(text), "dim"))
+        self.console.print(styled((printable(text), "dim")))
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         self._finish()
