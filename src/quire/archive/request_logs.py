@@ -14,15 +14,15 @@ from quire.archive.stored_conversations import (
     LoggedExchange,
     SessionStore,
     StoredConversation,
-    events_of,
+    described,
     holding,
     is_body,
     known_provider,
+    streamed_reply,
     url_model,
 )
 from quire.entry import canonical, sha256_hex
 from quire.errors import FormatError, QuireError
-from quire.log.shapes import short
 from quire.providers.prefix import unmarked
 from quire.providers.wires import as_body, detect, wire_of
 from quire.values import Entry, Json, JsonObject
@@ -81,10 +81,7 @@ def _reply(exchange: LoggedExchange, format: str) -> Iterator[Entry]:
         if isinstance(reply, dict):
             yield from providers.parse_reply(target, reply).entries
         elif isinstance(reply, str | list) and reply:
-            reader = providers.stream(target)
-            for event in events_of(reply):
-                reader.feed(event)
-            yield from reader.partial().entries
+            yield from streamed_reply(target, reply).entries
 
 
 # Requests one a line, alone or with their replies.
@@ -94,9 +91,8 @@ def _requests(file: SourceFile) -> Iterator[LoggedExchange]:
     for number, row in file.numbered():
         body = _body_of(row) if isinstance(row, dict) else None
         if body is None or not is_body(body):
-            fields = f"the fields {', '.join(list(row)[:6])}" if isinstance(row, dict) else short(row)
             raise FormatError(
-                f"{file.path.name} holds {fields}, no request",
+                f"{file.path.name} holds {described(row)}, no request",
                 line=number,
                 column=1,
                 hint="Give a body with its messages on each line, alone or as request.",

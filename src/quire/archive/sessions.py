@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,6 +25,7 @@ from quire.archive.stored_conversations import (
     StoredConversation,
     StoredTurn,
     counted_call,
+    described,
     holding,
     known_provider,
     turns_in_format,
@@ -32,7 +33,6 @@ from quire.archive.stored_conversations import (
     with_tables,
 )
 from quire.errors import FormatError
-from quire.log.shapes import short
 from quire.providers.usage import usage
 from quire.values import JsonObject, Usage
 
@@ -312,23 +312,21 @@ def _read(file: SourceFile, store: SessionStore, read: Callable[[SourceFile], It
         raise FormatError(problem, hint="Check the file, or force another reader with --from.") from error
 
 
-def recognised(file: SourceFile, stores: Sequence[SessionStore] = STORES) -> SessionStore:
+def recognised(file: SourceFile) -> SessionStore:
     """The first store whose shape the file has; one that none has is refused with its first place."""
-    for store in stores:
+    for store in STORES:
         if store.recognises(file):
             return store
     if file.tables:
         beginning, line = f"the tables {', '.join(sorted(file.tables)[:6])}", 0
     else:
         line, first = next(iter(file.head), (1, file.value if file.value is not None else file.text[:60]))
-        first = first[0] if isinstance(first, list) and first else first
-        named = ", ".join(list(first)[:6]) if isinstance(first, dict) else ""
-        beginning = f"the fields {named}" if named else short(first)
+        beginning = described(first[0] if isinstance(first, list) and first else first)
     raise FormatError(
         f"{file.path.name} begins with {beginning}, which nothing known here begins with",
         line=line,
         column=min(line, 1),
-        hint=f"Name what it is with --from: {', '.join(store.name for store in stores)}, or a wire format.",
+        hint=f"Name what it is with --from: {', '.join(store.name for store in STORES)}, or a wire format.",
     )
 
 

@@ -16,6 +16,7 @@ from quire.archive.source_file import SourceFile, milliseconds
 from quire.errors import CallError, FormatError, QuireError
 from quire.log.entries import check
 from quire.log.shapes import short
+from quire.providers.incoming import Partial
 from quire.providers.models import data, resolve
 from quire.providers.usage import usage
 from quire.providers.wires import detect, wire_of
@@ -124,20 +125,20 @@ def _reported_usage(provider: str, model: str, raw: Json) -> Usage | None:
 def _stream_usage(target: str, stream: str | list[Json]) -> Usage | None:
     """The usage of a stream, one that broke off too: its beginning tells what went in."""
     with contextlib.suppress(QuireError, ValueError):
-        reader = providers.stream(target)
-        for event in events_of(stream):
-            reader.feed(event)
-        used = reader.partial().usage
+        used = streamed_reply(target, stream).usage
         return used if used.input_total else None
     return None
 
 
-def events_of(stream: str | list[Json]) -> list[Json]:
-    """The events of server-sent text, or those that are listed."""
-    if isinstance(stream, list):
-        return stream
-    lines = [line.removeprefix("data:").strip() for line in stream.split("\n") if line.startswith("data:")]
-    return [msgspec.json.decode(line) for line in lines if line and line != "[DONE]"]
+def streamed_reply(target: str, stream: str | list[Json]) -> Partial:
+    """What the events of server-sent text, or those that are listed, come to, as far as they go."""
+    reader = providers.stream(target)
+    if isinstance(stream, str):
+        lines = [line.removeprefix("data:").strip() for line in stream.split("\n") if line.startswith("data:")]
+        stream = [msgspec.json.decode(line) for line in lines if line and line != "[DONE]"]
+    for event in stream:
+        reader.feed(event)
+    return reader.partial()
 
 
 SESSION_FIELDS = ("session_id", "session", "conversation_id", "thread_id", "recording")
@@ -254,8 +255,12 @@ def with_tables(*names: str) -> Callable[[SourceFile], bool]:
 
 def misfit(file: SourceFile, number: int, value: Json, expected: str) -> FormatError:
     """A line that is not what its store writes."""
-    fields = f"the fields {', '.join(list(value)[:6])}" if isinstance(value, dict) else short(value)
-    return FormatError(f"{file.path.name} holds {fields}, which is not {expected}", line=number, column=1, hint="Check the file, or force another reader with --from.")  # fmt: skip
+    return FormatError(f"{file.path.name} holds {described(value)}, which is not {expected}", line=number, column=1, hint="Check the file, or force another reader with --from.")  # fmt: skip
+
+
+def described(value: Json) -> str:
+    """What a value is, for an error: its fields, or itself."""
+    return f"the fields {', '.join(list(value)[:6])}" if value and isinstance(value, dict) else short(value)
 
 
 # Turns that a store keeps in blocks of its own, as messages of the wire format that its model speaks.

@@ -102,7 +102,7 @@ def leaf(
 
 def _results_leaf(message: Message, turn: int, ids: Mapping[int, str], beside: Sequence[int] = ()) -> PlacedMessage:
     """A leaf of results, each counted once: what it is, and what it shrinks to; `beside` the text, what else it holds."""
-    sizes = [part_tokens(part, counter()) for part in message.parts]
+    sizes = [part_tokens(part) for part in message.parts]
     if any(beside):
         sizes = [size + more for size, more in zip(sizes, beside, strict=True)]
     framing = MESSAGE_TOKENS * max(1, len(sizes))
@@ -116,8 +116,7 @@ def _results_leaf(message: Message, turn: int, ids: Mapping[int, str], beside: S
     if parts == message.parts:
         return PlacedMessage(message, tokens, turn, None, tokens, beside=sum(beside))
     shorter = [
-        size if new is old else part_tokens(new, counter())
-        for old, new, size in zip(message.parts, parts, sizes, strict=True)
+        size if new is old else part_tokens(new) for old, new, size in zip(message.parts, parts, sizes, strict=True)
     ]
     handled = Message("tool", parts, message.seqs)
     return PlacedMessage(message, tokens, turn, handled, framing + sum(shorter), beside=sum(beside))

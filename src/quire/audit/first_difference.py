@@ -128,7 +128,7 @@ def _tools(old: Sequence[Unit], new: Sequence[Unit], place: Moved) -> tuple[str,
         return "tools-reordered", ""
     changed = sorted({*map(tool_name, before)} ^ {*map(tool_name, after)})
     if not changed and now is not None and (cause := _volatile(_text(was), _text(now), offset)):
-        return cause, f"{where(was)}: {_excerpt(_text(was), offset)!r} became {_excerpt(_text(now), offset)!r}"
+        return cause, f"{where(was)}: {_became(was, now, offset)}"
     return "tools-changed", ", ".join(changed[:5]) or "a definition"
 
 
@@ -186,7 +186,7 @@ _FETCHED = re.compile(
 
 def _system(was: Unit, now: Unit, offset: int) -> tuple[str, str]:
     old, new = _text(was), _text(now)
-    became = f"{_excerpt(old, offset)!r} became {_excerpt(new, offset)!r}"
+    became = _became(was, now, offset)
     if cause := _volatile(old, new, offset):
         return cause, became
     tail, ending = min(len(old), len(new)) - offset, same_start(old[::-1], new[::-1])
@@ -212,7 +212,7 @@ def _history(old: Sequence[Unit], new: Sequence[Unit], place: Moved) -> tuple[st
         unit.lines for unit in before[at + 1 :]
     ]:
         if cause := _volatile(_text(was), _text(now), offset):
-            return (cause, f"{where(was)}: {_excerpt(_text(was), offset)!r} became {_excerpt(_text(now), offset)!r}")
+            return cause, f"{where(was)}: {_became(was, now, offset)}"
         return ("retrieval" if at < 2 and _fetched(was, now, offset) else "edited"), where(was)
     if shifted:
         return shifted
@@ -338,6 +338,11 @@ def with_long_words(text: str, start: int, end: int) -> tuple[int, int]:
         if word.start() < end and word.end() > start:
             start, end = min(start, word.start()), max(end, word.end())
     return start, end
+
+
+def _became(was: Unit, now: Unit, offset: int) -> str:
+    """'what stood there' became 'what stands there now'."""
+    return " became ".join(repr(_excerpt(_text(unit), offset)) for unit in (was, now))
 
 
 def _excerpt(text: str, offset: int) -> str:

@@ -34,6 +34,7 @@ from quire.log import now_ms
 from quire.log.shapes import (
     COUNTED,
     INTEGER,
+    NATURAL,
     NULL,
     OBJECT,
     SHA256,
@@ -43,11 +44,12 @@ from quire.log.shapes import (
     Scalar,
     checked,
     either,
+    matching,
     one_of,
     short,
 )  # fmt: skip
 from quire.tokens import Counter, counter
-from quire.values import ITEM_TYPES, Item, Json, JsonObject, item_json
+from quire.values import ITEM_TYPES, Item, JsonObject, item_json
 
 __all__ = [
     "Window", "from_error", "from_file", "from_image", "from_region", "from_repl", "from_symbol", "from_text",
@@ -111,21 +113,11 @@ class Numbers:
 
 MAX_ITEMS = 50
 MOST_ITEMS = 1000
-_ID = re.compile(r"ctx-[0-9]+")
-
-
-def is_capacity(value: Json) -> bool:
-    """An integer from 1 to 1000."""
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_ITEMS
-
-
-CTX_ID = Scalar(
-    "ctx- and digits",
-    {"type": "string", "pattern": "^ctx-[0-9]+$"},
-    lambda v: isinstance(v, str) and bool(_ID.fullmatch(v)),
-)
+CTX_ID = matching("ctx- and digits", "ctx-[0-9]+")
 CAPACITY = Scalar(
-    f"an integer from 1 to {MOST_ITEMS}", {"type": "integer", "minimum": 1, "maximum": MOST_ITEMS}, is_capacity
+    f"an integer from 1 to {MOST_ITEMS}",
+    {"type": "integer", "minimum": 1, "maximum": MOST_ITEMS},
+    lambda v: COUNTED.fits(v) and v <= MOST_ITEMS,
 )
 ITEM = Fields(
     required={"content": STRING},
@@ -328,7 +320,7 @@ class Window:
 
     def get(self, types: Iterable[str] | None = None, limit: int | None = None) -> list[Item]:
         """Items of these types (none given: all), the last `limit` of them, oldest first."""
-        if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
+        if limit is not None and not NATURAL.fits(limit):
             raise CallError(f"limit must be 0 or more, not {short(limit)}", hint="Leave it out for all items.")
         chosen_types = frozenset([types] if isinstance(types, str) else types or ())
         items = [value for value in self._items.values() if not chosen_types or value.type in chosen_types]
@@ -494,14 +486,12 @@ def _ids_hint(ids: list[str]) -> str:
 
 
 def _capacity(value: int) -> int:
-    if not is_capacity(value):
-        raise CallError(
-            f"max_items must be an integer from 1 to {MOST_ITEMS}, not {short(value)}", hint="The default is 50."
-        )
+    if not CAPACITY.fits(value):
+        raise CallError(f"max_items must be {CAPACITY.says}, not {short(value)}", hint="The default is 50.")
     return value
 
 
 def _limit(name: str, value: int | None) -> int | None:
-    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+    if not LIMIT.fits(value):
         raise CallError(f"{name} must be 1 or more, not {short(value)}", hint="Leave it out for no limit.")
     return value

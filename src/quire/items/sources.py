@@ -18,8 +18,8 @@ from zipfile import BadZipFile
 import msgspec
 
 from quire.entry import NOT_UTF8_HINT, sha256_hex
-from quire.errors import BudgetError, CallError, FormatError, MissingPart, NotFound
-from quire.log.shapes import Fault, check_json, short
+from quire.errors import BudgetError, CallError, FormatError, NotFound, needed
+from quire.log.shapes import INTEGER, Fault, check_json, short
 from quire.values import ITEM_TYPES, Item, ItemType, Json, JsonObject
 
 # Making an item: its content checked and hashed once, here; and the identity under which a model knows it.
@@ -33,7 +33,7 @@ def item(
         raise CallError(f"content must be a string, not {short(content)}", hint="Decode bytes first.")
     if type not in ITEM_TYPES:
         raise CallError(f"unknown item type {short(type)}", hint=f"Use one of {', '.join(ITEM_TYPES)}.")
-    if not isinstance(timestamp, int) or isinstance(timestamp, bool):
+    if not INTEGER.fits(timestamp):
         raise CallError(f"timestamp must be an integer, not {short(timestamp)}", hint="Unix milliseconds.")
     about, sha256 = _checked(metadata), content_sha256(content)
     return Item(id=id, type=cast(ItemType, type), content=content, metadata=about, timestamp=timestamp, sha256=sha256)
@@ -248,10 +248,8 @@ def document_text(data: bytes, name: str) -> str:
 
 
 def _pdf(data: bytes, name: str) -> str:
-    try:
+    with needed(f"{name} needs pypdf to be read", "documents"):
         import pypdf
-    except ImportError as error:
-        raise MissingPart(f"{name} needs pypdf to be read", hint="pip install 'quire[documents]'") from error
     try:
         pages = [page.extract_text().strip() for page in pypdf.PdfReader(BytesIO(data)).pages]
     except (pypdf.errors.PyPdfError, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
@@ -260,11 +258,9 @@ def _pdf(data: bytes, name: str) -> str:
 
 
 def _word(data: bytes, name: str) -> str:
-    try:
+    with needed(f"{name} needs python-docx to be read", "documents"):
         import docx
         from docx.opc.exceptions import OpcError
-    except ImportError as error:
-        raise MissingPart(f"{name} needs python-docx to be read", hint="pip install 'quire[documents]'") from error
     try:
         parts = list(docx.Document(BytesIO(data)).iter_inner_content())
     except (OpcError, OSError, ValueError, KeyError, BadZipFile) as error:

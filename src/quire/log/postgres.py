@@ -301,11 +301,7 @@ class PostgresStore(ClosingStore):
         return entries_of(thread, [row[1:] for row in page if row[1] is not None], after, count)
 
     def info(self, thread: str) -> ThreadInfo:
-        check_name(thread)
-        rows = self._session.rows(_INFO + "where t.name = %s", (thread,))
-        if not rows:
-            raise no_thread(thread)
-        return ThreadInfo(*rows[0])
+        return ThreadInfo(*self._row(thread, _INFO + "where t.name = %s"))
 
     def threads(self) -> list[ThreadInfo]:
         return [ThreadInfo(*row) for row in self._session.rows(_INFO + "order by t.branch")]
@@ -397,11 +393,15 @@ class PostgresStore(ClosingStore):
         return places[0] if places else (None, 0, b"")
 
     def _tip(self, thread: str) -> _Tip:
+        return _Tip(*self._row(thread, _TIP))
+
+    def _row(self, thread: str, query: str, *values: Any, durable: bool = True) -> Any:
+        """What a query gives for a thread, whose name is its last value; a NotFound where that is nothing."""
         check_name(thread)
-        tip = self._read_tip(thread)
-        if not tip.branch:
+        rows = self._session.rows(query, (*values, thread), durable)
+        if not rows:
             raise no_thread(thread)
-        return tip
+        return rows[0]
 
     def _has(self, thread: str) -> bool:
         return bool(self._session.rows("select 1 from quire.threads where name = %s", (thread,)))
@@ -434,28 +434,22 @@ class PostgresStore(ClosingStore):
 
     def _saved_json(self, thread: str, query: str, label: str, *more: str) -> Json:
         """JSON that is kept with a thread; a DamageError that says what cannot be read."""
-        check_name(thread)
-        rows = self._session.rows(f"select ({query}) from quire.threads b where name = %s", (*more, thread))
-        if not rows:
-            raise no_thread(thread)
-        return read_saved(rows[0][0], label, thread)
+        (stored,) = self._row(thread, f"select ({query}) from quire.threads b where name = %s", *more)
+        return read_saved(stored, label, thread)
 
     def set_state(self, thread: str, key: str, value: Json) -> None:
         query = """
             insert into quire.state select tenant, branch, %s, %s from quire.threads where name = %s
             on conflict (tenant, branch, key) do update set value = excluded.value returning 1
         """
-        self._keep(thread, query, key, saved_text(value))
+        # Derived, as the checkpoint is: what a crash loses of it is made again.
+        self._row(thread, query, key, saved_text(value), durable=False)
 
     def checkpoint(self, thread: str) -> bytes | None:
-        check_name(thread)
-        rows = self._session.rows(
-            "select sha256, body from quire.threads left join quire.checkpoints using (tenant, branch) where name = %s",
-            (thread,),
+        query = (
+            "select sha256, body from quire.threads left join quire.checkpoints using (tenant, branch) where name = %s"
         )
-        if not rows:
-            raise no_thread(thread)
-        sha256, body = rows[0]
+        sha256, body = self._row(thread, query)
         return body if body is not None and sha256_hex(body) == sha256 else None
 
     def save_checkpoint(self, thread: str, state: bytes) -> None:
@@ -463,13 +457,7 @@ class PostgresStore(ClosingStore):
             insert into quire.checkpoints select tenant, branch, %s, %s from quire.threads where name = %s
             on conflict (tenant, branch) do update set sha256 = excluded.sha256, body = excluded.body returning 1
         """
-        self._keep(thread, query, sha256_hex(state), state)
-
-    def _keep(self, thread: str, query: str, *values: Any) -> None:
-        check_name(thread)
-        # Derived: what a crash loses of it is made again.
-        if not self._session.rows(query, (*values, thread), durable=False):
-            raise no_thread(thread)
+        self._row(thread, query, sha256_hex(state), state, durable=False)
 
     # Turns
 
@@ -486,8 +474,7 @@ class PostgresStore(ClosingStore):
         finally:
             # A connection that is gone holds nothing any more.
             with suppress(psycopg.Error), self._session.database.turns() as conn, conn.pipeline():
-                self._session.enter(conn)
-                conn.execute("set local synchronous_commit = off")
+                self._session.enter(conn, durable=False)
                 conn.execute("delete from quire.turns where thread = %s and fence = %s", (thread, fence))
                 conn.execute("select pg_advisory_unlock(%s)", (key,))
 
@@ -515,8 +502,7 @@ class PostgresStore(ClosingStore):
             on conflict (tenant, thread) do update set fence = excluded.fence, holder = excluded.holder
         """
         with conn.pipeline():
-            self._session.enter(conn)
-            conn.execute("set local synchronous_commit = off")
+            self._session.enter(conn, durable=False)
             conn.execute(_HOLD)  # behind whatever the former holder is just committing
             conn.execute(query, (self.tenant, thread, fence, holder_name()))
 

@@ -339,17 +339,17 @@ class TenantSession:
 
         def ask(conn: Connection) -> list[Any]:
             with conn.pipeline():
-                self.enter(conn)
-                if not durable:
-                    conn.execute("set local synchronous_commit = off")
+                self.enter(conn, durable)
                 cursor = conn.execute(query, values, binary=True)
             return _rows(cursor)
 
         return self.database.again(ask)
 
-    def enter(self, conn: Connection) -> None:
-        """From here to the end of its transaction a connection works for this tenant."""
+    def enter(self, conn: Connection, durable: bool = True) -> None:
+        """From here to the end of its transaction a connection works for this tenant; a crash may lose what is not durable."""
         conn.execute(_AS, (self.tenant,))
+        if not durable:
+            conn.execute("set local synchronous_commit = off")
 
     @contextmanager
     def transaction(self, how: str = "", durable: bool = True) -> Iterator[Connection]:
@@ -376,9 +376,7 @@ class TenantSession:
     def _begin(self, conn: Connection, how: str, durable: bool) -> Connection:
         with conn.pipeline():
             conn.execute(f"begin {how}")
-            self.enter(conn)
-            if not durable:
-                conn.execute("set local synchronous_commit = off")
+            self.enter(conn, durable)
         return conn
 
 
@@ -404,17 +402,14 @@ class News:
     def tell(self, tenant: str, change: int) -> None:
         """A tenant's newest change is now this one."""
         with self._changed:
-            self._tell(tenant, change)
-
-    def _tell(self, tenant: str, change: int) -> None:
-        if change > self._newest.get(tenant, 0):
-            self._newest[tenant] = change
-            self._changed.notify_all()
+            if change > self._newest.get(tenant, 0):
+                self._newest[tenant] = change
+                self._changed.notify_all()
 
     def announce(self, tenant: str, change: int) -> None:
         """This process committed a change: its own waiters are woken, others are told by an OS thread of its own."""
         with self._changed:
-            self._tell(tenant, change)
+            self.tell(tenant, change)
             first, self._unsent[tenant] = not self._unsent, change
             if self._speaker is None and not self._closed:
                 self._speaker = threading.Thread(target=self._speak, name="quire-notices", daemon=True)

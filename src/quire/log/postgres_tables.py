@@ -8,18 +8,18 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import msgspec
 
 from quire.entry import sha256_hex
-from quire.errors import DamageError, NotFound
+from quire.errors import DamageError
 from quire.log import verify
 from quire.log.branches import Row, entries_of, entry_of
 from quire.log.postgres_connection import Connection, TenantSession
 from quire.log.sqlite_tables import RecordQueries, sound_body
-from quire.log.store import Change, EntryWords, RecordFilter, RecordRow, Stretch
+from quire.log.store import Change, EntryWords, RecordFilter, RecordRow, Stretch, no_thread
 from quire.values import Entry
 
 # Where a thread's entries are: its own branch, then the part of each ancestor that it shares.
@@ -101,11 +101,8 @@ class PostgresIndex:
     def __init__(self, session: TenantSession) -> None:
         self._session = session
 
-    def snapshot(self) -> AbstractContextManager[None]:
-        return self._snapshot()
-
     @contextmanager
-    def _snapshot(self) -> Iterator[None]:
+    def snapshot(self) -> Iterator[None]:
         with self._session.transaction("isolation level repeatable read read only"):
             yield
 
@@ -116,7 +113,7 @@ class PostgresIndex:
         query = f"{PIECES} select branch, low, high from piece order by low, high"
         pieces = self._session.rows(query, {"thread": thread})
         if not pieces:
-            raise NotFound(f"there is no thread {thread!r}", hint="`quire log list` shows the threads.")
+            raise no_thread(thread)
         return [Stretch(*row) for row in pieces]
 
     def rows(self, stretch: Stretch, limit: int | None = None) -> list[Row]:

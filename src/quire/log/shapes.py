@@ -67,7 +67,7 @@ def _is_int(value: Json) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _matching(says: str, pattern: str) -> Scalar:
+def matching(says: str, pattern: str) -> Scalar:
     """A string that a pattern matches whole."""
     schema = {"type": "string", "pattern": f"^{pattern}$"}
     return Scalar(says, schema, lambda v: isinstance(v, str) and re.fullmatch(pattern, v) is not None)
@@ -80,8 +80,8 @@ COUNTED = Scalar("an integer of at least 1", {"type": "integer", "minimum": 1}, 
 BOOLEAN = Scalar("true or false", {"type": "boolean"}, lambda v: isinstance(v, bool), frozenset({bool}))
 OBJECT = Scalar("an object", {"type": "object"}, lambda v: isinstance(v, dict), frozenset({dict}))
 ANYTHING = Scalar("JSON", {}, lambda v: True)
-SHA256 = _matching("64 hexadecimal digits (sha256)", "[0-9a-f]{64}")
-ENTRY_ID = _matching("sha256: and 64 hexadecimal digits", "sha256:[0-9a-f]{64}")
+SHA256 = matching("64 hexadecimal digits (sha256)", "[0-9a-f]{64}")
+ENTRY_ID = matching("sha256: and 64 hexadecimal digits", "sha256:[0-9a-f]{64}")
 
 
 def one_of(names: tuple[str, ...]) -> Scalar:
@@ -105,9 +105,8 @@ def short(value: Json, limit: int = 60) -> str:
         return "an object"
     if isinstance(value, list | tuple):
         return "a list"
-    names = {None: "null", True: "true", False: "false"}
     if value is None or isinstance(value, bool):
-        return names[value]
+        return json.dumps(value)
     text = repr(value[:limit] if isinstance(value, str) else value)
     return text if len(text) <= limit + 2 else text[:limit] + "…"
 

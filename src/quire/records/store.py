@@ -449,9 +449,7 @@ class Records:
         """The nn records nearest to q, nearest first; none that has nothing to do with it."""
         if nn < 1:
             raise CallError(f"nn is at least 1, not {nn}")
-        tags = (tag,) if isinstance(tag, str) else tuple(tag)
-        selector = Selector(schemas=(schema_name,) if schema_name else (), all_tags=tags)
-        hits = [hit for hit in self.near(q, selector, now=now) if hit.share > 0][:nn]
+        hits = [hit for hit in self.near(q, _selector(schema_name, tag), now=now) if hit.share > 0][:nn]
         return [hit.with_context() for hit in hits] if include_context else hits
 
     def near(
@@ -493,13 +491,10 @@ class Records:
         now: int | None = None,
     ) -> RecordList:
         """Records of a schema and with all of the tags, in the order of creation; the last `limit` of them."""
-        tags = (tag,) if isinstance(tag, str) else tuple(tag)
-        records = self.select(
-            Selector(schemas=(schema_name,) if schema_name else (), all_tags=tags, owner=owner), now=now
-        )
+        records = self.select(_selector(schema_name, tag, owner), now=now)
         if limit is not None and limit < 0:
             raise CallError(f"limit is at least 0, not {limit}")
-        return records if limit is None else records[len(records) - min(limit, len(records)) :]
+        return records if limit is None else records[max(0, len(records) - limit) :]
 
     def select(
         self,
@@ -523,6 +518,11 @@ class Records:
         filter = RecordFilter(selector.schemas, tags, now, no_tag="" if session else UNNAMED)
         body = self._table.beside(number(record.id), step, filter)
         return decode(body) if body is not None else None
+
+
+def _selector(schema_name: str, tag: str | Sequence[str], owner: str = "") -> Selector:
+    tags = (tag,) if isinstance(tag, str) else tuple(tag)
+    return Selector(schemas=(schema_name,) if schema_name else (), all_tags=tags, owner=owner)
 
 
 def _row(record: Record, text: str) -> RecordRow:

@@ -37,33 +37,33 @@ MESSAGE_TOKENS = 4
 IMAGE_TOKENS = 1500
 
 
-def text_tokens(text: str, with_: Counter | None = None) -> int:
+def text_tokens(text: str) -> int:
     """The tokens of one message's text, its framing included (a system message, say)."""
-    return MESSAGE_TOKENS + (with_ or counter()).count(text)
+    return MESSAGE_TOKENS + counter().count(text)
 
 
-def message_tokens(message: Message, with_: Counter | None = None, image_tokens: int = 0) -> int:
+def message_tokens(message: Message, image_tokens: int = 0) -> int:
     """A message's text, call names and arguments, and 4 for each message it becomes on the wire."""
-    chosen = with_ or counter()
     # Each result of a group of parallel calls is a wire message of its own.
     results = sum(isinstance(part, Result) for part in message.parts)
     framing = MESSAGE_TOKENS * max(1, results if message.role == "tool" else 1)
     texts = [part.text for part in message.parts if isinstance(part, Text) and part.text]
     others = [part for part in message.parts if not isinstance(part, Text)]
     # Several texts of one message are one text on the wire, a blank line between them.
-    words = chosen.count("\n\n".join(texts)) if texts else 0
-    return framing + words + sum(part_tokens(part, chosen, image_tokens) for part in others)
+    words = counter().count("\n\n".join(texts)) if texts else 0
+    return framing + words + sum(part_tokens(part, image_tokens) for part in others)
 
 
-def part_tokens(part: Part, with_: Counter, image_tokens: int = 0) -> int:
+def part_tokens(part: Part, image_tokens: int = 0) -> int:
     """The tokens of one part, without framing."""
+    count = counter().count
     match part:
         case Text(text=text) | Think(text=text) | Result(text=text):
-            return with_.count(text)
+            return count(text)
         case Call(name=name):
-            return with_.count(name) + with_.count(arguments_text(part))
+            return count(name) + count(arguments_text(part))
         case ToolSet(tools=tools):
-            return tools_tokens(tools, with_)
+            return tools_tokens(tools)
         case Image():
             return image_tokens
 
@@ -78,10 +78,10 @@ def compact(value: Json) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
-def tools_tokens(tools: Iterable[JsonObject], with_: Counter | None = None) -> int:
+def tools_tokens(tools: Iterable[JsonObject]) -> int:
     """The tokens of the tools' canonical JSON; no tools cost nothing."""
     listed = list(tools)
-    return (with_ or counter()).count(canonical(listed).decode()) if listed else 0
+    return counter().count(canonical(listed).decode()) if listed else 0
 
 
 # What a provider's block counts for until the provider has counted it: its texts, its media, what is encrypted in it.
@@ -124,10 +124,10 @@ def countable(part: JsonObject) -> tuple[str, int]:
     return "\n".join(texts), sum(piece for piece in pieces if isinstance(piece, int))
 
 
-def block_tokens(block: JsonObject, with_: Counter | None = None) -> int:
+def block_tokens(block: JsonObject) -> int:
     """The tokens of a block that goes out as it came."""
     text, beside = countable(block)
-    return (with_ or counter()).count(text) + beside
+    return counter().count(text) + beside
 
 
 def is_text(block: JsonObject) -> bool:

@@ -15,7 +15,7 @@ from typing import Protocol
 import msgspec
 
 from quire.entry import NOT_UTF8_HINT
-from quire.errors import FormatError, MissingPart
+from quire.errors import FormatError, needed
 from quire.values import Count
 
 # `exact` is claimed only where the vocabulary of that very model is public and at hand; everything else is an
@@ -164,9 +164,6 @@ def _claude(name: str) -> Vocabulary:
     return CLAUDE_NEWER if (major, minor) >= CLAUDE_NEWER_FROM else CLAUDE_OLDER
 
 
-EXTRA_HINT = "pip install 'quire[tokenizers]'"
-
-
 class Counter(Protocol):
     """Counts tokens of ordinary text; special-token strings in it are text like any other."""
 
@@ -203,7 +200,7 @@ def counter(model: str | None = None) -> VocabularyCounter:
     if chosen.name in BASE or extra_installed():
         return VocabularyCounter(chosen.name, chosen.exact, chosen.factor, _note(model, chosen))
     factor = round(chosen.factor * RELATIVE[chosen.name], 3)
-    note = f"estimate: {DEFAULT} × {factor}, for {chosen.name} is not installed; {EXTRA_HINT}"
+    note = f"estimate: {DEFAULT} × {factor}, for {chosen.name} is not installed; pip install 'quire[tokenizers]'"
     return VocabularyCounter(DEFAULT, exact=False, factor=factor, note=note)
 
 
@@ -240,10 +237,8 @@ def _counting(name: str) -> Callable[[str], int]:
 
         native: Callable[[str], int] = getattr(openai, name)().count
         return native
-    try:
+    with needed(f"the vocabulary {name} is not installed", "tokenizers"):
         from splintr import Tokenizer
-    except ImportError as error:
-        raise MissingPart(f"the vocabulary {name} is not installed", hint=EXTRA_HINT) from error
     # `ordinary`: a special token spelled out in the text must not become one.
     encode: Callable[[str], list[int]] = Tokenizer.from_pretrained(name).encode_ordinary
     return lambda text: len(encode(text))
