@@ -310,7 +310,7 @@ def test_the_entries_of_a_har_are_read_one_by_one(entries: list[Any], block: int
     log = {"version": "1.2", "pages": [{"title": '"entries": ['}], "entries": entries, "comment": "]"}
     text = json.dumps({"log": log}, indent=1 if wide else None, ensure_ascii=False)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("quire.archive.source_file._BLOCK", block)
+        patch.setattr("quire.archive.stored_conversations._BLOCK", block)
         assert list(source_file(Path("a.har"), text).har_entries()) == entries
         if entries:
             cut = source_file(Path("a.har"), text[: text.rindex("]", 0, text.rindex('"comment"')) - 1])

@@ -3,29 +3,172 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import msgspec
 
-from quire.archive.source_file import SourceFile, milliseconds, text_in
+from quire import providers
 from quire.archive.stored_conversations import (
     SentCall,
     SessionStore,
-    StoredBlock,
+    SourceFile,
     StoredConversation,
-    StoredTurn,
     counted_call,
     holding,
     known_provider,
+    milliseconds,
     misfit,
-    turns_in_format,
+    text_in,
     usage_named,
     with_fields,
     with_tables,
 )
 from quire.providers.usage import usage
-from quire.values import Json, JsonObject, Usage
+from quire.providers.wires import wire_of
+from quire.values import Json, JsonObject, Usage, system, tools
+
+# Turns that a store keeps in blocks of its own, as messages of the wire format that its model speaks.
+
+
+class StoredBlock(msgspec.Struct, frozen=True):
+    """A block: text, thinking, a call, a result or an image, as its fields tell."""
+
+    text: str = ""
+    thinking: bool = False
+    call_id: str = ""
+    name: str = ""
+    args: Json = None
+    is_result: bool = False
+    error: bool = False
+    # What the provider signed thinking or a call with; a Responses item has its id too.
+    signature: str = ""
+    id: str = ""
+    # The media type and the base64 of an image.
+    image: tuple[str, str] = ("", "")
+
+    @property
+    def arguments(self) -> str:
+        """The arguments of a call as OpenAI writes them."""
+        return self.args if isinstance(self.args, str) else json.dumps(self.args, ensure_ascii=False)
+
+    @property
+    def image_url(self) -> str:
+        return f"data:{self.image[0]};base64,{self.image[1]}"
+
+
+class StoredTurn(msgspec.Struct, frozen=True):
+    """Who said what, and when."""
+
+    role: str
+    blocks: tuple[StoredBlock, ...]
+    at: int | None = None
+
+
+def turns_in_format(
+    name: str, provider: str, turns: Sequence[StoredTurn], model: str = "", head: JsonObject | None = None
+) -> StoredConversation:
+    """Turns in the format of the provider that answered them; with a system prompt where there is one."""
+    format = next((wire for word, wire in _SPEAKS.items() if word in provider), "openai-chat")
+    if format == "openai-responses" and not any(block.signature for turn in turns for block in turn.blocks):
+        format = "openai-chat"
+    write, field = _WRITERS[format], wire_of(format).layout.field
+    # A system prompt and tools ({name, description, parameters}), as far as a store has them.
+    fields = head or {}
+    entries = [make(fields[name]) for name, make in (("system", system), ("tools", tools)) if fields.get(name)]
+    request = providers.export(format, entries)
+    around = request if isinstance(request, dict) else {field: request}
+    messages: list[tuple[int | None, JsonObject]] = [(None, message) for message in around[field]]
+    messages += [(turn.at, message) for turn in turns for message in write(turn)]
+    value = {**around, field: [message for _, message in messages]}
+    return StoredConversation(name, format, value, model, times=tuple(at for at, _ in messages))
+
+
+_SPEAKS = {"anthropic": "anthropic", "claude": "anthropic", "google": "gemini", "gemini": "gemini", "vertex": "gemini", "openai": "openai-responses", "gpt": "openai-responses"}  # fmt: skip
+
+
+def _anthropic(turn: StoredTurn) -> Iterator[JsonObject]:
+    blocks: list[JsonObject] = []
+    for block in turn.blocks:
+        if block.is_result:
+            failed = {"is_error": True} if block.error else {}
+            blocks.append({"type": "tool_result", "tool_use_id": block.call_id, "content": block.text, **failed})
+        elif block.call_id:
+            blocks.append({"type": "tool_use", "id": block.call_id, "name": block.name, "input": block.args or {}})
+        elif block.thinking:
+            blocks.append({"type": "thinking", "thinking": block.text, "signature": block.signature})
+        elif block.image[1]:
+            source = {"type": "base64", "media_type": block.image[0], "data": block.image[1]}
+            blocks.append({"type": "image", "source": source})
+        elif block.text.strip():
+            blocks.append({"type": "text", "text": block.text})
+    if blocks:
+        yield {"role": "assistant" if turn.role == "assistant" else "user", "content": blocks}
+
+
+def _gemini(turn: StoredTurn) -> Iterator[JsonObject]:
+    parts: list[JsonObject] = []
+    for block in turn.blocks:
+        signed = {"thoughtSignature": block.signature} if block.signature else {}
+        named = {"id": block.call_id, "name": block.name}
+        if block.is_result:
+            reply = {"error" if block.error else "output": block.text}
+            parts.append({"functionResponse": {**named, "response": reply}})
+        elif block.call_id:
+            parts.append({"functionCall": {**named, "args": block.args or {}}, **signed})
+        elif block.image[1]:
+            parts.append({"inlineData": {"mimeType": block.image[0], "data": block.image[1]}})
+        elif block.text:
+            parts.append({"text": block.text, **({"thought": True} if block.thinking else {}), **signed})
+    if parts:
+        yield {"role": "model" if turn.role == "assistant" else "user", "parts": parts}
+
+
+def _responses(turn: StoredTurn) -> Iterator[JsonObject]:
+    kind = "output_text" if turn.role == "assistant" else "input_text"
+    for block in turn.blocks:
+        item_id = {"id": block.id} if block.id else {}
+        if block.is_result:
+            yield {"type": "function_call_output", "call_id": block.call_id, "output": block.text}
+        elif block.call_id:
+            call = {"call_id": block.call_id, "name": block.name, "arguments": block.arguments}
+            yield {"type": "function_call", **call, **item_id}
+        elif block.thinking and block.signature.startswith("{"):
+            yield json.loads(block.signature)
+        elif block.thinking:
+            summary = [{"type": "summary_text", "text": block.text}] if block.text else []
+            yield {"type": "reasoning", "summary": summary, "encrypted_content": block.signature, **item_id}
+        elif block.image[1]:
+            yield {"role": "user", "content": [{"type": "input_image", "image_url": block.image_url}]}
+        else:
+            yield {"type": "message", "role": turn.role, "content": [{"type": kind, "text": block.text}], **item_id}
+
+
+def _chat(turn: StoredTurn) -> Iterator[JsonObject]:
+    text, thought = "", ""
+    calls: list[JsonObject] = []
+    images: list[JsonObject] = []
+    for block in turn.blocks:
+        if block.is_result:
+            failed = {"_err": True} if block.error else {}
+            yield {"role": "tool", "tool_call_id": block.call_id, "content": block.text, **failed}
+        elif block.call_id:
+            called = {"name": block.name, "arguments": block.arguments}
+            calls.append({"id": block.call_id, "type": "function", "function": called})
+        elif block.thinking:
+            thought += block.text
+        elif block.image[1]:
+            images.append({"type": "image_url", "image_url": {"url": block.image_url}})
+        else:
+            text += block.text
+    if text or calls or images or thought:
+        content: Json = [{"type": "text", "text": text}, *images] if images else text
+        besides = {"reasoning_content": thought, "tool_calls": calls}
+        yield {"role": turn.role, "content": content, **{name: field for name, field in besides.items() if field}}
+
+
+_WRITERS = {"anthropic": _anthropic, "gemini": _gemini, "openai-responses": _responses, "openai-chat": _chat}
+
 
 # Claude Code: lines by uuid; one reply is several lines of one message id; side chains are other conversations.
 

@@ -8,17 +8,18 @@ from collections.abc import Callable, Iterable, Iterator
 from urllib.parse import urlsplit
 
 from quire import providers
-from quire.archive.source_file import SourceFile, text_in
 from quire.archive.stored_conversations import (
     SESSION_FIELDS,
     LoggedExchange,
     SessionStore,
+    SourceFile,
     StoredConversation,
     described,
     holding,
     is_body,
     known_provider,
     streamed_reply,
+    text_in,
     url_model,
 )
 from quire.entry import canonical, sha256_hex

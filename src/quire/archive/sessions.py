@@ -15,20 +15,22 @@ from typing import TypeVar
 
 import msgspec
 
-from quire.archive.agent_clients import CLIENTS
+from quire.archive.agent_clients import CLIENTS, StoredBlock, StoredTurn, turns_in_format
 from quire.archive.request_logs import LOGS
-from quire.archive.source_file import LinesOf, SourceFile, files_under, milliseconds, source_file, text_in
 from quire.archive.stored_conversations import (
+    LinesOf,
     SentCall,
     SessionStore,
-    StoredBlock,
+    SourceFile,
     StoredConversation,
-    StoredTurn,
     counted_call,
     described,
+    files_under,
     holding,
     known_provider,
-    turns_in_format,
+    milliseconds,
+    source_file,
+    text_in,
     usage_named,
     with_tables,
 )

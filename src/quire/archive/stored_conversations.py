@@ -1,26 +1,316 @@
-"""What stores of other programs hold: conversations, and single requests that were sent with what their replies used."""
+"""What stores of other programs hold: conversations, and single requests that were sent with what their replies used.
+
+A file is opened as what it is: lines of JSON, one JSON value, a database, text, or a folder. Lines are read as they are
+asked for, so that a log may be larger than memory.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import gzip
+import io
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import logging
+import re
+import sqlite3
+import zlib
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
-from typing import Any
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any
 from urllib.parse import unquote, urlsplit
 
 import msgspec
 
 from quire import providers
-from quire.archive.source_file import SourceFile, milliseconds
-from quire.errors import CallError, FormatError, QuireError
+from quire.errors import CallError, FormatError, NotFound, QuireError
+from quire.log.connection import has_log
 from quire.log.entries import check
 from quire.log.shapes import short
-from quire.providers.incoming import Partial
+from quire.providers.incoming import Partial, iso_ms
 from quire.providers.models import data, resolve
 from quire.providers.usage import usage
-from quire.providers.wires import detect, wire_of
-from quire.values import COUNTS, Entry, Json, JsonObject, Usage, system, tools
+from quire.providers.wires import detect
+from quire.values import COUNTS, Entry, Json, JsonObject, Usage
+
+_logger = logging.getLogger("quire")
+# So many of the first lines tell what a file is.
+_HEAD = 20
+
+
+class LinesOf(msgspec.Struct, frozen=True):
+    """Some lines of a file: the bytes they stand in, and the number of the first."""
+
+    start: int
+    end: int
+    first: int
+
+
+class SourceFile(msgspec.Struct, frozen=True):
+    """What stands at a path; of lines of JSON only the first are held, as `head`."""
+
+    path: Path
+    value: Json = None
+    tables: frozenset[str] = frozenset()
+    text: str = ""
+    head: tuple[tuple[int, Json], ...] = ()
+    is_lines: bool = False
+    # Where lines end that are whole: a program that was killed leaves its last one half written.
+    whole_to: int | None = None
+    # Of a HAR file, where its entries begin: they are read one by one.
+    entries_at: int | None = None
+    # What came on standard input in place of a file; a part of the lines instead of all of them.
+    given: bytes | None = None
+    part: LinesOf | None = None
+
+    @property
+    def name(self) -> str:
+        return self.path.stem
+
+    def first_objects(self) -> list[JsonObject]:
+        """Of the lines, or the elements of the one list, the first; or the one object."""
+        listed = [line for _, line in self.head] if self.is_lines else self.value
+        return [row for row in (listed[:_HEAD] if isinstance(listed, list) else [listed]) if isinstance(row, dict)]
+
+    def objects(self) -> list[JsonObject]:
+        """All lines, or the elements of the one list, or the one object."""
+        return list(self.each_object())
+
+    def each_object(self) -> Iterator[JsonObject]:
+        """The same, each read when it is asked for."""
+        lines = (
+            (line for _, line in self.numbered()) if self.is_lines or not isinstance(self.value, list) else self.value
+        )
+        yield from (row for row in lines if isinstance(row, dict))
+
+    def numbered(self) -> Iterator[tuple[int, Json]]:
+        """The lines with their numbers; one value is line 1."""
+        if not self.is_lines:
+            yield 1, self.value
+            return
+        with _readable(self.path), self.opened() as data:
+            part = self.part or LinesOf(0, self.whole_to or 0, 1)
+            data.seek(part.start)
+            lines = iter(lambda: data.readline() if data.tell() < part.end else b"", b"") if part.end else data
+            yield from _values(self.path, enumerate(lines, part.first))
+
+    def har_entries(self) -> Iterator[JsonObject]:
+        """The entries of a HAR file, each read when it is asked for."""
+        if self.entries_at is None:
+            raise FormatError(f"{self.path.name} has no log.entries", hint="Is it a HAR file?")
+        with _readable(self.path), self.opened() as data:
+            data.seek(self.entries_at)
+            for _, entry in _values(self.path, ((1, element) for element in _elements(self.path, data))):
+                yield entry
+
+    def opened(self) -> IO[bytes]:
+        """The bytes, unpacked."""
+        data: IO[bytes] = self.path.open("rb") if self.given is None else io.BytesIO(self.given)
+        if data.read(2) == b"\x1f\x8b":
+            data.close()
+            return gzip.open(self.path)  # type: ignore[return-value]  # no IO to typeshed
+        data.seek(0)
+        return data
+
+    def parts(self, size: int) -> Iterator[LinesOf]:
+        """Lines that stand in about `size` bytes each; those of a packed file cannot be told apart unread."""
+        with _readable(self.path), self.opened() as data:
+            start, first = 0, 1
+            while block := data.read(size):
+                block += data.readline()
+                end = start + len(block)
+                yield LinesOf(start, end if self.whole_to is None else min(end, self.whole_to), first)
+                start, first = start + len(block), first + block.count(b"\n")
+
+    def rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        with contextlib.closing(_database(self.path)) as conn:
+            return conn.execute(query, values).fetchall()
+
+
+def source_file(path: Path, text: str | None = None) -> SourceFile:
+    """A file, opened as what it is; or `text` that stands for one."""
+    if text is None and path.is_dir():
+        return SourceFile(path)
+    source = SourceFile(path, given=None if text is None else text.encode())
+    with _readable(path), source.opened() as data:
+        start = data.read(16)
+        if start.startswith(b"SQLite format 3\0"):
+            query = "SELECT name FROM sqlite_master WHERE type = 'table'"
+            return SourceFile(path, tables=frozenset(name for (name,) in SourceFile(path).rows(query)))
+        data.seek(0)
+        if har := _HAR.match(data.read(_HAR_HEAD)):
+            return msgspec.structs.replace(source, entries_at=har.end())
+        data.seek(0)
+        first = next((line for line in data if line.removeprefix(b"\xef\xbb\xbf").strip()), b"")
+        if not first.removeprefix(b"\xef\xbb\xbf").lstrip().startswith((b"{", b"[")):
+            data.seek(0)
+            return msgspec.structs.replace(source, text=data.read().decode().removeprefix("\ufeff"))
+        data.seek(0)
+        if _is_lines(data):
+            data.seek(0)
+            whole_to = _half_written(path, data)
+            source = msgspec.structs.replace(source, is_lines=True, whole_to=whole_to)
+            return msgspec.structs.replace(source, head=tuple(islice(source.numbered(), _HEAD)))
+        data.seek(0)
+        ((_, value),) = _values(path, [(1, data.read())])
+        return msgspec.structs.replace(source, value=value)
+
+
+@contextlib.contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        raise FormatError(f"{path} is neither text nor a database", hint="Name a session file.") from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise FormatError(f"{path} cannot be read: {error}", hint="Check the file.") from error
+
+
+def _is_lines(data: IO[bytes]) -> bool:
+    """Whether the first line is a value by itself, and another one follows."""
+    first = next((line for line in data if line.strip()), b"")
+    with contextlib.suppress(ValueError, RecursionError):
+        decoded(first)
+        return any(line.strip() for line in data)
+    return False
+
+
+def _half_written(path: Path, data: IO[bytes]) -> int | None:
+    """Where a last line begins that has no end and is no value: its program was killed, or writes it just now."""
+    if not data.seekable() or isinstance(getattr(data, "raw", data), gzip.GzipFile):
+        return None  # one that is cut cannot be unpacked either
+    at = end = data.seek(0, io.SEEK_END)
+    last = b""
+    while at and b"\n" not in last:
+        at = max(0, at - _BLOCK)
+        data.seek(at)
+        last = data.read(end - at)
+    begins = at + last.rfind(b"\n") + 1
+    last = last[last.rfind(b"\n") + 1 :]
+    try:
+        decoded(last.strip() or b"null")
+    except (ValueError, RecursionError):
+        _logger.warning("%s: its last line is half written, and left out", path)
+        return begins
+    return None
+
+
+# The head of a HAR file up to its entries; what stands in front of them is short.
+_HAR_HEAD = 4 * 1024 * 1024
+_HAR = re.compile(
+    rb'(?:\xef\xbb\xbf)?\s*\{\s*"log"\s*:\s*\{(?:(?!(?<!\\)"entries"\s*:\s*\[).)*+"entries"\s*:\s*\[', re.S
+)
+_BRACKET = re.compile(rb'["{}\[\]]')
+_IN_STRING = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.S)
+_BLOCK = 1024 * 1024
+
+
+def _elements(path: Path, data: IO[bytes]) -> Iterator[bytes]:
+    """The objects of a list that begins here, one after the other, however long the list is."""
+    buffer, at, depth, quoted = b"", 0, 0, False
+    while True:
+        if quoted:
+            at = _IN_STRING.match(buffer, at).end()  # type: ignore[union-attr]  # it matches nothing, too
+            quoted = buffer[at : at + 1] != b'"'
+            at += not quoted
+        bracket = None if quoted else _BRACKET.search(buffer, at)
+        if bracket is None:
+            more = data.read(_BLOCK)
+            if not more:
+                raise FormatError(f"{path.name} ends within its entries", hint="Is the file whole?")
+            at = at if quoted else len(buffer)
+            buffer = buffer + more if depth else more
+            at = at if depth else 0
+            continue
+        at, sign = bracket.end(), bracket[0]
+        if sign == b'"':
+            quoted = True
+        elif sign in b"{[":
+            if not depth:
+                buffer, at = buffer[at - 1 :], 1
+            depth += 1
+        elif not depth:
+            return
+        else:
+            depth -= 1
+            if not depth:
+                yield buffer[:at]
+                buffer, at = buffer[at:], 0
+
+
+def _values(path: Path, lines: Any) -> Iterator[tuple[int, Json]]:
+    for number, line in lines:
+        if line.strip():
+            try:
+                yield number, decoded(line)
+            except UnicodeDecodeError:
+                raise
+            except (ValueError, RecursionError) as error:
+                problem = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply"
+                raise FormatError(
+                    f"{path.name} is not JSON: {problem}",
+                    line=getattr(error, "lineno", 1) + number - 1,
+                    column=getattr(error, "colno", 1),
+                    hint="Give JSON, or one JSON value a line; is the file whole?",
+                ) from error
+
+
+def decoded(data: bytes) -> Json:
+    """A JSON value; what the quick reader refuses (NaN, half of a pair of surrogates) is read by Python's."""
+    try:
+        return msgspec.json.decode(data)
+    except msgspec.DecodeError:
+        return json.loads(data.removeprefix(b"\xef\xbb\xbf").decode())
+
+
+def _database(path: Path) -> sqlite3.Connection:
+    """Read and never write, also nothing beside it; its log, where there is one, is read if its folder can be written."""
+    for how in ("mode=ro",) * has_log(path) + ("mode=ro&immutable=1",):
+        conn = None
+        try:
+            conn = sqlite3.connect(f"file:{path.resolve()}?{how}".replace("#", "%23"), uri=True)
+            conn.execute("SELECT 1 FROM sqlite_master").fetchall()
+            return conn
+        except sqlite3.Error as error:
+            problem = error
+            if conn is not None:
+                conn.close()
+    raise FormatError(f"{path} cannot be read: {problem}", hint="Copy it, and give the copy.")
+
+
+def files_under(path: Path) -> Iterator[Path]:
+    """The files of a folder that may be sessions, by name; a folder that is a session stays whole."""
+    if not path.exists():
+        raise NotFound(f"there is no file {str(path)!r}", hint="Check the path.")
+    if not path.is_dir() or (path / "session.json").is_file():
+        yield path
+        return
+    for entry in sorted(path.iterdir()):
+        if (entry.is_dir() or entry.name.removesuffix(".gz").endswith(_SESSION_FILES)) and not entry.is_symlink():
+            yield from files_under(entry)
+
+
+_SESSION_FILES = (".jsonl", ".json", ".db", ".har", ".lhar", ".traj", ".sqlite", ".aider.chat.history.md")
+
+
+def milliseconds(stamp: Json) -> int | None:
+    """A time as stores write it: ISO 8601, seconds or milliseconds."""
+    if isinstance(stamp, int | float) and not isinstance(stamp, bool):
+        return int(stamp if stamp > 1e11 else stamp * 1000)
+    return iso_ms(stamp)
+
+
+def text_in(content: Json) -> str:
+    """The text of a content: itself, or that of its parts."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return "".join(text_in(block) for block in content)
+    if isinstance(content, dict):
+        return str(content.get("text") or "")
+    return "" if content is None else json.dumps(content, ensure_ascii=False)
+
 
 # One request that was sent, as any log or store tells of it: who was asked, what was sent, what the reply used.
 
@@ -171,8 +461,6 @@ def known_provider(name: str) -> str:
 
 
 # Conversations as stores of other programs keep them, and what a store is: how it is recognised and read.
-#
-# Turns that a store keeps in blocks of its own are written in the wire format that its model speaks.
 
 
 class StoredConversation(msgspec.Struct, frozen=True):
@@ -261,145 +549,3 @@ def misfit(file: SourceFile, number: int, value: Json, expected: str) -> FormatE
 def described(value: Json) -> str:
     """What a value is, for an error: its fields, or itself."""
     return f"the fields {', '.join(list(value)[:6])}" if value and isinstance(value, dict) else short(value)
-
-
-# Turns that a store keeps in blocks of its own, as messages of the wire format that its model speaks.
-
-
-class StoredBlock(msgspec.Struct, frozen=True):
-    """A block: text, thinking, a call, a result or an image, as its fields tell."""
-
-    text: str = ""
-    thinking: bool = False
-    call_id: str = ""
-    name: str = ""
-    args: Json = None
-    is_result: bool = False
-    error: bool = False
-    # What the provider signed thinking or a call with; a Responses item has its id too.
-    signature: str = ""
-    id: str = ""
-    # The media type and the base64 of an image.
-    image: tuple[str, str] = ("", "")
-
-    @property
-    def arguments(self) -> str:
-        """The arguments of a call as OpenAI writes them."""
-        return self.args if isinstance(self.args, str) else json.dumps(self.args, ensure_ascii=False)
-
-    @property
-    def image_url(self) -> str:
-        return f"data:{self.image[0]};base64,{self.image[1]}"
-
-
-class StoredTurn(msgspec.Struct, frozen=True):
-    """Who said what, and when."""
-
-    role: str
-    blocks: tuple[StoredBlock, ...]
-    at: int | None = None
-
-
-def turns_in_format(
-    name: str, provider: str, turns: Sequence[StoredTurn], model: str = "", head: JsonObject | None = None
-) -> StoredConversation:
-    """Turns in the format of the provider that answered them; with a system prompt where there is one."""
-    format = next((wire for word, wire in _SPEAKS.items() if word in provider), "openai-chat")
-    if format == "openai-responses" and not any(block.signature for turn in turns for block in turn.blocks):
-        format = "openai-chat"
-    write, field = _WRITERS[format], wire_of(format).layout.field
-    # A system prompt and tools ({name, description, parameters}), as far as a store has them.
-    fields = head or {}
-    entries = [make(fields[name]) for name, make in (("system", system), ("tools", tools)) if fields.get(name)]
-    request = providers.export(format, entries)
-    around = request if isinstance(request, dict) else {field: request}
-    messages: list[tuple[int | None, JsonObject]] = [(None, message) for message in around[field]]
-    messages += [(turn.at, message) for turn in turns for message in write(turn)]
-    value = {**around, field: [message for _, message in messages]}
-    return StoredConversation(name, format, value, model, times=tuple(at for at, _ in messages))
-
-
-_SPEAKS = {"anthropic": "anthropic", "claude": "anthropic", "google": "gemini", "gemini": "gemini", "vertex": "gemini", "openai": "openai-responses", "gpt": "openai-responses"}  # fmt: skip
-
-
-def _anthropic(turn: StoredTurn) -> Iterator[JsonObject]:
-    blocks: list[JsonObject] = []
-    for block in turn.blocks:
-        if block.is_result:
-            failed = {"is_error": True} if block.error else {}
-            blocks.append({"type": "tool_result", "tool_use_id": block.call_id, "content": block.text, **failed})
-        elif block.call_id:
-            blocks.append({"type": "tool_use", "id": block.call_id, "name": block.name, "input": block.args or {}})
-        elif block.thinking:
-            blocks.append({"type": "thinking", "thinking": block.text, "signature": block.signature})
-        elif block.image[1]:
-            source = {"type": "base64", "media_type": block.image[0], "data": block.image[1]}
-            blocks.append({"type": "image", "source": source})
-        elif block.text.strip():
-            blocks.append({"type": "text", "text": block.text})
-    if blocks:
-        yield {"role": "assistant" if turn.role == "assistant" else "user", "content": blocks}
-
-
-def _gemini(turn: StoredTurn) -> Iterator[JsonObject]:
-    parts: list[JsonObject] = []
-    for block in turn.blocks:
-        signed = {"thoughtSignature": block.signature} if block.signature else {}
-        named = {"id": block.call_id, "name": block.name}
-        if block.is_result:
-            reply = {"error" if block.error else "output": block.text}
-            parts.append({"functionResponse": {**named, "response": reply}})
-        elif block.call_id:
-            parts.append({"functionCall": {**named, "args": block.args or {}}, **signed})
-        elif block.image[1]:
-            parts.append({"inlineData": {"mimeType": block.image[0], "data": block.image[1]}})
-        elif block.text:
-            parts.append({"text": block.text, **({"thought": True} if block.thinking else {}), **signed})
-    if parts:
-        yield {"role": "model" if turn.role == "assistant" else "user", "parts": parts}
-
-
-def _responses(turn: StoredTurn) -> Iterator[JsonObject]:
-    kind = "output_text" if turn.role == "assistant" else "input_text"
-    for block in turn.blocks:
-        item_id = {"id": block.id} if block.id else {}
-        if block.is_result:
-            yield {"type": "function_call_output", "call_id": block.call_id, "output": block.text}
-        elif block.call_id:
-            call = {"call_id": block.call_id, "name": block.name, "arguments": block.arguments}
-            yield {"type": "function_call", **call, **item_id}
-        elif block.thinking and block.signature.startswith("{"):
-            yield json.loads(block.signature)
-        elif block.thinking:
-            summary = [{"type": "summary_text", "text": block.text}] if block.text else []
-            yield {"type": "reasoning", "summary": summary, "encrypted_content": block.signature, **item_id}
-        elif block.image[1]:
-            yield {"role": "user", "content": [{"type": "input_image", "image_url": block.image_url}]}
-        else:
-            yield {"type": "message", "role": turn.role, "content": [{"type": kind, "text": block.text}], **item_id}
-
-
-def _chat(turn: StoredTurn) -> Iterator[JsonObject]:
-    text, thought = "", ""
-    calls: list[JsonObject] = []
-    images: list[JsonObject] = []
-    for block in turn.blocks:
-        if block.is_result:
-            failed = {"_err": True} if block.error else {}
-            yield {"role": "tool", "tool_call_id": block.call_id, "content": block.text, **failed}
-        elif block.call_id:
-            called = {"name": block.name, "arguments": block.arguments}
-            calls.append({"id": block.call_id, "type": "function", "function": called})
-        elif block.thinking:
-            thought += block.text
-        elif block.image[1]:
-            images.append({"type": "image_url", "image_url": {"url": block.image_url}})
-        else:
-            text += block.text
-    if text or calls or images or thought:
-        content: Json = [{"type": "text", "text": text}, *images] if images else text
-        besides = {"reasoning_content": thought, "tool_calls": calls}
-        yield {"role": turn.role, "content": content, **{name: field for name, field in besides.items() if field}}
-
-
-_WRITERS = {"anthropic": _anthropic, "gemini": _gemini, "openai-responses": _responses, "openai-chat": _chat}

@@ -45,8 +45,7 @@ from quire.values import Entry, JsonObject
 
 if TYPE_CHECKING:
     from quire.archive import Loaded
-    from quire.archive.source_file import SourceFile
-    from quire.archive.stored_conversations import SessionStore
+    from quire.archive.stored_conversations import SessionStore, SourceFile
     from quire.notes.vault import Vault
 
 

@@ -1,170 +1,429 @@
-"""Query blocks answered as Dataview answers them: a list, a table or tasks, in markdown."""
+"""Query blocks answered as Dataview answers them: a list, a table or tasks, in markdown.
+
+The words of a query are read into steps, which are carried out in the order they are written.
+"""
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
-from itertools import accumulate
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, TypeAlias
 
-from quire.errors import FormatError, QuireError
-from quire.notes.dataview_query import Data, DataviewQuery, DataviewReader, DataviewRow, midnight
-from quire.notes.dataview_values import LinkValue, Value, fields_of, read_date, show, typed
-from quire.notes.note import Note, aliases, inline_fields, links, list_items, tags
+import msgspec
 
-# The notes that a query asks about, with the fields that Dataview gives them.
+from quire.errors import FormatError
+from quire.notes.dataview_values import (
+    FUNCTIONS,
+    ISO,
+    MOST,
+    SPANS,
+    LinkValue,
+    Value,
+    combine,
+    member,
+    midnight,
+    order,
+    read_date,
+    read_duration,
+    show,
+    truthy,
+)
+from quire.notes.note import Note, Pages, has_tag, is_within
 
-_DATE_IN_NAME = re.compile(r"(\d{4})-?(\d\d)-?(\d\d)")
-# What a task says by a sign instead of a field.
-_SIGNS = {"🗓️": "due", "🗓": "due", "📅": "due", "✅": "completion", "➕": "created", "🛫": "start", "⏳": "scheduled"}
-_SIGNED = re.compile(rf"({'|'.join(_SIGNS)})\s*(\d{{4}}-\d\d-\d\d)")
+Data: TypeAlias = Mapping[str, Value]
+# What an expression says of one row.
+Expression: TypeAlias = Callable[[Data], Value]
+Source: TypeAlias = Callable[[Note], bool]
 
 
-class Pages:
-    """Notes by path; what a query needs of them is made when it is asked for, once."""
+class DataviewRow(msgspec.Struct, frozen=True):
+    """A row on its way through the steps: what it is known as, and its fields."""
 
-    def __init__(
-        self, notes: Sequence[Note], resolve: Callable[[str], str], text: Callable[[str], str], now: datetime
-    ) -> None:
-        self.notes = {note.path: note for note in notes}
-        self._resolve, self.text, self.now = resolve, text, now
-        self._resolved: dict[str, str] = {}
-        self._pages: dict[str, dict[str, Value]] = {}
-        self._incoming: dict[str, list[LinkValue]] | None = None
+    id: Value
+    data: Data
 
-    def path(self, name: str) -> str:
-        """The note that a link's name means; the name itself where there is none."""
-        if name not in self._resolved:
+
+Step: TypeAlias = Callable[[list[DataviewRow]], list[DataviewRow]]
+
+_NAME = r"(?:[^\W\d_]|[^\x00-\x7f])(?:[\w-]|[^\x00-\x7f])*"
+_TOKEN = re.compile(
+    rf"""\s*(?:(?P<string>"(?:[^"\\]|\\.)*")|(?P<link>!?\[\[[^\[\]]*\]\])|(?P<tag>\#[^\s(),!&|]+)
+    |date\(\s*(?P<date>{ISO}|now|today|yesterday|tomorrow|[se]o[wmy]|(?:start|end)-of-(?:week|month|year))\s*\)
+    |dur\(\s*(?P<dur>{SPANS})\s*\)|(?P<number>\d+(?:\.\d+)?)
+    |(?P<sign><=|>=|!=|=>|==|\|\||&&|[=<>(),!+&|*/%.:\[\]{{}}-])|(?P<name>{_NAME}))""",
+    re.X,
+)
+_CLAUSES = frozenset({"from", "where", "sort", "limit", "group", "flatten"})
+_MOST_WORDS = 500
+_SIGNS_IN_ORDER = (("&", "|"), ("=", "!=", "<", "<=", ">", ">="), ("+", "-"), ("*", "/", "%"))
+_SAME_SIGN = {"and": "&", "&&": "&", "or": "|", "||": "|", "==": "="}
+
+
+class DataviewQuery(msgspec.Struct, frozen=True):
+    """A query block, read."""
+
+    kind: str
+    columns: tuple[tuple[str, Expression], ...]
+    with_id: bool
+    source: Source | None
+    steps: tuple[Step, ...]
+    grouped: bool
+
+
+class DataviewReader:
+    """Tokens one after the other, into a query over these pages."""
+
+    def __init__(self, text: str, pages: Pages, note_path: str = "") -> None:
+        self.text, self.pages, self.note_path = text, pages, note_path
+        self.tokens = _tokens(text)
+        self.at = 0
+
+    def query(self) -> DataviewQuery:
+        """The whole block."""
+        kind = self._word()
+        if kind == "calendar":
+            raise FormatError("CALENDAR is not supported: it draws dots on a calendar; LIST or TABLE say as much")
+        if kind not in ("list", "table", "task"):
+            raise FormatError(f"a query begins with LIST, TABLE or TASK, not {kind!r}")
+        with_id = not self._takes("without") or not self._expect("id")
+        columns = self._columns()
+        source = self._source() if self._takes("from") else None
+        steps, grouped = [], False
+        while self.at < len(self.tokens):
+            word = self._word()
+            if word not in _STEPS:
+                raise FormatError(f"{word.upper()} is not known here; there is {', '.join(_STEPS).upper()}")
+            steps.append(_STEPS[word](self))
+            grouped = grouped or word == "group"
+        return DataviewQuery(kind, columns, with_id, source, tuple(steps), grouped)
+
+    # Tokens
+
+    def _peek(self) -> tuple[str, str]:
+        return self.tokens[self.at][:2] if self.at < len(self.tokens) else ("end", "")
+
+    def _next(self) -> tuple[str, str]:
+        token = self._peek()
+        if token[0] == "end":
+            raise FormatError("the query ends too early")
+        self.at += 1
+        return token
+
+    def _word(self) -> str:
+        kind, text = self._next()
+        if kind != "name":
+            raise FormatError(f"{text!r} stands where a word was expected")
+        return text.lower()
+
+    def _takes(self, *texts: str) -> bool:
+        kind, text = self._peek()
+        if kind in ("name", "sign") and text.lower() in texts:
+            self.at += 1
+            return True
+        return False
+
+    def _expect(self, text: str) -> bool:
+        if not self._takes(text):
+            raise FormatError(f"{self._peek()[1]!r} stands where {text!r} was expected")
+        return True
+
+    def _listed(self, end: str, read: Callable[[], Any]) -> list[Any]:
+        """What stands between commas, up to the closing sign."""
+        values = []
+        while not self._takes(end):
+            values.append(read())
+            if not self._takes(","):
+                self._expect(end)
+                break
+        return values
+
+    # Columns and steps
+
+    def _columns(self) -> tuple[tuple[str, Expression], ...]:
+        columns: list[tuple[str, Expression]] = []
+        kind, text = self._peek()
+        while kind != "end" and not (kind == "name" and text.lower() in _CLAUSES):
+            columns.append(self._named_expression())
+            if not self._takes(","):
+                break
+            kind, text = self._peek()
+        return tuple(columns)
+
+    def _named_expression(self) -> tuple[str, Expression]:
+        """An expression and its name: the one given with AS, else its own words."""
+        begin = self.at
+        expression = self.expression()
+        name = self.text[self.tokens[begin][2] : self.tokens[self.at - 1][3]].strip()
+        if self._takes("as"):
+            kind, text = self._next()
+            name = _string(text) if kind == "string" else text
+        return name, expression
+
+    def _where(self) -> Step:
+        test = self.expression()
+        return lambda rows: [row for row in rows if truthy(test(row.data))]
+
+    def _sort(self) -> Step:
+        keys: list[tuple[Expression, bool]] = []
+        while not keys or self._takes(","):
+            key = self.expression()
+            down = self._takes("desc", "descending")
+            _ = down or self._takes("asc", "ascending")
+            keys.append((key, down))
+
+        def sort(rows: list[DataviewRow]) -> list[DataviewRow]:
+            for key, down in reversed(keys):
+                rows = sorted(rows, key=lambda row: order(key(row.data)), reverse=down)
+            return rows
+
+        return sort
+
+    def _limit(self) -> Step:
+        kind, text = self._next()
+        if kind != "number":
+            raise FormatError(f"LIMIT takes a number, not {text!r}")
+        most = int(float(text))
+        return lambda rows: rows[:most]
+
+    def _group(self) -> Step:
+        self._expect("by")
+        name, by = self._named_expression()
+
+        def group(rows: list[DataviewRow]) -> list[DataviewRow]:
+            keyed = sorted(((by(row.data), row.data) for row in rows), key=lambda pair: order(pair[0]))
+            groups: list[tuple[Value, list[Value]]] = []
+            for key, data in keyed:
+                if not groups or order(groups[-1][0]) != order(key):
+                    groups.append((key, []))
+                groups[-1][1].append(data)
+            return [DataviewRow(key, {"key": key, name: key, "rows": members}) for key, members in groups]
+
+        return group
+
+    def _flatten(self) -> Step:
+        name, of = self._named_expression()
+
+        def flatten(rows: list[DataviewRow]) -> list[DataviewRow]:
+            flattened = []
+            for row in rows:
+                value = of(row.data)
+                for item in value if isinstance(value, list) else [value]:
+                    flattened.append(DataviewRow(row.id, {**row.data, name: item}))
+                if len(flattened) > MOST:
+                    raise FormatError(f"FLATTEN makes more than {MOST:,} rows")
+            return flattened
+
+        return flatten
+
+    # Sources: "and" and "or" from left to right, as in expressions
+
+    def _source(self) -> Source:
+        source = self._simple_source()
+        while sign := self._sign(("&", "|")):
+            source = _either(sign, source, self._simple_source())
+        return source
+
+    def _simple_source(self) -> Source:
+        if self._takes("-", "!"):
+            inner = self._simple_source()
+            return lambda note: not inner(note)
+        if self._takes("("):
+            inner = self._source()
+            self._expect(")")
+            return inner
+        kind, text = self._next()
+        if kind == "tag":
+            return lambda note: has_tag(note, text)
+        if kind == "string":
+            place = _string(text)
+            return lambda note: is_within(note.path, place) or note.path in (place, f"{place}.md")
+        if kind == "link":
+            target = self.pages.link(text, self.note_path).path
+            return lambda note: any(link.path == target for link in self.pages.outgoing(note))
+        if kind == "name" and text.lower() == "outgoing":
+            self._expect("(")
+            _, text = self._next()
+            self._expect(")")
+            origin = self.pages.notes.get(self.pages.link(text, self.note_path).path)
+            paths = {link.path for link in self.pages.outgoing(origin)} if origin else set()
+            return lambda note: note.path in paths
+        raise FormatError(f'{text!r} is no source: use #tag, "folder", [[note]] or outgoing([[note]])')
+
+    # Expressions
+
+    def expression(self, level: int = 0) -> Expression:
+        """Signs of a level bind weaker than those of the next; of one level they go from left to right."""
+        if level == len(_SIGNS_IN_ORDER):
+            return self._postfixed()
+        left = self.expression(level + 1)
+        while sign := self._sign(_SIGNS_IN_ORDER[level]):
+            left = _combined(sign, left, self.expression(level + 1))
+        return left
+
+    def _sign(self, signs: tuple[str, ...]) -> str:
+        kind, text = self._peek()
+        sign = _SAME_SIGN.get(text.lower(), text)
+        if kind not in ("sign", "name") or sign not in signs:
+            return ""
+        self.at += 1
+        return sign
+
+    def _postfixed(self) -> Expression:
+        """A value, and what is asked of it: .name, [index]."""
+        expression = self._value()
+        while True:
+            if self._takes("."):
+                expression = self._member(expression, _constant(self._next()[1]))
+            elif self._takes("["):
+                expression = self._member(expression, self.expression())
+                self._expect("]")
+            else:
+                return expression
+
+    def _member(self, of: Expression, name: Expression) -> Expression:
+        return lambda data: member(of(data), name(data), self.pages.linked_page)
+
+    def _value(self) -> Expression:
+        if self._takes("!"):
+            inner = self._postfixed()
+            return lambda data: not truthy(inner(data))
+        if self._takes("-"):
+            return _combined("-", _constant(0), self._postfixed())
+        if self._takes("["):
+            parts = self._listed("]", self.expression)
+            return lambda data: [part(data) for part in parts]
+        if self._takes("{"):
+            pairs = self._listed("}", self._pair)
+            return lambda data: {name: pair(data) for name, pair in pairs}
+        if self._peek() != ("sign", "("):
+            return self._literal(*self._next())
+        if (function := self._lambda()) is not None:
+            return function
+        self._expect("(")
+        inside = self.expression()
+        self._expect(")")
+        return inside
+
+    def _pair(self) -> tuple[str, Expression]:
+        kind, text = self._next()
+        self._expect(":")
+        return _string(text) if kind == "string" else text, self.expression()
+
+    def _lambda(self) -> Expression | None:
+        """(a, b) => …; None where the bracket begins something else."""
+        close = self.at + 1
+        while close < len(self.tokens) and (self.tokens[close][0] == "name" or self.tokens[close][1] == ","):
+            close += 1
+        if [token[1] for token in self.tokens[close : close + 2]] != [")", "=>"]:
+            return None
+        names = [token[1] for token in self.tokens[self.at + 1 : close] if token[0] == "name"]
+        self.at = close + 2
+        body = self.expression()
+        return lambda data: lambda *values: body({**data, **dict(zip(names, values, strict=False))})
+
+    def _literal(self, kind: str, text: str) -> Expression:
+        if kind in ("string", "tag"):
+            return _constant(_string(text) if kind == "string" else text)
+        if kind == "link":
+            return _constant(self.pages.link(text, self.note_path))
+        if kind == "number":
+            return _constant(float(text) if "." in text else int(text))
+        if kind == "date":
+            return _constant(_named_day(text, self.pages.now) or read_date(text))
+        if kind == "dur":
+            return _constant(read_duration(text))
+        if kind != "name":
+            raise FormatError(f"{text!r} stands where a value was expected")
+        if self._peek()[1] == "(":
+            return self._called(text)
+        if text.lower() in _CONSTANTS:
+            return _constant(_CONSTANTS[text.lower()])
+        if text == "this":
+            return _constant(self.pages.page(self.note_path) if self.note_path in self.pages.notes else None)
+        return (lambda data: data) if text == "row" else lambda data: data.get(text, data.get(text.lower()))
+
+    def _called(self, name: str) -> Expression:
+        self._expect("(")
+        args = self._listed(")", self.expression)
+        functions = {**FUNCTIONS, "link": self._link}
+        function = functions.get(name.lower())
+        if function is None:
+            raise FormatError(f"the function {name}() is not supported; there is {', '.join(sorted(functions))}")
+        try:
+            inspect.signature(function).bind(*args)
+        except TypeError as error:
+            raise FormatError(f"{name}() does not take {len(args)} values") from error
+
+        def call(data: Data) -> Value:
             try:
-                self._resolved[name] = self._resolve(name)
-            except QuireError:
-                self._resolved[name] = name
-        return self._resolved[name]
+                return function(*(arg(data) for arg in args))
+            except (TypeError, ValueError, AttributeError, LookupError, OverflowError, TimeoutError):
+                return None  # a value of another type than the function takes: nothing is known
 
-    def link(self, text: str, note_path: str = "") -> LinkValue:
-        """[[name#heading|shown]] as a value; without a name, the note it stands in."""
-        place, _, display = text.lstrip("!")[2:-2].partition("|")
-        name, _, heading = place.partition("#")
-        path = self.path(name.strip()) if name.strip() else note_path
-        return LinkValue(path, heading.strip(), display.strip(), text.startswith("!"))
+        return call
 
-    def page(self, path: str) -> dict[str, Value]:
-        """A note's row: its own fields, and what is known of its file under `file`."""
-        if path not in self._pages:
-            note = self.notes[path]
-            fields = typed(note.fields, lambda text: self.link(text, path))
-            self._pages[path] = {**fields, "file": FileFacts(self, note)}
-        return self._pages[path]
-
-    def linked_page(self, link: LinkValue) -> Value:
-        return self.page(link.path) if link.path in self.notes else None
-
-    def outgoing(self, note: Note) -> list[LinkValue]:
-        targets = (LinkValue(self.path(link.target), link.heading, link.alias, link.embed) for link in note.links)
-        return list(dict.fromkeys(targets))
-
-    def incoming(self, path: str) -> list[LinkValue]:
-        """The notes that link to a note, in the order of their paths."""
-        if self._incoming is None:
-            self._incoming = {}
-            for other in sorted(self.notes):
-                for target in dict.fromkeys(link.path for link in self.outgoing(self.notes[other])):
-                    self._incoming.setdefault(target, []).append(LinkValue(other))
-        return self._incoming.get(path, [])
-
-    def items(self, note: Note) -> list[dict[str, Value]]:
-        """The list items of a note as rows, each below the item it is indented under."""
-        rows = [self._item(note, item) for item in list_items(self.text(note.path))]
-        by_line = {row["line"]: row for row in rows}
-        for row in rows:
-            if row["parent"] is not None:
-                by_line[row["parent"]]["children"].append(row)
-        for row in reversed(rows):
-            row["subtasks"] = row["children"]
-            below = (cell["fullyCompleted"] for cell in row["children"] if cell["task"])
-            row["fullyCompleted"] = row["completed"] and all(below)
-        return rows
-
-    def _item(self, note: Note, listed: Any) -> dict[str, Value]:
-        fields = inline_fields(listed.text) | {_SIGNS[sign]: day for sign, day in _SIGNED.findall(listed.text)}
-        section = LinkValue(note.path, listed.heading)
-        block = re.search(r"\^([\w-]+)$", listed.text)
-        return {
-            **fields_of(typed(fields, lambda text: self.link(text, note.path))),
-            "text": listed.text,
-            "task": listed.status is not None,
-            "status": listed.status,
-            "checked": (listed.status or " ") != " ",
-            "completed": listed.status in ("x", "X"),
-            "line": listed.line,
-            "lineCount": listed.text.count("\n") + 1,
-            "parent": listed.parent,
-            "path": note.path,
-            "section": section,
-            "header": section,
-            "link": section,
-            "tags": [f"#{tag}" for tag in tags(listed.text, {})],
-            "outlinks": [LinkValue(self.path(to.target), to.heading, to.alias) for to in links(listed.text)],
-            "annotated": bool(fields),
-            "blockId": block[1] if block else None,
-            "children": [],
-        }
+    def _link(self, to: Value, display: str = "") -> LinkValue:
+        link = to if isinstance(to, LinkValue) else self.pages.link(f"[[{to}]]", self.note_path)
+        return msgspec.structs.replace(link, display=display or link.display)
 
 
-def _moment(ns: int) -> datetime:
-    return datetime.fromtimestamp(ns // 1_000_000_000)
-
-
-def _levels(tags: Sequence[str]) -> list[str]:
-    """Tags with those above them: a/b -> #a, #a/b."""
-    return list(dict.fromkeys(f"#{above}" for tag in tags for above in accumulate(tag.split("/"), "{}/{}".format)))
-
-
-def _day_of(pages: Pages, note: Note) -> datetime | None:
-    """The day in a note's name, else in its field `date`."""
-    match = _DATE_IN_NAME.search(note.title)
-    day = read_date("-".join(match.groups())) if match else pages.page(note.path).get("date")
-    return day if isinstance(day, datetime) else None
-
-
-_FILE: dict[str, Callable[[Pages, Note], Value]] = {
-    "name": lambda pages, note: note.title,
-    "path": lambda pages, note: note.path,
-    "folder": lambda pages, note: note.folder,
-    "ext": lambda pages, note: note.path.rpartition(".")[2],
-    "link": lambda pages, note: LinkValue(note.path),
-    "size": lambda pages, note: note.size,
-    "ctime": lambda pages, note: _moment(note.ctime_ns),
-    "cday": lambda pages, note: midnight(_moment(note.ctime_ns)),
-    "mtime": lambda pages, note: _moment(note.mtime_ns),
-    "mday": lambda pages, note: midnight(_moment(note.mtime_ns)),
-    "day": _day_of,
-    "tags": lambda pages, note: _levels(note.tags),
-    "etags": lambda pages, note: [f"#{tag}" for tag in note.tags],
-    "aliases": lambda pages, note: list(aliases(note.fields)),
-    "inlinks": lambda pages, note: pages.incoming(note.path),
-    "outlinks": lambda pages, note: pages.outgoing(note),
-    "lists": lambda pages, note: pages.items(note),
-    "tasks": lambda pages, note: [row for row in pages.items(note) if row["task"]],
-    "frontmatter": lambda pages, note: note.fields,
+_STEPS: dict[str, Callable[[DataviewReader], Step]] = {
+    "where": DataviewReader._where,
+    "sort": DataviewReader._sort,
+    "group": DataviewReader._group,
+    "flatten": DataviewReader._flatten,
+    "limit": DataviewReader._limit,
 }
+_CONSTANTS = {"true": True, "false": False, "null": None}
 
 
-class FileFacts(Mapping[str, Value]):
-    """What is known of a note's file; each fact is made when it is asked for."""
+def _tokens(text: str) -> list[tuple[str, str, int, int]]:
+    """(kind, text, begin, end) of each word."""
+    out: list[tuple[str, str, int, int]] = []
+    at = 0
+    while text[at:].strip():
+        match = _TOKEN.match(text, at)
+        if match is None or match.lastgroup is None:
+            raise FormatError(f"{text[at:].strip()[:20]!r} cannot be read")
+        out.append((match.lastgroup, match[match.lastgroup], match.start(), match.end()))
+        at = match.end()
+        if len(out) > _MOST_WORDS:
+            raise FormatError(f"the query has more than {_MOST_WORDS} words")
+    return out
 
-    def __init__(self, pages: Pages, note: Note) -> None:
-        self._pages, self._note = pages, note
 
-    def __getitem__(self, name: str) -> Value:
-        return _FILE[name](self._pages, self._note)
+def _string(token: str) -> str:
+    return re.sub(r'\\(["\\])', r"\1", token[1:-1])
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(_FILE)
 
-    def __len__(self) -> int:
-        return len(_FILE)
+def _constant(value: Value) -> Expression:
+    return lambda data: value
+
+
+def _combined(sign: str, left: Expression, right: Expression) -> Expression:
+    return lambda data: combine(sign, left(data), right(data))
+
+
+def _either(sign: str, left: Source, right: Source) -> Source:
+    if sign == "&":
+        return lambda note: left(note) and right(note)
+    return lambda note: left(note) or right(note)
+
+
+def _named_day(word: str, now: datetime) -> datetime | None:
+    """today, eom, start-of-week and their like; None where it is none of them."""
+    today = midnight(now)
+    monday = today - timedelta(today.weekday())
+    month, year = today.replace(day=1), today.replace(month=1, day=1)
+    begin = {"w": monday, "m": month, "y": year}
+    after = {"w": monday + timedelta(7), "m": (month + timedelta(32)).replace(day=1)}
+    after["y"] = year.replace(year=year.year + 1)
+    if match := re.fullmatch(r"(?:(s)o|(e)o|(start)-of-|(end)-of-)([wmy])(?:eek|onth|ear)?", word):
+        return begin[match[5]] if match[1] or match[3] else after[match[5]] - timedelta(milliseconds=1)
+    days = {"now": now, "today": today, "yesterday": today - timedelta(1), "tomorrow": today + timedelta(1)}
+    return days.get(word)
 
 
 # Carrying a query out, and showing what it gave.

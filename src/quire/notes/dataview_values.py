@@ -68,6 +68,10 @@ def read_date(text: str) -> datetime | None:
         return None
 
 
+def midnight(moment: datetime) -> datetime:
+    return datetime(moment.year, moment.month, moment.day)
+
+
 def read_duration(text: str) -> Duration | None:
     """ "6 hours, 4 minutes" or "6hr4min"; None where it is no duration."""
     if not re.fullmatch(SPANS, text.strip()):
@@ -484,7 +488,7 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "split": _elementwise(_split),
     "startswith": _elementwise(lambda text, start: text.startswith(start)),
     "string": show,
-    "striptime": _elementwise(lambda day: datetime(day.year, day.month, day.day)),
+    "striptime": _elementwise(midnight),
     "substring": _elementwise(lambda text, start, end=None: text[int(start) : None if end is None else int(end)]),
     "sum": lambda values: _reduced(values, "+"),
     "trunc": _elementwise(math.trunc),
