@@ -68,8 +68,7 @@ def moment(at: int) -> datetime:
 def stamp(at: int) -> str:
     """1737972000000 -> 2025/01/27 10:00:00."""
     # Years before 1000 keep their four digits, which strftime does not promise.
-    when = moment(at)
-    return f"{when.year:04}/{when.month:02}/{when.day:02} {when.hour:02}:{when.minute:02}:{when.second:02}"
+    return moment(at).replace(tzinfo=None).isoformat(" ", "seconds").replace("-", "/")
 
 
 def iso(at: int) -> str:

@@ -183,19 +183,14 @@ def _breadcrumb(text: str) -> JsonObject | None:
     if not text.lstrip().startswith("{"):
         return None
     try:
-        value = json.loads(text, parse_constant=_no_constant)
-        # A lone surrogate can be spelled in JSON, but nothing could store or show it.
-        json.dumps(value, ensure_ascii=False).encode()
-    except (ValueError, RecursionError):
+        # Which also refuses what could not be stored or shown: NaN, and lone surrogates.
+        value = msgspec.json.decode(text)
+    except (msgspec.DecodeError, ValueError, RecursionError):
         return None
     breadcrumb = value.get("breadcrumb") if value.get("action") == "create" else None
     if not isinstance(breadcrumb, dict) or breadcrumb.get("schema_name") != RESPONSE_SCHEMA:
         return None
     return breadcrumb if isinstance(breadcrumb.get("context"), dict) else None
-
-
-def _no_constant(name: str) -> Json:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _structured(breadcrumb: JsonObject) -> AgentReply:
