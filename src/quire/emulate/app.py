@@ -9,15 +9,15 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TypeAlias
 
-import msgspec
 from starlette.applications import Starlette
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from quire.emulate.provider import VOICES, Emulated, EmulatedReply, StoredResponse
-from quire.emulate.script import EmulatedPath, EmulatedRequest, Refusal
+from quire.emulate import VOICES, Emulated
+from quire.emulate.script import EmulatedPath, EmulatedReply, EmulatedRequest, Refusal, StoredResponse
+from quire.providers.incoming import iso_ms
 from quire.providers.rules import errors, validate
 from quire.providers.simulate.engine_caches import GeminiCache, seconds
 from quire.providers.wires import wire_of
@@ -28,24 +28,12 @@ from quire.values import Json, JsonObject
 _DEFAULT_TTL_S = 3600.0
 
 
-class CachedContent(msgspec.Struct):
-    """An explicit cache as its owner sees it."""
-
-    name: str
-    model: str
-    display_name: str
-    tokens: int
-    created_ms: int
-    updated_ms: int
-    expires_ms: int
-
-
 class EmulatedCaches:
-    """The explicit caches of one emulated provider."""
+    """The explicit caches of one emulated provider, by name, each as its owner sees it."""
 
     def __init__(self, emulated: Emulated) -> None:
         self._emulated = emulated
-        self._stored: dict[str, CachedContent] = {}
+        self._stored: dict[str, JsonObject] = {}
         self._count = 0
 
     def create(self, received: EmulatedRequest) -> EmulatedReply:
@@ -59,18 +47,23 @@ class EmulatedCaches:
         ttl_s = seconds(body.get("ttl"), _DEFAULT_TTL_S)
         content = {**body, "name": name, "ttl": f"{ttl_s:g}s"}
         received.predicted = self._emulated.simulator("gemini", model).step(received.at_ms, content)
-        at_ms, title, tokens = received.at_ms, str(body.get("displayName", "")), received.predicted.total
-        expires_ms = at_ms + int(ttl_s * 1000)
-        self._stored[name] = CachedContent(name, model, title, tokens, at_ms, at_ms, expires_ms)
-        return EmulatedReply(200, _cache_json(self._stored[name]))
+        self._stored[name] = {
+            "name": name,
+            "model": f"models/{model}",
+            "displayName": str(body.get("displayName", "")),
+            "createTime": _time(received.at_ms),
+            **_life(received.at_ms, ttl_s),
+            "usageMetadata": {"totalTokenCount": received.predicted.total},
+        }
+        return EmulatedReply(200, self._stored[name])
 
     def get(self, received: EmulatedRequest, name: str) -> EmulatedReply:
         stored = self._alive(received, name)
-        return EmulatedReply(200, _cache_json(stored)) if stored else self._missing(received, name)
+        return EmulatedReply(200, stored) if stored else self._missing(received, name)
 
     def list(self, received: EmulatedRequest) -> EmulatedReply:
-        alive = [value for value in self._stored.values() if received.at_ms < value.expires_ms]
-        return EmulatedReply(200, {"cachedContents": [_cache_json(cache) for cache in alive]})
+        alive = [stored for name in self._stored if (stored := self._alive(received, name))]
+        return EmulatedReply(200, {"cachedContents": alive})
 
     def update(self, received: EmulatedRequest, name: str) -> EmulatedReply:
         """Only the life of a cache can be changed."""
@@ -78,9 +71,9 @@ class EmulatedCaches:
         if stored is None:
             return self._missing(received, name)
         ttl_s = seconds(received.body.get("ttl"), _DEFAULT_TTL_S)
-        stored.updated_ms, stored.expires_ms = received.at_ms, received.at_ms + int(ttl_s * 1000)
+        stored |= _life(received.at_ms, ttl_s)
         self._engine(stored).extend(name, received.at_ms, ttl_s)
-        return EmulatedReply(200, _cache_json(stored))
+        return EmulatedReply(200, stored)
 
     def delete(self, received: EmulatedRequest, name: str) -> EmulatedReply:
         stored = self._alive(received, name)
@@ -98,30 +91,22 @@ class EmulatedCaches:
             return None
         return self._missing(received, str(name))
 
-    def _alive(self, received: EmulatedRequest, name: str) -> CachedContent | None:
+    def _alive(self, received: EmulatedRequest, name: str) -> JsonObject | None:
         stored = self._stored.get(name)
-        return stored if stored and received.at_ms < stored.expires_ms else None
+        return stored if stored and received.at_ms < (iso_ms(stored["expireTime"]) or 0) else None
 
     def _missing(self, received: EmulatedRequest, name: str) -> EmulatedReply:
         message = "CachedContent not found (or permission denied)"
         return self._emulated.refused(received, Refusal(403, f"{message}: {name}"))
 
-    def _engine(self, stored: CachedContent) -> GeminiCache:
-        engine = self._emulated.simulator("gemini", stored.model).engine
+    def _engine(self, stored: JsonObject) -> GeminiCache:
+        engine = self._emulated.simulator("gemini", stored["model"].removeprefix("models/")).engine
         assert isinstance(engine, GeminiCache)
         return engine
 
 
-def _cache_json(stored: CachedContent) -> JsonObject:
-    return {
-        "name": stored.name,
-        "model": f"models/{stored.model}",
-        "displayName": stored.display_name,
-        "createTime": _time(stored.created_ms),
-        "updateTime": _time(stored.updated_ms),
-        "expireTime": _time(stored.expires_ms),
-        "usageMetadata": {"totalTokenCount": stored.tokens},
-    }
+def _life(at_ms: int, ttl_s: float) -> JsonObject:
+    return {"updateTime": _time(at_ms), "expireTime": _time(at_ms + int(ttl_s * 1000))}
 
 
 def _time(at_ms: int) -> str:
@@ -163,7 +148,12 @@ class Endpoints:
         listing = self._emulated.voice.models
         for path in filter(None, (listing, listing.removeprefix("/v1"))):
             yield self._route(path, ["GET"], self._emulated.wire, lambda _, received: self._emulated.models(received))
-            yield self._route(f"{path}/{{name:path}}", ["GET"], self._emulated.wire, self._model)
+            yield self._route(
+                f"{path}/{{name:path}}",
+                ["GET"],
+                self._emulated.wire,
+                lambda request, received: self._emulated.model(received, request.path_params["name"]),
+            )
 
     def _responses_routes(self) -> Iterator[BaseRoute]:
         for base in ("/v1/responses", "/responses"):
@@ -171,7 +161,12 @@ class Endpoints:
             yield self._route(
                 f"{base}/compact", ["POST"], "openai-responses", lambda _, received: self._emulated.compact(received)
             )
-            yield self._route(f"{base}/{{id}}", ["GET", "DELETE"], "openai-responses", self._response)
+            yield self._route(
+                f"{base}/{{id}}",
+                ["GET", "DELETE"],
+                "openai-responses",
+                lambda request, received: self._emulated.response(received, request.path_params["id"]),
+            )
 
     def _cache_routes(self) -> Iterator[BaseRoute]:
         caches, path = self._caches, "/{version}/cachedContents"
@@ -184,12 +179,6 @@ class Endpoints:
             "gemini",
             lambda request, received: acts[received.method](received, f"cachedContents/{request.path_params['id']}"),
         )
-
-    def _model(self, request: Request, received: EmulatedRequest) -> EmulatedReply:
-        return self._emulated.model(received, str(request.path_params["name"]))
-
-    def _response(self, request: Request, received: EmulatedRequest) -> EmulatedReply:
-        return self._emulated.response(received, str(request.path_params["id"]))
 
     async def nowhere(self, request: Request) -> Response:
         received, _ = await self._receive(request, self._emulated.wire)

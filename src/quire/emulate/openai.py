@@ -9,11 +9,11 @@ import msgspec
 from quire.emulate.script import (
     Diagnosis,
     EmulatedExchange,
-    EmulatedPath,
     EmulatedRequest,
     Refusal,
     ReplyForm,
     arguments,
+    endpoints,
     limits_left,
     pieces,
 )
@@ -156,7 +156,7 @@ def listed(models: list[ModelInfo]) -> JsonObject:
 
 
 CHAT = ReplyForm(
-    endpoints=(EmulatedPath("/v1/chat/completions"), EmulatedPath("/chat/completions")),
+    endpoints=endpoints("/v1/chat/completions"),
     models="/v1/models",
     reply=chat_reply,
     stream=chat_stream,
@@ -398,23 +398,14 @@ def _reason(before: JsonObject, body: JsonObject, model: str) -> str | None:
     return "input_changed" if place is not None else None
 
 
-RESPONSES = ReplyForm(
-    endpoints=tuple(
-        endpoint
-        for base in ("/v1/responses", "/responses")
-        for endpoint in (EmulatedPath(base), EmulatedPath(f"{base}/input_tokens", count="input_tokens"))
-    ),
-    models="/v1/models",
+RESPONSES = msgspec.structs.replace(
+    CHAT,
+    endpoints=endpoints("/v1/responses", "input_tokens"),
     reply=responses_reply,
     stream=responses_stream,
-    error=error,
-    headers=headers,
-    lacks=lacks,
     unknown_model=lambda name: Refusal(
         400, f"The requested model '{name}' does not exist.", "model_not_found", "model"
     ),
-    listed=listed,
-    model=model,
     thinks=thinks,
     as_history=lambda response: {"input": response["output"]},
     diagnose=diagnose,

@@ -239,6 +239,36 @@ class EmulatedRequest(msgspec.Struct):
         return f"req_{sha256_hex(f'request {self.number}')[:24]}"
 
 
+class EmulatedReply(msgspec.Struct, frozen=True):
+    """What goes back: a JSON value, or the pieces of a stream, and how they are delivered."""
+
+    status: int
+    value: Json = None
+    pieces: Iterator[bytes] | None = None
+    headers: dict[str, str] = {}
+    media_type: str = "application/json"
+    cut_after: int | None = None
+    delay_s: float = 0.0
+
+
+class IssuedReply(msgspec.Struct, frozen=True):
+    """One answered request, as the state file keeps it: what a restarted server has to remember."""
+
+    number: int
+    wire: str
+    model: str
+    body: JsonObject
+    reply: JsonObject
+    tokens: int
+
+
+class StoredResponse(msgspec.Struct, frozen=True):
+    """A response that a later request may carry on: all items up to its end, and itself."""
+
+    items: list[JsonObject]
+    reply: JsonObject
+
+
 class Refusal(msgspec.Struct, frozen=True):
     """Why a request is not answered; OpenAI adds a code, and the parameter that is wrong."""
 
@@ -256,6 +286,13 @@ class EmulatedPath(msgspec.Struct, frozen=True):
     count: str = ""
     # Where the request to be counted stands in the body.
     inner: Callable[[JsonObject], Json] = lambda body: body
+
+
+def endpoints(path: str, counting: str = "") -> tuple[EmulatedPath, ...]:
+    """A path with and without its version; `counting` is the one below it that counts input tokens."""
+    bases = (path, path.removeprefix("/v1"))
+    counts = (EmulatedPath(f"{base}/{counting}", count="input_tokens") for base in bases if counting)
+    return (*map(EmulatedPath, bases), *counts)
 
 
 class Diagnosis(msgspec.Struct, frozen=True):
