@@ -13,20 +13,19 @@ import msgspec
 
 from quire import providers
 from quire.assemble.user_message import block
-from quire.errors import BudgetError, CallError, FormatError, ProviderError
+from quire.errors import BudgetError, CallError, FormatError
 from quire.formats import clean, replay
 from quire.formats import protocol_stream as protocol
 from quire.formats.replay import Delimiter, Respond, call_json, marks, render_event
 from quire.items.sources import at_lines
-from quire.providers.incoming import BlockDelta, Partial, recordable, refused
+from quire.providers.incoming import BlockDelta, Partial, ReplyReader, recordable, refused
 from quire.providers.models import split_target
 from quire.providers.prefix import hashed, lined
 from quire.providers.provider_tools import functions_of
-from quire.providers.usage import usage
 from quire.providers.wires import wire_of
 from quire.send.turn import MESSAGES, TurnThread, without_cut
 from quire.tokens import counter
-from quire.values import Entry, JsonObject, Reply, Request, Usage, call, respond, think, user
+from quire.values import Entry, JsonObject, Reply, Request, call, respond, think, user
 
 GUIDANCE = """You answer in events, each beginning a line with its mark.
 {d}think: what you consider, if anything
@@ -124,17 +123,19 @@ def _with_context(entry: Entry) -> Entry:
     return user("\n\n".join([*blocks, "---", "[User query]:", entry.text]))
 
 
-class CompletionStream:
-    """Gathers a completion's chunks; an event of the protocol is an entry when the next one begins."""
+class CompletionStream(ReplyReader):
+    """Gathers a completion's chunks; an event of the protocol is an entry when the next one begins.
+
+    Nothing is shown before: the protocol's marks are not for readers, and are recognised only once they are complete.
+    """
+
+    ending = "finish_reason"
 
     def __init__(self, provider: str, delimiter: Delimiter, calls: int = 0) -> None:
-        self.provider = provider
+        super().__init__(provider, "", ())
         self.protocol = protocol.ProtocolStream(delimiter)
         self.open: list[protocol.ProtocolDelta] = []
-        self.entries: list[Entry] = []
-        self.reported: JsonObject = {}
-        self.id = self.model = self.stop = ""
-        self._read = EventReader(calls)
+        self._entries_of = EventReader(calls)
 
     def feed(self, event: Any) -> list[Entry]:
         if event.get("error"):
@@ -151,28 +152,14 @@ class CompletionStream:
         last = self.open[-1].index if self.open else 0
         return self._finish([piece for piece in self.open if piece.index < last])
 
-    def live(self) -> list[BlockDelta]:
-        """Nothing: the protocol's marks are not for readers, and are recognised only once they are complete."""
-        return []
-
     def _finish(self, deltas: list[protocol.ProtocolDelta]) -> list[Entry]:
         self.open = self.open[len(deltas) :]
-        entries = [entry for event in protocol.merge(deltas) for entry in self._read(event)]
+        entries = [entry for event in protocol.merge(deltas) for entry in self._entries_of(event)]
         self.entries += entries
         return entries
 
-    @property
-    def usage(self) -> Usage:
-        return usage(self.provider, self.reported) if self.reported else Usage()
-
-    def partial(self) -> Partial:
-        unfinished = tuple({"kind": delta.kind, "text": delta.text} for delta in protocol.merge(self.open))
-        return Partial(tuple(self.entries), unfinished, self.usage, self.stop, self.id, self.model)
-
-    def reply(self) -> Reply:
-        if not self.stop:
-            raise ProviderError("the stream ended before finish_reason", retryable=True)
-        return Reply(tuple(self.entries), self.usage, self.stop, self.id, self.model)
+    def unfinished(self) -> Iterable[JsonObject]:
+        return ({"kind": delta.kind, "text": delta.text} for delta in protocol.merge(self.open))
 
 
 class EventReader:
@@ -314,11 +301,6 @@ class RereadStream:
     def reply(self) -> Reply:
         reply: Reply = self._inner.reply()
         return msgspec.structs.replace(reply, entries=tuple(self.entries))
-
-    @property
-    def usage(self) -> Usage:
-        usage: Usage = self._inner.usage
-        return usage
 
 
 def _read_calls(entry: Entry, delimiter: Delimiter, read: EventReader) -> list[Entry]:

@@ -1,15 +1,17 @@
-"""How a request reaches a model: one protocol; over plain HTTP here, over the official SDKs in `send/sdk.py`."""
+"""How a request reaches a model: one protocol; over plain HTTP here, over the official SDKs in `send/connect.py`."""
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import html
 import json
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
 
@@ -201,17 +203,15 @@ def _until(date: str, now: str) -> float | None:
 
 def _hint(status: int, endpoint: Endpoint) -> str:
     keys = " or ".join(endpoint.keys)
-    if status in (401, 403):
-        return f"Check the API key ({keys})." if keys else "Check the API key."
-    if status == 404:
-        return "Check the model's name and the base URL."
-    if status in (400, 413, 422):
-        return "`quire lint` shows which rule a request breaks."
-    if status in RETRYABLE:
-        return "It was tried several times; `quire resume` goes on later."
-    if status == 402:
-        return "Check the account at the provider."
-    return "Check the base URL and what the provider says of this status."
+    key = f"Check the API key ({keys})." if keys else "Check the API key."
+    hints = {
+        **dict.fromkeys(RETRYABLE, "It was tried several times; `quire resume` goes on later."),
+        **dict.fromkeys((400, 413, 422), "`quire lint` shows which rule a request breaks."),
+        **dict.fromkeys((401, 403), key),
+        402: "Check the account at the provider.",
+        404: "Check the model's name and the base URL.",
+    }
+    return hints.get(status, "Check the base URL and what the provider says of this status.")
 
 
 # Server-sent events: bytes in pieces of any size in, the JSON of each event out.
@@ -379,6 +379,75 @@ def _httpx() -> Any:  # the module, loaded where it is used
     with needed("httpx is not installed", "send"):
         import httpx
     return httpx
+
+
+# Trying again: a fixed schedule, the provider's own retry-after, and never once a reply has begun.
+
+
+class Retry(msgspec.Struct, frozen=True, kw_only=True):
+    """`attempts` in all; waits of first_s, 2 × first_s, 4 × … up to most_s; a longer retry-after is an error."""
+
+    attempts: int = 4
+    first_s: float = 0.5
+    most_s: float = 60.0
+
+    def wait_s(self, attempt: int, asked_s: float | None) -> float:
+        """How long to wait behind failed attempt number `attempt`: 1 -> 0.5, 2 -> 1.0, 3 -> 2.0."""
+        return min(self.most_s, self.first_s * 2 ** (attempt - 1)) if asked_s is None else asked_s
+
+
+class RetryingTransport:
+    """A transport that tries again while nothing of the reply has come."""
+
+    def __init__(
+        self,
+        inner: Transport,
+        retry: Retry | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self.inner, self.retry, self._sleep, self._say = inner, retry or Retry(), sleep, say
+
+    async def aclose(self) -> None:
+        await close(self.inner)
+
+    async def send(self, request: Request) -> JsonObject:
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                return await self.inner.send(request)
+            except ProviderError as error:
+                await self._wait(attempt, error)
+
+    async def stream(self, request: Request) -> AsyncIterator[JsonObject]:
+        """The reply's events; an error behind the first one is the caller's."""
+        attempt = 0
+        while True:
+            attempt += 1
+            # Every transport's stream is an async generator, whose closing ends the connection.
+            events = cast(AsyncGenerator[JsonObject, Any], self.inner.stream(request))
+            async with aclosing(events):
+                try:
+                    first = await anext(events)
+                except StopAsyncIteration:
+                    return
+                except ProviderError as error:
+                    await self._wait(attempt, error)
+                    continue
+                yield first
+                async for event in events:
+                    yield event
+                return
+
+    async def _wait(self, attempt: int, error: ProviderError) -> None:
+        """Wait before the next attempt, or give up with the error at hand."""
+        asked_s = error.retry_after_s
+        if not error.retryable or attempt >= self.retry.attempts or (asked_s or 0) > self.retry.most_s:
+            raise error
+        wait_s = self.retry.wait_s(attempt, asked_s)
+        self._say(f"{error}; trying again in {wait_s:g} s")
+        await self._sleep(wait_s)
 
 
 # What servers of one's own tell of their windows, each in its own place.
