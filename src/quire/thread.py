@@ -29,9 +29,10 @@ from quire.log.store import DEFAULT_TENANT, Store, check_tenant, is_server, tena
 from quire.observe import CacheWatch, EpochWatch, LayerHashes, Observer, Received, RequestLog, Sending, chat_messages
 from quire.providers.explain import diagnosis_of
 from quire.providers.gemini_cache import Served
+from quire.providers.incoming import ReplyReader
 from quire.providers.models import named_target
 from quire.providers.rules import GrowingCheck, require
-from quire.providers.wires import StreamReader, events_in, feed, parse_reply
+from quire.providers.wires import events_in, feed, parse_reply
 from quire.thread_state import CHECKPOINT_EVERY_READ, ThreadState, changed_policy, changes, policy_for, within
 from quire.values import (
     Entry,
@@ -424,7 +425,7 @@ class Thread:
             reply = reader.reply()
         return self._record(reply, request, served)
 
-    def _reader(self, request: Request | None = None) -> StreamReader:
+    def _reader(self, request: Request | None = None) -> ReplyReader:
         """A reader for the events of the reply to a request, the newest one where none is given."""
         return providers.stream(self._sent_request(request).target, list(self._tools_offered()))
 

@@ -11,9 +11,9 @@ from wire_replies import REPLIES
 
 from quire import Entry, render, user
 from quire.errors import FormatError, ProviderError
-from quire.providers import StreamReader, export, parse_reply, stream
+from quire.providers import export, parse_reply, stream
 from quire.providers.convert import project
-from quire.providers.incoming import LIMIT_BLOCKS, plain
+from quire.providers.incoming import LIMIT_BLOCKS, ReplyReader, plain
 from quire.providers.models import resolve
 from quire.send.events import Growing
 from quire.values import Message, Prompt, Text
@@ -171,7 +171,7 @@ def chat_reply(message: dict[str, Any], stop: str = "stop") -> dict[str, Any]:
     return {"id": "c", "model": "m", "choices": [{"message": message, "finish_reason": stop}]}
 
 
-def chat_stream(target: str, *deltas: dict[str, Any], stop: str = "") -> StreamReader:
+def chat_stream(target: str, *deltas: dict[str, Any], stop: str = "") -> ReplyReader:
     """A reader that was given these pieces of a Chat reply, and how it ended where it did."""
     reader = stream(target)
     for delta in deltas:

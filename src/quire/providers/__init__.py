@@ -15,7 +15,7 @@ from quire.providers.incoming import Partial
 from quire.providers.models import ModelInfo, model_info, split_target
 from quire.providers.prefix import prefix_bytes, prefix_parts
 from quire.providers.rendering import Options, Rendering
-from quire.providers.wires import FORMATS, StreamReader, format_of, parse_reply, reader_of, wire_of
+from quire.providers.wires import FORMATS, format_of, parse_reply, stream, wire_of
 from quire.values import SPOKEN, Entry, Json, JsonObject, Prompt, Request, RequestOptions
 from quire.values import tools as define_tools
 
@@ -102,11 +102,6 @@ def marked(request: Request, prompt: Prompt | None = None, by: Marker | None = N
     """The request with cache marks, put there by its thread's marker; its prefix stays what it was."""
     by = by or marker(request.target)
     return by.marked(request, prompt, **how)
-
-
-def stream(target: str, names: Iterable[str] = ()) -> StreamReader:
-    """A reader of the provider's stream: feed(event), partial(), reply()."""
-    return reader_of(target, names)
 
 
 def import_(format: str, value: Any, model: str = "") -> list[Entry]:

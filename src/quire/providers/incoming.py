@@ -131,39 +131,6 @@ class BlockDelta(msgspec.Struct, frozen=True):
     text: str
 
 
-class StreamGuard:
-    """Counts what a stream received, refuses what no reply can be, and keeps new text for whoever watches."""
-
-    def __init__(self) -> None:
-        self.bytes = 0
-        self.unknown = 0
-        self._live: list[BlockDelta] = []
-
-    def begin(self, place: int, kind: str) -> None:
-        """Announce a block that arrives whole, without pieces of text before it."""
-        self._live.append(BlockDelta(place, kind, ""))
-
-    def show(self, place: int, kind: str, text: str) -> str:
-        """Text of a block that is not whole yet; it is received and can be shown."""
-        if text:
-            self._live.append(BlockDelta(place, kind, text))
-        return self.add(text)
-
-    def live(self) -> list[BlockDelta]:
-        """What was shown since this was asked last."""
-        deltas, self._live = self._live, []
-        return deltas
-
-    def add(self, text: str) -> str:
-        self.bytes += len(text)
-        if self.bytes > LIMIT_BYTES:
-            raise FormatError(
-                f"a streamed reply of more than {LIMIT_BYTES:,} characters",
-                hint="stream.partial() holds what came before.",
-            )
-        return text
-
-
 class Spelling(msgspec.Struct, frozen=True):
     """Which strings a provider takes as a name or an id."""
 
@@ -213,14 +180,41 @@ class ReplyReader:
 
     def __init__(self, provider: str, model: str, names: Iterable[str]) -> None:
         self.provider, self.names = provider, tuple(names)
-        self.tally = StreamGuard()
         # A model may be asked by one name and answer by another.
         self.id, self.alias, self.model, self.stop = "", model, model, ""
         self.reported: JsonObject = {}
         self.entries: list[Entry] = []
+        # Characters received, events that no kind here describes, and new text for whoever watches.
+        self._size = self.unknown = 0
+        self._live: list[BlockDelta] = []
+
+    def feed(self, event: Any) -> list[Entry]:
+        """One more event; the entries it finishes."""
+        raise NotImplementedError
 
     def live(self) -> list[BlockDelta]:
-        return self.tally.live()
+        """The text that came since this was asked last, of blocks that are no entries yet."""
+        deltas, self._live = self._live, []
+        return deltas
+
+    def _announce(self, place: int, kind: str) -> None:
+        """Tell of a block that arrives whole, without pieces of text before it."""
+        self._live.append(BlockDelta(place, kind, ""))
+
+    def _show(self, place: int, kind: str, text: str) -> str:
+        """Text of a block that is not whole yet; it is received and can be shown."""
+        if text:
+            self._live.append(BlockDelta(place, kind, text))
+        return self._receive(text)
+
+    def _receive(self, text: str) -> str:
+        self._size += len(text)
+        if self._size > LIMIT_BYTES:
+            raise FormatError(
+                f"a streamed reply of more than {LIMIT_BYTES:,} characters",
+                hint="stream.partial() holds what came before.",
+            )
+        return text
 
     def _add(self, entries: Iterable[Entry]) -> list[Entry]:
         entries, names = identified(entries, len(self.entries)), read_back(self.names, self.spelling)
@@ -229,6 +223,7 @@ class ReplyReader:
         return added
 
     def whole(self, value: Any) -> Reply:
+        """Entries and usage of a reply that came whole: JSON, or the SDK's object."""
         reply = object_in(value, self.named)
         if reply.get("error"):
             raise refused(reply["error"])
@@ -251,10 +246,12 @@ class ReplyReader:
         return ()
 
     def partial(self) -> Partial:
+        """What has arrived of the reply, if nothing more comes."""
         entries, unfinished = tuple(self.entries), tuple(self.unfinished())
-        return Partial(entries, unfinished, self.usage, self.stop, self.id, self.model, self.tally.unknown)
+        return Partial(entries, unfinished, self.usage, self.stop, self.id, self.model, self.unknown)
 
     def reply(self) -> Reply:
+        """The whole reply, once the stream has ended."""
         if not self.stop:
             raise cut(self.ending)
         return Reply(tuple(self.entries), self.usage, self.stop, self.id, self.model)

@@ -10,6 +10,7 @@ import functools
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -43,12 +44,6 @@ from quire.values import (
 Original: TypeAlias = Callable[[list[Entry], str], list[JsonObject] | None]
 
 
-class OriginalMessages(msgspec.Struct, frozen=True):
-    """Messages to go out as they came in."""
-
-    messages: list[JsonObject]
-
-
 class Exported(msgspec.Struct, frozen=True):
     """A thread in one wire format; what stands before the conversation is apart."""
 
@@ -78,12 +73,14 @@ def exported(
     system, tools, rest = _head(list(entries), format)
     draft = Draft(info, writer.native)
     draft.faithful = True
-    for group in regrouped(rest, format, original):
-        if isinstance(group, OriginalMessages):
-            draft.messages += group.messages
-            continue
-        for message in project(group):
-            writer.write(draft, message)
+    groups = [(group, original(group, format)) for group in _groups(rest)]
+    # Whole messages of this format as they came in; what stands between them is written anew.
+    for anew, run in groupby(groups, lambda found: found[1] is None):
+        if anew:
+            for message in project(entry for group, _ in run for entry in group):
+                writer.write(draft, message)
+        else:
+            draft.messages += [message for _, messages in run for message in messages or ()]
     return Exported(system, tools, draft.messages)
 
 
@@ -127,21 +124,6 @@ def _head(entries: list[Entry], format: str) -> tuple[Entry | None, tuple[Entry,
         else:
             return system, tools, entries[place:]
     return system, tools, []
-
-
-def regrouped(entries: Iterable[Entry], format: str, original: Original) -> Iterator[OriginalMessages | list[Entry]]:
-    """Whole messages of this format as they came in, and runs of entries that have to be written anew."""
-    run: list[Entry] = []
-    for group in _groups(entries):
-        if (messages := original(group, format)) is None:
-            run.extend(group)
-            continue
-        if run:
-            yield run
-        yield OriginalMessages(messages)
-        run = []
-    if run:
-        yield run
 
 
 def whole_message(read: Callable[[JsonObject], list[Entry]]) -> Original:

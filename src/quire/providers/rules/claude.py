@@ -1,17 +1,20 @@
-"""What each Claude model accepts: prefill, system messages, tool_choice, thinking modes, headers, size.
+"""Claude's requests, rule by rule, in Anthropic's format and in Converse's, which other models of Bedrock speak too.
 
-Rows 6 to 9, 13 to 16 and 20, sampling parameters, cache marks and the betas that late changes need.
+Headers, size, sampling parameters, cache marks (rows 6 to 8, 13 and 20); blank texts, empty errors, the order of roles and
+cache points of Converse (rows 35, 36). What holds for the turns of both stands in `claude_turns`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 
 import msgspec
 
 from quire.providers.models import data
+from quire.providers.rules import claude_turns as turns
 from quire.providers.rules.check import (
+    MEDIA,
     Check,
     Conversation,
     Finding,
@@ -27,120 +30,10 @@ from quire.providers.rules.check import (
     fingerprint,
     found,
     limit,
+    where,
 )
-from quire.providers.rules.claude_turns import (
-    THINKING,
-    Blanks,
-    CallIds,
-    Compaction,
-    Pairs,
-    anthropic_body,
-    anthropic_message,
-    blank_texts,
-    called_names,
-    edits,
-    last_turn,
-    names,
-    remember,
-    remember_reply,
-    speakers,
-    thinking,
-    tool_names,
-    unique,
-    unsigned,
-    version,
-)
-from quire.providers.rules.grammar import obj, objects_at, text
-from quire.values import JsonObject
-
-
-def prefill(check: Check) -> Iterator[Finding]:
-    """Row 9: newer models do not continue a last assistant message."""
-    messages = check.conversation.messages
-    if not check.model_named or check.info.features.prefill or not messages:
-        return
-    # A compaction request may end on the assistant; this token allows one prefill.
-    if check.body.get("compaction") or check.body.get("fallback_credit_token"):
-        return
-    kinds = [block.type for block in last_turn(messages)[1]] or ["text"]
-    # Text at the end would be continued; an unfinished server tool or a compaction is resumed, a call is row 1.
-    continued = kinds[-1] in ("text", "thinking", "redacted_thinking", "image", "document")
-    if messages[-1].role == "assistant" and "tool_use" not in kinds and continued:
-        yield found("B2.9", messages[-1].path)
-
-
-class LateSystem(Sequel):
-    """Row 14: where a system message may stand, and on which models."""
-
-    def __init__(self) -> None:
-        self._before: TurnMessage | None = None
-        # A system message that stands well, if the model speaks next.
-        self._waits = False
-
-    def take(self, check: Check, turn: TurnMessage) -> Iterator[Finding]:
-        before, waited = self._before, self._waits
-        self._before, self._waits = turn, False
-        if before is not None and waited and turn.role != "assistant":
-            # Where it parts nothing, the API has been seen to take it.
-            yield from advice([_misplaced(before, "role 'system' must come before an assistant message or last")])
-        if turn.role != "system":
-            return
-        if check.model_named and not check.info.features.late_system:
-            problem = f"messages.{turn.index}: role 'system' is not supported on this model"
-            fix = "Put its text into the next user message."
-            unknown = [found("B2.14", turn.path, problem=problem, fix=fix)]
-            yield from unknown if check.info.known else advice(unknown)
-        elif before is None:
-            yield _misplaced(turn, "role 'system' cannot be the first message")
-        elif before.of("tool_use") and before.role == "assistant":
-            yield _misplaced(turn, "role 'system' cannot stand between tool_use and tool_result")
-        elif before.role != "user" and not _ends_in_server_result(before):
-            yield from advice([_misplaced(turn, "role 'system' must follow a user message")])
-        else:
-            self._waits = True
-
-
-def _misplaced(turn: TurnMessage, problem: str) -> Finding:
-    fix = "Move it behind a user message, before the assistant's next one or to the end."
-    return found("B2.14", turn.path, problem=f"messages.{turn.index}: {problem}", fix=fix)
-
-
-def _ends_in_server_result(turn: TurnMessage) -> bool:
-    last = turn.blocks[-1].type if turn.blocks else ""
-    return turn.role == "assistant" and last.endswith("_tool_result")
-
-
-def forced(check: Check, kind: object, path: str, thinking: JsonObject) -> Iterator[Finding]:
-    """Row 15: newer models choose their tools themselves; so does enabled thinking."""
-    refused = check.model_named and kind not in check.info.features.tool_choice
-    if kind in ("any", "tool") and (refused or thinking.get("type") == "enabled"):
-        yield found("B2.15", path, type=kind)
-
-
-def modes(check: Check, thinking: JsonObject, path: str, max_tokens: object) -> Iterator[Finding]:
-    """Row 16: which ways of thinking a model knows, and how much it may think."""
-    kind, allowed = thinking.get("type"), check.info.features.thinking
-    if not thinking:
-        return
-    if check.model_named and allowed and kind not in allowed:
-        problem = f'"thinking.type.{kind}" is not supported for this model.'
-        fix = f"Use {' or '.join(allowed)}"
-        fix += "; output_config.effort says how much to think." if "adaptive" in allowed else "."
-        missing = [found("B2.16", path, problem=problem, fix=fix)]
-        # Which models take other types than these the table does not say.
-        yield from missing if kind in ("enabled", "disabled", "adaptive") else advice(missing)
-    elif kind == "enabled":
-        yield from _budget(thinking.get("budget_tokens"), max_tokens, path)
-
-
-def _budget(budget: object, max_tokens: object, path: str) -> Iterator[Finding]:
-    least = limit("thinking_budget")
-    if not isinstance(budget, int) or budget < least:
-        problem = f"thinking.enabled.budget_tokens: Input should be greater than or equal to {least}"
-        yield found("B2.16", path, problem=problem, fix=f"Set budget_tokens to {least} or more.")
-    elif isinstance(max_tokens, int) and budget >= max_tokens:
-        problem = "`max_tokens` must be greater than `thinking.budget_tokens`."
-        yield found("B2.16", path, problem=problem, fix="Raise max_tokens or lower budget_tokens.")
+from quire.providers.rules.grammar import grammar_of, misfits, obj, objects_at, shape, text
+from quire.values import Json, JsonObject
 
 
 def size(check: Check) -> Iterator[Finding]:
@@ -290,7 +183,7 @@ def misplaced(blocks: Iterable[TurnBlock]) -> Iterator[Finding]:
     """A3: marks on what cannot be marked, and a mark's own fields."""
     for block in _all_blocks(blocks):
         mark = block.raw.get("cache_control")
-        if mark is not None and block.type in THINKING:
+        if mark is not None and block.type in turns.THINKING:
             yield found("A3.markable", block.path)
         elif isinstance(mark, dict):
             yield from mark_fields(mark, f"{block.path}.cache_control")
@@ -347,7 +240,7 @@ def _target(conversation: Conversation) -> TurnBlock | None:
     for message in reversed(conversation.messages):
         for block in reversed(message.blocks):
             empty = block.type == "text" and not block.raw.get("text")
-            if block.type not in THINKING and not empty and not _is_passing(message):
+            if block.type not in turns.THINKING and not empty and not _is_passing(message):
                 return block
     heads = [*conversation.tools, *conversation.system]
     return heads[-1] if heads else None
@@ -357,38 +250,38 @@ def _target(conversation: Conversation) -> TurnBlock | None:
 
 
 def _head(check: Check) -> Iterator[Finding]:
-    yield from blank_texts(check, check.conversation.system)
+    yield from turns.blank_texts(check, check.conversation.system)
     yield from misplaced((*check.conversation.tools, *check.conversation.system))
     yield from betas(check, betas_around(check.body))
     mode, choice = obj(check.body.get("thinking")), obj(check.body.get("tool_choice"))
-    yield from forced(check, choice.get("type"), "$.tool_choice", mode)
-    yield from modes(check, mode, "$.thinking", check.body.get("max_tokens"))
-    yield from names(tool_names(check.conversation))
-    yield from unique(tool_names(check.conversation))
-    yield from edits(check)
+    yield from turns.forced(check, choice.get("type"), "$.tool_choice", mode)
+    yield from turns.modes(check, mode, "$.thinking", check.body.get("max_tokens"))
+    yield from turns.names(turns.tool_names(check.conversation))
+    yield from turns.unique(turns.tool_names(check.conversation))
+    yield from turns.edits(check)
     yield from sampling(check)
     yield from prewarm(check)
 
 
 def _turn(check: Check, turn: TurnMessage) -> Iterator[Finding]:
-    yield from speakers(turn)
+    yield from turns.speakers(turn)
     yield from misplaced_in(turn)
-    yield from unsigned(check, turn)
+    yield from turns.unsigned(check, turn)
     yield from betas(check, betas_in(turn))
-    yield from names(called_names(turn))
-    yield from version(check, turn)
+    yield from turns.names(turns.called_names(turn))
+    yield from turns.version(check, turn)
 
 
 def _end(check: Check) -> Iterator[Finding]:
     yield from marks(check)
-    yield from prefill(check)
-    yield from thinking(check)
+    yield from turns.prefill(check)
+    yield from turns.thinking(check)
     yield from size(check)
 
 
 def _issued(memory: ServerMemory, body: JsonObject, reply: JsonObject) -> None:
     content = [block for _, block in objects_at(reply.get("content"), "")]
-    remember_reply(memory, body, content, "anthropic")
+    turns.remember_reply(memory, body, content, "anthropic")
     for block in content:
         if block.get("type") == "compaction" and text(block.get("signature")):
             memory.sealed.setdefault(block["signature"], fingerprint(block))
@@ -404,15 +297,257 @@ def _unchecked(check: Check) -> Iterator[Unchecked]:
         yield Unchecked("max_tokens", "the API requires max_tokens; it is not in this body")
 
 
-RULES = WireRules(
-    body=anthropic_body,
-    message=anthropic_message,
+ANTHROPIC_RULES = WireRules(
+    body=turns.anthropic_body,
+    message=turns.anthropic_message,
     head=_head,
     turn=_turn,
-    along=(Pairs, CallIds, Blanks, LateSystem, Compaction),
+    along=(turns.Pairs, turns.CallIds, turns.Blanks, turns.LateSystem, turns.Compaction),
     end=_end,
     marks=marks_of,
     issued=_issued,
-    observed=lambda memory, body: remember(memory, conversation(body, "anthropic")),
+    observed=lambda memory, body: turns.remember(memory, conversation(body, "anthropic")),
     unchecked=_unchecked,
+)
+
+
+# A request in Converse's format, rule by rule; its blocks are read in Anthropic's words.
+
+
+def converse_block(value: JsonObject, path: str) -> TurnBlock:
+    """A block of a Converse request in Anthropic's words; a cachePoint is a block of type cache_point."""
+    for name, read in _CONVERSE.items():
+        if value.get(name) is not None:
+            raw = read(value[name])
+            return TurnBlock(raw["type"], raw, path)
+    return TurnBlock(str(next(iter(value), "")), value, path)
+
+
+def _converse_thinking(value: Json) -> JsonObject:
+    reasoning = obj(value)
+    if reasoning.get("redactedContent") is not None:
+        return {"type": "redacted_thinking", "data": str(reasoning["redactedContent"])}
+    inner = obj(reasoning.get("reasoningText"))
+    return {"type": "thinking", "thinking": inner.get("text"), "signature": inner.get("signature")}
+
+
+def _tool_use(value: Json) -> JsonObject:
+    use = obj(value)
+    return {
+        # A tool that the provider runs has a type of its own.
+        "type": "server_tool_use" if use.get("type") == "server_tool_use" else "tool_use",
+        "id": use.get("toolUseId"),
+        "name": use.get("name"),
+        "input": use.get("input"),
+    }
+
+
+def _tool_result(value: Json) -> JsonObject:
+    result = obj(value)
+    return {
+        "type": "tool_result" if result.get("type") in (None, "tool_result") else "server_tool_result",
+        "tool_use_id": result.get("toolUseId"),
+        "content": result.get("content"),
+        "is_error": result.get("status") == "error",
+    }
+
+
+_CONVERSE: dict[str, Callable[[Json], JsonObject]] = {
+    "text": lambda text: {"type": "text", "text": text},
+    "toolUse": _tool_use,
+    "toolResult": _tool_result,
+    "reasoningContent": _converse_thinking,
+    "cachePoint": lambda point: {"type": "cache_point", "ttl": obj(point).get("ttl"), "point": point},
+    "toolSpec": lambda spec: {"type": "custom", "name": obj(spec).get("name"), "spec": spec},
+    "toolAddition": lambda change: {"type": "tool_addition", **obj(change)},
+    "toolRemoval": lambda change: {"type": "tool_removal", **obj(change)},
+}
+
+
+def bedrock_body(check: Check) -> Iterator[Finding]:
+    """Types of everything around the messages, and that there is something to answer."""
+    body = check.body
+    yield from misfits(body, "@body", "$", grammar_of("bedrock"))
+    # A stored prompt brings its own messages.
+    if not body.get("messages") and ":prompt/" not in text(body.get("modelId")):
+        yield shape("$.messages", "A conversation must start with a user message.", "Send a user message.")
+
+
+def bedrock_message(check: Check, turn: TurnMessage) -> Iterator[Finding]:
+    """Types of everything in a message, and that there is something."""
+    yield from misfits(turn.value, "@message", turn.path, grammar_of("bedrock"))
+    if turn.raw.get("content") == []:
+        problem = f"The content field in the Message object at {where(turn.path)} is empty."
+        yield shape(f"{turn.path}.content", problem, "Add a content block, or leave the message out.")
+
+
+class ToolsDefined(Sequel):
+    """Calls and results are taken only where toolConfig defines tools."""
+
+    def __init__(self) -> None:
+        self._reported = False
+
+    def take(self, check: Check, turn: TurnMessage) -> Iterator[Finding]:
+        block = next(iter(turn.of("tool_use", "tool_result")), None)
+        if block is not None and not self._reported and check.body.get("toolConfig") is None:
+            self._reported = True
+            problem = "The toolConfig field must be defined when using toolUse and toolResult content blocks."
+            fix = "Define the tools that were called in toolConfig, or tell calls and results as text."
+            yield found("B.converse", block.path, problem=problem, fix=fix)
+
+
+def blank_blocks(blocks: Iterable[TurnBlock]) -> Iterator[Finding]:
+    """Row 35."""
+    for block in blocks:
+        words = block.raw.get("text")
+        if block.type == "text" and isinstance(words, str) and not words.strip():
+            yield found("B2.35", block.path)
+
+
+def empty_errors(turn: TurnMessage) -> Iterator[Finding]:
+    """Row 36."""
+    for block in turn.of("tool_result"):
+        texts = (part.get("text") for _, part in objects_at(block.raw.get("content"), ""))
+        if block.raw.get("is_error") and all(isinstance(words, str) and not words.strip() for words in texts):
+            yield found("B2.36", block.path)
+
+
+class ConverseOrder(turns.Pairs):
+    """Roles take turns, the user first, and calls are answered in the next message."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last = ""
+
+    def take(self, check: Check, turn: TurnMessage) -> Iterator[Finding]:
+        if turn.role == "assistant" and not self._last:
+            problem = "A conversation must start with a user message. Try again with a conversation that starts with a user message."
+            unasked = [found("B.converse", turn.path, problem=problem, fix="Begin with a user message.")]
+            yield from advice(unasked) if _is_claude(check) else unasked
+        if turn.role in ("user", "assistant"):
+            if turn.role == self._last:
+                problem = "A conversation must alternate between user and assistant roles."
+                fix = "Join it with the message before it."
+                twice = [found("B.converse", turn.path, problem=problem, fix=fix)]
+                # Claude was seen to take two messages of the user.
+                yield from advice(twice) if turn.role == "user" and _is_claude(check) else twice
+            self._last = turn.role
+        yield from map(_converse_pair, super().take(check, turn))
+
+    def end(self, check: Check) -> Iterator[Finding]:
+        yield from map(_converse_pair, super().end(check))
+
+
+def _is_claude(check: Check) -> bool:
+    return "claude" in check.info.model
+
+
+def _converse_pair(finding: Finding) -> Finding:
+    if finding.row == "B2.3":
+        return finding
+    if finding.row == "B2.1":
+        problem = f"Expected toolResult blocks behind {where(finding.path)} for its toolUse id."
+    else:
+        problem = f"The toolResult at {where(finding.path)} has no toolUse in the previous turn."
+    return found("B.converse", finding.path, problem=problem, fix=finding.fix)
+
+
+def points_of(blocks: Iterable[TurnBlock]) -> Iterator[Mark]:
+    """The cache points among blocks."""
+    return (Mark(block.path, ttl_of(block.raw)) for block in blocks if block.type == "cache_point")
+
+
+def point_fields(blocks: Iterable[TurnBlock]) -> Iterator[Finding]:
+    """A cache point's own fields."""
+    for block in blocks:
+        if block.type == "cache_point":
+            yield from mark_fields(obj(block.raw["point"]), f"{block.path}.cachePoint", "default")
+
+
+def cache_points(check: Check) -> Iterator[Finding]:
+    """Rows 6 and 7 for cache points."""
+    marks = [*points_of((*check.conversation.tools, *check.conversation.system)), *check.conversation.marks]
+    yield from too_many(check, marks)
+    yield from out_of_order(marks)
+
+
+def converse_model(check: Check) -> Iterator[Finding]:
+    """Rows 15 and 16, where Converse keeps them."""
+    choice = obj(obj(check.body.get("toolConfig")).get("toolChoice"))
+    extra = obj(check.body.get("additionalModelRequestFields"))
+    mode = obj(extra.get("thinking"))
+    kind = next((name for name in ("any", "tool") if choice.get(name) is not None), None)
+    yield from turns.forced(check, kind, "$.toolConfig.toolChoice", mode)
+    most = obj(check.body.get("inferenceConfig")).get("maxTokens")
+    yield from turns.modes(check, mode, "$.additionalModelRequestFields.thinking", most)
+
+
+def placed(check: Check, path: str, kind: str, block: JsonObject) -> Iterator[Finding]:
+    """Where Converse's models differ: what lies in S3, and videos that a tool returns."""
+    source = obj(block.get("source"))
+    returned = kind == "document" and "toolResult" in path
+    if _is_claude(check) and source.get("s3Location") is not None and not returned:
+        problem = f"{where(path)}.source.type: Field required. This model doesn't support the s3Uri field."
+        yield found("B.place", f"{path}.source.s3Location", problem=problem, fix="Send its bytes.")
+    elif kind == "video" and "toolResult" in path:
+        message = path.split(".content")[0]
+        problem = f"Malformed input request: {where(message)}: extraneous key [toolResult]: it holds a video."
+        yield found("B.place", path, problem=problem, fix="Send the video in the user's message.")
+
+
+def _converse_head(check: Check) -> Iterator[Finding]:
+    yield from blank_blocks(check.conversation.system)
+    yield from point_fields((*check.conversation.tools, *check.conversation.system))
+    defined = [block for block in check.conversation.tools if block.type == "custom"]
+    yield from turns.names((f"{block.path}.toolSpec.name", block.raw.get("name")) for block in defined)
+    if _is_claude(check):
+        yield from converse_model(check)
+
+
+def _converse_turn(check: Check, turn: TurnMessage) -> Iterator[Finding]:
+    yield from turns.speakers(turn)
+    # What a model said without a word is taken back by most.
+    blank = blank_blocks(turn.blocks)
+    yield from advice(blank) if turn.role == "assistant" else blank
+    yield from empty_errors(turn)
+    yield from point_fields(turn.blocks)
+    called = turn.of("tool_use")
+    yield from turns.names((f"{block.path}.toolUse.name", text(block.raw.get("name"))) for block in called)
+    if _is_claude(check):
+        yield from turns.unsigned(check, turn)
+
+
+class ConverseLateSystem(turns.LateSystem):
+    """Row 14 for Claude."""
+
+    def take(self, check: Check, turn: TurnMessage) -> Iterator[Finding]:
+        if _is_claude(check):
+            yield from super().take(check, turn)
+
+
+def _converse_end(check: Check) -> Iterator[Finding]:
+    yield from cache_points(check)
+    if _is_claude(check):
+        yield from turns.prefill(check)
+        yield from turns.thinking(check)
+
+
+def _converse_issued(memory: ServerMemory, body: JsonObject, reply: JsonObject) -> None:
+    turns.remember_reply(memory, body, obj(obj(reply.get("output")).get("message")).get("content"), "bedrock")
+
+
+CONVERSE_RULES = WireRules(
+    body=bedrock_body,
+    message=bedrock_message,
+    head=_converse_head,
+    turn=_converse_turn,
+    along=(ConverseOrder, ToolsDefined, ConverseLateSystem),
+    end=_converse_end,
+    block=converse_block,
+    marks=lambda turn: points_of(turn.blocks),
+    media_fields=MEDIA,
+    placed=placed,
+    issued=_converse_issued,
+    observed=lambda memory, body: turns.remember(memory, conversation(body, "bedrock")),
+    unchecked=unverified,
 )

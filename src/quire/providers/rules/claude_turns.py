@@ -22,6 +22,7 @@ from quire.providers.rules.check import (
     ServerMemory,
     TurnBlock,
     TurnMessage,
+    advice,
     chain,
     conversation,
     fingerprint,
@@ -437,3 +438,95 @@ def _request(check: Check) -> Iterator[Finding]:
 
 def _row19(path: str, fault: str, problem: str, fix: str, *, code: str = "compaction_block") -> Finding:
     return found("B2.19", path, code=f"{code}_{fault}", problem=problem, fix=fix)
+
+
+# What each model takes of turns: a prefill, late instructions, a forced tool, ways of thinking (rows 9, 14, 15, 16).
+
+
+def prefill(check: Check) -> Iterator[Finding]:
+    """Row 9: newer models do not continue a last assistant message."""
+    messages = check.conversation.messages
+    if not check.model_named or check.info.features.prefill or not messages:
+        return
+    # A compaction request may end on the assistant; this token allows one prefill.
+    if check.body.get("compaction") or check.body.get("fallback_credit_token"):
+        return
+    kinds = [block.type for block in last_turn(messages)[1]] or ["text"]
+    # Text at the end would be continued; an unfinished server tool or a compaction is resumed, a call is row 1.
+    continued = kinds[-1] in ("text", "thinking", "redacted_thinking", "image", "document")
+    if messages[-1].role == "assistant" and "tool_use" not in kinds and continued:
+        yield found("B2.9", messages[-1].path)
+
+
+class LateSystem(Sequel):
+    """Row 14: where a system message may stand, and on which models."""
+
+    def __init__(self) -> None:
+        self._before: TurnMessage | None = None
+        # A system message that stands well, if the model speaks next.
+        self._waits = False
+
+    def take(self, check: Check, turn: TurnMessage) -> Iterator[Finding]:
+        before, waited = self._before, self._waits
+        self._before, self._waits = turn, False
+        if before is not None and waited and turn.role != "assistant":
+            # Where it parts nothing, the API has been seen to take it.
+            yield from advice([_misplaced(before, "role 'system' must come before an assistant message or last")])
+        if turn.role != "system":
+            return
+        if check.model_named and not check.info.features.late_system:
+            problem = f"messages.{turn.index}: role 'system' is not supported on this model"
+            fix = "Put its text into the next user message."
+            unknown = [found("B2.14", turn.path, problem=problem, fix=fix)]
+            yield from unknown if check.info.known else advice(unknown)
+        elif before is None:
+            yield _misplaced(turn, "role 'system' cannot be the first message")
+        elif before.of("tool_use") and before.role == "assistant":
+            yield _misplaced(turn, "role 'system' cannot stand between tool_use and tool_result")
+        elif before.role != "user" and not _ends_in_server_result(before):
+            yield from advice([_misplaced(turn, "role 'system' must follow a user message")])
+        else:
+            self._waits = True
+
+
+def _misplaced(turn: TurnMessage, problem: str) -> Finding:
+    fix = "Move it behind a user message, before the assistant's next one or to the end."
+    return found("B2.14", turn.path, problem=f"messages.{turn.index}: {problem}", fix=fix)
+
+
+def _ends_in_server_result(turn: TurnMessage) -> bool:
+    last = turn.blocks[-1].type if turn.blocks else ""
+    return turn.role == "assistant" and last.endswith("_tool_result")
+
+
+def forced(check: Check, kind: object, path: str, thinking: JsonObject) -> Iterator[Finding]:
+    """Row 15: newer models choose their tools themselves; so does enabled thinking."""
+    refused = check.model_named and kind not in check.info.features.tool_choice
+    if kind in ("any", "tool") and (refused or thinking.get("type") == "enabled"):
+        yield found("B2.15", path, type=kind)
+
+
+def modes(check: Check, thinking: JsonObject, path: str, max_tokens: object) -> Iterator[Finding]:
+    """Row 16: which ways of thinking a model knows, and how much it may think."""
+    kind, allowed = thinking.get("type"), check.info.features.thinking
+    if not thinking:
+        return
+    if check.model_named and allowed and kind not in allowed:
+        problem = f'"thinking.type.{kind}" is not supported for this model.'
+        fix = f"Use {' or '.join(allowed)}"
+        fix += "; output_config.effort says how much to think." if "adaptive" in allowed else "."
+        missing = [found("B2.16", path, problem=problem, fix=fix)]
+        # Which models take other types than these the table does not say.
+        yield from missing if kind in ("enabled", "disabled", "adaptive") else advice(missing)
+    elif kind == "enabled":
+        yield from _budget(thinking.get("budget_tokens"), max_tokens, path)
+
+
+def _budget(budget: object, max_tokens: object, path: str) -> Iterator[Finding]:
+    least = limit("thinking_budget")
+    if not isinstance(budget, int) or budget < least:
+        problem = f"thinking.enabled.budget_tokens: Input should be greater than or equal to {least}"
+        yield found("B2.16", path, problem=problem, fix=f"Set budget_tokens to {least} or more.")
+    elif isinstance(max_tokens, int) and budget >= max_tokens:
+        problem = "`max_tokens` must be greater than `thinking.budget_tokens`."
+        yield found("B2.16", path, problem=problem, fix="Raise max_tokens or lower budget_tokens.")

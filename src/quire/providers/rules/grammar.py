@@ -222,6 +222,37 @@ def _named(value: Json) -> str:
     return "null" if value is None else type(value).__name__
 
 
+# JSON schemas that are to be kept to the letter.
+
+
+def closed(schema: Json, path: str, owner: str) -> Iterator[Finding]:
+    """Every object names all its properties as required, and allows no other."""
+    if isinstance(schema, list):
+        for place, inner in enumerate(schema):
+            yield from closed(inner, f"{path}[{place}]", owner)
+    if not isinstance(schema, dict):
+        return
+    properties = obj(schema.get("properties"))
+    if properties or schema.get("type") == "object":
+        listed = schema.get("required")
+        absent = [name for name in properties if not isinstance(listed, list) or name not in listed]
+        if schema.get("additionalProperties") is not False:
+            problem = "'additionalProperties' is required to be supplied and to be false."
+            yield found("B.strict", path, owner=owner, problem=problem, fix='Say "additionalProperties": false.')
+        elif absent:
+            problem = (
+                "'required' is required to be supplied and to be an array including every key in properties. "
+                f"Missing '{absent[0]}'."
+            )
+            fix = "List every property; one that may be absent takes null as well."
+            yield found("B.strict", path, owner=owner, problem=problem, fix=fix)
+    for name in ("properties", "$defs", "definitions"):
+        for key, inner in obj(schema.get(name)).items():
+            yield from closed(inner, f"{path}.{name}.{key}", owner)
+    for name in ("items", "anyOf"):
+        yield from closed(schema.get(name), f"{path}.{name}", owner)
+
+
 # Readers that never raise: what has the wrong type is passed over here, and found by the grammar.
 
 

@@ -1,17 +1,29 @@
-"""OpenAI Chat and everything that speaks it: tool messages, each server's own order of roles, and cache marks.
+"""OpenAI's two formats: Chat, with everything that speaks it, and Responses; names and cache marks are the same in both.
 
-Rows 21, 22, 26, 37 to 40 and A4; marks and names are the same in the Responses format.
+Rows 21, 22, 26, 37 to 40 and A4: tool messages, each server's own order of roles, marks. Rows 23 to 25 and 27: items that
+belong together, and where state may come from.
 """
 
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator
 
 from quire.providers.models import data
-from quire.providers.rules.check import Check, Finding, Sequel, TurnMessage, WireRules, advice, found
+from quire.providers.rules.check import (
+    Check,
+    Finding,
+    Sequel,
+    ServerMemory,
+    TurnMessage,
+    Unchecked,
+    WireRules,
+    advice,
+    found,
+)
 from quire.providers.rules.claude_turns import names
-from quire.providers.rules.grammar import grammar_of, misfits, obj, objects_at, shape, text
+from quire.providers.rules.grammar import closed, grammar_of, misfits, obj, objects_at, shape, text
 from quire.values import Json, JsonObject
 
 
@@ -212,42 +224,14 @@ def _strict_schemas(body: JsonObject) -> Iterator[Finding]:
         function = obj(tool.get("function")) if inner else tool
         if function.get("strict") is True:
             at = f"{path}.function.parameters" if inner else f"{path}.parameters"
-            yield from _closed(function.get("parameters"), at, f"function '{function.get('name')}'")
+            yield from closed(function.get("parameters"), at, f"function '{function.get('name')}'")
     formats = {
         "$.response_format.json_schema": obj(obj(body.get("response_format")).get("json_schema")),
         "$.text.format": obj(obj(body.get("text")).get("format")),
     }
     for path, format in formats.items():
         if format.get("strict") is True:
-            yield from _closed(format.get("schema"), f"{path}.schema", f"response_format '{format.get('name')}'")
-
-
-def _closed(schema: Json, path: str, owner: str) -> Iterator[Finding]:
-    """Every object names all its properties as required, and allows no other."""
-    if isinstance(schema, list):
-        for place, inner in enumerate(schema):
-            yield from _closed(inner, f"{path}[{place}]", owner)
-    if not isinstance(schema, dict):
-        return
-    properties = obj(schema.get("properties"))
-    if properties or schema.get("type") == "object":
-        listed = schema.get("required")
-        absent = [name for name in properties if not isinstance(listed, list) or name not in listed]
-        if schema.get("additionalProperties") is not False:
-            problem = "'additionalProperties' is required to be supplied and to be false."
-            yield found("B.strict", path, owner=owner, problem=problem, fix='Say "additionalProperties": false.')
-        elif absent:
-            problem = (
-                "'required' is required to be supplied and to be an array including every key in properties. "
-                f"Missing '{absent[0]}'."
-            )
-            fix = "List every property; one that may be absent takes null as well."
-            yield found("B.strict", path, owner=owner, problem=problem, fix=fix)
-    for name in ("properties", "$defs", "definitions"):
-        for key, inner in obj(schema.get(name)).items():
-            yield from _closed(inner, f"{path}.{name}.{key}", owner)
-    for name in ("items", "anyOf"):
-        yield from _closed(schema.get(name), f"{path}.{name}", owner)
+            yield from closed(format.get("schema"), f"{path}.schema", f"response_format '{format.get('name')}'")
 
 
 # What a model that thinks before it answers takes at its default alone.
@@ -288,7 +272,8 @@ def _breakpoint(check: Check, path: str, block: JsonObject, allowed: list[str]) 
         kind_text = f"'{kind}'" if isinstance(kind, str) else "this object"
         yield found("B2.26", path, what=kind_text, allowed=", ".join(allowed) or "an input block")
     else:
-        yield from _mark_values(block[_MARK], f"{path}.{_MARK}")
+        allowed_values = {"mode": ["explicit"], "ttl": data("rules")["openai"]["mark_ttl"]}
+        yield from _wrong_values(obj(block[_MARK]), f"{path}.{_MARK}", allowed_values, required="mode")
     if check.info.features.strict and _takes_none(check):
         yield found("A4.model", f"{path}.{_MARK}", name=_MARK)
 
@@ -305,30 +290,25 @@ def _markable(check: Check, turn: TurnMessage) -> list[str]:
     return list(facts["blocks"][wire] if spoken is None else spoken)
 
 
-def _mark_values(mark: Json, path: str) -> Iterator[Finding]:
-    values = obj(mark)
-    if values.get("mode") != "explicit":
-        yield _value(f"{path}.mode", values.get("mode"), ["explicit"])
-    ttls = data("rules")["openai"]["mark_ttl"]
-    if values.get("ttl") is not None and values["ttl"] not in ttls:
-        yield _value(f"{path}.ttl", values["ttl"], ttls)
+def _wrong_values(
+    chosen: JsonObject, path: str, allowed: dict[str, list[str]], required: str = ""
+) -> Iterator[Finding]:
+    for name, values in allowed.items():
+        value = chosen.get(name)
+        if value not in values and (value is not None or name == required):
+            yield found("A4.options", f"{path}.{name}", value=value, values=", ".join(values))
 
 
 def _options(check: Check) -> Iterator[Finding]:
     options = check.body.get("prompt_cache_options")
     if options is not None and _takes_none(check):
         yield found("A4.model", "$.prompt_cache_options", name="prompt_cache_options")
-    facts, chosen = data("rules")["openai"], obj(options)
-    for name, values in (("mode", facts["modes"]), ("ttl", facts["ttl"].get(check.info.wire, facts["mark_ttl"]))):
-        if chosen.get(name) is not None and chosen[name] not in values:
-            yield _value(f"$.prompt_cache_options.{name}", chosen[name], values)
+    facts = data("rules")["openai"]
+    allowed = {"mode": facts["modes"], "ttl": facts["ttl"].get(check.info.wire, facts["mark_ttl"])}
+    yield from _wrong_values(obj(options), "$.prompt_cache_options", allowed)
     retention, retentions = check.body.get("prompt_cache_retention"), check.info.features.retention
     if retention is not None and retentions and retention not in retentions:
         yield found("A4.retention", "$.prompt_cache_retention", value=retention, values=", ".join(retentions))
-
-
-def _value(path: str, value: Json, values: list[str]) -> Finding:
-    return found("A4.options", path, value=value, values=", ".join(values))
 
 
 # A Chat request, rule by rule.
@@ -352,4 +332,256 @@ def _turn(check: Check, turn: TurnMessage) -> Iterator[Finding]:
 # Chat signs nothing.
 CHAT_RULES = WireRules(
     body=chat_body, message=chat_message, head=_head, turn=_turn, along=(ToolMessages, MistralOrder, Alternation)
+)
+
+
+# OpenAI Responses: items that belong together (rows 23 to 25), and where state may come from (row 27).
+
+_CALLS = frozenset({"function_call", "custom_tool_call"})
+_OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output"})
+# The parts of messages and outputs, by who speaks.
+_SPOKEN = ("output_text", "refusal")
+_ASKED = ("input_text", "input_image", "input_file", "input_audio")
+# Beside outputs, what a model's turn is not made of: a reasoning item is followed by something else.
+_NOT_SPOKEN = ("additional_tools", "configuration_update", "compaction_trigger", "mcp_approval_response")
+_NO_INPUT = "Send input items or text; messages are for Chat (-p openai-chat)."
+
+
+def responses_body(check: Check) -> Iterator[Finding]:
+    """Types of what stands around the items."""
+    body = check.body
+    if body.get("input") is None and not (_has_state(body) or body.get("prompt")):
+        yield shape("$.input", "Field required", _NO_INPUT)
+    yield from misfits(body, "@body", "$", grammar_of("openai-responses"))
+
+
+def responses_item(check: Check, turn: TurnMessage) -> Iterator[Finding]:
+    """Types of an item and its parts."""
+    yield from misfits(turn.value, "@item", turn.path, grammar_of("openai-responses"))
+    if kind_of(turn.raw) == "message" or kind_of(turn.raw) in _OUTPUTS:
+        yield from _parts(turn.raw, turn.path)
+
+
+def _parts(item: JsonObject, path: str) -> Iterator[Finding]:
+    """The model's words are output parts, all else is input parts."""
+    allowed = _SPOKEN if item.get("role") == "assistant" else _ASKED
+    for name in ("content", "output"):
+        for place, part in objects_at(item.get(name), f"{path}.{name}"):
+            kind = part.get("type")
+            if kind in _SPOKEN + _ASKED and kind not in allowed:
+                values = ", ".join(allowed)
+                problem = f"Invalid value: '{kind}'. Supported values are: {values}."
+                yield shape(f"{place}.type", problem, f"Use one of {values}.")
+
+
+def kind_of(item: JsonObject) -> str:
+    """An item's type; a message may leave it out, as may one that only names another by its id."""
+    kind = item.get("type")
+    if isinstance(kind, str):
+        return kind
+    return "message" if "role" in item else "item_reference" if item.keys() - {"type"} == {"id"} else ""
+
+
+class CallsAndOutputs(Sequel):
+    """Row 25: every call has its output behind it, and every output its call."""
+
+    def __init__(self) -> None:
+        # The paths of the calls that wait for their outputs, by id; all ids that were called; outputs without a call.
+        self._waiting: dict[str, deque[str]] = {}
+        self._call_ids: set[str] = set()
+        self._names: dict[str, str] = {}
+        self._orphans: list[tuple[str, str]] = []
+        # Calls of free text that the model's words follow: elsewhere than at OpenAI the server may have carried them out.
+        self._free, self._served = set[str](), set[str]()
+        # Whether the server may hold calls, and whether a message between calls was reported already.
+        self._elsewhere = self._parted = False
+
+    def take(self, check: Check, turn: TurnMessage) -> Iterator[Finding]:
+        kind, id = kind_of(turn.raw), text(turn.raw.get("call_id"))
+        self._elsewhere = self._elsewhere or kind in ("item_reference", "compaction")
+        if kind.endswith("_call"):
+            self._call_ids.add(id)
+        # DeepSeek takes the calls of a turn side by side.
+        if kind == "message" and self._waiting and "deepseek" in check.info.model and not self._parted:
+            self._parted = True
+            yield found("B2.25", turn.path, id=next(iter(self._waiting)))
+        if kind == "message" and turn.role == "assistant":
+            self._served |= self._waiting.keys() & self._free
+        if kind in _CALLS:
+            self._free |= {id} if kind == "custom_tool_call" else set()
+            self._waiting.setdefault(id, deque()).append(turn.path)
+            self._names[id] = text(turn.raw.get("name"))
+            return
+        if kind in _OUTPUTS and not id:
+            # It answers the first call that waits, of its name where it says one.
+            name = text(turn.raw.get("name"))
+            id = next((id for id in self._waiting if not name or self._names[id] == name), "")
+        if kind in _OUTPUTS and id in self._waiting:
+            self._waiting[id].popleft()
+            if not self._waiting[id]:
+                del self._waiting[id]
+        elif kind in _OUTPUTS:
+            self._orphans.append((turn.path, id))
+
+    def end(self, check: Check) -> Iterator[Finding]:
+        for path, id in () if self._elsewhere or _has_state(check.body) else self._orphans:
+            missing = [found("B2.25b", path, id=id or "(none given)")]
+            # An output too many is not refused by everybody, nor is one that stands before its call, or names none.
+            yield from missing if id and id not in self._call_ids and is_openais(check) else advice(missing)
+        for id, paths in self._waiting.items():
+            missing = [found("B2.25", path, id=id) for path in paths]
+            lenient = id in self._served and not (check.info.features.strict and is_openais(check))
+            yield from advice(missing) if lenient else missing
+
+
+class Reasoning(Sequel):
+    """Rows 23 and 24: reasoning and what it led to go back together."""
+
+    def __init__(self) -> None:
+        self._ids: set[str] = set()
+        # Reasoning that nothing follows yet, and calls whose reasoning has not come.
+        self._open: list[TurnMessage] = []
+        self._missing: list[tuple[TurnMessage, str]] = []
+        self._reasoned = False
+
+    def take(self, check: Check, turn: TurnMessage) -> Iterator[Finding]:
+        # A local engine holds nothing that could be missing.
+        if check.info.features.template:
+            return
+        kind = kind_of(turn.raw)
+        self._ids.add(text(turn.raw.get("id")))
+        if kind == "reasoning":
+            self._reasoned = True
+            self._open.append(turn)
+            return
+        for reasoning in self._open:
+            yield from _follower(check.memory, reasoning.raw, reasoning.path, turn.raw)
+        self._open = []
+        if kind == "message" and turn.raw.get("role") == "user":
+            self._reasoned = False
+        elif kind == "function_call":
+            needed = check.memory.reasoning_of.get(text(turn.raw.get("id"))) if check.memory else None
+            if needed:
+                self._missing.append((turn, needed))
+            else:
+                yield from _reason(check, turn, self._reasoned)
+
+    def end(self, check: Check) -> Iterator[Finding]:
+        for turn, needed in self._missing:
+            if needed not in self._ids:
+                yield found("B2.23", turn.path, id=text(turn.raw.get("id")), reasoning=needed)
+        for reasoning in self._open:
+            yield from _follower(check.memory, reasoning.raw, reasoning.path, None)
+
+
+def _reason(check: Check, turn: TurnMessage, reasoned: bool) -> Iterator[Finding]:
+    """Row 23 where no server tells: a call with an id and no reasoning in its turn."""
+    id = text(turn.raw.get("id"))
+    if check.memory and check.memory.complete:
+        return
+    if id.startswith("fc_") and not reasoned and _reasons(check):
+        # Not every call of such a model follows from reasoning.
+        yield from advice([found("B2.23", turn.path, id=id, reasoning="rs_...")])
+
+
+def _reasons(check: Check) -> bool:
+    """Whether this model's calls come from reasoning that this request would have to hold."""
+    effort = obj(check.body.get("reasoning")).get("effort")
+    thinks = check.model_named and check.info.features.reasoning and check.info.features.strict
+    return thinks and effort != "none" and not _has_state(check.body)
+
+
+def _follower(memory: ServerMemory | None, item: JsonObject, path: str, behind: JsonObject | None) -> Iterator[Finding]:
+    """Row 24: what follows must be the model's own, and the item that was issued."""
+    id = text(item.get("id"))
+    issued = memory.follower_of.get(id, "") if memory else ""
+    spoken = behind is not None and _is_spoken(behind)
+    moved = bool(behind and issued and text(behind.get("id")) and behind["id"] != issued)
+    if not spoken or moved:
+        yield found("B2.24", path, id=id or "rs_...")
+    elif memory is None and id and behind is not None and kind_of(behind) == "message" and not behind.get("id"):
+        # OpenAI knows what followed by its id; without one it may not be that.
+        yield from advice([found("B2.24", path, id=id)])
+
+
+def _is_spoken(item: JsonObject) -> bool:
+    kind = kind_of(item)
+    # Tools with an id are those that the model's own search added.
+    added = kind == "additional_tools" and bool(item.get("id"))
+    if kind == "message":
+        return item.get("role") == "assistant"
+    return added or not (kind in _NOT_SPOKEN or kind.endswith("_output"))
+
+
+class Trigger(Sequel):
+    """Row 27: a compaction trigger comes last."""
+
+    def __init__(self) -> None:
+        self._newest = ""
+
+    def take(self, check: Check, turn: TurnMessage) -> Iterator[Finding]:
+        if self._newest:
+            problem = "compaction_trigger must be the final input item."
+            yield found("B2.27", self._newest, problem=problem, fix="Move it to the end of input.")
+        self._newest = turn.path if kind_of(turn.raw) == "compaction_trigger" else ""
+
+
+def _tool_names(holder: JsonObject, path: str) -> Iterator[tuple[str, Json]]:
+    """The names of the tools that the body or an item defines."""
+    for place, tool in objects_at(holder.get("tools"), f"{path}.tools"):
+        if tool.get("type") in ("function", "custom"):
+            yield f"{place}.name", tool.get("name")
+
+
+def _has_state(body: JsonObject) -> bool:
+    """Whether the server holds what came before."""
+    return bool(body.get("previous_response_id") or body.get("conversation"))
+
+
+def remember_items(memory: ServerMemory, output: Json) -> None:
+    """Record which reasoning each item of a reply belongs to, and what follows it."""
+    last, waiting = "", list[str]()
+    for _, item in objects_at(output, ""):
+        id = text(item.get("id"))
+        if kind_of(item) == "reasoning":
+            last = id
+            waiting.append(id)
+            continue
+        for reasoning in waiting:
+            memory.follower_of.setdefault(reasoning, id)
+        waiting = []
+        if kind_of(item) == "function_call" and id and last:
+            memory.reasoning_of.setdefault(id, last)
+
+
+def _responses_head(check: Check) -> Iterator[Finding]:
+    yield from marks_around(check)
+    if check.body.get("previous_response_id") and check.body.get("conversation"):
+        problem = "Cannot specify both 'previous_response_id' and 'conversation'."
+        yield found("B2.27", "$.conversation", problem=problem, fix="Leave one of the two out.")
+    yield from names(_tool_names(check.body, "$"))
+
+
+def _responses_turn(check: Check, turn: TurnMessage) -> Iterator[Finding]:
+    yield from marks_in(check, turn)
+    if kind_of(turn.raw) in _CALLS:
+        yield from names([(f"{turn.path}.name", turn.raw.get("name"))])
+    if kind_of(turn.raw) == "additional_tools":
+        yield from names(_tool_names(turn.raw, turn.path))
+
+
+def _unchecked(check: Check) -> Iterator[Unchecked]:
+    reasoned = any(kind_of(turn.raw) == "reasoning" for turn in check.conversation.messages)
+    if check.memory is None and reasoned:
+        yield Unchecked("B2.23, B2.24", "which reasoning led to which item needs the reply that issued them")
+
+
+RESPONSES_RULES = WireRules(
+    body=responses_body,
+    message=responses_item,
+    head=_responses_head,
+    turn=_responses_turn,
+    along=(Reasoning, CallsAndOutputs, Trigger),
+    issued=lambda memory, body, reply: remember_items(memory, reply.get("output")),
+    unchecked=_unchecked,
 )

@@ -19,7 +19,7 @@ import msgspec
 from quire.entry import canonical
 from quire.errors import CallError
 from quire.providers.models import ModelInfo, model_info
-from quire.providers.prefix import GrowingValues, leading, same_start
+from quire.providers.prefix import GrowingValues, leading
 from quire.providers.simulate.blocks import (
     Block,
     Cause,
@@ -28,6 +28,7 @@ from quire.providers.simulate.blocks import (
     PromptIds,
     Reader,
     Shares,
+    Shelf,
     Tokenize,
     TokenTally,
     blocks,
@@ -40,72 +41,6 @@ from quire.providers.usage import Money, cost, storage
 from quire.values import JsonObject, Usage
 
 __all__ = ["Block", "Cause", "Predicted", "Simulator", "blocks", "simulate"]
-
-# Stored prefixes by their running hashes, for caches that store at marked places only.
-
-
-class StoredPrefix(msgspec.Struct):
-    """One stored prefix: its life starts again with each request that uses it."""
-
-    life_ms: int
-    used_ms: int
-    readable_ms: int
-
-    def alive(self, at_ms: int) -> bool:
-        return at_ms - self.used_ms < self.life_ms
-
-
-class Shelf:
-    """What one cache has stored, and the latest requests, to tell what a new one has in common with them."""
-
-    def __init__(self) -> None:
-        self._entries: dict[bytes, StoredPrefix] = {}
-        # Threads may alternate, so a new request is compared with several.
-        self._recent: deque[list[bytes]] = deque(maxlen=16)
-
-    @property
-    def untouched(self) -> bool:
-        return not self._recent
-
-    def readable(self, key: bytes, at_ms: int) -> bool:
-        entry = self._entries.get(key)
-        return entry is not None and entry.alive(at_ms) and entry.readable_ms <= at_ms
-
-    def keep(self, key: bytes, life_ms: int, at_ms: int, began_ms: int | None) -> None:
-        """Store a prefix; one that is there already starts its own life again, and no other is bought."""
-        entry = self._entries.get(key)
-        if entry is not None and entry.alive(at_ms):
-            entry.used_ms = at_ms
-        else:
-            # What a request stores can be read once its answer has begun.
-            self._entries[key] = StoredPrefix(life_ms, at_ms, max(at_ms + 1, began_ms or 0))
-
-    def remember(self, hashes: list[bytes]) -> None:
-        self._recent.append(hashes)
-
-    def why(self, hashes: list[bytes], blocks: Sequence[Block], hit: int | None, at_ms: int) -> tuple[Cause, str]:
-        """Why a request that read up to `hit` did not read all that an earlier one had in common with it."""
-        before = max(reversed(self._recent), key=lambda earlier: same_start(earlier, hashes))
-        same = same_start(before, hashes)
-        stored = next((place for place in range(same - 1, -1, -1) if hashes[place] in self._entries), None)
-        if stored is not None and (hit is None or hit < stored):
-            return self._lost(self._entries[hashes[stored]], blocks[stored], at_ms)
-        if stored is None and (same == len(before) or self._entries.keys().isdisjoint(before)):
-            return "minimum", "the request before had nothing long enough to store"
-        if same == len(before):
-            return "", ""
-        if same >= len(blocks):
-            return "moved", "the request is shorter than the one before"
-        return "moved", f"{blocks[same].path} differs from the request before"
-
-    def _lost(self, entry: StoredPrefix, block: Block, at_ms: int) -> tuple[Cause, str]:
-        if entry.readable_ms > at_ms:
-            return "in-flight", "the request that stores it had not begun to answer"
-        if not entry.alive(at_ms):
-            passed, life = (at_ms - entry.used_ms) // 1000, entry.life_ms // 1000
-            return "ttl", f"last used {passed:,} s before, kept for {life:,} s"
-        return "marker", f"what is stored up to {block.path} is out of reach of every mark"
-
 
 # Anthropic's cache, and Bedrock's: written at marks only, found by walking back from them. Entries are keyed by a running
 # hash over tools, system and messages; settings that invalidate a level are hashed where that level begins.

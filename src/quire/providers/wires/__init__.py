@@ -6,7 +6,7 @@ import functools
 import importlib
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -15,7 +15,7 @@ from quire.providers.models import resolve, split_target
 from quire.values import JsonObject, body_and_headers
 
 if TYPE_CHECKING:
-    from quire.providers.incoming import BlockDelta, Partial
+    from quire.providers.incoming import ReplyReader
     from quire.providers.models import ModelInfo
     from quire.providers.prefix import Layout, Path
     from quire.providers.rendering import Writer
@@ -37,25 +37,6 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
     exports: Callable[[Iterable[Entry]], Json]
     # For a framework's format: the wire format whose items it holds.
     like: str = ""
-
-
-class StreamReader(Protocol):
-    """Reads a reply, whole or event by event."""
-
-    def whole(self, value: Any) -> Reply:
-        """Entries and usage of a reply that came whole: JSON, or the SDK's object."""
-
-    def feed(self, event: Any) -> list[Entry]:
-        """One more event; the entries it finishes."""
-
-    def live(self) -> list[BlockDelta]:
-        """The text that came since this was asked last, of blocks that are no entries yet."""
-
-    def partial(self) -> Partial:
-        """What has arrived of the reply, if nothing more comes."""
-
-    def reply(self) -> Reply:
-        """The whole reply, once the stream has ended."""
 
 
 class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,7 +81,7 @@ class Wire(Format, frozen=True, kw_only=True):
     writer: Writer
     layout: Layout
     # Reads a reply of a provider's model; tools by these names.
-    reader: Callable[[str, str, Iterable[str]], StreamReader]
+    reader: Callable[[str, str, Iterable[str]], ReplyReader]
     rules: WireRules
     call: ModelCall
     # For a provider that speaks two formats: the other one's name where this body is written in it, else "".
@@ -163,7 +144,7 @@ def events_in(reply: Any) -> Any:
     return events if not whole and (hasattr(events, "__iter__") or hasattr(events, "__aiter__")) else None
 
 
-def feed(reader: StreamReader, event: Any, on_text: Callable[[str], object] | None) -> None:
+def feed(reader: ReplyReader, event: Any, on_text: Callable[[str], object] | None) -> None:
     """One more event of a stream; `on_text` gets what it says to the user."""
     reader.feed(event)
     for piece in reader.live():
@@ -173,11 +154,14 @@ def feed(reader: StreamReader, event: Any, on_text: Callable[[str], object] | No
 
 def parse_reply(target: str, reply: Any, names: Iterable[str] = ()) -> Reply:
     """Entries and usage of a provider's reply: JSON, or the SDK's object."""
-    return reader_of(target, names).whole(reply)
+    return stream(target, names).whole(reply)
 
 
-def reader_of(target: str, names: Iterable[str] = ()) -> StreamReader:
-    """A reader of a reply of "provider:model"; `names` are the tools' own, where some had to be respelled."""
+def stream(target: str, names: Iterable[str] = ()) -> ReplyReader:
+    """A reader of a stream of "provider:model": feed(event), partial(), reply().
+
+    `names` are the tools' own, where some had to be respelled.
+    """
     provider, model = split_target(target)
     return wire_of(provider).reader(provider, model, names)
 

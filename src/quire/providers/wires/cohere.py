@@ -193,7 +193,7 @@ class CohereReader(ReplyReader):
             case "content-start" | "content-delta":
                 self._content(number_in(fields, "index"), sub(message, "content"))
             case "tool-plan-delta":
-                self.plan += self.tally.show(1000, "think", text_in(message, "tool_plan"))
+                self.plan += self._show(1000, "think", text_in(message, "tool_plan"))
             case "tool-call-start" | "tool-call-delta":
                 self._call(number_in(fields, "index"), sub(message, "tool_calls"))
             case "message-end":
@@ -201,21 +201,21 @@ class CohereReader(ReplyReader):
             case "content-end" | "tool-call-end" | "citation-start" | "citation-end":
                 pass
             case _:
-                self.tally.unknown += 1
+                self.unknown += 1
         return []
 
     def _content(self, index: int, piece: JsonObject) -> None:
         field = "thinking" if "thinking" in piece else "text"
         part = self.content.setdefault(index, {"type": text_in(piece, "type") or field})
         kind = "think" if part["type"] == "thinking" else "respond"
-        part[field] = part.get(field, "") + self.tally.show(index, kind, text_in(piece, field))
+        part[field] = part.get(field, "") + self._show(index, kind, text_in(piece, field))
 
     def _call(self, index: int, piece: JsonObject) -> None:
         function = sub(piece, "function")
         call = self.calls.setdefault(index, {"id": "", "name": "", "arguments": ""})
         call["id"] = call["id"] or text_in(piece, "id")
         call["name"] += text_in(function, "name")
-        call["arguments"] += self.tally.show(1001 + index, "call", text_in(function, "arguments"))
+        call["arguments"] += self._show(1001 + index, "call", text_in(function, "arguments"))
 
     def _finish(self, delta: JsonObject) -> list[Entry]:
         if text_in(delta, "error"):

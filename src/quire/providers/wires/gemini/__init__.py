@@ -121,18 +121,12 @@ def export_messages(entries: Iterable[Entry]) -> Json:
     return {**head, "contents": out.messages} if head else out.messages
 
 
-def model_of(reply: JsonObject) -> str:
-    return str(reply.get("modelVersion") or reply.get("model_version") or "").removeprefix("models/")
-
-
 def candidate_in(reply: JsonObject) -> JsonObject:
     """The first candidate; a prompt that was blocked has none."""
-    feedback = sub(reply, "promptFeedback") or sub(reply, "prompt_feedback")
-    blocked = feedback.get("blockReason") or feedback.get("block_reason")
     candidates = reply.get("candidates")
     if isinstance(candidates, list) and candidates:
-        return object_in(candidates[0], "a candidate")
-    if blocked:
+        return camel_in(object_in(candidates[0], "a candidate"))
+    if blocked := camel_in(sub(reply, "promptFeedback")).get("blockReason"):
         raise ProviderError(f"the prompt was blocked: {blocked}", hint="Change the prompt or the safety settings.")
     raise FormatError("a response without candidates", hint="An error body is no reply; check the status.")
 
@@ -189,28 +183,30 @@ class GeminiReader(ReplyReader):
         self.paths: set[str] = set()
 
     def _read(self, reply: JsonObject) -> Reply:
-        candidate = candidate_in(reply)
-        self.model = model_of(reply) or self.model
+        answer = camel_in(reply)
+        candidate = candidate_in(answer)
+        self._answered_by(answer)
         entries = [assistant_entry(part, place) for place, part in enumerate(parts_in(candidate))]
-        stop = candidate.get("finishReason") or candidate.get("finish_reason")
-        return self._whole_reply(reply, entries, stop, reply.get("responseId") or reply.get("response_id"))
+        return self._whole_reply(reply, entries, candidate.get("finishReason"), answer.get("responseId"))
+
+    def _answered_by(self, answer: JsonObject) -> None:
+        self.model = str(answer.get("modelVersion") or "").removeprefix("models/") or self.model
 
     def feed(self, event: Any) -> list[Entry]:
-        chunk = object_in(event, "a chunk")
+        chunk = camel_in(object_in(event, "a chunk"))
         if chunk.get("error"):
             raise refused(chunk["error"])
-        self.id = text_in(chunk, "responseId") or text_in(chunk, "response_id") or self.id
-        self.model = model_of(chunk) or self.model
-        used = sub(chunk, "usageMetadata") or sub(chunk, "usage_metadata")
-        self.reported |= {"usageMetadata": used} if used else {}
-        if not chunk.get("candidates") and not (chunk.get("promptFeedback") or chunk.get("prompt_feedback")):
-            self.tally.unknown += not self.reported
+        self.id = text_in(chunk, "responseId") or self.id
+        self._answered_by(chunk)
+        self.reported |= {"usageMetadata": used} if (used := sub(chunk, "usageMetadata")) else {}
+        if not chunk.get("candidates") and not chunk.get("promptFeedback"):
+            self.unknown += not self.reported
             return []
         candidate = candidate_in(chunk)
-        if "groundingMetadata" in candidate or "grounding_metadata" in candidate:
+        if "groundingMetadata" in candidate:
             self.reported["candidates"] = [candidate]
         finished = [entry for part in parts_in(candidate) for entry in self._part(part)]
-        if stop := text_in(candidate, "finishReason") or text_in(candidate, "finish_reason"):
+        if stop := text_in(candidate, "finishReason"):
             self.stop = stop
             finished += [*self._end_call(), *self._end_text()] or ([] if self.entries else self._add([respond("")]))
         return finished
@@ -224,11 +220,11 @@ class GeminiReader(ReplyReader):
             entries = self._end_text() if self.growing and self.growing != shape else []
             self.growing = shape
             kind = "think" if "thought" in shape else "respond"
-            self.pieces.append(self.tally.show(self.parts, kind, text_in(part, "text")))
+            self.pieces.append(self._show(self.parts, kind, text_in(part, "text")))
             return entries
         entries = self._end_text()
         # Text may follow in the same chunk: whoever watches is told that this one comes before it.
-        self.tally.begin(self.parts, "respond")
+        self._announce(self.parts, "respond")
         return [*entries, *self._whole(part)]
 
     def _call_piece(self, part: JsonObject, piece: JsonObject) -> list[Entry]:
@@ -246,7 +242,7 @@ class GeminiReader(ReplyReader):
         path = text_in(piece, "jsonPath")
         value = next((piece[field] for field in _VALUES if field in piece), None)
         if isinstance(value, str):
-            self.tally.show(self.parts, "call", value)
+            self._show(self.parts, "call", value)
         _put_at(args, path, value, goes_on=path in self.paths)
         (self.paths.add if piece.get("willContinue") else self.paths.discard)(path)
 

@@ -186,7 +186,7 @@ class ChatReader(ReplyReader):
         if chunk.get("error"):
             raise refused(chunk["error"])
         if "choices" not in chunk and "usage" not in chunk:
-            self.tally.unknown += 1
+            self.unknown += 1
             return []
         self.id = self.id or text_in(chunk, "id")
         self.model = text_in(chunk, "model") or self.model
@@ -209,7 +209,7 @@ class ChatReader(ReplyReader):
             texts = [(field, text) for field in fields if (text := text_in(delta, field))]
             for number, (field, text) in enumerate(texts):
                 # Where a server says the same under two names, the first becomes the entry and is shown.
-                piece_text = self.tally.show(place, kind, text) if number == 0 else self.tally.add(text)
+                piece_text = self._show(place, kind, text) if number == 0 else self._receive(text)
                 self.text.setdefault(field, []).append(piece_text)
         for field, value in delta.items():
             if field not in _GATHERED and value is not None:
@@ -218,7 +218,7 @@ class ChatReader(ReplyReader):
         for field, value in (audio := sub(delta, "audio")).items():
             # Sound comes in pieces, and what is said in it beside them.
             grows = field in ("data", "transcript")
-            self.audio[field] = self.audio.get(field, "") + self.tally.add(text_in(audio, field)) if grows else value
+            self.audio[field] = self.audio.get(field, "") + self._receive(text_in(audio, field)) if grows else value
         for piece in objects(delta, "tool_calls"):
             self._call(piece)
         if function := sub(delta, "function_call"):
@@ -238,7 +238,7 @@ class ChatReader(ReplyReader):
         # Some servers say the name in each chunk.
         call.name += "" if name == call.name else name
         text = text_in(function, "arguments") or text_in(custom, "input")
-        call.arguments.append(self.tally.show(2 + index, "call", text))
+        call.arguments.append(self._show(2 + index, "call", text))
 
     def _finish(self, stop: str) -> list[Entry]:
         if self.stop:

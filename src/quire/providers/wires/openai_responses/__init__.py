@@ -41,7 +41,7 @@ from quire.providers.prefix import (
     with_control,
 )
 from quire.providers.provider_tools import offered, tools_in, typed
-from quire.providers.rules.openai_responses import RESPONSES_RULES, kind_of
+from quire.providers.rules.openai import RESPONSES_RULES, kind_of
 from quire.providers.wires import Format, ModelCall, Wire
 from quire.providers.wires.openai_responses.write import (
     CONTENT,
@@ -267,10 +267,10 @@ class ResponseReader(ReplyReader):
         elif kind.endswith(".delta") and kind.startswith(_PASSED):
             place, text = number_in(event, "output_index"), text_in(event, "delta")
             entry_kind = _SHOWN.get(kind)
-            piece = self.tally.show(place, entry_kind, text) if entry_kind else self.tally.add(text)
+            piece = self._show(place, entry_kind, text) if entry_kind else self._receive(text)
             self.pieces.setdefault(place, []).append(piece)
         elif not kind.startswith(_PASSED):
-            self.tally.unknown += 1
+            self.unknown += 1
         return []
 
     def _begin(self, response: JsonObject) -> None:

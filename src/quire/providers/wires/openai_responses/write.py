@@ -29,7 +29,7 @@ from quire.providers.outgoing import (
 )
 from quire.providers.provider_tools import Native, tool_json
 from quire.providers.rendering import GO_ON, Draft, Writer, texts, tools_of, user_text, wanted_effort
-from quire.providers.rules.openai_responses import kind_of
+from quire.providers.rules.openai import kind_of
 from quire.values import Call, Entry, Image, Json, JsonObject, Message, Prompt, Result, Text, Think
 
 # What the Responses API's items mean: one item, one entry; one part, one item.
