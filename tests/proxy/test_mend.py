@@ -12,6 +12,7 @@ import pytest
 from behind import HEADERS, RULES, Upstream, Watching, body, running, watching
 
 from quire.providers.prefix import prefix_bytes
+from quire.providers.simulate import Simulator
 from quire.server.mend import Mender, difference, is_subscription
 from quire.server.mend_rules import RULES as MENDING
 from quire.server.mend_rules import changed_sections
@@ -265,6 +266,18 @@ def test_an_application_that_sets_no_marks_is_mended_by_every_other_rule_too(cas
     assert any({rule, "marks"} <= set(fired) for fired in rules[2:]), rules
 
 
+def test_marks_lose_nothing_behind_messages_that_can_carry_none() -> None:
+    """OpenAI stores at its own breakpoints where a text stands without a block, as long as it is left to."""
+    own, marked, mender = Simulator("openai:gpt-5.6"), Simulator("openai:gpt-5.6"), Mender(["marks"])
+    for turn in (1, 2, 3, 4):
+        given = {**responses(turn), "previous_response_id": None}
+        for message in given["input"][2::4]:
+            message["content"] = message["content"][0]["text"]
+        made = mender.mend(given, {"path": "/v1/responses", "headers": {}})
+        assert made.rules == ("marks",)
+        assert marked.step(turn, made.body or {}).read >= own.step(turn, given).read > 0 or turn == 1
+
+
 def in_order(given: Body, pattern: str) -> list[str]:
     """What a model reads of something, in the order it reads it."""
     return re.findall(pattern, json.dumps([given["system"], given["messages"]]))
@@ -454,7 +467,9 @@ def test_the_command_mends_and_says_what_it_saved(servers: dict[str, Watching], 
     words = ["proxy", "--to", servers["anthropic"].server.url, "--port", "0", "--log", str(log), "--mend"]
     words += ["--rule", "marks", "--rule", "volatile", "--without", "volatile", "--holdout", "0", "--ask-provider"]
     with running(*words) as (url, ended):
-        converse(url, "anthropic", [unmarked(claude(turn), turn) for turn in (1, 2, 3)])
+        for turn in (1, 2, 3):  # a reply that has been read can be asked about
+            converse(url, "anthropic", [unmarked(claude(turn), turn)])
+            until(lambda turn=turn: log.read_text().count("\n") == turn)  # type: ignore[misc]
         shown, said = ended()
     assert "mended: marks" in shown
     assert "marks: 3 requests" in said

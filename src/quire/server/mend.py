@@ -117,7 +117,7 @@ class Mender:
         """The request as it should go on; `about` holds host, path and headers."""
         if not is_body(body):
             return Mended()
-        if "previous_response_id" in body or "conversation" in body:
+        if body.get("previous_response_id") or body.get("conversation"):
             return Mended(only_watched="the provider holds what it goes on with" if self._rules else "")
         call = call_of("", about, body, None)
         wire = wire_of(call.provider, body)

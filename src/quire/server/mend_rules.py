@@ -429,10 +429,9 @@ def marks(draft: BodyDraft) -> bool:
     if draft.info.engine not in ("anthropic", "openai-breakpoints") or has_marks(body):
         return False
     ready = _in_blocks(body) if draft.wire.name == "anthropic" else body
-    marked = mark(ready, None, draft.info)
-    if "diagnostics" not in body:
-        marked.pop("diagnostics", None)
-    if not has_marks({name: value for name, value in marked.items() if name != "prompt_cache_options"}):
+    # Without options of its own, so that OpenAI goes on to store at messages that can carry no mark.
+    marked = {name: value for name, value in mark(ready, None, draft.info).items() if name in body}
+    if not has_marks(marked):
         return False
     draft.body = marked
     return True
