@@ -240,13 +240,13 @@ def test_of_a_long_line_only_the_sentence_that_changed_is_told_again() -> None:
 def test_conversations_that_say_the_same_are_told_apart() -> None:
     """Agents of one program, each in its folder: what one was told never reaches another."""
     mender = Mender()
-    for turn in (1, 2, 3):
-        for agent in (1, 2, 3)[:: 1 if turn == 1 else -1]:
+    for turn in (1, 2, 3, 4):
+        for agent in range(10, 30)[:: 1 if turn == 1 else -1]:
             said = ["Mend the tests.", *[f"Number {agent} did.", "continue"] * (turn - 1)]
             given = body(*said, system=f"cwd: /home/me/project{agent}\nIt is 10:{turn}0.\n{RULES}")
             made = mender.mend(given, {"path": "/v1/messages", "headers": {}})
             assert made.rules == (("volatile",) if turn > 1 else ())
-            assert {f"project{agent}"} == set(re.findall("project.", json.dumps(made.body or given)))
+            assert {f"project{agent}"} == set(re.findall(r"project\d+", json.dumps(made.body or given)))
 
 
 def mended(requests: Iterable[Body]) -> list[Body]:
@@ -448,6 +448,30 @@ def test_a_share_is_held_out_and_the_saving_is_measured_with_an_interval(servers
     assert (found["held_out"], found["conversations"]) == (len(held), 12 - len(held))
     low, high = found["interval"]
     assert 0.2 < low <= found["saving"] <= high < 1
+
+
+def test_conversations_that_begin_alike_are_drawn_apart_and_stay_what_they_were(tmp_path: Any) -> None:
+    log, answers = tmp_path / "log.jsonl", range(40)
+    mender = Mender(["volatile"], holdout=0.5)
+
+    def asked(answer: int, turn: int) -> Body:
+        said = ["Mend the tests.", *[f"Number {answer} did.", "continue"] * (turn - 1)]
+        return body(*said, system=f"It is 10:{turn}0.\n{RULES}")
+
+    def is_held_out(answer: int, turn: int) -> bool:
+        about = {"path": "/v1/messages", "headers": {}}
+        held_out = mender.mend(asked(answer, turn), about).held_out
+        with log.open("a") as file:
+            file.write(json.dumps({**about, "request": asked(answer, turn), "held_out": held_out}) + "\n")
+        return held_out
+
+    first = [[is_held_out(answer, turn) for turn in (1, 2)] for answer in answers]
+    assert all(arms[0] is arms[1] for arms in first)
+    assert 10 < sum(arms[0] for arms in first) < 30
+    mender = Mender(["volatile"], holdout=0.5)
+    mender.mend(body("Something that failed, and is in no log."), {"path": "/v1/messages", "headers": {}})
+    mender.replay(log)
+    assert [is_held_out(answer, 3) for answer in answers] == [arms[0] for arms in first]
 
 
 def test_a_restarted_proxy_learns_from_its_log_what_stood_where(servers: dict[str, Watching], tmp_path: Any) -> None:

@@ -55,6 +55,8 @@ from quire.values import Json, JsonObject, Message, Prompt, Reply, Text, Usage
 
 _MOST_CONVERSATIONS = 5_000
 _MOST_MESSAGES = 500_000
+# Conversations that may hold the same message: with fewer, one of many that begin alike is taken for another.
+_MOST_HOLDERS = 200
 _MOST_COMPARED = 2_000
 
 
@@ -110,6 +112,7 @@ class Mender:
         # Which conversations hold a message, by its hash; those that came longest ago are forgotten.
         self._holders: Recent[bytes, list[int]] = Recent(_MOST_MESSAGES)
         self._heads: Recent[int, _Conversation] = Recent(_MOST_CONVERSATIONS)
+        self._held_out: Recent[int, bool] = Recent(_MOST_CONVERSATIONS)
         self._count = 0
         self._lock = threading.Lock()
 
@@ -128,9 +131,15 @@ class Mender:
             key = self._conversation(call, wire, messages)
             first_user = next((at for at, message in enumerate(body[wire.layout.field]) if _asks(message)), 0)
             name = f"{hashlib.sha256(call.session.encode() or messages[first_user]).hexdigest()} {key}"
-            if self._holdout and int(name[:8], 16) / 0x1_0000_0000 < self._holdout:
+            if self._holdout and self._is_held_out(key, call.session or name, about):
                 return Mended(held_out=True, conversation=name)
             return msgspec.structs.replace(self._mend(call, key, about), conversation=name)
+
+    def _is_held_out(self, key: int, name: str, about: JsonObject) -> bool:
+        """Whether a conversation is left as it is: drawn once, by its name; one that a log tells of stays what it was."""
+        drawn = int(hashlib.sha256(name.encode()).hexdigest()[:8], 16) / 0x1_0000_0000 < self._holdout
+        self._held_out[key] = self._held_out.get(key, bool(about.get("held_out", drawn)))
+        return self._held_out[key]
 
     def _conversation(self, call: SentCall, wire: Wire, messages: list[bytes]) -> int:
         """The conversation that a request goes on with, else a new one."""
@@ -157,7 +166,7 @@ class Mender:
         self._heads[key] = msgspec.structs.replace(first, messages=newer.messages)
         for digest in messages:
             holders = self._holders.get(digest, [])
-            self._holders[digest] = holders if key in holders else [*holders[-7:], key]
+            self._holders[digest] = holders if key in holders else [*holders[1 - _MOST_HOLDERS :], key]
         return key
 
     def _mend(self, call: SentCall, key: int, about: JsonObject) -> Mended:
@@ -198,7 +207,7 @@ class Mender:
                     continue  # the first one, cut in the middle
                 body = value.get("given") or value.get("request")
                 if isinstance(body, dict):
-                    self.mend(body, value)
+                    self.mend(body, {"held_out": False, **value})
 
 
 # Rules that repair how something is written, and not where it stands.

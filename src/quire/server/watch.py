@@ -321,6 +321,8 @@ class CacheWatcher:
         }
         if exchange.mended.rules:
             about |= {"given": call.given, "mended": list(exchange.mended.rules)}
+        if exchange.mended.held_out:
+            about["held_out"] = True
         if not reading.whole:
             about["whole"] = False
         with self._log.open("a", encoding="utf-8") as file:
