@@ -165,6 +165,9 @@ def test_the_proxy_on_the_same_port_takes_the_options_of_quire_proxy(tmp_path: P
 def test_keys_are_made_shown_once_and_revoked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUIRE_DB", str(tmp_path / "q.db"))
     assert "demands keys" in said_of("serve --host 0.0.0.0 --port 0 --no-redact")
+    for name in ("", "  ", "a\nb"):
+        refused = CliRunner().invoke(quire, ["serve", "keys", "add", name])
+        assert "cannot be a key's name" in str(refused.exception)
     key = json.loads(said_of("serve keys add laptop --tenant acme --json"))["key"]
     listed = json.loads(said_of("serve keys list --json"))
     assert [(each["name"], each["tenant"]) for each in listed] == [("laptop", "acme")]

@@ -379,6 +379,8 @@ class Keys:
 
     def add(self, name: str, tenant: str, now: int) -> str:
         """Make a key for a tenant; it can be read here and never again."""
+        if not name.strip() or not name.isprintable():
+            raise CallError(f"{name!r} cannot be a key's name", hint="Say in one line what will use it: laptop.")
         key = KEY_PREFIX + secrets.token_urlsafe(32)
         record = draft(
             _SCHEMA, {"name": name, "tenant": check_tenant(tenant)}, tags=[f"sha256:{sha256_hex(key)}"], now=now
