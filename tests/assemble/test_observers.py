@@ -16,6 +16,7 @@ from quire import Assembly, Entry, Policy, Reply, Thread, Usage, open_store, val
 from quire.assemble.rebase_decision import effective
 from quire.assemble.state import fit
 from quire.cli.main import quire as cli
+from quire.errors import BudgetError
 from quire.observe import Observer, Received, Sending, ShortEpochs
 from quire.providers.simulate import Simulator
 from quire.testing import MemoryStore
@@ -162,6 +163,12 @@ def test_one_models_reports_say_nothing_about_another(factor: float) -> None:
     other = Assembly(Policy(budget=8000, model=B)).extend(log)
     assert effective(other).limit == effective(Assembly(Policy(budget=8000, model=B))).limit
     assert 0 < other.request().tokens <= 8000
+
+
+def test_a_budget_of_nearly_nothing_is_refused_by_what_does_not_fit() -> None:
+    state = Assembly(Policy(budget=1, reply=0, model=TARGET)).extend(chain([values.user("hi")]))
+    with pytest.raises(BudgetError, match="the budget is 1: the user's message"):
+        state.request()
 
 
 @pytest.mark.moves_prefix(reason="budgets are small")

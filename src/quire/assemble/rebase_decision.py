@@ -225,7 +225,7 @@ def effective(assembly: Assembly) -> Policy:
             pinned = sum(text_tokens(pin.words) for pin in assembly.pins)
             limit = min(limit, max(least + pinned, int(policy.limit * calibration.estimate / calibration.reported)))
     # Even for a model that counts far less, the room at most doubles: the difference may be gone at the next request.
-    limit = min(2 * policy.limit, limit)
+    limit = max(1, min(2 * policy.limit, limit))
     return policy if limit == policy.limit else msgspec.structs.replace(policy, budget=limit, reply=0)
 
 
