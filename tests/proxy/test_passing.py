@@ -16,7 +16,7 @@ import httpx
 import pytest
 import zstandard
 from behind import Upstream, Watching, body, passing_on, watching
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 from quire.errors import FormatError
@@ -321,3 +321,25 @@ def test_a_websocket_that_the_provider_refuses_is_refused_with_its_words(openai:
         pass
     assert refused.value.response.status_code == 401
     assert b"API key" in bytes(refused.value.response.body)
+
+
+@pytest.mark.parametrize("ends", ["application", "provider"])
+def test_how_a_websocket_is_closed_is_told_to_the_other_side(ends: str) -> None:
+    codes: list[int] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.accept"})
+            if ends == "provider":
+                await send({"type": "websocket.close", "code": 4002, "reason": "enough"})
+            codes.append((await receive())["code"])
+
+    with Upstream(app) as url, Proxy(url, CacheWatcher()) as proxy:
+        way = connect(proxy.url.replace("http", "ws") + "/v1/responses")
+        if ends == "provider":
+            with pytest.raises(ConnectionClosed):
+                way.recv(10)
+        way.close(4001, "enough")
+        until(lambda: codes)
+    assert (codes, way.close_code) == (([4001], 4001) if ends == "application" else ([4002], 4002))

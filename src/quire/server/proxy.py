@@ -477,6 +477,9 @@ class SocketPassing:
                 self._exchange = WatchedExchange(request.url.path, _texts(self._scope["headers"]), frame.encode())
                 self._exchange.host = request.url.host
             await upstream.send(frame)
+        # 1005 and 1006 say that no code came; they are never sent.
+        code = message["code"] if message.get("code") not in (None, 1005, 1006) else 1000
+        await upstream.close(code, message.get("reason") or "")
 
     async def _down(self, upstream: Any) -> None:
         from websockets.exceptions import ConnectionClosed
