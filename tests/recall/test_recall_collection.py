@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hashed_words import HashedWords
 from quire.recall import Collection, Document, Query, meaning
-from quire.recall.document import Found, pieces
+from quire.recall.document import Found, pieces, relevant
 from quire.recall.meaning import Meaning
 from quire.recall.words import ALONE, REACH, Neighbours, Postings, key, posting_run
 
@@ -340,3 +340,24 @@ def test_where_one_speaker_speaks_alone_little_is_taken_over() -> None:
     assert 0 < little < much
     assert alone.dialogue[1] == 0
     assert taking_turns.dialogue[1] == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "asked", "elsewhere"),
+    [
+        (["自転車は駅前の店で直した", "雨が降りました"], "自転車を直してくれたのは誰？", "兄はどの楽器を弾きますか？"),
+        (["張偉在杭州買了一盒茶葉", "今天下雨"], "張偉的茶葉是在哪裡買的?", "圖書館幾點開門?"),
+        (["여동생은 4월에 리스본으로 이사했어요", "오늘은 비가 와요"], "여동생이 지금 어디에 살아요?", "도서관은 몇 시에 문을 여나요?"),
+        (["عندي حساسية من الفول السوداني", "الطقس جميل"], "ما هي الحساسية التي عندي أنا؟", "متى تفتح المكتبة؟"),
+        (["मेरी बहन अप्रैल में लिस्बन चली गई", "बारिश तेज़"], "मेरी बहन अब कहाँ रहती है?", "चावल कैसे पकाते हैं?"),
+        (["Η Μαρία αγόρασε ένα ποδήλατο", "Βρέχει"], "Ποιο ποδήλατο είναι αυτό που έχει;", "Πώς μαγειρεύω ρύζι;"),
+        (["หมอสั่งยาลดความดันให้ผม", "วันนี้ฝนตก"], "ใครสั่งยาให้เมื่อไหร่ครับ", "บราซิลมีประชากรเท่าไร"),
+    ],
+    ids=["Japanese", "Chinese", "Korean", "Arabic", "Hindi", "Greek", "Thai"],
+)  # fmt: skip
+def test_what_asks_or_bends_a_word_need_not_stand_in_an_answer(said: list[str], asked: str, elsewhere: str) -> None:
+    some = told(said)
+    found = some.search(asked)
+    assert ids(found[:1]) == ["0"]
+    assert relevant(found)
+    assert not relevant(some.search(elsewhere))

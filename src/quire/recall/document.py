@@ -13,7 +13,18 @@ from quire.assemble.user_message import whole_text
 from quire.entry import result_words
 from quire.errors import MissingPart
 from quire.log.store import EntryWords
-from quire.recall.languages import VERSION, WHOLE, date_words, meant_dates, readable, spelled, stems, terms, tokens
+from quire.recall.languages import (
+    VERSION,
+    WHOLE,
+    date_words,
+    meant_dates,
+    readable,
+    spelled,
+    stems,
+    tells,
+    terms,
+    tokens,
+)
 from quire.values import Entry, Json
 
 # The speaker of what tools return.
@@ -288,6 +299,8 @@ EARLIER = 0.25
 SIDE_BY_SIDE = 0.4
 # A date may stand in another form than the query's: those count this much, and need not be found.
 _OTHERWISE = 0.25
+# A pair of signs that holds grammar counts this much beside words, and need not be found.
+_BESIDE = 0.5
 _NAME = re.compile(r"[^\W_]+(?:['’]s\b)?")
 _ASKS_WHEN = re.compile(r"\W*(when|since when|how long|(on |in )?(what|which) (date|day|month|year|time))\b", re.I)
 
@@ -374,8 +387,9 @@ def _weighed(query: Query) -> tuple[tuple[str, float], ...]:
         dates, forms = spelled(text)
         words = terms(dates, is_query=True)
         row = [word for word in words if word[0] != WHOLE]
+        beside = _BESIDE if any(map(tells, words)) else 1.0
         for word in words:
-            out.setdefault(word, weight)
+            out.setdefault(word, weight if tells(word) else weight * beside)
         for first, second in pairwise(row):
             out.setdefault(f"{first} {second}", weight * SIDE_BY_SIDE)
         for word in terms(forms, is_query=True) if forms else ():

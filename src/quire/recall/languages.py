@@ -3,7 +3,7 @@
 A compound (`readFile`, `snake_case`, `src/app.py`, `W-12`) gives its parts and, marked with "=", itself. English
 is the usual language; a text in another one that Snowball knows is stemmed by its own rules and keeps its words
 whole beside the stems, so that a query too short to tell its language finds them. Scripts without spaces are cut
-into pairs of signs.
+into pairs of signs, and so is Korean, which writes particles to the word.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 from quire.errors import needed
 
 # Raised when the rules below change, or how much of an entry they see, so that stored words are made again.
-VERSION = 8
+VERSION = 9
 
 # In front of a word that stands for itself: a compound, a word of another language as it is written, a single sign.
 WHOLE = "="
@@ -41,14 +41,22 @@ _WORDS_APART, _COMPOUNDS_APART = (
 )
 _JOINTS = re.compile(r"[/\\@:#+]+")
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|_+")
-_UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+")
+_UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3\uf900-\ufaff]+")
 
-# What asks in scripts without spaces, and what ends a question there: with its neighbours it would make words that no
-# text holds.
+# What asks in scripts that are cut into pairs of signs, and what ends a question or a word there: with its neighbours it
+# would make words that no text holds.
 _ASKS = re.compile(
     "请问|为什么|什么时候|什么|怎么样|怎么|哪里|哪儿|哪[个条张些位家]|多少|多[高大长远久]|几[点个时次]|谁|[吗呢吧了的]"
     "|どのくらい|どのように|どんな|どこ|どの|どれ|どう|いつ|なぜ|何|誰|(?:なり)?(?:でし|まし)たか|(?:し)?て?いますか|(?:です|ます|あります)か|です|ます"
+    "|누구|누가|무엇|무슨|어떤|어떻게|어느|어디|언제|얼마나?|^(?:뭐|왜|몇)"
+    "|(?<=..)(?:께서|에서|에게|한테|으로|까지|부터|[은는이가을를에의로와과도만])$"
+    "|(?:습니|입니|습|입)?(?:니다|니까)$|(?:이에|예|었어|았어|했어|어|아|해|시나|나|까|는가|인가|세|죠|지)?요$|죠$"
+    "|อะไร|ใคร|ที่ไหน|ไหน|เมื่อไหร่|เมื่อไร|ทำไม|อย่างไร|ยังไง|เท่าไหร่|เท่าไร|หรือไม่|ไหม|ครับ|ค่ะ"
 )
+# Signs that mostly carry grammar: hiragana, and a few of Chinese. A pair that holds one helps to find, and need not be
+# found; a sign between them is a word by itself.
+_GRAMMAR_SIGNS = "\u3040-\u309f的了是在我你他她它们这那都也就很和与把被"
+_GRAMMAR_SIGN, _TELLING_SIGNS = re.compile(f"[{_GRAMMAR_SIGNS}]"), re.compile(f"[^{_GRAMMAR_SIGNS}]+")
 
 # Words that carry grammar alone. English words that order or count (after, before, all, other, not, …) are searched.
 _GRAMMAR = {
@@ -103,6 +111,19 @@ _GRAMMAR = {
         бы""",
 }  # fmt: skip
 
+_GREEK_ARABIC_HINDI = """
+    ο η το οι τα του της των τον την τους τις ένας μια μία ένα και ή αλλά εγώ εσύ αυτός αυτή αυτό εμείς εσείς
+    μου σου μας σας με σε στο στη στην στον στα στις στους από για προς είναι ήταν είμαι είσαι έχει έχω έχουν
+    είχε θα να δεν μην που πού ποιος ποια ποιο πότε πώς γιατί τι πόσο πόσος πόση πόσα ότι αν όταν
+    في من إلى الى على عن مع و أو او ثم لكن أن ان إن أنا انا أنت انت هو هي هم نحن أنتم هذا هذه ذلك تلك الذي التي
+    الذين ما ماذا من متى أين اين كيف لماذا كم بكم أي اي هل كان كانت يكون تكون قد لقد لا لم لن ليس ليست كل بعد
+    قبل عند عندي لدي لدى له لها لي لك منه منها فيه فيها به بها عليه عليها إليه هناك هنا الآن الان حتى إذا اذا
+    का के की को में से पर ने तक और या लेकिन मैं मुझे मेरा मेरी मेरे हम हमें हमारा हमारी हमारे तुम आप आपका आपकी
+    आपके वह वे यह ये उस इस उसका उसकी उनका इसका है हैं था थी थे हूँ हो होता होती होते गया गई गए कर करके जो कि तो
+    भी ही नहीं न क्या कौन कब कहाँ क्यों कैसे कैसा कितना कितनी कितने किस किसने किसका किसको सा सी एक लिए साथ जी
+    वाला वाली वाले अब
+"""
+
 # Letters that no decomposition takes apart.
 _PLAIN = str.maketrans({"ø": "o", "œ": "oe", "æ": "ae", "đ": "d", "ð": "d", "ł": "l", "ı": "i", "þ": "th"})
 # The first letters of scripts that one stemmer stands for.
@@ -132,6 +153,8 @@ def is_latin(word: str) -> bool:
 
 
 FUNCTION_WORDS = {language: frozenset(_fold(word) for word in words.split()) for language, words in _GRAMMAR.items()}
+# What is grammar in whatever text it stands, for no other language is written so.
+_OF_SCRIPTS = FUNCTION_WORDS["russian"] | {_fold(word) for word in _GREEK_ARABIC_HINDI.split()}
 # The languages that a word speaks for; a single letter speaks for none.
 _LANGUAGES = {
     word: [language for language, words in FUNCTION_WORDS.items() if word in words]
@@ -198,8 +221,8 @@ def _split_compound(compound: str, is_query: bool) -> tuple[tuple[str, ...], tup
 
 def _stemmed(parts: tuple[str, ...], language: str) -> tuple[list[str], list[str]]:
     """Of the parts of a compound those that are no grammar, and their stems."""
-    grammar, russian = FUNCTION_WORDS[language], FUNCTION_WORDS["russian"]
-    plain_words = [part for part in parts if part and part not in grammar and part not in russian]
+    grammar = FUNCTION_WORDS[language]
+    plain_words = [part for part in parts if part and part not in grammar and part not in _OF_SCRIPTS]
     return plain_words, stems(plain_words, language)
 
 
@@ -215,10 +238,20 @@ def _take_signs(word: str, parts: list[str], whole: list[str], is_query: bool) -
             parts.append(_fold(word[at : run.start()]))
         for signs in filter(None, _ASKS.split(run[0]) if is_query else (run[0],)):
             parts += (first + second for first, second in pairwise(signs))
-            whole += signs if not is_query or len(signs) == 1 else ()
+            whole += signs if not is_query or len(signs) == 1 else filter(is_sign, _TELLING_SIGNS.findall(signs))
         at = run.end()
     if at < len(word):
         parts.append(_fold(word[at:]))
+
+
+def is_sign(word: str) -> bool:
+    """Whether a word is one sign of a script that is cut into pairs."""
+    return len(word) == 1 and _UNSPACED.match(word) is not None
+
+
+def tells(word: str) -> bool:
+    """Whether an answer should hold a word of the question; a pair of signs that holds grammar need not stand there."""
+    return _GRAMMAR_SIGN.search(word) is None
 
 
 def _language(words: set[str], is_ascii: bool) -> tuple[str, bool]:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.recall.document import QueryTerms
-from quire.recall.languages import WHOLE
+from quire.recall.languages import WHOLE, is_sign
 
 # Arrays that grow at the end: one column of facts, one row a document.
 
@@ -318,7 +318,7 @@ def scores(postings: Postings, query: QueryTerms, neighbours: Neighbours, allowe
         rows, counts = rows[inside], counts[inside]
         # The turn before helps to find, but need not be answered. A word is no less telling where little was said.
         rare = _rarity(len(rows), max(documents, _SOME)) if weight == 1 else 0.0
-        telling = rare if term[0] != WHOLE else 0.0
+        telling = rare if term[0] != WHOLE or is_sign(term[1:]) else 0.0
         whole += telling
         # A name is asked for whole where it stands anywhere; other words are in the index by their stems alone.
         complete += rare if len(rows) else telling
