@@ -19,7 +19,7 @@ from quire.recall.meaning import installed
 from quire.recall.placement import PLACED, Asking, in_prompt, shown_ahead, standing
 from quire.records import Records
 from quire.tokens import counter
-from quire.values import SPOKEN, Call, Entry, JsonObject, Prompt, Result, Text, Think
+from quire.values import SPOKEN, Call, Entry, Json, JsonObject, Prompt, Result, Text, Think
 
 # Of the budget, what recalled text may take in one turn.
 SHARE = 0.1
@@ -110,16 +110,20 @@ class ThreadRecall:
         spoken = any(entry.kind in SPOKEN and entry.meta.get("placement") != "context" for entry in turn)
         if not spoken:
             # Half of the share is left for what later steps of the turn will name.
-            return self._for_words(turn[0], _text_before(assembly, turn[0].seq), max(room // 2, LEAST_TOKENS), exclude)
+            before = _text_before(assembly, turn[0].seq)
+            return self._for_words(turn[0], before, prompt, max(room // 2, LEAST_TOKENS), exclude)
         return self._for_step(turn, prompt, room, exclude)
 
-    def _for_words(self, user: Entry, before: str, room: int, exclude: set[int | str]) -> list[Entry]:
+    def _for_words(self, user: Entry, before: str, prompt: Prompt, room: int, exclude: set[int | str]) -> list[Entry]:
         query = Query(user.text, before)
         hits = self._recall.search(query, MOST, thread=self._thread, kinds=PLACED, exclude=exclude)
         # Nobody asked for it: only hits that are surely relevant and share a word with the question are brought back.
         query_words = set(terms(user.text, is_query=True))
         near = [hit for hit in hits if hit.relevance >= FLOOR]
         hits = [hit for hit in near if query_words.intersection(terms(entry_text(hit.entry)))]
+        # A summary tells short messages whole.
+        prompt_text = "\n".join(_texts(prompt, set())) if hits else ""
+        hits = [hit for hit in hits if entry_text(hit.entry).strip() not in prompt_text]
         placed = place(hits, room, query=query)
         if not placed.text:
             return []
@@ -187,10 +191,18 @@ def _texts(prompt: Prompt, excluded: set[int]) -> Iterator[str]:
 
 def _telling(entries: Sequence[Entry]) -> list[str]:
     """The words of the model's newest message that name one thing: an id, a path, a date, an address."""
+    spoken = (entry for entry in entries if entry.kind != "think")
     text = "\n".join(
-        json.dumps(entry.args, ensure_ascii=False) if entry.kind == "call" else entry.text
-        for entry in entries
-        if entry.kind != "think"
+        part for entry in spoken for part in (_leaves(entry.args) if entry.kind == "call" else [entry.text])
     )
     words = (word.strip(".:/-#") for word in _TELLING.findall(text))
     return list(dict.fromkeys(word for word in words if len(word) >= 4 and _NAMES_ONE.search(word)))
+
+
+def _leaves(args: Json) -> Iterator[str]:
+    """What a call was given; the names of its arguments stand in every call."""
+    if isinstance(args, dict | list):
+        for value in args.values() if isinstance(args, dict) else args:
+            yield from _leaves(value)
+    else:
+        yield str(args)

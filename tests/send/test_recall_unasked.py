@@ -122,6 +122,38 @@ def test_a_step_that_names_what_is_no_longer_shown_brings_it_back(provider: str,
         assert "lanterns" not in whole(server.requests[-1].body)
 
 
+def test_the_name_of_an_argument_brings_nothing_back(tmp_path: Path) -> None:
+    @tool(idempotent=True)
+    def track(order_id: str) -> str:
+        """Track an order.
+
+        order_id: its number
+        """
+        return "It is on its way."
+
+    def model(body: JsonObject) -> list[Any] | str:
+        if "Track an order" not in whole(body):
+            return "Yes."
+        return [Call("c1", "track", {"order_id": "77"})] if not tool_results(body) else [Text("It comes.")]
+
+    with emulator("anthropic", model) as server:
+        target = TARGETS["anthropic"]
+        thread = rebased(tmp_path / "t.db", target, server.url, first="Each label shows an order_id in print.")
+        thread.user("Where is my parcel?")
+        assert carry_out(thread, target, server.url, agent([track])).text == "It comes."
+    assert [entry for entry in thread.store.read("t") if entry.kind == "note"] == []
+
+
+def test_what_the_summary_says_is_not_brought_back_beside_it(tmp_path: Path) -> None:
+    with emulator("anthropic", lambda body: "Yes.") as server:
+        thread = new_thread(tmp_path / "t.db", policy=Policy(budget=2400, reply=200))
+        long_talk(thread, f"{SECRET}\n")
+        for asked in ("Go on.", "Who is the harbor master?"):
+            thread.user(asked)
+            carry_out(thread, TARGETS["anthropic"], server.url, chat())
+        assert [whole(one.body).count(SECRET) for one in server.requests] == [1, 1]
+
+
 def handled(path: Path, target: str) -> tuple[Thread, JsonObject]:
     """A thread with a handle in its request, and the request."""
     thread = new_thread(path, policy=Policy(budget=2400, reply=200, handles=0.25, floor=0.3))
