@@ -14,7 +14,7 @@ from quire.errors import CallError, QuireError
 from quire.log.store import Store
 from quire.recall import RECALL_TOOL, Embedder, Hit, Query, Recall, place, relevant
 from quire.recall.document import FLOOR
-from quire.recall.languages import terms
+from quire.recall.languages import WHOLE, terms
 from quire.recall.meaning import installed
 from quire.recall.placement import PLACED, Asking, in_prompt, shown_ahead, standing
 from quire.records import Records
@@ -115,10 +115,13 @@ class ThreadRecall:
         return self._for_step(turn, prompt, room, exclude)
 
     def _for_words(self, user: Entry, before: str, prompt: Prompt, room: int, exclude: set[int | str]) -> list[Entry]:
+        query_words = set(terms(user.text, is_query=True))
+        # One word ("continue", "thanks") asks for nothing, unless it names one thing.
+        if sum(word[0] != WHOLE for word in query_words) < 2 and not _NAMES_ONE.search(user.text):
+            return []
         query = Query(user.text, before)
         hits = self._recall.search(query, MOST, thread=self._thread, kinds=PLACED, exclude=exclude)
         # Nobody asked for it: only hits that are surely relevant and share a word with the question are brought back.
-        query_words = set(terms(user.text, is_query=True))
         near = [hit for hit in hits if hit.relevance >= FLOOR]
         hits = [hit for hit in near if query_words.intersection(terms(entry_text(hit.entry)))]
         # A summary tells short messages whole.

@@ -144,6 +144,16 @@ def test_the_name_of_an_argument_brings_nothing_back(tmp_path: Path) -> None:
     assert [entry for entry in thread.store.read("t") if entry.kind == "note"] == []
 
 
+def test_a_word_that_asks_for_nothing_brings_nothing_back(tmp_path: Path) -> None:
+    with emulator("anthropic", lambda body: "Yes.") as server:
+        target = TARGETS["anthropic"]
+        thread = rebased(tmp_path / "t.db", target, server.url, first="We continue with page W-17 of the report.")
+        for asked, count in (("Continue!", 0), ("W-17?", 1)):
+            thread.user(asked)
+            carry_out(thread, target, server.url, chat())
+            assert whole(server.requests[-1].body).count("of the report") == count
+
+
 def test_what_the_summary_says_is_not_brought_back_beside_it(tmp_path: Path) -> None:
     with emulator("anthropic", lambda body: "Yes.") as server:
         thread = new_thread(tmp_path / "t.db", policy=Policy(budget=2400, reply=200))
