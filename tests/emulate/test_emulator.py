@@ -410,6 +410,8 @@ def test_stopping_twice_and_a_port_that_is_taken() -> None:
 def test_an_unknown_provider_and_a_strange_reply_are_errors_of_the_caller() -> None:
     with pytest.raises(CallError, match="unknown provider"):
         Emulator("nobody")
+    with pytest.raises(CallError, match="there is no stand-in for cohere"):
+        emulator("cohere")
     strange: list[Any] = [[1], 3, {"txt": "x"}, {"text": 3}, {"calls": [{"nam": "f"}]}, {"status": 429, "after": 1}]
     for reply in strange:
         with pytest.raises(CallError) as caught:

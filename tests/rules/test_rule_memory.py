@@ -1,6 +1,7 @@
 """What only a server that remembers can tell: signatures bound to a prefix, items that belong together."""
 
 import copy
+from base64 import b64encode
 from typing import Any
 
 import pytest
@@ -146,7 +147,10 @@ def test_row_31_a_thought_signature_from_elsewhere_is_refused() -> None:
         )
 
     assert again(call) == []
-    assert again(fc(thoughtSignature="skip_thought_signature_validator")) == []
+    for open_to_all in (b"skip_thought_signature_validator", b"context_engineering_is_the_way_to_go"):
+        assert again(fc(thoughtSignature=open_to_all.decode())) == []
+        # An SDK that takes signatures as bytes writes them in base64.
+        assert again(fc(thoughtSignature=b64encode(open_to_all).decode())) == []
     assert again(fc(thoughtSignature="theirs")) == [("B2.31", "$.contents[1].parts[0]")]
     assert again(fc("other", thoughtSignature="mine")) == [("B2.31", "$.contents[1].parts[0]")]
 

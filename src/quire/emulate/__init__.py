@@ -247,6 +247,8 @@ class Emulated:
         state: Path | None = None,
     ) -> None:
         self.provider, self.wire = resolve(provider)
+        if self.wire not in VOICES:
+            raise CallError(f"there is no stand-in for {provider}", hint=f"There are: {', '.join(VOICES)}.")
         self.script = Script(replies)
         self.requests: list[EmulatedRequest] = []
         self._clock = clock
