@@ -317,6 +317,14 @@ def test_what_is_no_summary_gives_way_to_the_built_in_one_and_says_why(
     assert rebased.rebase["meta"]["fallbacks"] == [told]
 
 
+def test_a_summariser_is_asked_once_for_what_several_rungs_would_take_away() -> None:
+    asked = list[Leaving]()
+    entries = [*talk(12), values.user("look"), values.call("1", "read", {}), values.result("1", None, "line\n" * 900)]
+    assembly = Assembly(Policy(budget=1_500), lambda gone: asked.append(gone) or "what went").extend(chain(entries))
+    assert assembly.request().rebase
+    assert len(asked) == 1
+
+
 def test_pinned_calls_attachments_and_items_that_no_library_holds_stay_verbatim() -> None:
     pinned = {"meta": {"pin": True}}
     selected = note("s.md", "the SELECTED words", source="selection", start_line=1, end_line=2, pin=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Container, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -253,30 +253,54 @@ def _moving(assembly: Assembly) -> str:
 def _fitting(assembly: Assembly, reason: str, cutting: bool) -> tuple[Rebase, Epoch]:
     """The rebase of the first rung whose result fits the budget, and that result."""
     tried, policy = None, effective(assembly)
+    too_large = dict[_Planned, Rebase]()
     for rung in RUNGS if cutting else (None, *RUNGS):
         if rung is not None and rung.summary == "none" and tried is not None and tried.summary:
             # The user's demands matter more than the whole of a long result, which recall can bring back.
             with contextlib.suppress(BudgetError):
                 return _with_results_cut(assembly, tried)
-        rebase = written(assembly, reason, rung)
-        if rebase == tried:
-            continue
-        tried = rebase
-        after = apply(assembly.epoch, rebase, assembly.policy, assembly.carried)
-        if policy.fits(after.head_tokens(), after.history.total):
-            return _to(rebase, freed=assembly.epoch.total_tokens() - after.total_tokens()), after
+        planned = _planned(assembly, policy, rung)
+        if planned not in too_large:  # many rungs cut what another has cut already
+            rebase = _written(assembly, policy, reason, planned)
+            after = apply(assembly.epoch, rebase, assembly.policy, assembly.carried)
+            if policy.fits(after.head_tokens(), after.history.total):
+                return _to(rebase, freed=assembly.epoch.total_tokens() - after.total_tokens()), after
+            too_large[planned] = rebase
+        tried = too_large[planned]
     assert tried is not None  # RUNGS is not empty
     return _with_results_cut(assembly, tried)
 
 
 def written(assembly: Assembly, reason: str, rung: Rung | None) -> Rebase:
     """The rebase of one rung; None cuts nothing and only folds."""
-    epoch, policy = assembly.epoch, effective(assembly)
+    policy = effective(assembly)
+    return _written(assembly, policy, reason, _planned(assembly, policy, rung))
+
+
+class _Planned(NamedTuple):
+    """All that a rebase takes from its rung."""
+
+    plan: Cuts
+    cutting: bool
+    demands_alone: bool
+
+
+def _planned(assembly: Assembly, policy: Policy, rung: Rung | None) -> _Planned:
+    if rung is None:
+        return _Planned(_to(NO_CUT, opening=assembly.epoch.opening), cutting=False, demands_alone=False)
+    head = _head_after(assembly, _library_after(assembly, policy, cutting=True))
+    plan = plan_cut(assembly.epoch, policy, rung, head)
+    return _Planned(plan, cutting=True, demands_alone=rung.summary == "demands")
+
+
+def _library_after(assembly: Assembly, policy: Policy, cutting: bool) -> list[ItemBlock]:
     pinned = {pin.item for pin in assembly.pins if pin.item}
-    library = folded(epoch, policy, assembly.turn, cutting=rung is not None, pinned=pinned)
-    head = _head_after(assembly, library) if rung is not None else None
-    nothing = msgspec.structs.replace(NO_CUT, opening=epoch.opening)
-    plan = nothing if rung is None else plan_cut(epoch, policy, rung, head)
+    return folded(assembly.epoch, policy, assembly.turn, cutting=cutting, pinned=pinned)
+
+
+def _written(assembly: Assembly, policy: Policy, reason: str, planned: _Planned) -> Rebase:
+    epoch, plan = assembly.epoch, planned.plan
+    library = _library_after(assembly, policy, planned.cutting)
     edits = edits_of(epoch, plan, assembly.carried.results, _spared(assembly))
     edits += superseded(epoch, plan, library, assembly.turn)
     summary, fallbacks = _summary(assembly, plan, edits)
@@ -287,7 +311,7 @@ def written(assembly: Assembly, reason: str, rung: Rung | None) -> Rebase:
         versions=tuple(Version(item.id, item.sha256) for item in library),
         edits=tuple(edits),
         summary=summary,
-        brief=bool(summary) and rung is not None and rung.summary == "demands",
+        brief=bool(summary) and planned.demands_alone,
         opening=opening,
         fallbacks=tuple(fallbacks),
     )
