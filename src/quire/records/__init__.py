@@ -7,7 +7,6 @@ kept beside it, and the contexts that this concerns are built anew. The tools ar
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Protocol
