@@ -57,31 +57,26 @@ class EmulatedCaches:
         }
         return EmulatedReply(200, self._stored[name])
 
-    def get(self, received: EmulatedRequest, name: str) -> EmulatedReply:
-        stored = self._alive(received, name)
-        return EmulatedReply(200, stored) if stored else self._missing(received, name)
-
     def list(self, received: EmulatedRequest) -> EmulatedReply:
         alive = [stored for name in self._stored if (stored := self._alive(received, name))]
         return EmulatedReply(200, {"cachedContents": alive})
 
-    def update(self, received: EmulatedRequest, name: str) -> EmulatedReply:
-        """Only the life of a cache can be changed."""
+    def act(self, received: EmulatedRequest, name: str) -> EmulatedReply:
+        """Read a cache, prolong it (nothing else of it can be changed) or delete it."""
         stored = self._alive(received, name)
         if stored is None:
             return self._missing(received, name)
-        ttl_s = seconds(received.body.get("ttl"), _DEFAULT_TTL_S)
-        stored |= _life(received.at_ms, ttl_s)
-        self._engine(stored).extend(name, received.at_ms, ttl_s)
+        engine = self._emulated.simulator("gemini", stored["model"].removeprefix("models/")).engine
+        assert isinstance(engine, GeminiCache)
+        if received.method == "PATCH":
+            ttl_s = seconds(received.body.get("ttl"), _DEFAULT_TTL_S)
+            stored |= _life(received.at_ms, ttl_s)
+            engine.extend(name, received.at_ms, ttl_s)
+        elif received.method == "DELETE":
+            engine.drop(name, received.at_ms)
+            self._stored.pop(name)
+            stored = {}
         return EmulatedReply(200, stored)
-
-    def delete(self, received: EmulatedRequest, name: str) -> EmulatedReply:
-        stored = self._alive(received, name)
-        if stored is None:
-            return self._missing(received, name)
-        del self._stored[name]
-        self._engine(stored).drop(name, received.at_ms)
-        return EmulatedReply(200, {})
 
     def refuses(self, received: EmulatedRequest) -> EmulatedReply | None:
         """The refusal of a request that names a cache which does not exist or has expired; None for any other."""
@@ -98,11 +93,6 @@ class EmulatedCaches:
     def _missing(self, received: EmulatedRequest, name: str) -> EmulatedReply:
         message = "CachedContent not found (or permission denied)"
         return self._emulated.refused(received, Refusal(403, f"{message}: {name}"))
-
-    def _engine(self, stored: JsonObject) -> GeminiCache:
-        engine = self._emulated.simulator("gemini", stored["model"].removeprefix("models/")).engine
-        assert isinstance(engine, GeminiCache)
-        return engine
 
 
 def _life(at_ms: int, ttl_s: float) -> JsonObject:
@@ -170,14 +160,13 @@ class Endpoints:
 
     def _cache_routes(self) -> Iterator[BaseRoute]:
         caches, path = self._caches, "/{version}/cachedContents"
-        acts = {"GET": caches.get, "PATCH": caches.update, "DELETE": caches.delete}
         yield self._route(path, ["POST"], "gemini", lambda _, received: caches.create(received))
         yield self._route(path, ["GET"], "gemini", lambda _, received: caches.list(received))
         yield self._route(
             f"{path}/{{id}}",
-            list(acts),
+            ["GET", "PATCH", "DELETE"],
             "gemini",
-            lambda request, received: acts[received.method](received, f"cachedContents/{request.path_params['id']}"),
+            lambda request, received: caches.act(received, f"cachedContents/{request.path_params['id']}"),
         )
 
     async def nowhere(self, request: Request) -> Response:

@@ -56,14 +56,10 @@ _VERSION = re.compile(r"claude-(opus|sonnet|haiku)-(\d+)-?(\d+)?(?!\d)")
 
 
 class AnthropicCache(Engine):
-    """One workspace's cache; `runs_as_one` is the Claude API's reading of tool blocks, Bedrock counts each.
+    """One workspace's cache. Answers are not stored: they are written when the next request marks them."""
 
-    Answers are not stored: they are written when the next request marks them.
-    """
-
-    def __init__(self, info: ModelInfo, runs_as_one: bool = True) -> None:
+    def __init__(self, info: ModelInfo) -> None:
         self._info = info
-        self._runs_as_one = runs_as_one
         self._shelf = Shelf()
         self._ends: GrowingValues[Block, int] = GrowingValues()
         self._hashes: GrowingValues[Block, bytes] = GrowingValues()
@@ -87,7 +83,6 @@ class AnthropicCache(Engine):
             _hashes(self._hashes, blocks, request.body, self._info),
             _lives(blocks, request.body),
             self._info,
-            self._runs_as_one,
         )
 
     def _hit(self, row: MarkedRow, at_ms: int) -> int | None:
@@ -121,17 +116,12 @@ class MarkedRow:
     """The blocks of one request with their token ends, running hashes and marks."""
 
     def __init__(
-        self,
-        blocks: Sequence[Block],
-        ends: list[int],
-        hashes: list[bytes],
-        lives: dict[int, int],
-        info: ModelInfo,
-        runs_as_one: bool,
+        self, blocks: Sequence[Block], ends: list[int], hashes: list[bytes], lives: dict[int, int], info: ModelInfo
     ) -> None:
         self.blocks, self.ends, self.hashes = blocks, ends, hashes
         self.minimum = info.min_cache_tokens
-        self._lives, self._runs_as_one = lives, runs_as_one
+        # The Claude API counts a run of tool blocks once, Bedrock each of them.
+        self._lives, self._runs_as_one = lives, not info.features.on_bedrock
         self._default_life_ms = info.cache.ttl_s[0] * 1000
         self.marked = sorted(lives)
         # A mark before the minimum is passed over in silence.
@@ -403,7 +393,7 @@ class Simulator:
 
     def count(self, body: JsonObject) -> int:
         """The tokens of a request, without sending it."""
-        return self._total(self._view(body))
+        return self.engine.total(self._view(body))
 
     def answered(self, answer: str | Sequence[int] | JsonObject) -> None:
         """The answer to the last request, which some engines keep behind its prompt.
@@ -454,7 +444,7 @@ class Simulator:
             self.engine.answered(prompt, answer, at_ms - 1)
 
     def _predicted(self, request: EngineView, shares: Shares, at_ms: int) -> Predicted:
-        total = self._total(request)
+        total = self.engine.total(request)
         written = shares.write_short + shares.write_long
         read = min(shares.read, total)
         usage = Usage(total, read, shares.write_short, shares.write_long)
@@ -470,11 +460,6 @@ class Simulator:
             storage_token_hours=shares.storage_token_hours,
         )
 
-    def _total(self, request: EngineView) -> int:
-        if isinstance(self.engine, GeminiCache):
-            return len(self.engine.prompt(request.body, request.ids))
-        return len(request.ids) if self.engine.by_ids else request.total_counted
-
 
 def simulate(
     requests: Iterable[tuple[int, JsonObject]],
@@ -489,8 +474,6 @@ def simulate(
 
 
 def _engine(info: ModelInfo, options: dict[str, Any]) -> Engine:
-    if info.engine == "anthropic":
-        options = {"runs_as_one": not info.features.on_bedrock, **options}
     try:
         return _ENGINES[info.engine](info, **options)
     except TypeError as error:

@@ -355,15 +355,11 @@ class EngineView:
             return array("i", self._prompt_ids(self.body))
         return self._tally.prompt(self.blocks)
 
-    @functools.cached_property
-    def total_counted(self) -> int:
-        return self.ends[-1] if self.blocks else 0
-
 
 class Engine(ABC):
     """A prompt cache: looks a request up, keeps what it would keep, and says how the tokens split."""
 
-    # Whether the prompt is a row of ids here, or one of counted blocks: it decides what the total is.
+    # Whether the prompt is a row of ids here, or one of counted blocks.
     by_ids = False
     # Whether the model's answers are kept as well as its prompts.
     keeps_answers = False
@@ -371,6 +367,10 @@ class Engine(ABC):
     @abstractmethod
     def look(self, at_ms: int, request: EngineView, began_ms: int | None = None) -> Shares:
         """One more request; `began_ms` is when its answer began, if that is known."""
+
+    def total(self, request: EngineView) -> int:
+        """The tokens of a request's whole prompt."""
+        return len(request.ids) if self.by_ids else request.ends[-1] if request.blocks else 0
 
     def answered(self, prompt: array[int], answer: array[int], at_ms: int) -> None:  # noqa: B027  # most keep no answers
         """The model answered this prompt, and `answer` was computed upon it; engines that keep answers keep it."""

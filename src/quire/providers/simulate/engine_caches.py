@@ -469,16 +469,16 @@ class GeminiCache(Engine):
         token_hours = sum(_token_hours(stored, at_ms) for stored in self._explicit.values())
         if is_cache(request.body):
             return self._create(at_ms, request, token_hours)
-        name = request.body.get("cachedContent") or request.body.get("cached_content")
+        name = _cache_name(request.body)
         if not name:
             shares = self._implicit.look(at_ms, request, began_ms)
             return msgspec.structs.replace(shares, storage_token_hours=token_hours)
-        return self._read(str(name), at_ms, request, token_hours)
+        return self._read(name, at_ms, request, token_hours)
 
-    def prompt(self, body: JsonObject, ids: array[int]) -> array[int]:
-        """A request's whole prompt: what its cache holds, then its own."""
-        stored = self._explicit.get(str(body.get("cachedContent") or body.get("cached_content") or ""))
-        return stored.ids + ids if stored else ids
+    def total(self, request: EngineView) -> int:
+        """What the request's cache holds, and its own."""
+        stored = self._explicit.get(_cache_name(request.body))
+        return len(request.ids) + (len(stored.ids) if stored else 0)
 
     def drop(self, name: str, at_ms: int) -> float:
         """Delete an explicit cache; the token hours it was kept since they were last paid."""
@@ -509,6 +509,10 @@ def _token_hours(stored: ExplicitCache, at_ms: int) -> float:
     hours = max(0, until - stored.paid_ms) / _HOUR_MS
     stored.paid_ms = max(stored.paid_ms, until)
     return hours * len(stored.ids)
+
+
+def _cache_name(body: JsonObject) -> str:
+    return str(body.get("cachedContent") or body.get("cached_content") or "")
 
 
 def is_cache(body: JsonObject) -> bool:
