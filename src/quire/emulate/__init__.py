@@ -256,9 +256,8 @@ class Emulated:
         self._lenient = lenient
         self._memory = ServerMemory(complete=True, enforce=enforce_binding)
         self._simulators: dict[str, Simulator] = {}
-        # Requests by the id of their reply, and their tokens: diagnostics compare with them.
-        self._earlier: dict[str, JsonObject] = {}
-        self._tokens: dict[str, int] = {}
+        # What was answered, by the id of the reply: diagnostics compare with it.
+        self._earlier: dict[str, IssuedReply] = {}
         self.stored: dict[str, StoredResponse] = {}
         self._now_ms = 0
         self._number = 0
@@ -447,7 +446,7 @@ class Emulated:
             body=body,
             parts=tuple(part for part in scripted.parts if thinks or not isinstance(part, Think)),
             predicted=predicted,
-            diagnosis=voice.diagnose(Diagnosis(body, model, self._earlier, self._tokens, predicted)),
+            diagnosis=voice.diagnose(Diagnosis(body, model, self._earlier, predicted)),
             previous=received.body.get("previous_response_id"),
             dropped=prompt.transformations if anthropic.CONTROLS_BETA in betas else None,
         )
@@ -457,8 +456,7 @@ class Emulated:
         body, reply = issued.body, issued.reply
         issue(self._memory, body, self._name(issued.wire), reply)
         if id := reply.get("id"):
-            self._earlier[id] = {**body, "model": issued.model}
-            self._tokens[id] = issued.tokens
+            self._earlier[id] = issued
             if VOICES[issued.wire].stores:
                 stored[id] = StoredResponse([*_items(body), *reply["output"]], reply)
 

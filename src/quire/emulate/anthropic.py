@@ -199,13 +199,13 @@ def diagnose(inquiry: Diagnosis) -> JsonObject | None:
     before = inquiry.earlier.get(previous_id)
     if before is None:
         return {"type": "previous_message_not_found"}
-    missed = max(0, inquiry.tokens[previous_id] - inquiry.predicted.read)
-    if before.get("model") != inquiry.model:
+    missed = max(0, before.tokens - inquiry.predicted.read)
+    if before.model != inquiry.model:
         return {"type": "model_changed", "cache_missed_input_tokens": missed}
-    if place := moved(blocks(before, "anthropic"), blocks(inquiry.body, "anthropic")):
+    if place := moved(blocks(before.body, "anthropic"), blocks(inquiry.body, "anthropic")):
         return {"type": f"{place.section}_changed", "cache_missed_input_tokens": missed}
     settings = ("thinking", "tool_choice", "output_config", "speed")
-    if any(before.get(name) != inquiry.body.get(name) for name in settings):
+    if any(before.body.get(name) != inquiry.body.get(name) for name in settings):
         return {"type": "unavailable"}
     return None
 

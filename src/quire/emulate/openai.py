@@ -370,16 +370,14 @@ def diagnose(inquiry: Diagnosis) -> JsonObject | None:
     before = inquiry.earlier.get(compared)
     if before is None:
         return {"type": "comparison_response_not_found"}
-    reason = _reason(before, inquiry.body, inquiry.model)
+    reason = "model_changed" if before.model != inquiry.model else _reason(before.body, inquiry.body)
     if reason is None:
         return {"type": "cache_hit"}
-    missed = max(0, inquiry.tokens[compared] - inquiry.predicted.read)
+    missed = max(0, before.tokens - inquiry.predicted.read)
     return {"type": "cache_miss", "reason": reason, "cache_missed_tokens": missed}
 
 
-def _reason(before: JsonObject, body: JsonObject, model: str) -> str | None:
-    if before.get("model") != model:
-        return "model_changed"
+def _reason(before: JsonObject, body: JsonObject) -> str | None:
     settings = [
         {
             "prompt_cache_key_changed": fields.get("prompt_cache_key") or None,

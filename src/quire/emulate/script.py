@@ -296,12 +296,11 @@ def endpoints(path: str, counting: str = "") -> tuple[EmulatedPath, ...]:
 
 
 class Diagnosis(msgspec.Struct, frozen=True):
-    """What a server compares when it is asked why a prefix was not read: bodies and tokens by reply."""
+    """What a server compares when it is asked why a prefix was not read: what it answered, by the id of each reply."""
 
     body: JsonObject
     model: str
-    earlier: dict[str, JsonObject]
-    tokens: dict[str, int]
+    earlier: dict[str, IssuedReply]
     predicted: Predicted
 
 
