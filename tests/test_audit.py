@@ -215,6 +215,9 @@ SUMMARIES = {
     "codex": "Another language model started to solve this problem and produced a summary of its thinking process.",
     "gemini-cli": "<state_snapshot><overall_goal>Steps.</overall_goal></state_snapshot>",
     "pi": "The conversation history before this point was compacted into the following summary:\n\nSteps.",
+    "opencode": "What did we do so far?",
+    "goose": "The previous message contains a summary that was prepared because a context limit was reached.",
+    "Copilot": "<conversation-summary>",
     "Anthropic": "",
 }
 

@@ -223,9 +223,10 @@ def _history(old: Sequence[Unit], new: Sequence[Unit], place: Moved) -> tuple[st
 
 # How clients say that a summary stands for what was said before.
 _SUMMED_UP = re.compile(
-    r"(?i)continued from a previous (conversation|session)|<state_snapshot>|I spoke to you previously about"
+    r"(?i)continued from a previous (conversation|session)|<state_snapshot>|<conversation[-_]summary>"
+    r"|I spoke to you previously about|\AWhat did we do so far\?"
     r"|(conversation|session|history|context)\b[^.\n]{0,60} (is|are|was|were|has been|have been) (being )?(summari[sz]|compact|compress|condens)ed"
-    r"|\b(produced|here is|below is|following is) (a |the )?(\w+ )?summary\b|\bsummary of (the|our|this) (\w+ )?(conversation|session|chat|history)"
+    r"|\b(produced|contains|here is|below is|following is) (a |the )?(\w+ )?summary\b|\bsummary of (the|our|this) (\w+ )?(conversation|session|chat|history)"
 )
 
 
