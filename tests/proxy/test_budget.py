@@ -137,6 +137,16 @@ def test_a_tool_of_the_applications_own_that_is_called_recall_is_its_own(servers
     assert [block["name"] for block in answer["content"] if block["type"] == "tool_use"] == ["recall"]
 
 
+def test_what_a_subscription_pays_for_is_fitted_where_that_is_asked_for(servers: dict[str, Emulator]) -> None:
+    url = servers["anthropic"].url
+    for words, line in (((), "not mended: a subscription"), (("--mend-subscriptions",), "mended: fitted")):
+        with running("proxy", "--to", url, "--port", "0", "--budget", str(BUDGET), *words) as (proxy, ended):
+            path, given = request("anthropic", 40, False)
+            headers = {**HEADERS, "authorization": "Bearer sk-ant-oat01-x"}
+            assert httpx.post(f"{proxy}{path}", json=given, headers=headers).status_code == 200
+            assert line in ended()[0]
+
+
 def joined(answer: httpx.Response) -> str:
     """All text of a reply; a stream's pieces put together."""
     assert answer.status_code == 200, answer.text

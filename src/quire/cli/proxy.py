@@ -60,7 +60,9 @@ passing_options = with_options(
         show_default=True,
         help="Leave this share of conversations unmended, to measure what mending saves.",
     ),
-    click.option("--mend-subscriptions", is_flag=True, help="Mend what a subscription's token (OAuth) pays for, too."),
+    click.option(
+        "--mend-subscriptions", is_flag=True, help="Mend and fit what a subscription's token (OAuth) pays for, too."
+    ),
     click.option(
         "--ask-provider",
         is_flag=True,
@@ -96,7 +98,7 @@ def passing_for(
     from quire.server.service import Redactor
 
     needing = {"--rule": rules, "--without": without, "--dry-run": dry_run, "--holdout": holdout}
-    needing["--mend-subscriptions"] = mend_subscriptions
+    needing["--mend-subscriptions"] = mend_subscriptions and budget is None
     if not mend and any(needing.values()):
         raise click.UsageError(f"{next(name for name, value in needing.items() if value)} goes with --mend.")
     if log is not None:

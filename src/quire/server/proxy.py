@@ -193,7 +193,7 @@ class Passing:
     def _prepare(self, exchange: WatchedExchange, headers: Headers, finder: Mender) -> Headers:
         texts = exchange.headers
         if is_subscription(texts) and not self.options.force:
-            if self.options.mender is not None:
+            if self.options.mender is not None or self._budget is not None:
                 exchange.mended = Mended(only_watched="a subscription pays for it (--mend-subscriptions)")
             return headers
         body = json.loads(plain(exchange.given, texts.get("content-encoding", "")))
