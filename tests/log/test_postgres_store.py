@@ -17,6 +17,7 @@ import pytest
 
 from hashed_words import HashedWords
 from quire import Entry, Policy, Thread, open_store, values
+from quire.cli.output import place_name
 from quire.errors import CallError, ConflictError, NotFound, VersionError
 from quire.log import postgres_schema
 from quire.log.postgres import PostgresStore
@@ -457,6 +458,11 @@ def test_an_address_that_leads_nowhere_is_an_error_without_its_password(tmp_path
     with pytest.raises(CallError, match="cannot open postgresql://me@/nowhere/quire") as caught:
         open_store("postgresql://me:secret-word@/quire?host=/nowhere")
     assert "secret-word" not in f"{caught.value}{caught.value.hint}"
+    for address in ("postgresql://me:secret word@host/quire", "postgresql://host/quire?password=secret%wo"):
+        with pytest.raises(CallError, match="cannot be read") as caught:
+            open_store(address)
+        assert "secret" not in f"{caught.value}{caught.value.hint}"
+    assert "secret" not in place_name("postgresql://host/quire?sslmode=require&password=secret")
     with pytest.raises(CallError, match="cannot be a tenant's name"):
         open_store(tmp_path / "q.db", "../up")
 

@@ -111,7 +111,8 @@ def default_db() -> Place:
 
 def place_name(place: Place) -> str:
     """A place as it may be shown: a server's without the password."""
-    return re.sub(r"(://[^:@/]*):[^@/]*@", r"\1@", str(place))
+    named = re.sub(r"(://[^:@/]*):[^@/]*@", r"\1@", str(place))
+    return re.sub(r"([?&](?:ssl)?password=)[^&]*", r"\1…", named)
 
 
 def may_be_there(place: Place) -> bool:

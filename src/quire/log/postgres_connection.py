@@ -79,7 +79,13 @@ class LostConnection(QuireError):
 
 def without_password(url: str) -> str:
     """An address without its password: postgresql://user@host:5432/name."""
-    parts = conninfo_to_dict(url)
+    try:
+        parts = conninfo_to_dict(url)
+    except psycopg.ProgrammingError:  # which would show the password
+        raise CallError(
+            "the address of the PostgreSQL server cannot be read",
+            hint="Write postgresql://user:password@host:5432/name, a sign like @ or a space as %40, %20.",
+        ) from None
     user = f"{parts['user']}@" if parts.get("user") else ""
     port = f":{parts['port']}" if parts.get("port") else ""
     return f"postgresql://{user}{parts.get('host') or ''}{port}/{parts.get('dbname') or ''}"
