@@ -167,6 +167,11 @@ def test_a_small_body_that_unpacks_to_a_large_one_is_not_read(coding: str, monke
         ("/v1/models", {"authorization": "Bearer theirs", "anthropic-version": "1"}, (b"x-api-key", b"own")),
         ("/v1/responses", {"authorization": "Bearer theirs"}, (b"authorization", b"Bearer own")),
         ("/v1beta/models/g:generateContent?key=theirs&alt=sse", {}, (b"x-goog-api-key", b"own")),
+        ("/v1/messages", {}, (b"x-api-key", b"own")),
+        ("/v1/models/ft:gpt", {"authorization": "Bearer theirs"}, (b"authorization", b"Bearer own")),
+        ("/v1/threads/t/messages", {"authorization": "Bearer theirs"}, (b"authorization", b"Bearer own")),
+        ("/v1beta/openai/chat/completions", {"authorization": "Bearer theirs"}, (b"authorization", b"Bearer own")),
+        ("/openai/deployments/d/chat/completions", {"api-key": "theirs"}, (b"api-key", b"own")),
     ],
 )
 def test_the_proxys_own_key_takes_the_place_of_the_applications(

@@ -395,17 +395,17 @@ async def _refuse(send: Any, why: str) -> None:
 
 
 def _with_key(headers: Headers, query: bytes, path: str, key: str) -> tuple[Headers, bytes]:
-    """The proxy's own key in place of the application's, where the provider looks for it."""
-    names = {name for name, _ in headers}
-    others = [(name, value) for name, value in headers if name not in _KEY_HEADERS]
-    parameters = [(name, value) for name, value in parse_qsl(query.decode("latin-1")) if name != "key"]
-    if b"anthropic-version" in names or "/messages" in path:
-        key_header = (b"x-api-key", key.encode())
-    elif ":" in path or b"x-goog-api-key" in names or path.startswith("/v1beta"):
-        key_header, query = (b"x-goog-api-key", key.encode()), urlencode(parameters).encode()
-    else:
-        key_header = (b"authorization", f"Bearer {key}".encode())
-    return [*others, key_header], query
+    """The proxy's own key in place of the application's: where that one stood, else where the provider looks for it."""
+    name = next((name for name, _ in headers if name in _KEY_HEADERS), b"")
+    if any(name == b"anthropic-version" for name, _ in headers) or (not name and "/messages" in path):
+        name = b"x-api-key"
+    elif not name and (":" in path or path.startswith("/v1beta")):
+        name = b"x-goog-api-key"
+    if name == b"x-goog-api-key":
+        query = urlencode([pair for pair in parse_qsl(query.decode("latin-1")) if pair[0] != "key"]).encode()
+    name = name or b"authorization"
+    value = f"Bearer {key}" if name == b"authorization" else key
+    return [*(pair for pair in headers if pair[0] not in _KEY_HEADERS), (name, value.encode())], query
 
 
 # One conversation over a WebSocket: frames pass as they are, both ways.
