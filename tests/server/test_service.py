@@ -95,6 +95,12 @@ def test_a_write_with_an_idempotency_key_happens_once(client: httpx.Client) -> N
     assert client.get("/api/threads/once").json()["seq"] == 1
     other = client.post("/api/threads/once/entries", json={"entries": [user("ho")]}, headers=key)
     assert other.status_code == 409
+    more = {"json": {"entries": [user("more")]}, "headers": {"idempotency-key": "k3"}}
+    assert client.post("/api/threads/once/entries", **more).status_code == 201
+    assert client.delete("/api/threads/once").status_code == 204
+    late = client.post("/api/threads/once/entries", **more)
+    assert (late.status_code, "was deleted" in late.text) == (409, True)
+    assert client.get("/api/threads/once").status_code == 404
     made = [client.post("/api/threads", json={"name": "new"}, headers={"idempotency-key": "k2"}) for _ in "ab"]
     assert [each.status_code for each in made] == [201, 201]
 

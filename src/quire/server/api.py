@@ -145,6 +145,9 @@ def _append(call: RouteCall, entries: list[Entry], expected: int | None) -> list
         stored = call.store.read(call.name, seq, len(entries)) if exists(call.store, call.name) else []
         if stored and stored[-1].id == last:
             return stored
+        if tip_of(call.store, call.name).seq < seq:
+            hint = "Make a new key to begin the thread anew."
+            raise HttpRefusal(409, "the thread was deleted since this Idempotency-Key was first used", hint=hint)
     while True:
         tip = tip_of(call.store, call.name)
         chained = list(chain(entries, tip.id, tip.seq))
