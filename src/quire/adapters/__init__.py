@@ -7,7 +7,6 @@ knows a framework.
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -17,6 +16,7 @@ from quire.fitting import Fitter
 from quire.log.entries import known_entries
 from quire.providers.models import resolve
 from quire.providers.prefix import lined
+from quire.server import Recent
 from quire.thread import Thread
 from quire.values import BOOKKEEPING, Entry, JsonObject, Request
 
@@ -58,12 +58,12 @@ class Fitters:
 
     def __init__(self, budget: int, target: str, form: str, policy: dict[str, Any]) -> None:
         self._budget, self.target, self._choices = budget, target, {"form": form, **policy}
-        self._by_conversation: OrderedDict[tuple[str, str], Fitter] = OrderedDict()
+        self._by_conversation: Recent[tuple[str, str], Fitter] = Recent(64)
         self._lock = threading.Lock()
         # The fitter of the newest request: its epoch, its tokens, what it left out.
         self.newest = Fitter(budget, target, **self._choices)
 
-    def fit(self, body: Any, conversation: str, model: str, most: int = 64) -> FittedMessages:
+    def fit(self, body: Any, conversation: str, model: str) -> FittedMessages:
         """The messages, or a body, fitted; `conversation` tells one from another, `model` is "provider:model"."""
         key = conversation, model
         with self._lock:
@@ -71,8 +71,6 @@ class Fitters:
             fitter = fitter or Fitter(self._budget, self.target or model, **self._choices)
             fitted = FittedMessages(fitter.fit(body), fitter.marks)
             self._by_conversation[key] = self.newest = fitter
-            while len(self._by_conversation) > most:
-                self._by_conversation.popitem(last=False)
         return fitted
 
 
