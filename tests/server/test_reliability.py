@@ -251,26 +251,43 @@ def test_many_slow_readers_hold_little_memory(tmp_path: Path) -> None:
         assert grown < 30 + READERS * 0.15, f"{READERS} readers took {grown:.0f} MB"
 
 
-async def test_a_store_is_not_closed_while_a_follower_reads_it() -> None:
-    reading, go_on = threading.Event(), threading.Event()
+class SlowDisk(MemoryStore):
+    """A store that reads slowly, from its `fast`-th look on."""
 
-    class SlowDisk(MemoryStore):
-        def get_state(self, thread: str, key: str) -> Any:
-            if reading.is_set():
-                go_on.wait(10)
-            reading.set()
-            return super().get_state(thread, key)
+    def __init__(self, fast: int) -> None:
+        super().__init__()
+        self.fast, self.reading, self.go_on = fast, threading.Event(), threading.Event()
+        self.append("t", [values.user("one")])
 
-    with SlowDisk() as store:
-        store.append("t", [values.user("one")])
-        follower = Follower(store, asyncio.Event())
+    def get_state(self, thread: str, key: str) -> Any:
+        self.fast -= 1
+        if self.fast < 0:
+            self.reading.set()
+            self.go_on.wait(10)
+        return super().get_state(thread, key)
+
+
+@pytest.mark.parametrize("fast", [1, 0])
+async def test_a_store_is_not_closed_while_a_follower_reads_it(fast: int) -> None:
+    """Whether it looks for all its readers, or first for one that has gone since."""
+
+    async def follow() -> None:
         async with follower.tail("t"):
             follower.wrote("t")  # looked at again at once, and not read to its end
-            await asyncio.sleep(0.3)
+            await asyncio.to_thread(store.reading.wait, 10)
+
+    with SlowDisk(fast) as store:
+        follower = Follower(store, asyncio.Event())
+        reader = asyncio.ensure_future(follow())
+        await asyncio.to_thread(store.reading.wait, 10)
+        for _ in range(3):  # gone, and sent away
+            reader.cancel()
+            await asyncio.wait([reader], timeout=0.05)
+        assert reader.done()
         ending = asyncio.ensure_future(follower.end())
         await asyncio.wait([ending], timeout=0.3)
         assert not ending.done()
-        go_on.set()
+        store.go_on.set()
         await ending
 
 

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import time
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -41,8 +41,8 @@ _ALIVE_S = 15.0
 class ThreadTail:
     """The newest entries of a followed thread and what is being written behind them, read once for all readers."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, off_loop: Callable[..., Awaitable[Any]]) -> None:
+        self.name, self._off_loop = name, off_loop
         self.readers = 0
         self.entries: list[Entry] = []
         # Whether a reply may be streaming in: the newest request has no usage yet.
@@ -57,7 +57,7 @@ class ThreadTail:
         async with self._looking:
             after = self.entries[-1].seq if self.entries else None
             try:
-                entries, partial = await off_loop(self._read, store, after)
+                entries, partial = await self._off_loop(self._read, store, after)
             except NotFound:
                 self.deleted = True
             else:
@@ -104,6 +104,8 @@ class Follower:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._written: set[str] = set()
         self._notice: asyncio.Future[Any] | None = None
+        # What is being read for readers, who may have gone meanwhile.
+        self._reading: set[asyncio.Future[Any]] = set()
 
     def wrote(self, thread: str) -> None:
         """Wake the readers of a thread that this process wrote to, from any OS thread; they need not wait for the next look."""
@@ -122,7 +124,7 @@ class Follower:
         self._loop = asyncio.get_running_loop()
         tail = self._tails.get(name)
         if tail is None:
-            tail = self._tails[name] = ThreadTail(name)
+            tail = self._tails[name] = ThreadTail(name, self._off_loop)
         tail.readers += 1
         try:
             await tail.look(self._store)
@@ -138,8 +140,15 @@ class Follower:
         """Stop looking, once what is being read is read: a store that is closed meanwhile would end the process."""
         if self._watch is not None:
             self._watch.cancel()
-        under_way = [task for task in (self._watch, self._notice) if task is not None]
+        under_way = [task for task in (self._watch, self._notice, *self._reading) if task is not None]
         await asyncio.gather(*under_way, return_exceptions=True)
+
+    async def _off_loop(self, work: Callable[..., Any], *args: Any) -> Any:
+        """Call `work` in another OS thread, to its end, which `end` waits for."""
+        reading = asyncio.ensure_future(asyncio.to_thread(work, *args))
+        self._reading.add(reading)
+        reading.add_done_callback(self._reading.discard)
+        return await asyncio.shield(reading)
 
     async def _look(self) -> None:
         """Look for news while anybody reads: at once for what this process wrote, else as often as the store tells."""
@@ -217,7 +226,8 @@ class Follower:
         """The next events behind `last`: from what is held for all, else from the store."""
         if tail.holds(read_id(last)[0]):
             return missed(tail, tail.name, last, _PAGE)
-        return await off_loop(missed, self._store, tail.name, last, _PAGE)
+        events: list[Event] = await self._off_loop(missed, self._store, tail.name, last, _PAGE)
+        return events
 
 
 def _wait(wait: Callable[[int, float], object], last_change: int, timeout_s: float) -> None:
