@@ -21,12 +21,10 @@ from quire.archive.stored_conversations import (
     misfit,
     text_in,
     usage_named,
-    with_fields,
-    with_tables,
 )
 from quire.providers.usage import usage
 from quire.providers.wires import wire_of
-from quire.values import Json, JsonObject, Usage, system, tools
+from quire.values import Json, JsonObject, system, tools
 
 # Turns that a store keeps in blocks of its own, as messages of the wire format that its model speaks.
 
@@ -357,8 +355,8 @@ def _pi_call(source: str, line: JsonObject, session: str, compacted: bool) -> Se
     used = message.get("usage") if isinstance(message, dict) else None
     if not isinstance(message, dict) or not isinstance(used, dict):
         return None
-    fresh, read, written, output = (int(used.get(key) or 0) for key in ("input", "cacheRead", "cacheWrite", "output"))
-    reported = Usage(fresh + read + written, read, written, output=output)
+    names = {"input_total": "input", "cache_read": "cacheRead", "cache_write_5m": "cacheWrite", "output": "output"}
+    reported = usage_named(used, True, **names)
     provider, model = known_provider(str(message.get("provider") or "")), str(message.get("model") or "")
     at = milliseconds(message.get("timestamp") or line.get("timestamp"))
     id = str(message.get("responseId") or line.get("id") or source)
@@ -470,18 +468,13 @@ def _opencode(file: SourceFile) -> Iterator[StoredConversation]:
             # Each finished step of a message is a request.
             steps = [part.get("tokens") for part in parts if part.get("type") == "step-finish"]
             for step, tokens in enumerate(tokens for tokens in steps if isinstance(tokens, dict)):
-                source, used, id = f"{file.path}:{message}", _opencode_usage(tokens), f"{message} {step}"
+                names = {"input_total": "input", "cache_read": "read", "cache_write_5m": "write", "output": "output"}
+                used = usage_named({**tokens, **(tokens.get("cache") or {})}, True, **names, reasoning="reasoning")
+                source, id = f"{file.path}:{message}", f"{message} {step}"
                 calls.append(SentCall(source, known_provider(provider), model, {}, used, at, session, id=id))
         if turns:
             conversation = turns_in_format(session, provider, turns, model)
             yield msgspec.structs.replace(conversation, calls=tuple(calls))
-
-
-def _opencode_usage(tokens: JsonObject) -> Usage:
-    cache = tokens.get("cache") or {}
-    read, written = int(cache.get("read") or 0), int(cache.get("write") or 0)
-    output, reasoning = int(tokens.get("output") or 0), int(tokens.get("reasoning") or 0)
-    return Usage(int(tokens.get("input") or 0) + read + written, read, written, output=output, reasoning=reasoning)
 
 
 def _opencode_part(part: JsonObject) -> Iterator[StoredBlock]:
@@ -513,6 +506,6 @@ CLIENTS: tuple[SessionStore, ...] = (
     SessionStore("claude-code", holding(_is_claude_code), _claude_code),
     SessionStore("codex", holding(lambda line: isinstance(line.get("payload"), dict) and line.get("type") in ("session_meta", "response_item", "turn_context", "event_msg")), _codex),
     SessionStore("pi", lambda file: bool(file.first_objects()) and file.first_objects()[0].get("type") == "session" and "cwd" in file.first_objects()[0], _pi),
-    SessionStore("gemini-cli", holding(with_fields("sessionId", "projectHash")), _gemini_cli, ("thought signatures",)),
-    SessionStore("opencode", with_tables("session", "message", "part"), _opencode),
+    SessionStore("gemini-cli", holding(lambda row: {"sessionId", "projectHash"} <= row.keys()), _gemini_cli, ("thought signatures",)),
+    SessionStore("opencode", lambda file: {"session", "message", "part"} <= file.tables, _opencode),
 )  # fmt: skip

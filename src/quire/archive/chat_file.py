@@ -275,17 +275,11 @@ _HEADINGS = {"notes": "Notes", "urls": "URLs", "tags": "Tags", "folders": "Folde
 
 def _split(text: str, sign: str) -> list[str]:
     """Parts between unescaped signs; one space after each sign, and one before a bar, belong to it."""
-    parts, begin, at = [], 0, 0
-    while at < len(text):
-        if text[at] == "\\":
-            at += 2
-            continue
-        if text[at] == sign:
-            parts.append(text[begin:at].removesuffix(" ") if sign == "|" else text[begin:at])
-            begin = at + (2 if text[at + 1 : at + 2] == " " else 1)
-            at = begin
-            continue
-        at += 1
+    parts, begin = [], 0
+    for match in re.finditer(r"\\.| ?\| ?" if sign == "|" else r"\\.|, ?", text, re.S):
+        if not match[0].startswith("\\"):
+            parts.append(text[begin : match.start()])
+            begin = match.end()
     return [*parts, text[begin:]]
 
 

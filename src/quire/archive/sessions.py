@@ -32,7 +32,6 @@ from quire.archive.stored_conversations import (
     source_file,
     text_in,
     usage_named,
-    with_tables,
 )
 from quire.errors import FormatError
 from quire.providers.usage import usage
@@ -281,7 +280,7 @@ def _pydantic_part(part: JsonObject) -> StoredBlock:
 
 LIBRARIES: tuple[SessionStore, ...] = (
     SessionStore("llm", lambda file: {"threads", "turns", "parts"} <= file.tables or {"conversations", "responses"} <= file.tables, _llm),
-    SessionStore("openai-agents", with_tables("agent_sessions", "agent_messages"), _openai_agents),
+    SessionStore("openai-agents", lambda file: {"agent_sessions", "agent_messages"} <= file.tables, _openai_agents),
     SessionStore("aider", lambda file: bool(re.search(r"^# aider chat started at ", file.text[:10_000], re.M)), _aider, ("files in the chat",)),
     SessionStore("mini-swe-agent", holding(lambda row: str(row.get("trajectory_format") or "").startswith("mini-swe-agent")), _mini_swe_agent),
     SessionStore("swe-agent", holding(lambda row: isinstance(row.get("trajectory"), list) and ("history" in row or "info" in row)), _swe_agent),

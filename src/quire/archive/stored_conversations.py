@@ -444,9 +444,14 @@ def _session(about: JsonObject, body: JsonObject) -> str:
     return next((str(value) for value in names if value), "")
 
 
-def usage_named(reported: JsonObject, **names: str) -> Usage:
-    """What a program counted under names of its own: usage_named(reported, input_total="input", cache_read="cached")."""
+def usage_named(reported: JsonObject, cached_beside: bool = False, /, **names: str) -> Usage:
+    """What a program counted under names of its own: usage_named(reported, input_total="input", cache_read="cached").
+
+    `cached_beside`: what was read and written stands beside the input, and is added to it.
+    """
     counts: JsonObject = {count: int(reported.get(name) or 0) for count, name in names.items()}
+    if cached_beside:
+        counts["input_total"] += counts["cache_read"] + counts["cache_write_5m"]
     return Usage(**counts)
 
 
@@ -531,14 +536,6 @@ class SessionStore(msgspec.Struct, frozen=True):
 def holding(test: Callable[[JsonObject], bool]) -> Callable[[SourceFile], bool]:
     """Whether one of the first lines, or of the elements of a list, is of a shape."""
     return lambda file: any(test(row) for row in file.first_objects())
-
-
-def with_fields(*fields: str) -> Callable[[JsonObject], bool]:
-    return lambda row: all(field in row for field in fields)
-
-
-def with_tables(*names: str) -> Callable[[SourceFile], bool]:
-    return lambda file: set(names) <= file.tables
 
 
 def misfit(file: SourceFile, number: int, value: Json, expected: str) -> FormatError:

@@ -311,12 +311,10 @@ def _call_ids(value: Json) -> Iterator[tuple[bool, str]]:
         yield True, str(value.get("id"))
     elif kind == "function_call":
         yield True, str(value.get("call_id"))
-    for field, is_call in (("toolUse", True), ("toolResult", False)):
-        if isinstance(value.get(field), dict):
-            yield is_call, str(value[field].get("toolUseId"))
-    for field, is_call in (("functionCall", True), ("functionResponse", False)):
-        if isinstance(value.get(field), dict):
-            yield is_call, str(value[field].get("id") or value[field].get("name"))
+    for field in ("toolUse", "toolResult", "functionCall", "functionResponse"):
+        if isinstance(inner := value.get(field), dict):
+            id = inner.get("toolUseId") if field.startswith("tool") else inner.get("id") or inner.get("name")
+            yield field in ("toolUse", "functionCall"), str(id)
     answers = value.get("tool_use_id") or value.get("tool_call_id")
     if answers or kind == "function_call_output":
         yield False, str(answers or value.get("call_id"))

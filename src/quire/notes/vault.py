@@ -35,29 +35,8 @@ from quire.notes.note import (
 )
 from quire.values import Item, JsonObject
 
-# The images embedded in the active note, as a model takes them.
-
-# What every provider takes in one request.
-_MOST = 20
-
-
-def embedded_images(vault: Vault, path: str, text: str) -> list[JsonObject]:
-    """The images of ![[…]] and ![](…), each once; one that is missing or too large is left to its link."""
-    words = prose(split_front_matter(text)[1])
-    names = dict.fromkeys(link.target for link in links(words) if link.embed and _suffix(link.target) in IMAGE_TYPES)
-    images: list[JsonObject] = []
-    for name in list(names)[:_MOST]:
-        place = vault.file(name, path)
-        data = vault.root.content(place, MAX_IMAGE) if place else None
-        if data is not None:
-            images.append({"media_type": IMAGE_TYPES[_suffix(name)], "data": base64.b64encode(data).decode()})
-    return images
-
-
-def _suffix(name: str) -> str:
-    return PurePosixPath(name).suffix.lower()
-
-
+# The images that every provider takes in one request.
+_MOST_IMAGES = 20
 ENDINGS = (".md", ".markdown")
 MAX_BYTES = 5_000_000
 _logger = logging.getLogger("quire")
@@ -255,14 +234,25 @@ class Vault:
     def images(self, name: str) -> list[JsonObject]:
         """The images embedded in a note."""
         path = self.resolve(name)
-        return embedded_images(self, path, self.text(path))
+        return self._images(path, self.text(path))
+
+    def _images(self, path: str, text: str) -> list[JsonObject]:
+        """The images of ![[…]] and ![](…), each once; one that is missing or too large is left to its link."""
+        embedded = [link.target for link in links(prose(split_front_matter(text)[1])) if link.embed]
+        types = {name: IMAGE_TYPES.get(PurePosixPath(name).suffix.lower()) for name in embedded}
+        images: list[JsonObject] = []
+        for name, media_type in [(name, type) for name, type in types.items() if type][:_MOST_IMAGES]:
+            place = self.file(name, path)
+            data = self.root.content(place, MAX_IMAGE) if place else None
+            if data is not None:
+                images.append({"media_type": media_type, "data": base64.b64encode(data).decode()})
+        return images
 
     def active(self, name: str) -> list[Item]:
         """The note that is being looked at: with the images embedded in it."""
         path = self.resolve(name)
         text = self.text(path)
-        images = embedded_images(self, path, text)
-        return [self._item(path, text, "active_note", images), *self._queries(path, text)]
+        return [self._item(path, text, "active_note", self._images(path, text)), *self._queries(path, text)]
 
     def selection(self, name: str, start: int, end: int) -> Item:
         """Some lines of a note."""

@@ -382,7 +382,7 @@ def _info(provider: str, wire: str, model: str) -> ModelInfo:
         known=row.known,
         window=facts["window"],
         max_output=facts["max_output"],
-        vocabulary=words.name,
+        vocabulary=words.vocabulary,
         vocabulary_exact=words.exact,
         token_factor=words.factor,
         prices=_prices(provider, model, row),

@@ -22,13 +22,12 @@ from quire.tokens.vocabularies import (
     count,
     counter,
     uncalibrated,
-    vocabulary_for,
 )
 from quire.values import Call, Entry, Image, Json, JsonObject, Message, Part, Result, Text, Think, ToolSet
 
 __all__ = [
     "Calibration", "Calibrations", "Counter", "VocabularyCounter", "count", "counter", "message_tokens",
-    "text_tokens", "tools_tokens", "uncalibrated", "vocabulary_for",
+    "text_tokens", "tools_tokens", "uncalibrated",
 ]  # fmt: skip
 
 # What a provider's framing of one message costs, whatever is in it.

@@ -26,12 +26,41 @@ DEFAULT = "o200k_base"
 BASE = frozenset({"o200k_base", "cl100k_base"})
 
 
-class Vocabulary(msgspec.Struct, frozen=True):
-    """A vocabulary to count with; `factor` scales its count where the model's own is not public."""
+class Counter(Protocol):
+    """Counts tokens of ordinary text; special-token strings in it are text like any other."""
 
-    name: str
+    @property
+    def vocabulary(self) -> str: ...
+
+    @property
+    def exact(self) -> bool: ...
+
+    def count(self, text: str) -> int: ...
+
+
+class VocabularyCounter(msgspec.Struct, frozen=True):
+    """Counts with a vocabulary; an estimate, for a model whose own is not public, multiplies what it finds by `factor`.
+
+    An estimate that was chosen for a model says so in `note`.
+    """
+
+    vocabulary: str = DEFAULT
     exact: bool = True
     factor: float = 1.0
+    note: str = ""
+
+    def count(self, text: str) -> int:
+        try:
+            tokens = _counted(self.vocabulary, text)
+        except UnicodeEncodeError as error:
+            raise FormatError(
+                f"text holds a lone surrogate ({error.object[error.start]!r})", hint=NOT_UTF8_HINT
+            ) from error
+        return tokens if self.factor == 1.0 else round(tokens * self.factor)
+
+
+def _about(name: str, factor: float = 1.0, note: str = "") -> VocabularyCounter:
+    return VocabularyCounter(name, exact=False, factor=factor, note=note)
 
 
 # How many tokens each vocabulary makes of what o200k makes 1 of: the estimate where the extra is missing.
@@ -56,63 +85,59 @@ RELATIVE: dict[str, float] = {
     "mistral_v3": 1.06,
 }
 
-UNKNOWN = Vocabulary(DEFAULT, exact=False, factor=1.1)
+UNKNOWN = _about(DEFAULT, 1.1)
 # Claude's vocabularies are not public. Reported usage against o200k gave 1.2 to 1.3 for the older one; from
 # Opus 4.7 on the same text makes about 30 % more tokens.
-CLAUDE_OLDER = Vocabulary(DEFAULT, exact=False, factor=1.2)
-CLAUDE_NEWER = Vocabulary(DEFAULT, exact=False, factor=1.55)
+CLAUDE_OLDER = _about(DEFAULT, 1.2)
+CLAUDE_NEWER = _about(DEFAULT, 1.55)
 CLAUDE_NEWER_FROM = (4, 7)
 
 
-def _about(name: str, factor: float = 1.0) -> Vocabulary:
-    return Vocabulary(name, exact=False, factor=factor)
-
-
 # The first pattern that matches at a word's start in the name decides; so special cases stand first.
-_FAMILIES: tuple[tuple[str, Vocabulary], ...] = (
+_FAMILIES: tuple[tuple[str, VocabularyCounter], ...] = (
     # A distilled model speaks the vocabulary of the model it was built on.
-    (r"deepseek-r1-distill-llama", Vocabulary("llama3")),
-    (r"deepseek-r1-distill-qwen", Vocabulary("qwen3")),
-    (r"gpt-oss", Vocabulary("o200k_base")),
-    (r"code-?llama", Vocabulary("codellama")),
-    (r"(meta-)?llama-?(v?3)(?![0-9])", Vocabulary("llama3")),
-    (r"(meta-)?llama-?(v?2)(?![0-9])|tinyllama|vicuna", Vocabulary("llama2")),
+    (r"deepseek-r1-distill-llama", VocabularyCounter("llama3")),
+    (r"deepseek-r1-distill-qwen", VocabularyCounter("qwen3")),
+    (r"gpt-oss", VocabularyCounter("o200k_base")),
+    (r"code-?llama", VocabularyCounter("codellama")),
+    (r"(meta-)?llama-?(v?3)(?![0-9])", VocabularyCounter("llama3")),
+    (r"(meta-)?llama-?(v?2)(?![0-9])|tinyllama|vicuna", VocabularyCounter("llama2")),
     (r"(meta-)?llama", _about("o200k_base", 1.02)),
-    (r"qwen-?(2|2\.5|2p5|3)(?![0-9.p])|qwq|qvq|baichuan-m2", Vocabulary("qwen3")),
+    (r"qwen-?(2|2\.5|2p5|3)(?![0-9.p])|qwq|qvq|baichuan-m2", VocabularyCounter("qwen3")),
     (r"qwen", _about("qwen3")),
-    (r"deepseek-?(v3|r1)(?![0-9])", Vocabulary("deepseek_v3")),
+    (r"deepseek-?(v3|r1)(?![0-9])", VocabularyCounter("deepseek_v3")),
     (r"deepseek", _about("deepseek_v3")),
-    (r"gemma-?2(?![0-9.b])", Vocabulary("gemma2")),
-    (r"(embedding)?gemma-?3|embeddinggemma", Vocabulary("gemma3")),
-    (r"gemma-?4(?![0-9.b])", Vocabulary("gemma4")),
+    (r"gemma-?2(?![0-9.b])", VocabularyCounter("gemma2")),
+    (r"(embedding)?gemma-?3|embeddinggemma", VocabularyCounter("gemma3")),
+    (r"gemma-?4(?![0-9.b])", VocabularyCounter("gemma4")),
     (r"(code)?gemma", _about("gemma2")),
     # Google counts Gemini locally with Gemma's vocabularies, as an estimate.
     (r"gemini-(3\.[1-9]|[4-9])", _about("gemma4")),
     (r"gemini", _about("gemma3")),
-    (r"kimi-?k2|kimi-linear|moonlight", Vocabulary("kimi_k2")),
-    (r"kimi-?k3", Vocabulary("kimi_k3")),
+    (r"kimi-?k2|kimi-linear|moonlight", VocabularyCounter("kimi_k2")),
+    (r"kimi-?k3", VocabularyCounter("kimi_k3")),
     (r"kimi|moonshot", _about("kimi_k2")),
-    (r"glm-?4", Vocabulary("glm4")),
+    (r"glm-?4", VocabularyCounter("glm4")),
     (r"glm|chatglm", _about("glm4")),
-    (r"mixtral-8x7b|mistral-7b(-instruct)?-v0\.[12]", Vocabulary("mistral_v1")),
+    (r"mixtral-8x7b|mistral-7b(-instruct)?-v0\.[12]", VocabularyCounter("mistral_v1")),
     (r"mixtral-8x22b|mistral-7b(-instruct)?-v0\.3|codestral-(22b|2405)|mistral-large(-instruct)?-24(07|11)",
-     Vocabulary("mistral_v2")),
+     VocabularyCounter("mistral_v2")),
     (r"mistral-nemo|pixtral-12b|ministral-8b|mistral-small(-3|-24b|-25)|devstral|magistral",
-     Vocabulary("mistral_v3")),
+     VocabularyCounter("mistral_v3")),
     (r"mixtral|mistral:7b", _about("mistral_v1")),
     (r"mistral|ministral|codestral|pixtral|voxtral", _about("mistral_v3")),
     (r"phi-?4-(mini|multimodal)", _about("o200k_base")),
-    (r"phi-?4", Vocabulary("phi4")),
-    (r"olmo-?2", Vocabulary("olmo2")),
+    (r"phi-?4", VocabularyCounter("phi4")),
+    (r"olmo-?2", VocabularyCounter("olmo2")),
     (r"smollm", _about("o200k_base", 1.17)),
 )  # fmt: skip
 _FAMILY = tuple((re.compile(rf"(?<![a-z0-9])(?:{pattern})"), choice) for pattern, choice in _FAMILIES)
 
 # OpenAI's own names; they must begin the name, for many other models are called after them.
-_OPENAI: tuple[tuple[re.Pattern[str], Vocabulary], ...] = (
-    (re.compile(r"gpt-(4o|4\.1|4\.5|5)(?![0-9])|chatgpt-4o|o[134](?![a-z0-9])|codex-mini"), Vocabulary("o200k_base")),
+_OPENAI: tuple[tuple[re.Pattern[str], VocabularyCounter], ...] = (
+    (re.compile(r"gpt-(4o|4\.1|4\.5|5)(?![0-9])|chatgpt-4o|o[134](?![a-z0-9])|codex-mini"), VocabularyCounter("o200k_base")),
     (re.compile(r"gpt-(4|3\.5|35)(?![0-9.a-z])|text-embedding-(3-|ada-002)|(davinci|babbage)-002"),
-     Vocabulary("cl100k_base")),
+     VocabularyCounter("cl100k_base")),
     (re.compile(r"gpt-|chatgpt"), _about("o200k_base")),
 )  # fmt: skip
 _CLAUDE = re.compile(r"(?<![a-z0-9])claude(?![a-z0-9])")
@@ -122,19 +147,13 @@ _VENDOR = re.compile(r"^(?:[a-z]{2,6}\.)?(?:anthropic|openai|meta|mistral|deepse
 
 
 @functools.lru_cache(maxsize=512)
-def vocabulary(model: str | None) -> Vocabulary:
+def vocabulary(model: str | None) -> VocabularyCounter:
     """The vocabulary of a model (or of that name): "openai:gpt-4o" -> o200k, exact; "claude-opus-5-5" -> o200k x 1.55."""
     if not model:
-        return Vocabulary(DEFAULT)
+        return VocabularyCounter(DEFAULT)
     if model in RELATIVE:
-        return Vocabulary(model)
+        return VocabularyCounter(model)
     return next((found for name in _readings(model) if (found := _vocabulary(name))), UNKNOWN)
-
-
-def vocabulary_for(model: str | None) -> tuple[str, bool]:
-    """The name of a model's vocabulary, and whether counting with it is exact for that model."""
-    chosen = vocabulary(model)
-    return chosen.name, chosen.exact
 
 
 def _readings(model: str) -> Iterator[str]:
@@ -146,7 +165,7 @@ def _readings(model: str) -> Iterator[str]:
         yield _VENDOR.sub("", name[start:]).replace("_", "-")
 
 
-def _vocabulary(name: str) -> Vocabulary | None:
+def _vocabulary(name: str) -> VocabularyCounter | None:
     if _CLAUDE.search(name):
         return _claude(name)
     for pattern, choice in _OPENAI:
@@ -156,7 +175,7 @@ def _vocabulary(name: str) -> Vocabulary | None:
     return next((choice for pattern, choice in _FAMILY if pattern.search(name)), None)
 
 
-def _claude(name: str) -> Vocabulary:
+def _claude(name: str) -> VocabularyCounter:
     version = _CLAUDE_VERSION.search(name)
     if version is None:
         return CLAUDE_NEWER
@@ -164,44 +183,18 @@ def _claude(name: str) -> Vocabulary:
     return CLAUDE_NEWER if (major, minor) >= CLAUDE_NEWER_FROM else CLAUDE_OLDER
 
 
-class Counter(Protocol):
-    """Counts tokens of ordinary text; special-token strings in it are text like any other."""
-
-    @property
-    def vocabulary(self) -> str: ...
-
-    @property
-    def exact(self) -> bool: ...
-
-    def count(self, text: str) -> int: ...
-
-
-class VocabularyCounter(msgspec.Struct, frozen=True):
-    """Counts with a vocabulary; an estimate multiplies what it finds by `factor` and says so in `note`."""
-
-    vocabulary: str = DEFAULT
-    exact: bool = True
-    factor: float = 1.0
-    note: str = ""
-
-    def count(self, text: str) -> int:
-        try:
-            tokens = _counted(self.vocabulary, text)
-        except UnicodeEncodeError as error:
-            raise FormatError(
-                f"text holds a lone surrogate ({error.object[error.start]!r})", hint=NOT_UTF8_HINT
-            ) from error
-        return tokens if self.factor == 1.0 else round(tokens * self.factor)
-
-
 def counter(model: str | None = None) -> VocabularyCounter:
     """The counter for a model's vocabulary; o200k where no model is named."""
     chosen = vocabulary(model)
-    if chosen.name in BASE or extra_installed():
-        return VocabularyCounter(chosen.name, chosen.exact, chosen.factor, _note(model, chosen))
-    factor = round(chosen.factor * RELATIVE[chosen.name], 3)
-    note = f"estimate: {DEFAULT} × {factor}, for {chosen.name} is not installed; pip install 'quire[tokenizers]'"
-    return VocabularyCounter(DEFAULT, exact=False, factor=factor, note=note)
+    if chosen.vocabulary not in BASE and not extra_installed():
+        factor = round(chosen.factor * RELATIVE[chosen.vocabulary], 3)
+        missing = f"for {chosen.vocabulary} is not installed; pip install 'quire[tokenizers]'"
+        return _about(DEFAULT, factor, f"estimate: {DEFAULT} × {factor}, {missing}")
+    if chosen.exact:
+        return chosen
+    by = f" × {chosen.factor}" if chosen.factor != 1.0 else ""
+    why = f"the model {model} is unknown" if chosen == UNKNOWN else f"the vocabulary of {model} is not public"
+    return _about(chosen.vocabulary, chosen.factor, f"estimate: {chosen.vocabulary}{by}, for {why}")
 
 
 def count(text: str, model: str | None = None) -> Count:
@@ -213,14 +206,6 @@ def count(text: str, model: str | None = None) -> Count:
 def extra_installed() -> bool:
     """Whether the vocabularies beyond OpenAI's are at hand."""
     return importlib.util.find_spec("splintr") is not None
-
-
-def _note(model: str | None, chosen: Vocabulary) -> str:
-    if chosen.exact:
-        return ""
-    by = f" × {chosen.factor}" if chosen.factor != 1.0 else ""
-    why = f"the model {model} is unknown" if chosen == UNKNOWN else f"the vocabulary of {model} is not public"
-    return f"estimate: {chosen.name}{by}, for {why}"
 
 
 # A text that was made to fit is counted by whoever made it, and by those who place it.
@@ -338,7 +323,7 @@ def uncalibrated(model: str, like: Iterable[Calibration] = ()) -> Calibration:
     """A calibration to begin a thread with: the scale other threads found for the model, else the stated factor."""
     scales = [other.scale for other in like if other.reports >= SETTLED]
     chosen = vocabulary(model)
-    prior = statistics.median(scales) if scales else chosen.factor * RELATIVE[chosen.name]
+    prior = statistics.median(scales) if scales else chosen.factor * RELATIVE[chosen.vocabulary]
     return Calibration(scale=prior, prior=prior)
 
 
