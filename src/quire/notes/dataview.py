@@ -19,7 +19,7 @@ from quire.notes.dataview_values import (
     ISO,
     MOST,
     SPANS,
-    LinkValue,
+    Link,
     Value,
     combine,
     member,
@@ -364,8 +364,8 @@ class DataviewReader:
 
         return call
 
-    def _link(self, to: Value, display: str = "") -> LinkValue:
-        link = to if isinstance(to, LinkValue) else self.pages.link(f"[[{to}]]", self.note_path)
+    def _link(self, to: Value, display: str = "") -> Link:
+        link = to if isinstance(to, Link) else self.pages.link(f"[[{to}]]", self.note_path)
         return msgspec.structs.replace(link, display=display or link.display)
 
 
@@ -455,7 +455,7 @@ def evaluate(
 
 def _rows(query: DataviewQuery, pages: Pages) -> list[DataviewRow]:
     notes = [note for _, note in sorted(pages.notes.items()) if query.source is None or query.source(note)]
-    rows = [DataviewRow(LinkValue(note.path), pages.page(note.path)) for note in notes]
+    rows = [DataviewRow(Link(note.path), pages.page(note.path)) for note in notes]
     if query.kind == "task":
         rows = [
             DataviewRow(row.id, {**row.data, **task})
@@ -534,7 +534,7 @@ def _lines_below(task: Data) -> Iterator[int]:
 
 def _task(task: Data, depth: int = 0, named: bool = False) -> Iterator[str]:
     box = f"[{task['status']}] " if task["task"] else ""
-    where = f" ({show(LinkValue(task['path']))})" if named else ""
+    where = f" ({show(Link(task['path']))})" if named else ""
     yield f"{'    ' * depth}- {box}{task['text']}{where}".replace("\n", f"\n{'    ' * depth}  ")
     for child in _children(task):
         yield from _task(child, depth + 1)

@@ -16,7 +16,7 @@ import msgspec
 
 from quire.errors import needed
 
-# null, true, numbers, text, datetime, Duration, LinkValue, lists, mappings, functions: as the language has them.
+# null, true, numbers, text, datetime, Duration, Link, lists, mappings, functions: as the language has them.
 Value: TypeAlias = Any
 # No text or list that a query makes is longer.
 MOST = 10_000
@@ -40,8 +40,8 @@ class Duration(msgspec.Struct, frozen=True, order=False):
         return Duration(self.months + sign * other.months, self.seconds + sign * other.seconds)
 
 
-class LinkValue(msgspec.Struct, frozen=True):
-    """A link to a note by its path, or by its name where there is no such note."""
+class Link(msgspec.Struct, frozen=True):
+    """A link to a file by its path, or by the name that is written where that leads to none; `embed` for ![[…]]."""
 
     path: str
     heading: str = ""
@@ -87,7 +87,7 @@ def read_duration(text: str) -> Duration | None:
     return span
 
 
-def typed(value: Value, link: Callable[[str], LinkValue]) -> Value:
+def typed(value: Value, link: Callable[[str], Link]) -> Value:
     """A field as Dataview takes it: text that is a date, a duration or a link becomes one."""
     if isinstance(value, dict):
         return fields_of({name: typed(item, link) for name, item in value.items()})
@@ -110,7 +110,7 @@ def fields_of(fields: dict[str, Value]) -> dict[str, Value]:
 
 _TYPES: tuple[tuple[str, Any], ...] = (
     ("null", type(None)), ("boolean", bool), ("number", (int, float)), ("string", str), ("date", datetime),
-    ("duration", Duration), ("link", LinkValue), ("array", list), ("object", Mapping),
+    ("duration", Duration), ("link", Link), ("array", list), ("object", Mapping),
 )  # fmt: skip
 
 
@@ -122,7 +122,7 @@ def truthy(value: Value) -> bool:
     """What WHERE takes for true: nothing that is null, zero, empty or false."""
     if isinstance(value, Duration):
         return value.total() != 0
-    return bool(value) or isinstance(value, datetime | LinkValue)
+    return bool(value) or isinstance(value, datetime | Link)
 
 
 def compare(a: Value, b: Value) -> int:
@@ -216,9 +216,9 @@ _DATE_PARTS: dict[str, Callable[[datetime], int]] = {
 }
 
 
-def member(value: Value, name: Value, page: Callable[[LinkValue], Value]) -> Value:
+def member(value: Value, name: Value, page: Callable[[Link], Value]) -> Value:
     """value.name or value[name]: of every element of a list, of the note that a link leads to."""
-    if isinstance(value, LinkValue):
+    if isinstance(value, Link):
         value = page(value)
     if isinstance(name, int | float):
         inside = isinstance(value, list | str) and 0 <= name < len(value)
@@ -250,14 +250,14 @@ def show(value: Value) -> str:
         return f"{value:%Y-%m-%d}" if value.time() == value.time().min else f"{value:%Y-%m-%dT%H:%M:%S}"
     if isinstance(value, Duration):
         return _span(value)
-    if isinstance(value, LinkValue):
+    if isinstance(value, Link):
         return _link_text(value)
     if isinstance(value, Mapping):
         return ", ".join(f"{name}: {show(item)}" for name, item in value.items())
     return str(_whole(value)) if isinstance(value, float) else str(value)
 
 
-def _link_text(link: LinkValue) -> str:
+def _link_text(link: Link) -> str:
     """[[name]], with the heading and what is shown instead where there is any."""
     name = link.path.rpartition("/")[2]
     name = name.removesuffix(".md").removesuffix(".markdown")
@@ -416,7 +416,7 @@ def _read_as(read: Callable[[str], Value], kind: type) -> Callable[..., Value]:
 
 
 def _to_date(value: Value, form: str | None = None) -> Value:
-    if isinstance(value, LinkValue):
+    if isinstance(value, Link):
         match = re.search(r"\d{4}-\d\d-\d\d", value.path)
         return read_date(match[0]) if match else None
     if isinstance(value, str) and form is not None:
@@ -424,7 +424,7 @@ def _to_date(value: Value, form: str | None = None) -> Value:
     return value if isinstance(value, datetime) else read_date(show(value))
 
 
-def _link_facts(link: LinkValue) -> dict[str, Value]:
+def _link_facts(link: Link) -> dict[str, Value]:
     block = link.heading.startswith("^")
     return {
         "display": link.display or None,

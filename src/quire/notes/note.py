@@ -11,7 +11,7 @@ import msgspec
 
 from quire.entry import sha256_hex
 from quire.errors import FormatError, QuireError, needed
-from quire.notes.dataview_values import LinkValue, Value, fields_of, midnight, read_date, typed
+from quire.notes.dataview_values import Link, Value, fields_of, midnight, read_date, typed
 from quire.values import Json, JsonObject
 
 # What stands in a note besides its words: front matter, wiki-links, embeds, tags, query blocks.
@@ -32,22 +32,6 @@ _INLINE_FIELD = re.compile(
 _ATOM = r'"[^"]*"|!?\[\[[^\[\]]*\]\]|-?\d+(?:\.\d+)?'
 # A front matter that says more than this is no front matter.
 _MOST_VALUES = 10_000
-
-
-class Link(msgspec.Struct, frozen=True):
-    """A link to another file: its target without heading and alias; `embed` for ![[…]]."""
-
-    target: str
-    heading: str = ""
-    alias: str = ""
-    embed: bool = False
-
-
-class FencedBlock(msgspec.Struct, frozen=True):
-    """A fenced block: its language and its text."""
-
-    language: str
-    text: str
 
 
 def split_front_matter(text: str) -> tuple[str, str]:
@@ -91,9 +75,9 @@ def _plain(value: Json, count: list[int]) -> Json:
     return str(value)
 
 
-def blocks(text: str) -> list[FencedBlock]:
-    """The fenced blocks of a note, in order."""
-    return [FencedBlock(language, "\n".join(lines)) for language, lines in _fenced(text) if language is not None]
+def blocks(text: str, language: str) -> list[str]:
+    """The fenced blocks of a note in a language, in order."""
+    return ["\n".join(lines) for name, lines in _fenced(text) if name == language]
 
 
 def prose(text: str) -> str:
@@ -199,7 +183,7 @@ def links(text: str) -> list[Link]:
     for match in _LINK.finditer(text):
         if not re.match(r"[a-z][a-z0-9+.-]*:|#", match[2], re.I):
             placed.append((match.start(), Link(unquote(match[2].split("#")[0]), embed=bool(match[1]))))
-    return [link for _, link in sorted(placed, key=lambda pair: pair[0]) if link.target]
+    return [link for _, link in sorted(placed, key=lambda pair: pair[0]) if link.path]
 
 
 def tags(text: str, fields: JsonObject) -> tuple[str, ...]:
@@ -305,7 +289,7 @@ class Pages:
         self._resolve, self.text, self.now = resolve, text, now
         self._resolved: dict[str, str] = {}
         self._pages: dict[str, dict[str, Value]] = {}
-        self._incoming: dict[str, list[LinkValue]] | None = None
+        self._incoming: dict[str, list[Link]] | None = None
 
     def path(self, name: str) -> str:
         """The note that a link's name means; the name itself where there is none."""
@@ -316,12 +300,12 @@ class Pages:
                 self._resolved[name] = name
         return self._resolved[name]
 
-    def link(self, text: str, note_path: str = "") -> LinkValue:
+    def link(self, text: str, note_path: str = "") -> Link:
         """[[name#heading|shown]] as a value; without a name, the note it stands in."""
         place, _, display = text.lstrip("!")[2:-2].partition("|")
         name, _, heading = place.partition("#")
         path = self.path(name.strip()) if name.strip() else note_path
-        return LinkValue(path, heading.strip(), display.strip(), text.startswith("!"))
+        return Link(path, heading.strip(), display.strip(), text.startswith("!"))
 
     def page(self, path: str) -> dict[str, Value]:
         """A note's row: its own fields, and what is known of its file under `file`."""
@@ -331,20 +315,19 @@ class Pages:
             self._pages[path] = {**fields, "file": FileFacts(self, note)}
         return self._pages[path]
 
-    def linked_page(self, link: LinkValue) -> Value:
+    def linked_page(self, link: Link) -> Value:
         return self.page(link.path) if link.path in self.notes else None
 
-    def outgoing(self, note: Note) -> list[LinkValue]:
-        targets = (LinkValue(self.path(link.target), link.heading, link.alias, link.embed) for link in note.links)
-        return list(dict.fromkeys(targets))
+    def outgoing(self, note: Note) -> list[Link]:
+        return list(dict.fromkeys(msgspec.structs.replace(link, path=self.path(link.path)) for link in note.links))
 
-    def incoming(self, path: str) -> list[LinkValue]:
+    def incoming(self, path: str) -> list[Link]:
         """The notes that link to a note, in the order of their paths."""
         if self._incoming is None:
             self._incoming = {}
             for other in sorted(self.notes):
                 for target in dict.fromkeys(link.path for link in self.outgoing(self.notes[other])):
-                    self._incoming.setdefault(target, []).append(LinkValue(other))
+                    self._incoming.setdefault(target, []).append(Link(other))
         return self._incoming.get(path, [])
 
     def items(self, note: Note) -> list[dict[str, Value]]:
@@ -362,7 +345,7 @@ class Pages:
 
     def _item(self, note: Note, listed: ListItem) -> dict[str, Value]:
         fields = inline_fields(listed.text) | {_SIGNS[sign]: day for sign, day in _SIGNED.findall(listed.text)}
-        section = LinkValue(note.path, listed.heading)
+        section = Link(note.path, listed.heading)
         block = re.search(r"\^([\w-]+)$", listed.text)
         return {
             **fields_of(typed(fields, lambda text: self.link(text, note.path))),
@@ -379,7 +362,7 @@ class Pages:
             "header": section,
             "link": section,
             "tags": [f"#{tag}" for tag in tags(listed.text, {})],
-            "outlinks": [LinkValue(self.path(to.target), to.heading, to.alias) for to in links(listed.text)],
+            "outlinks": [Link(self.path(to.path), to.heading, to.display) for to in links(listed.text)],
             "annotated": bool(fields),
             "blockId": block[1] if block else None,
             "children": [],
@@ -407,7 +390,7 @@ _FILE: dict[str, Callable[[Pages, Note], Value]] = {
     "path": lambda pages, note: note.path,
     "folder": lambda pages, note: note.folder,
     "ext": lambda pages, note: note.path.rpartition(".")[2],
-    "link": lambda pages, note: LinkValue(note.path),
+    "link": lambda pages, note: Link(note.path),
     "size": lambda pages, note: note.size,
     "ctime": lambda pages, note: _moment(note.ctime_ns),
     "cday": lambda pages, note: midnight(_moment(note.ctime_ns)),
