@@ -14,10 +14,9 @@ import importlib
 import inspect
 import json
 import operator
-import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -169,33 +168,23 @@ def record_requests() -> Iterator[RecordedRequests]:
     The SDKs send through these. What is sent and what comes back stay as they are.
     """
     recorded = RecordedRequests()
-    undo: list[Callable[[], None]] = []
-    try:
+    with ExitStack() as undo:
         for name in ("httpx", "httpx2"):
             if (module := _imported(name)) is not None:
                 for client in (module.Client, module.AsyncClient):
                     _patch(undo, client, recorded, _httpx_content, _note_httpx(module))
         body = operator.attrgetter("body")
-        if (module := _imported("requests.sessions")) is not None:
-            note = _note_whole(lambda request, options: bool(options.get("stream")))
-            _patch(undo, module.Session, recorded, body, note)
-        if (module := _imported("botocore.httpsession")) is not None:
-            note = _note_whole(lambda request, options: bool(request.stream_output))
-            _patch(undo, module.URLLib3Session, recorded, body, note)
+        for name, client in (("requests.sessions", "Session"), ("botocore.httpsession", "URLLib3Session")):
+            if (module := _imported(name)) is not None:
+                _patch(undo, getattr(module, client), recorded, body, _note_whole)
         yield recorded
-    finally:
-        for restore in reversed(undo):
-            restore()
 
 
 def _imported(name: str) -> Any:
     """A library that is installed; one that is not sends nothing."""
-    if name in sys.modules:
-        return sys.modules[name]
-    try:
+    with suppress(ImportError):
         return importlib.import_module(name)
-    except ImportError:
-        return None
+    return None
 
 
 # What of a request is its body; what to note of its reply.
@@ -203,9 +192,7 @@ Content = Callable[[Any], Any]
 Note = Callable[[HttpExchange, Any, Any, dict[str, Any]], None]
 
 
-def _patch(
-    undo: list[Callable[[], None]], owner: Any, recorded: RecordedRequests, content: Content, note: Note
-) -> None:
+def _patch(undo: ExitStack, owner: Any, recorded: RecordedRequests, content: Content, note: Note) -> None:
     """Have the method `send` of a client tell of what it sends; one that is awaited tells when its reply is there."""
     original = owner.send
 
@@ -226,7 +213,7 @@ def _patch(
         return awaited(reply) if inspect.isawaitable(reply) else noted(reply)
 
     owner.send = send
-    undo.append(lambda: setattr(owner, "send", original))
+    undo.callback(setattr, owner, "send", original)
 
 
 def _httpx_content(request: Any) -> bytes:
@@ -268,13 +255,10 @@ def _note_httpx(module: Any) -> Note:
     return note
 
 
-def _note_whole(streams: Callable[[Any, dict[str, Any]], bool]) -> Note:
+def _note_whole(exchange: HttpExchange, request: Any, reply: Any, options: dict[str, Any]) -> None:
     """Of requests and botocore, replies that come whole; of one that streams only its status."""
-
-    def note(exchange: HttpExchange, request: Any, reply: Any, options: dict[str, Any]) -> None:
-        exchange.reply = b"" if streams(request, options) else reply.content
-
-    return note
+    streams = options.get("stream") or getattr(request, "stream_output", False)
+    exchange.reply = b"" if streams else reply.content
 
 
 # The fixture.

@@ -402,7 +402,6 @@ class News:
         self._has_unsent, self._ended = threading.Event(), threading.Event()
         self._listener: threading.Thread | None = None
         self._speaker: threading.Thread | None = None
-        self._conn: Connection | None = None
         self._closed = False
 
     def tell(self, tenant: str, change: int) -> None:

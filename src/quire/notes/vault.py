@@ -50,7 +50,6 @@ class NoteChange(msgspec.Struct, frozen=True):
     path: str
     note: Note | None
     text: str = ""
-    touched: bool = False
 
 
 class Vault:
@@ -148,10 +147,9 @@ class Vault:
             return None  # unreadable now; the next look may find it whole
         text, flaw = decoded(data)
         note = read_note(path, text, stat.st_mtime_ns, stat.st_size, _born_ns(stat), flaw)
-        touched = before is not None and before.sha256 == note.sha256
         self.notes[path] = note
-        self.revision += not touched
-        return NoteChange(path, note, text, touched)
+        self.revision += before is None or before.sha256 != note.sha256
+        return NoteChange(path, note, text)
 
     def text(self, path: str) -> str:
         """A note's whole text; bytes that are no UTF-8 are replaced."""
