@@ -106,6 +106,7 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ\Z", re.ASCII)
 _WORDS = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
 # YAML breaks lines at these, or refuses them.
 _BREAKS = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+_FRONT_END = re.compile(r"^---$", re.M)
 _KEY = re.compile(r"([A-Za-z_][\w-]*):(?: (.*))?\Z", re.ASCII)
 
 
@@ -119,14 +120,10 @@ def _scalar(text: str) -> str:
 
 def split_front(text: str) -> tuple[dict[str, Json], str]:
     """The fields of the front matter, and what stands behind it; none where there is no front matter."""
-    if not text.startswith("---\n"):
+    end = _FRONT_END.search(text, 4) if text.startswith("---\n") else None
+    if end is None:
         return {}, text
-    end = text.find("\n---", 3)
-    while end >= 0 and text[end + 4 : end + 5] not in ("", "\n"):
-        end = text.find("\n---", end + 1)
-    if end < 0:
-        return {}, text
-    return _fields(text[4 : max(4, end)].split("\n")), text[end + 5 :]
+    return _fields(text[4 : end.start()].split("\n")), text[end.end() + 1 :]
 
 
 def _fields(lines: list[str]) -> dict[str, Json]:

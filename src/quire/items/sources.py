@@ -9,6 +9,7 @@ import base64
 import logging
 import re
 import traceback
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from io import BytesIO
 from pathlib import Path
@@ -317,11 +318,8 @@ def _last(ends: Sequence[int], fits: Callable[[int], bool]) -> int | None:
     low, step = 0, 1
     while low + step < len(ends) and fits(ends[low + step]):
         low, step = low + step, step * 2
-    high = min(low + step, len(ends))
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(ends[middle]) else (low, middle)
-    return ends[low]
+    rest = range(low + 1, min(low + step, len(ends)))
+    return ends[low + bisect_left(rest, True, key=lambda place: not fits(ends[place]))]
 
 
 def _lines(text: str) -> int:

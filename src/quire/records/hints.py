@@ -37,6 +37,7 @@ from quire.values import Json, JsonObject
 # Braces cannot stand inside a tag, so finding tags is linear whatever the template holds.
 _TAG = re.compile(r"\{\{\{([^{}]*)\}\}\}|\{\{([^{}]*)\}\}")
 _SEGMENT = re.compile(r"\[([^\]]*)\]|([^.\[\]\s/(){}|=~\"'`#!&<>^*,;@]+)")
+_SEGMENTS = re.compile(rf"(?:{_SEGMENT.pattern})(?:\.(?:{_SEGMENT.pattern})|\[[^\]]*\])*")
 _LOOP_NAMES = frozenset({"@index", "@key", "@first", "@last"})
 
 
@@ -138,18 +139,9 @@ def _path(template: str, text: str, at: int) -> Path:
 
 
 def _names(text: str) -> tuple[str, ...] | None:
-    names, at = [], 0
-    while at < len(text):
-        segment = _SEGMENT.match(text, at)
-        if segment is None:
-            return None
-        names.append(segment[1] if segment[1] is not None else segment[2])
-        at = segment.end()
-        if text[at : at + 1] == "." and at + 1 < len(text):
-            at += 1
-        elif at < len(text) and text[at] != "[":
-            return None
-    return tuple(names)
+    if text and not _SEGMENTS.fullmatch(text):
+        return None
+    return tuple(name[1] if name[1] is not None else name[2] for name in _SEGMENT.finditer(text))
 
 
 class TemplateScope(msgspec.Struct, frozen=True):
