@@ -229,7 +229,11 @@ def test_a_querys_answer_is_kept_until_its_note_or_the_vault_changes(
 
 def test_links_and_tags_in_code_and_comments_do_not_count() -> None:
     text = 'a [[x]] `[[y]]` %%[[z]] #no%% ``a ` [[w]]``\n```py\n#no [[v]]\n```\n~~~\n```\n#no\n~~~\n[l](b%20c.md#h) ![i](pic.png "t") [web](https://x.y) #yes'
-    assert [(one.path, one.embed) for one in links(prose(text))] == [("x", False), ("b c.md", False), ("pic.png", True)]
+    assert [(one.target, one.embed) for one in links(prose(text))] == [
+        ("x", False),
+        ("b c.md", False),
+        ("pic.png", True),
+    ]
     assert tags(prose(text), {}) == ("yes",)
     assert (blocks(text, "py"), blocks(text, "")) == (["#no [[v]]"], ["```\n#no"])
 

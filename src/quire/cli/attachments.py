@@ -107,9 +107,9 @@ def linked_items(text: str, vault: Vault | None, note: Callable[[str], None]) ->
     items: list[Attachment] = []
     for link in links(prose(text)) if vault is not None else ():
         try:
-            items += attached_items(f"[[{link.path}]]", vault)
+            items += attached_items(f"[[{link.target}]]", vault)
         except QuireError as error:
-            note(f"[[{link.path}]] was not attached: {error}")
+            note(f"[[{link.target}]] was not attached: {error}")
     return items
 
 

@@ -93,7 +93,7 @@ def _pieces(paragraph: str, size: int) -> Iterator[str]:
 
 # The tables of a vault's index; raise VERSION when they or what they hold change, and it is made anew.
 
-VERSION = 5
+VERSION = 4
 
 SCHEMA = f"""
 CREATE TABLE notes (path TEXT PRIMARY KEY, facts BLOB NOT NULL) WITHOUT ROWID;

@@ -240,14 +240,14 @@ class DataviewReader:
             place = _string(text)
             return lambda note: is_within(note.path, place) or note.path in (place, f"{place}.md")
         if kind == "link":
-            target = self.pages.link(text, self.note_path).path
-            return lambda note: any(link.path == target for link in self.pages.outgoing(note))
+            target = self.pages.link(text, self.note_path).target
+            return lambda note: any(link.target == target for link in self.pages.outgoing(note))
         if kind == "name" and text.lower() == "outgoing":
             self._expect("(")
             _, text = self._next()
             self._expect(")")
-            origin = self.pages.notes.get(self.pages.link(text, self.note_path).path)
-            paths = {link.path for link in self.pages.outgoing(origin)} if origin else set()
+            origin = self.pages.notes.get(self.pages.link(text, self.note_path).target)
+            paths = {link.target for link in self.pages.outgoing(origin)} if origin else set()
             return lambda note: note.path in paths
         raise FormatError(f'{text!r} is no source: use #tag, "folder", [[note]] or outgoing([[note]])')
 
@@ -366,7 +366,7 @@ class DataviewReader:
 
     def _link(self, to: Value, display: str = "") -> Link:
         link = to if isinstance(to, Link) else self.pages.link(f"[[{to}]]", self.note_path)
-        return msgspec.structs.replace(link, display=display or link.display)
+        return msgspec.structs.replace(link, alias=display or link.alias)
 
 
 _STEPS: dict[str, Callable[[DataviewReader], Step]] = {

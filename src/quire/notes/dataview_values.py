@@ -43,9 +43,9 @@ class Duration(msgspec.Struct, frozen=True, order=False):
 class Link(msgspec.Struct, frozen=True):
     """A link to a file by its path, or by the name that is written where that leads to none; `embed` for ![[…]]."""
 
-    path: str
+    target: str
     heading: str = ""
-    display: str = ""
+    alias: str = ""
     embed: bool = False
 
 
@@ -141,7 +141,7 @@ def compare(a: Value, b: Value) -> int:
 _KEYS: dict[str, Callable[[Any], Any]] = {
     "string": lambda text: (text.casefold(), text),
     "duration": lambda span: span.total(),
-    "link": lambda link: (link.path, link.heading),
+    "link": lambda link: (link.target, link.heading),
     "object": lambda fields: show(fields),
 }
 order = cmp_to_key(compare)
@@ -259,9 +259,9 @@ def show(value: Value) -> str:
 
 def _link_text(link: Link) -> str:
     """[[name]], with the heading and what is shown instead where there is any."""
-    name = link.path.rpartition("/")[2]
+    name = link.target.rpartition("/")[2]
     name = name.removesuffix(".md").removesuffix(".markdown")
-    inner = f"{name}{'#' * bool(link.heading)}{link.heading}{'|' * bool(link.display)}{link.display}"
+    inner = f"{name}{'#' * bool(link.heading)}{link.heading}{'|' * bool(link.alias)}{link.alias}"
     return f"{'!' * link.embed}[[{inner}]]"
 
 
@@ -417,7 +417,7 @@ def _read_as(read: Callable[[str], Value], kind: type) -> Callable[..., Value]:
 
 def _to_date(value: Value, form: str | None = None) -> Value:
     if isinstance(value, Link):
-        match = re.search(r"\d{4}-\d\d-\d\d", value.path)
+        match = re.search(r"\d{4}-\d\d-\d\d", value.target)
         return read_date(match[0]) if match else None
     if isinstance(value, str) and form is not None:
         return _date_by(value, form)
@@ -427,9 +427,9 @@ def _to_date(value: Value, form: str | None = None) -> Value:
 def _link_facts(link: Link) -> dict[str, Value]:
     block = link.heading.startswith("^")
     return {
-        "display": link.display or None,
+        "display": link.alias or None,
         "embed": link.embed,
-        "path": link.path,
+        "path": link.target,
         "subpath": link.heading.removeprefix("^") or None,
         "type": "block" if block else "header" if link.heading else "file",
     }

@@ -183,7 +183,7 @@ def links(text: str) -> list[Link]:
     for match in _LINK.finditer(text):
         if not re.match(r"[a-z][a-z0-9+.-]*:|#", match[2], re.I):
             placed.append((match.start(), Link(unquote(match[2].split("#")[0]), embed=bool(match[1]))))
-    return [link for _, link in sorted(placed, key=lambda pair: pair[0]) if link.path]
+    return [link for _, link in sorted(placed, key=lambda pair: pair[0]) if link.target]
 
 
 def tags(text: str, fields: JsonObject) -> tuple[str, ...]:
@@ -316,17 +316,17 @@ class Pages:
         return self._pages[path]
 
     def linked_page(self, link: Link) -> Value:
-        return self.page(link.path) if link.path in self.notes else None
+        return self.page(link.target) if link.target in self.notes else None
 
     def outgoing(self, note: Note) -> list[Link]:
-        return list(dict.fromkeys(msgspec.structs.replace(link, path=self.path(link.path)) for link in note.links))
+        return list(dict.fromkeys(msgspec.structs.replace(link, target=self.path(link.target)) for link in note.links))
 
     def incoming(self, path: str) -> list[Link]:
         """The notes that link to a note, in the order of their paths."""
         if self._incoming is None:
             self._incoming = {}
             for other in sorted(self.notes):
-                for target in dict.fromkeys(link.path for link in self.outgoing(self.notes[other])):
+                for target in dict.fromkeys(link.target for link in self.outgoing(self.notes[other])):
                     self._incoming.setdefault(target, []).append(Link(other))
         return self._incoming.get(path, [])
 
@@ -362,7 +362,7 @@ class Pages:
             "header": section,
             "link": section,
             "tags": [f"#{tag}" for tag in tags(listed.text, {})],
-            "outlinks": [Link(self.path(to.path), to.heading, to.display) for to in links(listed.text)],
+            "outlinks": [Link(self.path(to.target), to.heading, to.alias) for to in links(listed.text)],
             "annotated": bool(fields),
             "blockId": block[1] if block else None,
             "children": [],

@@ -236,7 +236,7 @@ class Vault:
 
     def _images(self, path: str, text: str) -> list[JsonObject]:
         """The images of ![[…]] and ![](…), each once; one that is missing or too large is left to its link."""
-        embedded = [link.path for link in links(prose(split_front_matter(text)[1])) if link.embed]
+        embedded = [link.target for link in links(prose(split_front_matter(text)[1])) if link.embed]
         types = {name: IMAGE_TYPES.get(PurePosixPath(name).suffix.lower()) for name in embedded}
         images: list[JsonObject] = []
         for name, media_type in [(name, type) for name, type in types.items() if type][:_MOST_IMAGES]:
@@ -281,9 +281,9 @@ class Vault:
         broken: list[str] = []
         for link in note.links:
             try:
-                targets[self.resolve(link.path)] = None
+                targets[self.resolve(link.target)] = None
             except QuireError:
-                broken.append(link.path)
+                broken.append(link.target)
         return list(targets), broken
 
     def _item(self, path: str, text: str, source: str, images: list[JsonObject] | None = None) -> Item:
