@@ -240,13 +240,13 @@ def test_quire_model_serve_says_when_the_window_is_smaller_and_tells_no_path(tin
     assert b"--ctx 40000 is lowered to 32768" in said
 
 
-def test_the_engine_tells_its_window_and_a_thread_keeps_to_it(engine: LocalServer, home: Path) -> None:
-    with Front(engine.url) as front:
-        assert server_window(front.url, "any") == server_window(f"{engine.url}/v1", "any") == engine.window == 2048
-        # Not the noise: it would go on until the window is full.
+def test_the_engine_tells_its_window_and_a_thread_keeps_to_it(tiny: Path, home: Path) -> None:
+    # What answers is noise, and goes on until the window is full: a small one is full soon.
+    with LocalServer(tiny, ctx=256) as engine, Front(engine.url) as front:
+        assert server_window(front.url, "any") == server_window(f"{engine.url}/v1", "any") == engine.window == 256
         run("run", "t", "Hi", "--model", "llamacpp:any", "--base-url", front.url)
     with open_store(home / "quire.db") as store:
-        assert [entry.meta["window"] for entry in store.read("t") if entry.kind == "sent"] == [2048, 2048]
+        assert [entry.meta["window"] for entry in store.read("t") if entry.kind == "sent"] == [256, 256]
 
 
 ASKED = [{"role": "user", "content": "What is the weather?"}]
