@@ -1,6 +1,7 @@
 """The invariants of a request, over random threads and budgets."""
 
 import json
+from collections.abc import Iterator
 
 import msgspec
 import pytest
@@ -9,6 +10,7 @@ from thread_strategies import any_thread, logs, policies
 
 from quire import Assembly, Entry, Policy, Request, render, requests, values
 from quire.assemble.fit import enclose, rebuild
+from quire.assemble.hindsight import ask
 from quire.errors import BudgetError
 from quire.items import identity
 from quire.observe import chat_messages
@@ -20,12 +22,13 @@ pytestmark = pytest.mark.moves_prefix(reason="small budgets make rebases; the ep
 
 @given(logs, policies())
 @at_least(500)
-def test_every_request_is_the_same_again_extends_the_one_before_and_is_whole(
+def test_every_request_is_the_same_again_extends_the_one_before_is_whole_and_explained(
     entries: list[Entry], policy: Policy
 ) -> None:
-    """The same bytes each time; calls have their results, the budget holds, and an envelope puts it together again."""
+    """The same bytes each time, every entry shown or left out with a reason; calls have their results, the budget holds,
+    and an envelope puts it together again."""
     made = list(requests(entries, policy))
-    assert msgspec.json.encode(made) == msgspec.json.encode(list(requests(entries, policy)))
+    assert msgspec.json.encode(made) == msgspec.json.encode(list(_explained_requests(entries, policy)))
     decided = not any(entry.kind == "sent" for entry in entries)
     before = None
     for one in made:
@@ -95,23 +98,19 @@ def _message_size(message: dict[str, object], count: object) -> int:
     return total
 
 
-@given(logs, policies())
-@at_least(500)
-def test_every_entry_is_shown_or_left_out_with_a_reason(entries: list[Entry], policy: Policy) -> None:
-    assembly = Assembly(policy)
-    numbered = list(chain(entries))
+def _explained_requests(entries: list[Entry], policy: Policy) -> Iterator[Built | Refused]:
+    """The same requests once more, each looked at where it is made."""
+    assembly, numbered = Assembly(policy), list(chain(entries))
     for entry in numbered:
         if assembly.asks(entry):
-            try:
-                one = assembly.request()
-            except BudgetError:
-                pass  # refused: nothing is shown
-            else:
-                _explained(one, numbered[: entry.seq - 1], assembly)
+            yield (one := ask(assembly, entry))
+            asked = _try(assembly) if entry.kind == "sent" else one  # what is sent again could also be asked anew
+            if isinstance(asked, Built):
+                _explained(asked, numbered[: entry.seq - 1])
         assembly.feed(entry)
 
 
-def _explained(one: Built, entries: list[Entry], assembly: Assembly) -> None:
+def _explained(one: Built, entries: list[Entry]) -> None:
     shown = {seq for message in one.prompt.messages for seq in message.seqs}
     reasons = {left.entry for left in one.left_out}
     assert len(reasons) == len(one.left_out), "one reason for each entry"
