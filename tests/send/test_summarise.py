@@ -58,6 +58,26 @@ def test_a_summary_is_asked_for_with_the_same_request_and_one_instruction(tmp_pa
 
 
 @pytest.mark.moves_prefix(reason="a small budget rebases on the way")
+@pytest.mark.parametrize("provider", TARGETS)
+def test_every_provider_sums_up(provider: str, tmp_path: Path) -> None:
+    def said(body: dict[str, Any]) -> str:
+        newest = (body.get("messages") or body.get("input") or body["contents"])[-1]
+        return reply({"messages": [{"content": newest}]})
+
+    with emulator(provider, said) as server:
+        thread = new_thread(tmp_path / "t.db", policy=POLICY)
+        for turn in range(8):
+            thread.user(f"Question {turn}: " + "what about the harbor and the old lighthouse? " * 8)
+            outcome = carry_out(
+                thread, TARGETS[provider], server.url, CHAT, via="sdk" if provider == "bedrock" else "http"
+            )
+            assert outcome.text == "It stands. " * 12
+    rebases = [entry for entry in thread.store.read("t") if entry.kind == "rebase"]
+    assert {entry.body["summary"] for entry in rebases} == {"We spoke of the harbor, order W1234."}
+    assert not any(entry.meta.get("fallbacks") for entry in rebases)
+
+
+@pytest.mark.moves_prefix(reason="a small budget rebases on the way")
 @pytest.mark.parametrize(
     ("bad", "why"),
     [

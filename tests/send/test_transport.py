@@ -90,6 +90,16 @@ async def test_the_whole_reply_can_be_had_at_once(provider: str) -> None:
     assert reply.usage.output > 0
 
 
+@pytest.mark.parametrize("provider", TARGETS)
+async def test_an_option_that_is_not_the_providers_is_an_error_of_quire(provider: str) -> None:
+    strange = request_for(TARGETS[provider])
+    strange.body["thinkingg"] = {"type": "enabled"}
+    with emulator(provider, ["Hello."]) as server:
+        async with opened(TARGETS[provider], server.url, via="sdk") as transport:
+            with pytest.raises(ProviderError, match="thinkingg"):
+                await transport.send(strange)
+
+
 async def test_a_server_that_says_nothing_is_left_after_the_timeout() -> None:
     with emulator("openai-chat", [Slow("Late.", 30)]) as server:
         async with opened(CHAT, server.url, timeout_s=0.2) as transport:

@@ -53,6 +53,12 @@ def sdk_transport(call: ModelCall, base_url: str, api_key: str, timeout_s: float
         return transport(call, base_url, api_key, timeout_s)
 
 
+def sdk_refusal(provider: str, why: str) -> ProviderError:
+    """The error of a request that the SDK itself refuses: it takes no option but its own."""
+    hint = "Leave the option out, or send it past the SDK: transport_for(…, via='http')."
+    return ProviderError(f"{provider}'s SDK does not take the request: {why}", hint=hint)
+
+
 class SdkTransport:
     """What all of them do: keep one client, call its method, and tell failures in Quire's words."""
 
@@ -85,6 +91,10 @@ class SdkTransport:
             yield
         except self.errors as error:
             raise self._failed(provider, error) from error
+        except TypeError as error:
+            if "unexpected keyword argument" not in str(error):
+                raise
+            raise sdk_refusal(provider, str(error)) from error
         except RecursionError as error:
             raise too_deep(provider) from error
 
@@ -161,7 +171,8 @@ class Gemini(SdkTransport):
             warnings.simplefilter("ignore")
             self._genai = importlib.import_module("google.genai")
             self._api_error = importlib.import_module("google.genai.errors").APIError
-        self.errors = (self._api_error, self._http.HTTPError, OSError)
+            self._misfit = importlib.import_module("pydantic").ValidationError
+        self.errors = (self._api_error, self._misfit, self._http.HTTPError, OSError)
 
     async def carry_out(self, call: CacheCall) -> JsonObject:
         """A call for an explicit cache; its reply."""
@@ -197,6 +208,10 @@ class Gemini(SdkTransport):
         if isinstance(error, self._api_error):
             headers = getattr(error.response, "headers", None) or {}
             return refusal(provider, error.code, error.message or str(error), dict(headers))
+        if isinstance(error, self._misfit):
+            return sdk_refusal(
+                provider, "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()[:3])
+            )
         if isinstance(error, (self._http.TimeoutException, TimeoutError)):
             return timed_out(provider, self.timeout_s)
         return unreachable(provider, self.base_url, error)
