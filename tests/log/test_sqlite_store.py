@@ -4,6 +4,7 @@ import os
 import shutil
 import sqlite3
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -195,3 +196,32 @@ def test_an_older_file_that_is_sealed_says_that_it_cannot_be_brought_up_to_date(
     monkeypatch.setattr(verify, "OWNERS", newer)
     with unprivileged(), pytest.raises(CallError, match=r"older Quire \(more lacks version 1\)"):
         SqliteStore(path)
+
+
+def test_closing_waits_for_an_os_thread_that_reads(tmp_path: Path) -> None:
+    """A connection that is closed while it is used would end the process."""
+    store = SqliteStore(tmp_path / "log.db")
+    store.append("t", users("a"))
+    reads, may_end = threading.Event(), threading.Event()
+    read: list[int] = []
+
+    def reader() -> None:
+        with store.index.snapshot():
+            reads.set()
+            may_end.wait(30)
+            read.append(len(store.index.stretches("t")))
+
+    working = threading.Thread(target=reader)
+    working.start()
+    reads.wait(30)
+    closing = threading.Thread(target=store.close)
+    closing.start()
+    closing.join(0.2)
+    waited = closing.is_alive()
+    may_end.set()
+    working.join()
+    closing.join()
+    assert waited
+    assert read == [1]
+    with pytest.raises(CallError, match="closed"):
+        store.read("t")

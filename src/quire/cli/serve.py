@@ -48,7 +48,6 @@ from quire.errors import CallError, FormatError, MissingPart, NotFound
 from quire.log import now_ms
 from quire.log.store import DEFAULT_TENANT
 from quire.send import weights
-from quire.send.local import CTX
 from quire.values import JsonObject
 
 if TYPE_CHECKING:
@@ -364,7 +363,11 @@ def list_installed(as_json: bool) -> None:
 @local.command("serve", short_help="Serve the local model on 127.0.0.1, until Ctrl-C.")
 @port_option(8080)
 @click.option(
-    "--ctx", type=click.IntRange(min=256), default=CTX, show_default=True, help="Window of each slot, in tokens."
+    "--ctx",
+    type=click.IntRange(min=256),
+    default=weights.CTX,
+    show_default=True,
+    help="Window of each slot, in tokens.",
 )
 @click.option("--slots", type=click.IntRange(1, 64), default=1, show_default=True, help="Requests at the same time.")
 @click.option("--threads", type=click.IntRange(1, 256), default=1, show_default=True, help="CPU threads.")

@@ -12,14 +12,14 @@ import time
 import weakref
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quire.entry import chain, sha256_hex
 from quire.log import branches, verify
 from quire.log.branches import TIP, Tip
-from quire.log.connection import connect, is_damage, migrate, transaction, translate, waiting
+from quire.log.connection import BUSY_TIMEOUT_S, connect, is_damage, migrate, transaction, translate, waiting
 from quire.log.entries import check_entry, encode_row
 from quire.log.sqlite_tables import SqliteIndex, SqliteRecords, forget_deleted
 from quire.log.store import (
@@ -257,6 +257,8 @@ class _ThreadConnection:
 
     def __init__(self, conn: sqlite3.Connection) -> None:
         self.conn = conn
+        # Held while it is used: SQLite ends the process where a connection is closed under somebody's hands.
+        self.in_use = threading.RLock()
         # Not __del__: the collector may come upon the connection first, and it warns of being left open.
         weakref.finalize(self, conn.close)
 
@@ -271,20 +273,22 @@ class SqliteFile:
         # A database in memory has one connection, which OS threads take in turns.
         self.in_memory = str(path) == ":memory:"
         self._only: _ThreadConnection | None = None
-        self._turns = threading.RLock() if self.in_memory else nullcontext()
         with self.guard():
             pass
 
     def connection(self) -> sqlite3.Connection:
         """This OS thread's connection."""
+        return self._opened_here().conn
+
+    def _opened_here(self) -> _ThreadConnection:
         if self._only is not None:
-            return self._only.conn
+            return self._only
         opened: _ThreadConnection | None = getattr(self._local, "opened", None)
         if opened is None:
             opened = self._local.opened = self._open()
             if self.in_memory:
                 self._only = opened  # another connection would be another, empty database
-        return opened.conn
+        return opened
 
     def _open(self) -> _ThreadConnection:
         conn = connect(self.path)
@@ -301,8 +305,9 @@ class SqliteFile:
     def guard(self) -> Iterator[sqlite3.Connection]:
         """The connection; whatever goes wrong with it is one of our errors, and damage names the first bad entry."""
         try:
-            with self._turns:
-                yield self.connection()
+            opened = self._opened_here()
+            with opened.in_use:
+                yield opened.conn
         except sqlite3.Error as error:
             if is_damage(error):
                 raise verify.diagnose(self.path, str(error)) from error
@@ -320,8 +325,13 @@ class SqliteFile:
             conn.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def close(self) -> None:
+        """Close each connection once its OS thread is done with it; one that stays in use closes with that thread."""
         for opened in list(self._opened):
-            opened.conn.close()
+            if opened.in_use.acquire(timeout=BUSY_TIMEOUT_S):
+                try:
+                    opened.conn.close()
+                finally:
+                    opened.in_use.release()
 
 
 def _insert(conn: sqlite3.Connection, branch: int, entries: Sequence[Entry]) -> None:

@@ -210,7 +210,7 @@ class Gemini(SdkTransport):
             return refusal(provider, error.code, error.message or str(error), dict(headers))
         if isinstance(error, self._misfit):
             return sdk_refusal(
-                provider, "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()[:3])
+                provider, "; ".join(f"{'.'.join(map(str, flaw['loc']))}: {flaw['msg']}" for flaw in error.errors()[:3])
             )
         if isinstance(error, (self._http.TimeoutException, TimeoutError)):
             return timed_out(provider, self.timeout_s)

