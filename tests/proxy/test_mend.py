@@ -299,6 +299,16 @@ def test_what_is_again_as_it_was_first_is_told_again() -> None:
     assert pages == [["1"], ["1", "2"], ["1", "2", "1"]]
 
 
+@pytest.mark.parametrize("rules", [["volatile"], ["retrieved"], ["volatile", "retrieved"]])
+def test_a_text_with_a_clock_and_retrieved_pages_is_mended_where_both_rules_are_on(rules: list[str]) -> None:
+    mender = Mender(rules)
+    requests = [in_system(clocked(claude(turn), turn), turn) for turn in (1, 2, 3)]
+    sent = [mender.mend(given, {"path": "/v1/messages", "headers": {}}).body or given for given in requests]
+    told = [[in_order(given, pattern) for given in sent] for pattern in (r"project(\d)", r"Page (\d)")]
+    assert told == [[["1"], ["1", "2"], ["1", "2", "3"]] if len(rules) == 2 else [["1"], ["2"], ["3"]]] * 2
+    assert (sent[2]["system"] == sent[0]["system"]) is (len(rules) == 2)
+
+
 def test_behind_an_instruction_that_changes_nothing_old_is_told_and_mending_goes_on() -> None:
     sent = mended(on("main", turn, "Be brief." if turn < 3 else "Speak French.") for turn in (1, 2, 3, 4))
     assert [in_order(given, r"10:0\d") for given in sent] == [

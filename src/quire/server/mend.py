@@ -241,7 +241,7 @@ def _head(body: JsonObject, wire: Wire) -> tuple[dict[JsonPath, str], list[bytes
 def _tried(rules: Sequence[str], call: SentCall, before: HeadState | None) -> tuple[BodyDraft, list[str]]:
     body = call.body
     state = copy.copy(before) if before is not None else HeadState(body, body, tools=_tool_names(body))
-    draft = BodyDraft(body, state, wire_of(call.provider, body), model_info(call.target))
+    draft = BodyDraft(body, state, wire_of(call.provider, body), model_info(call.target), rules)
     fired = [name for name in rules if name != "marks" and before is not None and RULES[name](draft)]
     # Texts that were put behind earlier messages are put there again, then the new ones behind the last.
     state.newest = draft.body

@@ -60,9 +60,13 @@ class HeadState(msgspec.Struct):
 class BodyDraft:
     """One request while rules mend it."""
 
-    def __init__(self, body: JsonObject, state: HeadState, wire: Wire, info: ModelInfo) -> None:
-        self.body, self.state, self.wire, self.info = body, state, wire, info
+    def __init__(
+        self, body: JsonObject, state: HeadState, wire: Wire, info: ModelInfo, rules: Sequence[str] = ()
+    ) -> None:
+        self.body, self.state, self.wire, self.info, self.rules = body, state, wire, info, rules
         self.tail = Tail()
+        # Texts of the head that are again as first sent.
+        self.restored: set[Path] = set()
         self.betas: list[str] = []
 
     @property
@@ -277,16 +281,22 @@ _MOST_LINES = 4_000
 
 
 def volatile(draft: BodyDraft) -> bool:
-    return _changed_head(draft, "volatile", "current-state")
+    return _changed_head(draft, "volatile")
 
 
 def retrieved(draft: BodyDraft) -> bool:
-    fired = _changed_head(draft, "retrieved", "context")
+    fired = _changed_head(draft, "retrieved")
     return _changed_front(draft) or fired
 
 
-def _changed_head(draft: BodyDraft, kind: str, tag: str) -> bool:
-    """Send the head as it was first sent, and tell behind the conversation what has changed in it."""
+_TAGS = {"volatile": "current-state", "retrieved": "context"}
+
+
+def _changed_head(draft: BodyDraft, kind: str) -> bool:
+    """Send the head as it was first sent, and tell behind the conversation what has changed in it.
+
+    A text in which another rule's changes stand too is sent so where that rule is on.
+    """
     first = dict(head_texts(draft.state.first, draft.wire))
     now = dict(head_texts(draft.body, draft.wire))
     # What the model knows by now: what is again as it was first has to be told, too.
@@ -296,20 +306,20 @@ def _changed_head(draft: BodyDraft, kind: str, tag: str) -> bool:
         return False
     # Against what stands in the head, and against what was told of it last.
     olds = {path: {first[path], known[path]} - {now[path]} for path in changed}
-    fits = [path for path in changed if all(_is_about(kind, old, now[path]) for old in olds[path])]
+    kinds = {path: {name for old in olds[path] for name, _ in changed_sections(old, now[path])} for path in changed}
+    fits = [path for path in changed if path not in draft.restored and {kind} <= kinds[path] <= {kind, *draft.rules}]
     untold = [path for path in fits if known[path] != now[path]]
     if not fits or (untold and not draft.takes_text and draft.wire.name != "gemini"):
         return False
     for path in fits:
         if path in untold and draft.takes_text:
-            draft.tell(tag, "\n".join(text for _, text in changed_sections(known[path], now[path])))
+            sections = changed_sections(known[path], now[path])
+            for name in dict.fromkeys(name for name, _ in sections):
+                draft.tell(_TAGS[name], "\n".join(text for about, text in sections if about == name))
             draft.state.texts = {**draft.state.texts, path: now[path]}
         draft.body = changed_body(draft.body, path, lambda _, path=path: first[path])  # type: ignore[misc]
+    draft.restored.update(fits)
     return True
-
-
-def _is_about(kind: str, old: str, new: str) -> bool:
-    return {name for name, _ in changed_sections(old, new)} == {kind}
 
 
 def changed_sections(old: str, new: str) -> list[tuple[str, str]]:
