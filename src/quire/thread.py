@@ -198,12 +198,15 @@ class Thread:
         seq = self._fold.seq
         if not seq or any(entry.kind in ("system", "tools") for entry in entries):
             seq = self._fold.catch_up()
-        try:
-            appended = self._put(entries)
-        except ConflictError:
-            if self._fold.catch_up() == seq:
-                raise
-            appended = self._put(entries)  # behind what others wrote meanwhile
+        while True:
+            try:
+                appended = self._put(entries)
+                break
+            except ConflictError:
+                # Others wrote meanwhile: behind that, as often as they do.
+                before, seq = seq, self._fold.catch_up()
+                if seq == before:
+                    raise
         self._fold.feed(appended)
         self._fold.keep_checkpoint()
         self._make_searchable(len(appended))

@@ -11,11 +11,12 @@ import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import quire
-from quire import Thread, open_store, values
+from quire import Entry, Thread, open_store, values
 from quire.errors import ConflictError
 from quire.log import connection
 from quire.log.sqlite import SqliteStore
@@ -79,6 +80,22 @@ def test_a_store_may_be_shared_between_threads(tmp_path: Path) -> None:
         list(pool.map(work, range(6)))
         assert len(store.read("common")) == 60
         assert store.verify().entries == 120
+
+
+def test_an_append_goes_behind_whatever_others_write_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with SqliteStore(tmp_path / "log.db") as store:
+        thread = Thread(store, "t")
+        thread.append(values.user("first"))
+        append, rivals = store.append, ["one", "two", "three"]
+
+        def after_a_rival(name: str, entries: Any, expected_seq: int | None = None) -> list[Entry]:
+            if rivals:
+                append(name, [values.user(rivals.pop(0))])
+            return append(name, entries, expected_seq)
+
+        monkeypatch.setattr(store, "append", after_a_rival)
+        thread.append(values.user("mine"))
+        assert [entry.text for entry in thread] == ["first", "one", "two", "three", "mine"]
 
 
 def test_a_lock_that_outlasts_the_patience_is_a_conflict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
