@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from quire.emulate import anthropic, openai
+from quire.emulate import anthropic, gemini, openai
 from quire.emulate.script import (
     Cut,
     Diagnosis,
@@ -224,7 +224,7 @@ VOICES: dict[str, ReplyForm] = {
     "anthropic": anthropic.VOICE,
     "openai-responses": openai.RESPONSES,
     "openai-chat": openai.CHAT,
-    "gemini": anthropic.GEMINI,
+    "gemini": gemini.VOICE,
     "bedrock": anthropic.CONVERSE,
 }
 

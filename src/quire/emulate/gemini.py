@@ -1,0 +1,145 @@
+"""Gemini's generateContent: replies, server-sent chunks, errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from quire.emulate.script import EmulatedExchange, EmulatedPath, EmulatedRequest, Refusal, ReplyForm, pieces
+from quire.providers.models import ModelInfo
+from quire.providers.rules.grammar import obj
+from quire.values import Call, JsonObject, Text, Think
+
+_STATUS = {
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    429: "RESOURCE_EXHAUSTED",
+    500: "INTERNAL",
+    503: "UNAVAILABLE",
+}
+
+
+def reply(exchange: EmulatedExchange) -> JsonObject:
+    """A whole reply."""
+    return _answer(exchange, list(_parts(exchange)), "STOP")
+
+
+def _answer(exchange: EmulatedExchange, parts: list[JsonObject], finish: str | None) -> JsonObject:
+    candidate: JsonObject = {"content": {"role": "model", "parts": parts}, "index": 0}
+    if finish:
+        candidate["finishReason"] = finish
+    return {
+        "candidates": [candidate],
+        "usageMetadata": _usage(exchange),
+        "modelVersion": exchange.model,
+        "responseId": f"gemini-{exchange.number:06d}",
+    }
+
+
+def _parts(exchange: EmulatedExchange) -> Iterator[JsonObject]:
+    """The first call of a step carries the signature of the thought behind it; the thought is shown when asked for."""
+    config = obj(exchange.body.get("generationConfig") or exchange.body.get("generation_config"))
+    thinking = obj(config.get("thinkingConfig") or config.get("thinking_config"))
+    signed, shows_thoughts = False, thinking.get("includeThoughts") or thinking.get("include_thoughts")
+    for index, part in enumerate(exchange.parts):
+        match part:
+            case Think(text=text):
+                if shows_thoughts:
+                    yield {"text": text, "thought": True}
+            case Text(text=text):
+                yield {"text": text}
+            case Call():
+                call = {"id": exchange.call_id(index, "fc-"), "name": part.name, "args": part.args}
+                signature = {"thoughtSignature": exchange.signature(Think(part.name), index)}
+                yield {"functionCall": call} | ({} if signed else signature)
+                signed = True
+
+
+def _usage(exchange: EmulatedExchange) -> JsonObject:
+    predicted = exchange.predicted
+    thoughts, output = exchange.reasoning_tokens, exchange.output_tokens
+    used: JsonObject = {
+        "promptTokenCount": predicted.total,
+        "candidatesTokenCount": output - thoughts,
+        "totalTokenCount": predicted.total + output,
+        "promptTokensDetails": [{"modality": "TEXT", "tokenCount": predicted.total}],
+    }
+    if thoughts:
+        used["thoughtsTokenCount"] = thoughts
+    if predicted.read:
+        used["cachedContentTokenCount"] = predicted.read
+        used["cacheTokensDetails"] = [{"modality": "TEXT", "tokenCount": predicted.read}]
+    return used
+
+
+def stream(exchange: EmulatedExchange, whole: JsonObject, size: int) -> Iterator[bytes]:
+    """The reply in chunks; a thought is one, and the last one says that it is the last."""
+    chunks = [chunk for part in whole["candidates"][0]["content"]["parts"] for chunk in _split(part, size)]
+    for number, chunk in enumerate(chunks or [{"text": ""}]):
+        finish = "STOP" if number >= len(chunks) - 1 else None
+        yield b"data: " + msgspec.json.encode(_answer(exchange, [chunk], finish)) + b"\r\n\r\n"
+
+
+def _split(part: JsonObject, size: int) -> Iterator[JsonObject]:
+    if "text" not in part or part.get("thought"):
+        yield part
+        return
+    for piece in pieces(part["text"], size):
+        yield {**part, "text": piece}
+
+
+def error(refused: Refusal, request_id: str) -> JsonObject:
+    status = _STATUS.get(refused.status, "UNKNOWN")
+    return {"error": {"code": refused.status, "message": refused.message, "status": status}}
+
+
+def lacks(received: EmulatedRequest) -> Refusal | None:
+    sent = received.headers
+    if sent.get("x-goog-api-key") or sent.get("authorization") or "key=" in received.path.partition("?")[2]:
+        return None
+    message = "Method doesn't allow unregistered callers (callers without established identity). "
+    message += "Please use API Key or other form of API consumer identity to call this API."
+    return Refusal(403, message)
+
+
+def unknown_model(name: str) -> Refusal:
+    message = f"models/{name} is not found for API version v1beta, or is not supported for generateContent. "
+    message += "Call ModelService.ListModels to see the list of available models and their supported methods."
+    return Refusal(404, message)
+
+
+def model(info: ModelInfo) -> JsonObject:
+    return {
+        "name": f"models/{info.model}",
+        "version": "001",
+        "displayName": info.model,
+        "inputTokenLimit": info.window,
+        "outputTokenLimit": info.max_output,
+        "supportedGenerationMethods": ["generateContent", "countTokens", "createCachedContent"],
+        "thinking": info.features.reasoning,
+    }
+
+
+_MODEL = "/{version}/models/{model:path}"
+
+VOICE = ReplyForm(
+    endpoints=(
+        EmulatedPath(f"{_MODEL}:generateContent", streamed=False),
+        EmulatedPath(f"{_MODEL}:streamGenerateContent", streamed=True),
+        EmulatedPath(
+            f"{_MODEL}:countTokens", count="totalTokens", inner=lambda body: body.get("generateContentRequest") or body
+        ),
+    ),
+    models="/{version}/models",
+    reply=reply,
+    stream=stream,
+    error=error,
+    headers=lambda received: {"server-timing": "gfet4t7; dur=1"},
+    lacks=lacks,
+    unknown_model=unknown_model,
+    listed=lambda models: {"models": [model(info) for info in models]},
+    model=model,
+)
