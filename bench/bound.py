@@ -29,9 +29,8 @@ import numpy as np
 
 from peers import PEERS, Sizes, cut_to_half_validly, points
 from quire import Policy
-from quire.assemble import Built, reused_tokens
+from quire.assemble import Built, When, reused_tokens
 from quire.assemble.hindsight import optimum
-from quire.assemble.policy import When
 from quire.cli.output import print_table
 from reuse import PRICES, budgets, change, load, measure_peer
 from traces import WORDS, entries, foreseen, live, parser

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import quire
-from quire.assemble.policy import Promote
+from quire.assemble import Promote
 from quire.errors import BudgetError
 from quire.providers import import_
 

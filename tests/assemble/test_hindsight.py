@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from thread_strategies import agent_threads, threads
 
 from quire import Assembly, Entry, Policy, values
-from quire.assemble import DROP_ONLY, reused_tokens
+from quire.assemble import DROP_ONLY, When, reused_tokens
 from quire.assemble.hindsight import numbered, optimum, trail
-from quire.assemble.policy import When
 from quire.assemble.rebase_decision import Rent
 from quire.cli.plan import measure
 from quire.errors import BudgetError

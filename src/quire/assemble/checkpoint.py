@@ -13,11 +13,10 @@ from typing import Any
 
 import msgspec
 
+from quire.assemble import Policy
 from quire.assemble.messages import Epoch, History, PlacedMessage
 from quire.assemble.pending import OpenMessage, Pair, Pending, Round
-from quire.assemble.pins import Pin
-from quire.assemble.policy import Policy
-from quire.assemble.rebase import CarriedState, Rebase
+from quire.assemble.rebase import CarriedState, Pin, Rebase
 from quire.assemble.rebase_decision import Rent
 from quire.assemble.state import Assembly, FedEntries, ModelHistory
 from quire.assemble.summary import Summarise

@@ -8,8 +8,8 @@ from typing import Literal
 
 import msgspec
 
+from quire.assemble import Policy, Promote
 from quire.assemble.messages import SUMMARY_TURN, Epoch, History
-from quire.assemble.policy import Policy, Promote
 from quire.assemble.user_message import ItemBlock, UserMessage, normal, references, user_text
 from quire.entry import canonical, sha256_hex
 from quire.errors import BudgetError

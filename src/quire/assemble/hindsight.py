@@ -13,11 +13,10 @@ from itertools import islice, takewhile
 
 import msgspec
 
+from quire.assemble import Policy, When
 from quire.assemble.fit import Built, Refused
 from quire.assemble.messages import Epoch, PlacedMessage
-from quire.assemble.pins import Pin
-from quire.assemble.policy import Policy, When
-from quire.assemble.rebase import CarriedState, Rebase
+from quire.assemble.rebase import CarriedState, Pin, Rebase
 from quire.assemble.rebase_decision import decide, effective
 from quire.assemble.state import Assembly
 from quire.assemble.summary import Summarise, extract

@@ -9,7 +9,7 @@ from functools import cached_property
 
 import msgspec
 
-from quire.assemble.policy import Policy
+from quire.assemble import Policy
 from quire.assemble.telling import likeliest, telling, telling_behind
 from quire.assemble.user_message import ItemBlock, Library, UserMessage, UserTurn, call_text, say
 from quire.entry import INTERRUPTED, result_text

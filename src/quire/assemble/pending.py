@@ -1,16 +1,17 @@
-"""What no request has shown yet, and where the round stands between asking and answering."""
+"""What no request shows: not yet, or no longer and why; and where the round stands between asking and answering."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from enum import Enum
 
 import msgspec
 
+from quire.assemble import Policy, Promote
 from quire.assemble.messages import Epoch, PlacedMessage, assistant, leaf, results
-from quire.assemble.policy import Policy
-from quire.assemble.user_message import ItemBlock, UserTurn
-from quire.entry import result_text
+from quire.assemble.user_message import ItemBlock, UserTurn, query_alone
+from quire.entry import result_text, sha256_hex
+from quire.items import identity
 from quire.values import BOOKKEEPING, SPOKEN, Entry, JsonObject, LeftOut, Message, Text
 
 # What no request has shown yet: a user turn, the model's messages, late instructions; closed into leaves.
@@ -256,3 +257,98 @@ class Round(msgspec.Struct, frozen=True):
 
     def _moved(self, table: dict[Stage, Stage]) -> Round:
         return _to(self, stage=table.get(self.stage, self.stage))
+
+
+# Nothing that is left out goes unexplained: the entries that no request holds any more, each with its reason.
+
+# An item's identity and the hash of its content.
+ItemVersion = tuple[str, str]
+
+
+class LeftOutLog:
+    """One reason for each entry; what an entry attached counts as shown while the library holds it."""
+
+    def __init__(self) -> None:
+        self.reasons: dict[int, LeftOut] = {}
+        # Whether a copy shares the dictionary, which must then be copied before it changes.
+        self._shared = False
+        self._all: tuple[LeftOut, ...] | None = ()
+        # The item that each `attach` entry brought.
+        self.attached: dict[int, ItemVersion] = {}
+
+    def restore(self, reasons: dict[int, LeftOut], attached: dict[int, ItemVersion]) -> None:
+        """Go on from reasons that were found before."""
+        self.reasons, self.attached, self._all = reasons, attached, None
+
+    def copy(self) -> LeftOutLog:
+        self._all = self.all
+        self._shared = True
+        twin = LeftOutLog()
+        twin.__dict__.update(self.__dict__)
+        return twin
+
+    @property
+    def all(self) -> tuple[LeftOut, ...]:
+        if self._all is None:
+            self._all = tuple(self.reasons.values())
+        return self._all
+
+    def leave(self, seq: int, reason: str) -> None:
+        if seq not in self.reasons:
+            self._own_reasons()[seq] = LeftOut(seq, reason)
+
+    def _own_reasons(self) -> dict[int, LeftOut]:
+        """The reasons as a dictionary of our own, which may be changed; a copy where it was shared."""
+        if self._shared:
+            self.reasons, self._shared = dict(self.reasons), False
+        self._all = None
+        return self.reasons
+
+    def attach(self, seq: int, item: JsonObject) -> None:
+        """Note which item version an `attach` entry brought, once a user entry has taken it in."""
+        self.attached[seq] = identity(item), item.get("sha256") or sha256_hex(item["content"])
+
+    def rebased(
+        self, old: Epoch, new: Epoch, reason: str, turn: int, promote: Promote, results: Container[int]
+    ) -> None:
+        """What a rebase took away, in messages and in the library; `results` do not fold into L1, as notes do."""
+        seqs_after = {seq for message in new.history.messages for seq in message.seqs}
+        library = _versions(new)
+        if promote == "each-turn":
+            self._leave_context(old, seqs_after, library, turn)
+        for message in old.history.messages:
+            for seq in message.seqs:
+                folds = message.role in ("note", "tools") and seq not in results
+                if seq not in seqs_after and not folds and self.attached.get(seq) not in library:
+                    self.leave(seq, f"rebase into epoch {new.number} ({reason})")
+        self._follow_library(_versions(old), library, _showing(new, turn, promote))
+
+    def _follow_library(self, before: set[ItemVersion], library: set[ItemVersion], in_messages: set[int]) -> None:
+        """Items that left the library are explained, unless a message shows them; those back in it need not be."""
+        for seq, version in self.attached.items():
+            if version in library:
+                self._own_reasons().pop(seq, None)
+            elif version in before and seq not in in_messages:
+                self.leave(seq, "its item left the library: unused for long, changed, or beyond its share")
+
+    def _leave_context(self, old: Epoch, in_messages: set[int], library: set[ItemVersion], turn: int) -> None:
+        """Each-turn keeps an earlier turn's query alone: its tool outputs and unpromoted items are explained."""
+        for user in (placed.user for placed in old.history.leaves if placed.user and holds_context(placed, turn)):
+            for seq in user.seqs if user.entry.seq in in_messages else ():
+                if seq not in in_messages and self.attached.get(seq) not in library:
+                    self.leave(seq, "context of an earlier turn, which keeps its query alone")
+
+
+def holds_context(placed: PlacedMessage, turn: int) -> bool:
+    """Whether an earlier turn's message still says more than its query."""
+    return placed.user is not None and placed.turn < turn and placed.message != query_alone(placed.user)
+
+
+def _versions(epoch: Epoch) -> set[ItemVersion]:
+    return {(block.id, block.sha256) for block in epoch.l2}
+
+
+def _showing(epoch: Epoch, turn: int, promote: Promote) -> set[int]:
+    """The entries whose items a message may still show: each-turn keeps them in the newest turn alone."""
+    leaves = [placed for placed in epoch.history.leaves if promote == "at-rebase" or placed.turn == turn]
+    return {seq for placed in leaves for seq in placed.message.seqs}

@@ -1,24 +1,26 @@
-"""What a rebase is, and carrying one out: the messages that stay, behind the new library.
+"""What a rebase is, and carrying one out: the messages that stay, behind the new library, and what is pinned.
 
 Replaying a log runs `apply` alone, so a recorded choice is never made twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 import msgspec
 
+from quire.assemble import Policy
 from quire.assemble.fit import Cuts
 from quire.assemble.messages import SUMMARY_TURN, Epoch, PlacedMessage, cut_handle, leaf, naming_handle, ordered
-from quire.assemble.policy import Policy
 from quire.assemble.telling import telling
-from quire.assemble.user_message import ItemBlock, Library, UserTurn, query_alone
+from quire.assemble.user_message import ItemBlock, Library, UserTurn, call_text, entry_text, normal, query_alone
+from quire.assemble.user_message import block as item_block
 from quire.errors import DataError
+from quire.items import identity
 from quire.log.entries import SHORTENING
 from quire.tokens import counter, text_tokens
-from quire.values import Call, Entry, JsonObject, Message, Part, Result, Text, Think
+from quire.values import INSTRUCTIONS, Call, Entry, Image, JsonObject, Message, Part, Result, Text, Think, ToolSet
 
 SUMMARY_HEADING = "# Summary of the earlier conversation"
 PINNED_HEADING = "# Pinned"
@@ -471,3 +473,104 @@ def superseded(epoch: Epoch, plan: Cuts, library: list[ItemBlock], turn: int) ->
         for block in placed.user.blocks
         if newest.get(block.id, block.sha256) != block.sha256
     ]
+
+
+# What is pinned stands verbatim in every request after it was first shown. A rebase that removes pinned words from their
+# place, by whichever edit, repeats them in front of the history. Words that are pinned after they have left (`meta.pins`)
+# come back at the next rebase: adding them earlier would move sent bytes.
+
+
+class Pin(msgspec.Struct, frozen=True):
+    """Words that stay, of the entry `seq`, pinned by the entry `by`."""
+
+    seq: int
+    by: int
+    words: str
+    # The identity of a pinned item: a newer version takes the older one's place.
+    item: str = ""
+    # A whole tool result: a handle would free nothing, since the pin repeats all of it.
+    result: bool = False
+    # A late instruction, which a rebase may fold into the system prompt.
+    folds: bool = False
+
+
+def pins_of(entry: Entry, entries: Mapping[int, Entry], pins: Sequence[Pin], policy: Policy) -> Iterator[Pin]:
+    """What an entry pins: itself or a span of it (`meta.pin`), its items, earlier entries (`meta.pins`)."""
+    pin = entry.meta.get("pin")
+    if pin and entry.kind != "attach":
+        yield from _entry_pin(entry, entry.seq, pin)
+    yield from _item_pins(entry, pin, pins, policy)
+    for seq in entry.meta.get("pins") or ():
+        if seq in entries:
+            yield from _pinned_later(entries[seq], entry.seq, policy)
+
+
+def _entry_pin(entry: Entry, by: int, pin: object = True) -> Iterator[Pin]:
+    whole = entry_text(entry)
+    # Where the entry does not hold the span that was named, all of it is pinned.
+    words = pin if isinstance(pin, str) and pin in whole else whole
+    if words.strip():
+        result = entry.kind == "result" and words == whole
+        yield Pin(entry.seq, by, words, result=result, folds=entry.kind in INSTRUCTIONS)
+
+
+def _item_pins(entry: Entry, pin: object, pins: Sequence[Pin], policy: Policy) -> Iterator[Pin]:
+    """Pinned items, and new versions of items that were pinned before."""
+    attach_pin = pin if entry.kind == "attach" else None
+    for item in [entry.body["item"]] if entry.kind == "attach" else list(entry.attached):
+        id = identity(item)
+        if attach_pin or (item.get("metadata") or {}).get("pin") or any(pin.item == id for pin in pins):
+            text = item_block(item, policy.times, policy.items).text
+            span = isinstance(attach_pin, str) and attach_pin in text
+            yield Pin(entry.seq, entry.seq, str(attach_pin)) if span else Pin(entry.seq, entry.seq, text, id)
+
+
+def _pinned_later(entry: Entry, by: int, policy: Policy) -> Iterator[Pin]:
+    if entry.kind == "attach":
+        yield Pin(
+            entry.seq, by, item_block(entry.body["item"], policy.times, policy.items).text, identity(entry.body["item"])
+        )
+    else:
+        yield from _entry_pin(entry, by)
+
+
+def pinned_words(pins: Sequence[Pin], before: Sequence[str], old: Epoch, new: Epoch) -> list[str]:
+    """The words that stood in the old epoch, or in front of it (`before`), and have no place in the new one."""
+    newest = {pin.item: pin for pin in pins if pin.item}
+    current = [pin for pin in pins if not pin.item or newest[pin.item].words == pin.words]
+    stale = {pin.words for pin in pins} - {pin.words for pin in current}
+    was, now = _PinnedText(old, current), _PinnedText(new, current)
+    due = [pin.words for pin in current if pin.by != pin.seq or was.shows(pin)]
+    standing = {pin.words for pin in current if now.holds(pin)}
+    return [words for words in dict.fromkeys([*before, *due]) if words not in standing and words not in stale]
+
+
+class _PinnedText:
+    """What one epoch says of pinned entries, in their places."""
+
+    def __init__(self, epoch: Epoch, pins: Sequence[Pin]) -> None:
+        self._texts_by_seq: dict[int, list[str]] = {}
+        self._library = [block.text for block in epoch.l2]
+        self._system = epoch.l1
+        pinned = {pin.seq for pin in pins}
+        for message in epoch.history.messages:
+            for seq in pinned.intersection(message.seqs):
+                self._texts_by_seq.setdefault(seq, []).extend(_texts_in(message))
+
+    def shows(self, pin: Pin) -> bool:
+        """Whether the entry has a place, if only as a reference or a change."""
+        return pin.seq in self._texts_by_seq or self.holds(pin)
+
+    def holds(self, pin: Pin) -> bool:
+        """Whether a request shows the pinned words verbatim."""
+        if any(pin.words in text for text in [*self._texts_by_seq.get(pin.seq, ()), *self._library]):
+            return True
+        return pin.folds and any(normal(pin.words) in text for text in self._system)
+
+
+def _texts_in(message: Message) -> Iterator[str]:
+    for part in message.parts:
+        if isinstance(part, Call):
+            yield call_text(part.name, part.args)
+        elif not isinstance(part, Image | ToolSet):
+            yield part.text

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from quire.assemble import Policy
 from quire.assemble.fit import NO_CUT, RUNGS, Cuts, Rung
 from quire.assemble.fit import plan as plan_cut
 from quire.assemble.messages import SUMMARY_TURN, Epoch, PlacedMessage, documents_text, handle_of, own_handle
-from quire.assemble.pins import holds_context, pinned_words
-from quire.assemble.policy import Policy
-from quire.assemble.rebase import Edit, Rebase, Version, apply, folded, superseded
+from quire.assemble.pending import holds_context
+from quire.assemble.rebase import Edit, Rebase, Version, apply, folded, pinned_words, superseded
 from quire.assemble.rebase import edits as edits_of
 from quire.assemble.summary import Leaving, Summarise, extract, forgotten, lines_that_fit
 from quire.assemble.telling import telling

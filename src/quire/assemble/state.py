@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
+from quire.assemble import Policy
 from quire.assemble.fit import Built, build, check_shares
 from quire.assemble.messages import Epoch, merge_tools, ordered
-from quire.assemble.pending import Pending, Round
-from quire.assemble.pins import LeftOutLog, Pin, pins_of
-from quire.assemble.policy import Policy
-from quire.assemble.rebase import CarriedState, Rebase, apply, parse_rebase
+from quire.assemble.pending import LeftOutLog, Pending, Round
+from quire.assemble.rebase import CarriedState, Pin, Rebase, apply, parse_rebase, pins_of
 from quire.assemble.rebase_decision import Decision, Rent, decide, effective, rent_owed
 from quire.assemble.summary import Summarise, extract
 from quire.assemble.user_message import ItemBlock, block, normal, unique

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from quire.assemble.policy import ItemForm, Promote
+from quire.assemble import ItemForm, Promote
 from quire.entry import canonical, result_text, sha256_hex
 from quire.formats import markdown
 from quire.items import identity

@@ -14,7 +14,7 @@ import click
 import msgspec
 from click.core import ParameterSource
 
-from quire.assemble.policy import Policy
+from quire.assemble import Policy
 from quire.cli.output import (
     FILE_PATH,
     Place,
