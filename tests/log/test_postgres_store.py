@@ -19,7 +19,7 @@ from hashed_words import HashedWords
 from quire import Entry, Policy, Thread, open_store, values
 from quire.cli.output import place_name
 from quire.errors import CallError, ConflictError, NotFound, VersionError
-from quire.log import postgres_schema
+from quire.log import postgres_connection
 from quire.log.postgres import PostgresStore
 from quire.log.postgres_connection import TenantSession
 from quire.log.postgres_tables import nearest_query
@@ -305,7 +305,7 @@ def test_replicas_that_start_together_make_the_tables_once_and_no_old_one_opens_
 
     def start(_: int) -> list[str]:
         with psycopg.connect(url, autocommit=True) as conn:
-            postgres_schema.migrate(conn, "db")
+            postgres_connection.migrate(conn, "db")
         with PostgresStore(url) as store:
             store.append("t", users("a"))
             return [entry.text for entry in store.read("t")]
@@ -313,13 +313,13 @@ def test_replicas_that_start_together_make_the_tables_once_and_no_old_one_opens_
     with ThreadPoolExecutor(6) as pool:
         assert sorted(map(len, pool.map(start, range(6))))[-1] == 6
     with psycopg.connect(url, autocommit=True) as conn:
-        known = postgres_schema.MIGRATIONS
+        known = postgres_connection.MIGRATIONS
         assert conn.execute("select count(*) from quire.versions").fetchone() == (len(known),)
         for _ in range(2):
-            postgres_schema.migrate(conn, "db", (*known, "create table quire.later (n integer)"))
+            postgres_connection.migrate(conn, "db", (*known, "create table quire.later (n integer)"))
         assert conn.execute("select count(*) from quire.versions").fetchone() == (len(known) + 1,)
         with pytest.raises(VersionError, match="newer Quire"):
-            postgres_schema.migrate(conn, "db")
+            postgres_connection.migrate(conn, "db")
     with psycopg.connect(pg_url, autocommit=True) as root:
         root.execute(f"drop database {name} with (force)")
 
@@ -349,7 +349,7 @@ def test_a_database_of_the_first_version_is_brought_up_to_date(pg_url: str) -> N
         root.execute(f"create database {name}")
     url = pg_url.replace("/postgres?", f"/{name}?")
     with psycopg.connect(url, autocommit=True) as conn:
-        postgres_schema.migrate(conn, "db", postgres_schema.MIGRATIONS[:1])
+        postgres_connection.migrate(conn, "db", postgres_connection.MIGRATIONS[:1])
         for statement in FIRST_VERSION_ROWS:
             conn.execute(statement)
     with PostgresStore(url, "acme") as store:

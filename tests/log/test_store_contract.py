@@ -15,10 +15,10 @@ from entry_strategies import bodies
 from hashed_words import HashedWords
 from quire import Entry, Thread, open_store, values
 from quire.errors import CallError, ConflictError, FormatError, NotFound
+from quire.log import in_turn, own_fence
 from quire.log.postgres import PostgresStore
 from quire.log.sqlite import SqliteStore
 from quire.log.store import ThreadInfo
-from quire.log.turn_lock import in_turn, own_fence
 from quire.recall import Indexer, Recall, search
 from quire.records import Records, Selector, draft
 from quire.records import store as record_store

@@ -129,6 +129,6 @@ def test_a_turn_that_is_cancelled_while_it_writes_writes_to_the_end(tmp_path: Pa
 @pytest.fixture(autouse=True)
 def no_turn_stays_held() -> Iterator[None]:
     yield
-    from quire.log import turn_lock
+    from quire import log
 
-    assert turn_lock._fences == {}
+    assert log._fences == {}

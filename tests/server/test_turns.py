@@ -14,7 +14,7 @@ from serving import PLACES, SseReader, new_place, served, user
 
 from quire import values
 from quire.errors import ConflictError
-from quire.log.turn_lock import own_fence
+from quire.log import own_fence
 from quire.server.remote_store import HttpStore
 from quire.testing import Cut, Emulator, Refuse, Slow, emulator
 from quire.values import Call, Text

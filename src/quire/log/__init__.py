@@ -1,15 +1,23 @@
 """The only state: threads of entries, appended to and never changed.
 
-Nothing waits for the disk on the event loop: work that does runs in an OS thread, and runs to its end.
+Here stands what every store shares. Nothing waits for the disk on the event loop: work that does runs in an OS thread,
+and runs to its end. One cycle at a time: whoever carries a thread's turn out holds it, and the end of its process lets go.
 """
 
 from __future__ import annotations
 
+import os
+import secrets
+import sys
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
 
-from quire.errors import CallError
+from quire.entry import sha256_hex
+from quire.errors import CallError, ConflictError, QuireError
 
 _Made = TypeVar("_Made")
 
@@ -50,3 +58,136 @@ def refuse_loop(instead: str) -> None:
     except RuntimeError:
         return
     raise CallError("this call would block the event loop it is made in", hint=f"Call `{instead}` instead.")
+
+
+# The lock of a turn.
+
+# Windows has no flock: there a thread is held within its process alone.
+LOCKS_FILES = sys.platform != "win32"
+# The place of a store, and a thread of it.
+_Turn: TypeAlias = tuple[str, str]
+# The turns that the code running now holds (`Store.turn_lock`), each with its fence.
+TURNS_HELD: ContextVar[Mapping[_Turn, int]] = ContextVar("turns held", default={})  # noqa: B039  # nobody changes it
+# Those that this process holds; code that runs inside one may take it again.
+_fences: dict[_Turn, int] = {}
+
+
+@contextmanager
+def hold_turn(place: str, thread: str, lock: AbstractContextManager[int] | None = None) -> Iterator[None]:
+    """Hold a thread of the store at `place`; a ConflictError when another cycle holds it.
+
+    `lock` is what other processes see of it; it gives the fence, a number by which whoever lost the turn is told from
+    its holder.
+    """
+    key = (place, thread)
+    if key in TURNS_HELD.get():
+        yield
+        return
+    local_fence = new_fence()
+    if _fences.setdefault(key, local_fence) is not local_fence:
+        raise busy(thread, f"by process {os.getpid()}")
+    try:
+        with lock or nullcontext(local_fence) as fence, in_turn(place, thread, fence):
+            yield
+    finally:
+        del _fences[key]
+
+
+@contextmanager
+def in_turn(place: str, thread: str, fence: int) -> Iterator[None]:
+    """Within it the running code counts as the holder of a turn that another took for it."""
+    before = TURNS_HELD.set({**TURNS_HELD.get(), (place, thread): fence})
+    try:
+        yield
+    finally:
+        TURNS_HELD.reset(before)
+
+
+def own_fence(place: str, thread: str) -> int:
+    """The fence by which the running code holds a thread; 0 where it does not."""
+    return TURNS_HELD.get().get((place, thread), 0)
+
+
+def new_fence() -> int:
+    return secrets.randbits(59) + 1
+
+
+def check_turn(place: str, thread: str, file: bool) -> None:
+    """Refuse whoever took a thread's turn and lost it; asked by an append inside its transaction."""
+    fence = own_fence(place, thread)
+    if fence and fence != (_read_lock_file(_lock_file(place, thread))[1] if file else _fences.get((place, thread))):
+        raise taken_over(thread)
+
+
+@contextmanager
+def file_lock(database: str, thread: str) -> Iterator[int]:
+    """Hold a file beside a database; the system takes it back from a process that was killed."""
+    file, fence = _lock_file(database, thread), new_fence()
+    try:
+        handle = _lock(file, thread, fence)
+    except OSError as error:
+        raise QuireError(
+            f"cannot hold the turn of thread {thread!r} with {file}: {error.strerror}",
+            hint="Check the disk's space, and that the file and its folder are yours to write.",
+        ) from error
+    try:
+        yield fence
+    finally:
+        with suppress(OSError):  # a file that stays behind is not locked
+            file.unlink(missing_ok=True)
+        os.close(handle)
+
+
+def _lock_file(database: str, thread: str) -> Path:
+    return Path(f"{database}-turn-{sha256_hex(thread)[:12]}")
+
+
+def _lock(file: Path, thread: str, fence: int) -> int:
+    import fcntl
+
+    while True:
+        handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _same_file(handle, file):
+                os.truncate(handle, 0)
+                os.write(handle, f"{os.getpid()} {fence}".encode())
+                return handle
+        except BlockingIOError:
+            holder, _ = _read_lock_file(file)
+            os.close(handle)
+            raise busy(thread, f"by process {holder}" if holder else "elsewhere") from None
+        except BaseException:
+            os.close(handle)  # which lets go of the lock, too
+            raise
+        os.close(handle)  # the holder before has just removed the file
+
+
+def _read_lock_file(file: Path) -> tuple[int, int]:
+    """The process and the fence that a lock file names; zeros where something else stands, or nothing."""
+    try:
+        process, fence = file.read_bytes().split()
+        return int(process), int(fence)
+    except (OSError, ValueError):
+        return 0, 0
+
+
+def _same_file(handle: int, file: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), file.stat())
+    except FileNotFoundError:
+        return False
+
+
+def taken_over(thread: str) -> ConflictError:
+    return ConflictError(
+        f"the turn of thread {thread!r} was taken over by another process",
+        hint="Leave it to the other; what it stores is kept.",
+    )
+
+
+def busy(thread: str, by: str) -> ConflictError:
+    return ConflictError(
+        f"a turn of thread {thread!r} is being carried out {by}",
+        hint="Wait until it has ended; what it stores is kept.",
+    )

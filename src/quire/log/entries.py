@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import isfinite
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
 from quire.entry import entry_id, is_plain, sha256_hex
-from quire.errors import CallError, FormatError
+from quire.errors import CallError, DamageError, FormatError
 from quire.log.shapes import (
     ANYTHING,
     BOOLEAN,
@@ -392,6 +393,50 @@ def decode_row(row: Json) -> JsonObject:
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise ValueError(f"a text of its message is named wrongly ({error})") from error
     return body
+
+
+# An entry as a store's row has it, and back; one that was changed on the disk is an error that names it.
+
+# seq, id, body, crc; id and body as bytes, because damaged text could not be read otherwise.
+Row: TypeAlias = tuple[int, bytes, bytes, int]
+
+
+def bad_entry(thread: str, seq: int, problem: str) -> DamageError:
+    """The error that names an entry."""
+    where = f"entry {seq} of thread {thread!r}" if thread else f"entry {seq} of a thread that cannot be named"
+    return DamageError(f"{where} is damaged: {problem}", thread=thread, seq=seq)
+
+
+def body_of(body: bytes, crc: int) -> JsonObject:
+    """A stored body as JSON; a ValueError says how it differs from what was written."""
+    if not isinstance(body, bytes) or zlib.crc32(body) != crc:
+        raise ValueError("its stored bytes have changed (checksum)")
+    try:
+        return decode_row(msgspec.json.decode(body))
+    except msgspec.DecodeError:
+        return decode_row(json.loads(body))  # which takes what other versions of Quire may have written
+
+
+def entries_of(thread: str, rows: Sequence[Row], after: int, count: int) -> list[Entry]:
+    """Entries from their rows; one that is missing or changed is an error that names it."""
+    out = []
+    for seq, row in enumerate(rows, after + 1):
+        if row[0] != seq:
+            raise bad_entry(thread, seq, "it is missing")
+        out.append(entry_of(thread, row))
+    if len(out) != count:
+        raise bad_entry(thread, after + len(out) + 1, "it is missing")
+    return out
+
+
+def entry_of(thread: str, row: Row) -> Entry:
+    """An entry from its row; one that was changed is an error that names it."""
+    seq, id, body, crc = row
+    try:
+        value = body_of(body, crc)
+        return Entry(value["kind"], value, seq, id.decode())
+    except (ValueError, KeyError, AttributeError) as error:
+        raise bad_entry(thread, seq, str(error)) from error
 
 
 # An entry as Quire uses it: values of free fields that it cannot read count as absent.

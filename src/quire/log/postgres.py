@@ -20,9 +20,8 @@ import psycopg
 
 from quire.entry import chain, sha256_hex
 from quire.errors import ConflictError, DamageError
-from quire.log import verify
-from quire.log.branches import Row, bad_entry, entries_of, free_name, read_saved, saved_text
-from quire.log.entries import check_entry, encode_row
+from quire.log import busy, hold_turn, new_fence, own_fence, taken_over, verify
+from quire.log.entries import Row, bad_entry, check_entry, encode_row, entries_of
 from quire.log.postgres_connection import (
     BYTEA,
     LOOK_S,
@@ -54,11 +53,13 @@ from quire.log.store import (
     check_fork,
     check_name,
     check_page,
+    free_name,
     id_range,
     name_taken,
     no_thread,
+    read_saved,
+    saved_text,
 )
-from quire.log.turn_lock import busy, hold_turn, new_fence, own_fence, taken_over
 from quire.values import Entry, Json
 
 _TIP_ID = "coalesce('sha256:' || encode(nullif(b.tip, ''), 'hex'), '')"

@@ -1,4 +1,4 @@
-"""Reaching a PostgreSQL server: connections in common, transactions of one tenant, what was lost tried again, news.
+"""Reaching a PostgreSQL server: connections in common, transactions of one tenant, what was lost tried again, news, tables.
 
 Each transaction names its role and its tenant itself, so no connection carries one tenant's rights into another's work.
 """
@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple, TypeAlias, TypeVar
 
 import psycopg
@@ -22,9 +23,8 @@ from psycopg import errors, generators, pq
 from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
-from quire.errors import CallError, ConflictError, QuireError
+from quire.errors import CallError, ConflictError, QuireError, VersionError
 from quire.log.connection import ReadOnly
-from quire.log.postgres_schema import ROLE, migrate
 
 Connection: TypeAlias = psycopg.Connection[Any]
 # The cells of rows, as the server sends them.
@@ -42,6 +42,9 @@ CHANNEL: Final = "quire"
 LOOK_S: Final = 1.0
 # Between two notices of one process at least: under load one tells of many changes.
 NOTICES_S: Final = 0.05
+
+# Whoever works in the tables does so as this role.
+ROLE: Final = "quire_tenant"
 
 _logger = logging.getLogger("quire")
 # What it says of lost connections is for whoever asks for logs; here they are replaced.
@@ -480,3 +483,110 @@ class News:
 def holder_name() -> str:
     """This process, as others are told of it."""
     return f"process {os.getpid()} on {socket.gethostname()}"
+
+
+# The tables, as numbered migrations. Whoever works here does so as the role `quire_tenant`, which the database itself
+# keeps from seeing or writing a row of any tenant but the one that the transaction names (row-level security).
+
+# Held while the tables are brought up to date, so that replicas that start together do so one after the other: "QUIR".
+_MIGRATING = 0x51554952
+# Tenants are spread over so many parts, each thread of theirs over so many parts of those.
+_TENANT_PARTS, _THREAD_PARTS = 4, 4
+# Vectors of these sizes are found by an index, others by comparing each.
+_INDEXED_DIMENSIONS = (256, 384, 512, 768, 1024, 1536)
+# Roles belong to the whole server: another database of it may have made this one, now or long ago.
+_MAKE_ROLE = f"""
+do $$ begin
+    create role {ROLE} nologin nosuperuser nobypassrls;
+exception when duplicate_object or unique_violation then null;
+end $$
+"""
+
+
+def _sql(name: str) -> str:
+    """A script of those in the folder `sql`."""
+    return (Path(__file__).parent / "sql" / f"{name}.sql").read_text(encoding="utf-8")
+
+
+def _parts() -> str:
+    """The parts of the large tables: by tenant, and of the entries also by thread."""
+    statements = []
+    for table in ("entries", "words", "vectors"):
+        for tenant in range(_TENANT_PARTS):
+            part = f"quire.{table}_{tenant}"
+            by = " partition by hash (branch)" if table == "entries" else ""
+            with_ = f"with (modulus {_TENANT_PARTS}, remainder {tenant})"
+            statements.append(f"create table {part} partition of quire.{table} for values {with_}{by};")
+            for thread in range(_THREAD_PARTS if by else 0):
+                with_ = f"with (modulus {_THREAD_PARTS}, remainder {thread})"
+                statements.append(f"create table {part}_{thread} partition of {part} for values {with_};")
+    return "\n".join(statements)
+
+
+def _near() -> str:
+    """An index of nearness for each usual size of a vector."""
+    return "\n".join(
+        f"create index on quire.vectors using hnsw ((vector::public.halfvec({size})) public.halfvec_cosine_ops) "
+        f"where dimensions = {size};"
+        for size in _INDEXED_DIMENSIONS
+    )
+
+
+# A released migration never changes; the next one is appended.
+MIGRATIONS: tuple[str, ...] = ("\n".join((_sql("tables"), _parts(), _near(), _sql("owners"))), _sql("nameless"))
+
+
+def migrate(conn: Connection, name: str, scripts: tuple[str, ...] = MIGRATIONS) -> None:
+    """Bring a database up to date, in one transaction; replicas that come meanwhile wait. Refuses a newer one."""
+    if _schema_version(conn, name, scripts) == len(scripts):
+        return
+    try:
+        with conn.transaction():
+            conn.execute("select pg_advisory_xact_lock(%s)", (_MIGRATING,))
+            version = _schema_version(conn, name, scripts)
+            if version == len(scripts):
+                return
+            _prepare(conn, name)
+            for number, script in enumerate(scripts[version:], version + 1):
+                conn.execute(script)
+                conn.execute("insert into quire.versions (version) values (%s)", (number,))
+            conn.execute(_sql("functions"))
+    except errors.InsufficientPrivilege as error:
+        raise CallError(
+            f"{name}: the tables cannot be made or brought up to date: {error.diag.message_primary}",
+            hint="Open it once with a login that may create roles and extensions, or have one made: docs/postgres.md.",
+        ) from error
+
+
+def _schema_version(conn: Connection, name: str, scripts: tuple[str, ...]) -> int:
+    table = conn.execute("select to_regclass('quire.versions') is not null").fetchone()
+    if not table or not table[0]:
+        return 0
+    row = conn.execute("select coalesce(max(version), 0) from quire.versions").fetchone()
+    version = int(row[0]) if row else 0
+    if version > len(scripts):
+        raise VersionError(f"{name} was written by a newer Quire (version {version}, this one knows {len(scripts)})")
+    return version
+
+
+def _prepare(conn: Connection, name: str) -> None:
+    """What tables need around them: text that is UTF-8, vectors, a role, a place."""
+    encoding = conn.execute("show server_encoding").fetchone()
+    if encoding and encoding[0] != "UTF8":
+        raise CallError(f"{name} keeps text as {encoding[0]}", hint="Make a database with encoding UTF8.")
+    try:
+        with conn.transaction():
+            conn.execute("create extension if not exists vector with schema public")
+    except (errors.FeatureNotSupported, errors.UndefinedFile) as error:
+        raise CallError(
+            f"{name} has no pgvector: {error.diag.message_primary}",
+            hint="Install the extension `vector` (pgvector 0.8 or newer) on the server.",
+        ) from error
+    conn.execute(_MAKE_ROLE)
+    member = conn.execute("select pg_has_role(current_user, %s, 'set')", (ROLE,)).fetchone()
+    if not member or not member[0]:
+        conn.execute(f"grant {ROLE} to current_user")
+    conn.execute("create schema if not exists quire")
+    conn.execute(
+        "create table if not exists quire.versions (version integer primary key, at timestamptz not null default now())"
+    )

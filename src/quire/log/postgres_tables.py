@@ -16,7 +16,7 @@ import msgspec
 from quire.entry import sha256_hex
 from quire.errors import DamageError
 from quire.log import verify
-from quire.log.branches import Row, entries_of, entry_of
+from quire.log.entries import Row, entries_of, entry_of
 from quire.log.postgres_connection import Connection, TenantSession
 from quire.log.sqlite_tables import RecordQueries, sound_body
 from quire.log.store import Change, EntryWords, RecordFilter, RecordRow, Stretch, no_thread
@@ -40,7 +40,7 @@ with recursive holder (branch) as (
 )
 select t.name from holder join quire.threads t using (branch) order by t.branch limit 1
 """
-# An entry as `branches.Row` has it.
+# An entry as `entries.Row` has it.
 ROW = "e.seq, convert_to('sha256:' || encode(e.id, 'hex'), 'UTF8'), convert_to(e.body, 'UTF8'), e.crc"
 _ROWS = f"""
 select {ROW} from quire.entries e where e.branch = %s and e.seq > %s and e.seq <= %s order by e.seq limit %s

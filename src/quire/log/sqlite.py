@@ -17,13 +17,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quire.entry import chain, sha256_hex
-from quire.log import branches, verify
-from quire.log.branches import TIP, Tip
+from quire.errors import DamageError
+from quire.log import LOCKS_FILES, TURNS_HELD, check_turn, file_lock, hold_turn, verify
 from quire.log.connection import BUSY_TIMEOUT_S, connect, is_damage, migrate, transaction, translate, waiting
-from quire.log.entries import check_entry, encode_row
-from quire.log.sqlite_tables import SqliteIndex, SqliteRecords, forget_deleted
+from quire.log.entries import bad_entry, check_entry, encode_row, entries_of
+from quire.log.sqlite_tables import (
+    PIECES,
+    TIP,
+    SqliteIndex,
+    SqliteRecords,
+    Tip,
+    changes_of,
+    forget_deleted,
+    holder_of,
+    last_number,
+    rows_of,
+)
 from quire.log.store import (
-    TURNS_HELD,
     Change,
     ClosingStore,
     Store,
@@ -34,11 +44,13 @@ from quire.log.store import (
     check_fork,
     check_name,
     check_page,
+    free_name,
     id_range,
     name_taken,
     no_thread,
+    read_saved,
+    saved_text,
 )
-from quire.log.turn_lock import LOCKS_FILES, check_turn, file_lock, hold_turn
 from quire.values import Entry, Json
 
 _INFO = """
@@ -75,7 +87,7 @@ class SqliteStore(ClosingStore):
 
     def create(self, thread: str) -> None:
         with self._file.transaction() as conn:
-            self._name(conn, thread, branches.new_branch(conn))
+            self._name(conn, thread, _new_branch(conn))
 
     def append(self, thread: str, entries: Iterable[Entry], expected_seq: int | None = None) -> list[Entry]:
         checked = [check_entry(entry) for entry in entries]
@@ -96,8 +108,8 @@ class SqliteStore(ClosingStore):
         with self._file.transaction("DEFERRED") as conn:
             _, end, _ = self._tip(conn, thread)
             count = max(end - after, 0) if limit is None else max(min(limit, end - after), 0)
-            rows = branches.rows_of(conn, thread, after, count)
-        return branches.entries_of(thread, rows, after, count)
+            rows = rows_of(conn, thread, after, count)
+        return entries_of(thread, rows, after, count)
 
     def _seq(self, thread: str) -> int:
         with self._file.guard() as conn:
@@ -119,8 +131,8 @@ class SqliteStore(ClosingStore):
             branch, seq, _ = self._tip(conn, thread)
             check_fork(thread, at_seq, seq)
             if name is None:
-                name = branches.free_name(f"{thread}@{at_seq}", lambda other: _lookup(conn, other) is not None)
-            child = branches.new_branch(conn, *branches.source(conn, thread, at_seq))
+                name = free_name(f"{thread}@{at_seq}", lambda other: _lookup(conn, other) is not None)
+            child = _new_branch(conn, *_source(conn, thread, at_seq))
             conn.execute("INSERT INTO windows SELECT ?, body FROM windows WHERE branch = ?", (child, branch))
             self._name(conn, name, child)
         return name
@@ -132,7 +144,7 @@ class SqliteStore(ClosingStore):
             conn.execute("DELETE FROM windows WHERE branch = ?", (branch,))
             conn.execute("DELETE FROM state WHERE branch = ?", (branch,))
             conn.execute("DELETE FROM checkpoints WHERE branch = ?", (branch,))
-            branches.prune(conn, branch)
+            _prune(conn, branch)
             forget_deleted(conn)
         self._file.wipe()
 
@@ -153,7 +165,7 @@ class SqliteStore(ClosingStore):
                 return None
             if len(ids) > 1:
                 raise ambiguous(entry_id, ids[0][0], ids[1][0])
-            thread, seq = branches.first_holder(conn, ids[0][0])
+            thread, seq = _first_holder(conn, ids[0][0])
         return thread, self.read(thread, after=seq - 1, limit=1)[0]
 
     def changes(self, after: int = 0, limit: int | None = None) -> list[Change]:
@@ -164,11 +176,11 @@ class SqliteStore(ClosingStore):
         """
         with self._file.transaction("DEFERRED") as conn:
             rows = conn.execute(query, (after, -1 if limit is None else limit)).fetchall()
-            return branches.changes_of(conn, rows)
+            return changes_of(conn, rows)
 
     def last_change(self) -> int:
         with self._file.guard() as conn:
-            return branches.last_number(conn)
+            return last_number(conn)
 
     def wait_for_change(self, after: int, timeout_s: float) -> bool:
         until = time.monotonic() + timeout_s
@@ -184,7 +196,7 @@ class SqliteStore(ClosingStore):
     def save_window(self, thread: str, window: Json) -> None:
         with self._file.transaction() as conn:
             branch, _, _ = self._ensure(conn, thread)
-            conn.execute("INSERT OR REPLACE INTO windows VALUES (?, ?)", (branch, branches.saved_text(window)))
+            conn.execute("INSERT OR REPLACE INTO windows VALUES (?, ?)", (branch, saved_text(window)))
 
     def get_state(self, thread: str, key: str) -> Json:
         query = "SELECT CAST (value AS BLOB) FROM state WHERE branch = ? AND key = ?"
@@ -195,12 +207,12 @@ class SqliteStore(ClosingStore):
         with self._file.guard() as conn:
             branch, _, _ = self._tip(conn, thread)
             row = conn.execute(query, (branch, *more)).fetchone()
-        return branches.read_saved(row[0] if row else None, label, thread)
+        return read_saved(row[0] if row else None, label, thread)
 
     def set_state(self, thread: str, key: str, value: Json) -> None:
         with self._file.transaction() as conn:
             branch, _, _ = self._tip(conn, thread)
-            conn.execute("INSERT OR REPLACE INTO state VALUES (?, ?, ?)", (branch, key, branches.saved_text(value)))
+            conn.execute("INSERT OR REPLACE INTO state VALUES (?, ?, ?)", (branch, key, saved_text(value)))
 
     def checkpoint(self, thread: str) -> bytes | None:
         with self._file.guard() as conn:
@@ -229,7 +241,7 @@ class SqliteStore(ClosingStore):
         tip = _lookup(conn, thread)
         if tip is not None:
             return tip
-        branch = branches.new_branch(conn)
+        branch = _new_branch(conn)
         self._name(conn, thread, branch)
         return branch, 0, ""
 
@@ -337,7 +349,65 @@ class SqliteFile:
 def _insert(conn: sqlite3.Connection, branch: int, entries: Sequence[Entry]) -> None:
     """Write chained entries at the end of a branch; a trigger refuses any other place."""
     rows = []
-    for n, entry in enumerate(entries, branches.last_number(conn) + 1):
+    for n, entry in enumerate(entries, last_number(conn) + 1):
         body = encode_row(entry.body)
         rows.append((n, branch, entry.seq, entry.id, body, zlib.crc32(body.encode())))
     conn.executemany("INSERT INTO entries (n, branch, seq, id, body, crc) VALUES (?, ?, ?, ?, ?, ?)", rows)
+
+
+# Branches: made, found and removed.
+
+
+def _new_branch(conn: sqlite3.Connection, parent: int | None = None, at_seq: int = 0, tip: str = "") -> int:
+    """A branch behind entry at_seq of its parent, whose id is `tip`."""
+    row = (parent, at_seq, at_seq, tip)
+    cursor = conn.execute("INSERT INTO branches (parent, at_seq, seq, tip) VALUES (?, ?, ?, ?)", row)
+    assert cursor.lastrowid is not None
+    return cursor.lastrowid
+
+
+def _source(conn: sqlite3.Connection, thread: str, at_seq: int) -> tuple[int | None, int, str]:
+    """The branch that itself holds entry at_seq of a thread, at_seq, and that entry's id."""
+    query = (
+        "SELECT branch, seq, id FROM piece JOIN entries USING (branch) WHERE seq = :seq AND low < seq AND seq <= high"
+    )
+    place: tuple[int, int, str] | None = conn.execute(PIECES + query, {"thread": thread, "seq": at_seq}).fetchone()
+    if at_seq and place is None:
+        raise bad_entry(thread, at_seq, "it is missing")
+    return place or (None, 0, "")
+
+
+def _prune(conn: sqlite3.Connection, branch: int | None) -> None:
+    """Remove what no thread reaches any more: from a branch that lost its name upwards."""
+    while branch is not None and not _is_named(conn, branch):
+        used = conn.execute("SELECT max(at_seq) FROM branches WHERE parent = ?", (branch,)).fetchone()[0]
+        parent, begin = conn.execute("SELECT parent, at_seq FROM branches WHERE branch = ?", (branch,)).fetchone()
+        _cut(conn, branch, begin if used is None else used)
+        if used is not None:
+            return
+        conn.execute("DELETE FROM branches WHERE branch = ?", (branch,))
+        branch = parent
+
+
+def _is_named(conn: sqlite3.Connection, branch: int) -> bool:
+    return conn.execute("SELECT 1 FROM threads WHERE branch = ?", (branch,)).fetchone() is not None
+
+
+def _cut(conn: sqlite3.Connection, branch: int, keep: int) -> None:
+    """Delete the entries of a branch behind seq `keep`; a trigger refuses every deletion that was not announced."""
+    named = {"branch": branch, "keep": keep}
+    conn.execute("UPDATE numbers SET last = ?", (last_number(conn),))
+    conn.execute("INSERT INTO deleting VALUES (:branch, :keep)", named)
+    conn.execute("DELETE FROM entries WHERE branch = :branch AND seq > :keep", named)
+    conn.execute("DELETE FROM deleting WHERE branch = :branch", named)
+    tip = "coalesce((SELECT id FROM entries WHERE branch = :branch AND seq = :keep), '')"
+    conn.execute(f"UPDATE branches SET seq = :keep, tip = {tip} WHERE branch = :branch", named)
+
+
+def _first_holder(conn: sqlite3.Connection, id: str) -> tuple[str, int]:
+    """The oldest thread that holds the entry of this id, and its seq."""
+    for branch, seq in conn.execute("SELECT branch, seq FROM entries WHERE id = ? ORDER BY branch", (id,)):
+        thread = holder_of(conn, branch, seq)
+        if thread:
+            return thread, seq
+    raise DamageError(f"entry {id} belongs to no thread")

@@ -1,4 +1,4 @@
-"""What lies beside the entries in the SQLite file of a log: their words and vectors, and the rows of records.
+"""The tables in the SQLite file of a log: where entries are, their words and vectors, and the rows of records.
 
 Words are made by the first search that needs them, or by an indexer, vectors by an indexer; both are deleted with their
 entry. Every version of a record is kept until the record is deleted.
@@ -12,14 +12,13 @@ import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import msgspec
 
 from quire.entry import sha256_hex
 from quire.errors import DamageError, NotFound
-from quire.log import branches
-from quire.log.branches import ROWS, entries_of
+from quire.log.entries import Row, entries_of, entry_of
 from quire.log.store import Change, EntryWords, RecordFilter, RecordRow, Stretch
 from quire.values import Entry
 
@@ -40,6 +39,80 @@ class _Tables:
     def _rows(self, query: str, values: Sequence[object] = ()) -> list[Any]:
         with self._file.guard() as conn:
             return conn.execute(query, values).fetchall()
+
+
+# Where a thread's entries are. A branch begins behind an entry of its parent; a thread is a name for a branch, and owns
+# what leads to its end.
+
+# A thread's branch, and the seq and id of its last entry.
+Tip: TypeAlias = tuple[int, int, str]
+TIP = "SELECT b.branch, b.seq, b.tip FROM threads t JOIN branches b USING (branch) WHERE t.name = ?"
+
+# Where a thread's entries are: its own branch, then the part of each ancestor that it shares.
+PIECES = """
+WITH RECURSIVE piece (branch, low, high, parent) AS (
+    SELECT b.branch, b.at_seq, b.seq, b.parent FROM threads t JOIN branches b USING (branch) WHERE t.name = :thread
+    UNION ALL
+    SELECT b.branch, b.at_seq, piece.low, b.parent FROM piece JOIN branches b ON b.branch = piece.parent
+)
+"""
+
+ROWS = """
+SELECT seq, CAST (id AS BLOB), CAST (body AS BLOB), crc FROM entries
+WHERE branch = ? AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?
+"""
+
+# The same without the index, for a file whose index is damaged; rows lie in the order they were appended.
+SCAN = ROWS.replace("FROM entries", "FROM entries NOT INDEXED").replace("ORDER BY seq", "")
+
+# The threads that hold entry `seq` of a branch: its own, or those of forks taken at or behind it.
+_HOLDERS = """
+WITH RECURSIVE holder (branch) AS (
+    VALUES (:branch)
+    UNION
+    SELECT b.branch FROM holder JOIN branches b ON b.parent = holder.branch AND b.at_seq >= :seq
+)
+SELECT t.name FROM holder JOIN threads t USING (branch) ORDER BY t.branch LIMIT 1
+"""
+
+
+def holder_of(conn: sqlite3.Connection, branch: int, seq: int) -> str:
+    """A thread that holds this entry, the oldest first; empty when there is none."""
+    row = conn.execute(_HOLDERS, {"branch": branch, "seq": seq}).fetchone()
+    return row[0] if row else ""
+
+
+def pieces_of(conn: sqlite3.Connection, thread: str) -> list[Stretch]:
+    """The pieces of a thread, oldest first; none when there is no such thread."""
+    rows = conn.execute(PIECES + "SELECT branch, low, high FROM piece ORDER BY low, high", {"thread": thread})
+    return [Stretch(*row) for row in rows]
+
+
+def last_number(conn: sqlite3.Connection) -> int:
+    """The number of the newest entry that there ever was; numbers are not given twice."""
+    query = "SELECT max(last, coalesce((SELECT max(n) FROM entries), 0)) FROM numbers"
+    return int(conn.execute(query).fetchone()[0])
+
+
+def changes_of(conn: sqlite3.Connection, rows: Iterable[tuple[int, int, int, bytes, bytes, int]]) -> list[Change]:
+    """Changes from the number, branch and row of each entry, each with the oldest thread that holds it."""
+    changes = []
+    # A branch that has a name is older than all its forks; only entries of one without are looked up one by one.
+    named = dict(conn.execute("SELECT branch, name FROM threads"))
+    for n, branch, seq, id, body, crc in rows:
+        thread = named.get(branch) or holder_of(conn, branch, seq)
+        changes.append(Change(n, thread, entry_of(thread, (seq, id, body, crc))))
+    return changes
+
+
+def rows_of(conn: sqlite3.Connection, thread: str, after: int, count: int) -> list[Row]:
+    """The rows of a thread behind seq `after`, piece by piece, so that a page costs only its own rows."""
+    rows: list[Row] = []
+    for piece in pieces_of(conn, thread):
+        if piece.high > after and len(rows) < count:
+            bounds = (piece.branch, max(piece.low, after), piece.high, count - len(rows))
+            rows += conn.execute(ROWS, bounds).fetchall()
+    return rows
 
 
 # The words and vectors of entries.
@@ -145,7 +218,7 @@ class SqliteIndex(_Tables):
             if thread is None:
                 rows = conn.execute("SELECT branch, at_seq, seq FROM branches ORDER BY branch")
                 return [Stretch(*row) for row in rows]
-            pieces = branches.pieces(conn, thread)
+            pieces = pieces_of(conn, thread)
         if not pieces:
             raise NotFound(f"there is no thread {thread!r}", hint="`quire log list` shows the threads.")
         return pieces
@@ -154,12 +227,12 @@ class SqliteIndex(_Tables):
         with self._file.guard() as conn:
             bounds = (stretch.branch, stretch.low, stretch.high, -1)
             rows = conn.execute(ROWS, bounds).fetchall()
-            thread = branches.holder(conn, stretch.branch, stretch.high)
+            thread = holder_of(conn, stretch.branch, stretch.high)
         return entries_of(thread, rows, stretch.low, len(rows))
 
     def holder(self, branch: int, seq: int) -> str:
         with self._file.guard() as conn:
-            return branches.holder(conn, branch, seq)
+            return holder_of(conn, branch, seq)
 
     def changed(self, after: int, limit: int) -> list[tuple[int, str]]:
         query = """
@@ -182,7 +255,7 @@ class SqliteIndex(_Tables):
 
     def without_words(self, after: int, rules: int, limit: int) -> list[Change]:
         with self._file.guard() as conn:
-            return branches.changes_of(conn, conn.execute(_UNWORDED, (after, rules, limit)).fetchall())
+            return changes_of(conn, conn.execute(_UNWORDED, (after, rules, limit)).fetchall())
 
     def add_vectors(self, model: str, dimensions: int, vectors: Mapping[str, bytes]) -> None:
         with self._file.transaction() as conn:

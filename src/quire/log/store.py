@@ -6,21 +6,21 @@ rows of records. `quire.log.sqlite` is all of them in one file or in memory, `qu
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from contextvars import ContextVar
+from itertools import chain, count
 from pathlib import Path
 from typing import ClassVar, Protocol, Self
 
 import msgspec
 
-from quire.errors import CallError, ConflictError, NotFound
+from quire.entry import canonical
+from quire.errors import CallError, ConflictError, DamageError, NotFound
+from quire.log.entries import encode_body
 from quire.log.shapes import short
 from quire.values import Entry, Json
-
-# The turns that the code running now holds (`Store.turn_lock`): (place of the store, thread) -> fence.
-TURNS_HELD: ContextVar[Mapping[tuple[str, str], int]] = ContextVar("turns held", default={})  # noqa: B039  # nobody changes it
 
 
 class ThreadInfo(msgspec.Struct, frozen=True):
@@ -309,7 +309,7 @@ class ClosingStore:
         self.close()
 
 
-# Checks and errors that all stores share.
+# What all stores do alike: checks, errors, names, what is kept with a thread.
 
 MAX_NAME = 200
 # The tenant of a store that was opened without naming one.
@@ -387,3 +387,23 @@ def name_taken(thread: str) -> CallError:
 
 def ambiguous(prefix: str, first: str, second: str) -> CallError:
     return CallError(f"{prefix!r} begins several ids ({first}, {second}, …)", hint="Give more of its digits.")
+
+
+def free_name(base: str, is_taken: Callable[[str], bool]) -> str:
+    """This name, or with the first number behind it that no thread has."""
+    numbered = (f"{base}.{number}" for number in count(2))
+    return next(name for name in chain([base], numbered) if not is_taken(name))
+
+
+def saved_text(value: Json) -> str:
+    """A window or a state as it is kept with a thread; what is not JSON is an error."""
+    canonical(value)
+    return encode_body(value)
+
+
+def read_saved(stored: str | bytes | None, label: str, thread: str) -> Json:
+    """What was kept; a DamageError says what cannot be read."""
+    try:
+        return json.loads(stored) if stored is not None else None
+    except (ValueError, TypeError, RecursionError) as error:
+        raise DamageError(f"{label} saved with thread {thread!r} is damaged: {error}", thread=thread) from error

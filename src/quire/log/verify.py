@@ -14,10 +14,20 @@ from typing import Any, TypeAlias
 
 from quire.entry import entry_id
 from quire.errors import DamageError, FormatError, NotFound
-from quire.log.branches import ROWS, SCAN, Row, bad_entry, body_of, holder, pieces
 from quire.log.connection import MIGRATIONS, OWNER, DamagedConnection, connect_to_read_damaged, migrate
-from quire.log.entries import encode_body, encode_row
-from quire.log.sqlite_tables import BODY, INDEX_MIGRATIONS, RECORD_MIGRATIONS, damaged, fields_of, sound_body
+from quire.log.entries import Row, bad_entry, body_of, encode_body, encode_row
+from quire.log.sqlite_tables import (
+    BODY,
+    INDEX_MIGRATIONS,
+    RECORD_MIGRATIONS,
+    ROWS,
+    SCAN,
+    damaged,
+    fields_of,
+    holder_of,
+    pieces_of,
+    sound_body,
+)
 from quire.log.store import Stretch, Verified
 from quire.values import Entry
 
@@ -29,7 +39,7 @@ ReadRows: TypeAlias = Callable[[Stretch, str], Iterator[Row]]
 
 def _holder_if_readable(conn: sqlite3.Connection, branch: int, seq: int) -> str:
     try:
-        return holder(conn, branch, seq)
+        return holder_of(conn, branch, seq)
     except sqlite3.DatabaseError:  # the entries may still be readable, and the first bad one found
         return ""
 
@@ -37,7 +47,7 @@ def _holder_if_readable(conn: sqlite3.Connection, branch: int, seq: int) -> str:
 def verify_thread(conn: sqlite3.Connection, thread: str) -> Verified:
     """Re-derive the hashes of one thread."""
     tip = conn.execute("SELECT tip FROM threads JOIN branches USING (branch) WHERE name = ?", (thread,)).fetchone()
-    return verify_pieces(pieces(conn, thread), thread, tip[0], partial(_rows, conn))
+    return verify_pieces(pieces_of(conn, thread), thread, tip[0], partial(_rows, conn))
 
 
 def verify_all(conn: sqlite3.Connection) -> Verified:
@@ -243,7 +253,7 @@ def salvage(path: str | Path, thread: str) -> Iterator[Entry]:
     except sqlite3.Error as error:
         raise NotFound(f"cannot open {path}: {error}", hint="Check the path.") from error
     try:
-        stretches = pieces(conn, thread)
+        stretches = pieces_of(conn, thread)
         if not stretches:
             raise NotFound(
                 f"no thread {thread!r} can be read", hint="Only threads whose name is still readable can be salvaged."

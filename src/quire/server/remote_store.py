@@ -22,13 +22,12 @@ from urllib.parse import quote
 
 import msgspec
 
-from quire import errors
+from quire import errors, log
 from quire.entry import canonical, sha256_hex
 from quire.errors import CallError, NotFound, QuireError, needed
-from quire.log import turn_lock
+from quire.log import in_turn, own_fence
 from quire.log.entries import check_entry
 from quire.log.store import ClosingStore, Index, RecordRow, RecordTable, Store, check_name, check_page
-from quire.log.turn_lock import in_turn, own_fence
 from quire.records.record import decode, encode
 from quire.server.follow import ALIVE, named_bytes
 from quire.server.routes import EVENTS, HttpRefusal, Route, RouteCall, TurnNumber
@@ -374,7 +373,7 @@ class HttpStore(ClosingStore):
 
     def turn_lock(self, thread: str) -> AbstractContextManager[None]:
         check_name(thread)
-        return turn_lock.hold_turn(self.place, thread, self._lock(thread))
+        return log.hold_turn(self.place, thread, self._lock(thread))
 
     @contextmanager
     def _lock(self, thread: str) -> Iterator[int]:
