@@ -14,7 +14,7 @@ from running import run
 
 from quire import QuireError
 from quire.errors import CallError, NotFound
-from quire.items.folder import Root
+from quire.items.sources import Root
 from quire.send.builtin import builtin, calculate, evaluate, matcher, piece
 from quire.send.tools import Tool, Toolbox
 

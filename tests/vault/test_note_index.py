@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from quire import Entry, values
 from quire.errors import CallError, DamageError
-from quire.items.folder import Root
+from quire.items.sources import Root
 from quire.notes import NoteIndex, Passage, Watching
 from quire.notes.vault import Vault
 from quire.send.note_search import (

@@ -12,7 +12,7 @@ from quire import values
 from quire.assemble.user_message import block
 from quire.errors import CallError, NotFound
 from quire.items import identity
-from quire.items.folder import Root
+from quire.items.sources import Root
 from quire.notes import chunks
 from quire.notes.note import Link, blocks, links, prose, read_front_matter, split_front_matter, tags
 from quire.notes.vault import Vault

@@ -17,8 +17,7 @@ import msgspec
 
 from quire.errors import CallError, FormatError, NotFound, QuireError
 from quire.items import item
-from quire.items.folder import SKIPPED, Root
-from quire.items.sources import IMAGE_TYPES, MAX_IMAGE, region_of
+from quire.items.sources import IMAGE_TYPES, MAX_IMAGE, SKIPPED, Root, region_of
 from quire.notes.dataview import evaluate
 from quire.notes.note import (
     Note,

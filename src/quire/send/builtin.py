@@ -16,8 +16,7 @@ import msgspec
 
 from quire.assemble.summary import truncate
 from quire.errors import CallError, MissingPart, QuireError
-from quire.items.folder import Root
-from quire.items.sources import at_hits, head, heading_lines
+from quire.items.sources import Root, at_hits, head, heading_lines
 from quire.log.store import Store
 from quire.send.tools import Output, Tool, tool
 
