@@ -45,9 +45,9 @@ SAFE = {"fsync": "on", "full_page_writes": "on", "wal_level": "replica", "max_wa
 # Recall goes by words, as where no embedding model is installed: the making of vectors is not what is measured.
 SERVE = """
 import sys
-from quire import thread_recall
+from quire.recall import placement
 from quire.cli.main import main
-thread_recall.installed = lambda: None
+placement.installed = lambda: None
 sys.argv = ["quire", "serve", *sys.argv[1:]]
 main()
 """

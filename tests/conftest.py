@@ -25,11 +25,12 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
-from quire import Assembly, Request, Thread, open_store, thread_recall
+from quire import Assembly, Request, Thread, open_store
 from quire.assemble import Built
 from quire.errors import MissingPart
 from quire.log import sqlite
 from quire.providers import Rendering
+from quire.recall import placement
 from quire.send.connect import RetryingTransport
 from quire.send.local import LocalServer, weights
 from quire.send.weights import faster
@@ -64,7 +65,7 @@ os.environ["SSL_CERT_DIR"] = str(ROOT / "tests")
 RetryingTransport.__init__.__defaults__ = (None, lambda seconds: asyncio.sleep(0), lambda line: None)
 
 # Threads search alike on every machine: by words, unless a test gives an embedder.
-thread_recall.installed = lambda: None
+placement.installed = lambda: None
 
 _migrate = sqlite.migrate
 

@@ -51,9 +51,10 @@ from quire.values import (
 if TYPE_CHECKING:
     from quire.providers.cache_marks import Marker
     from quire.recall import Embedder, Hit, Indexer, Query
+    from quire.recall.placement import ThreadRecall
+    from quire.recall.search import SearchRecords
     from quire.send.cycle import Outcome
     from quire.send.transport import Transport
-    from quire.thread_recall import ThreadRecall
 
 
 # The path on one screen: `Thread.request` and `Thread.record` are its steps, each handing over one frozen value.
@@ -553,12 +554,19 @@ class Thread:
 
     def _remembers(self) -> ThreadRecall:
         if self._recollection is None or self._recollection.given is not self.embedder:
-            from quire.thread_recall import ThreadRecall
+            from quire.recall.placement import ThreadRecall
 
             if self._recollection is not None:
                 self._recollection.close()
-            self._recollection = ThreadRecall(self.store, self.name, self.embedder, self.clock)
+            self._recollection = ThreadRecall(self.store, self.name, self.embedder, self._searching_records)
         return self._recollection
+
+    def _searching_records(self, embedder: Embedder | None) -> SearchRecords:
+        """How the store's records are searched."""
+        from quire.records import Records
+
+        records = Records(self.store, embedder)
+        return lambda text, k: records.search(text, nn=k, now=self.clock())
 
     @property
     def window(self) -> Window:

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from hashed_words import HashedWords
-from quire import Assembly, Entry, Policy, Reply, Thread, Usage, thread_recall, values
+from quire import Assembly, Entry, Policy, Reply, Thread, Usage, values
 from quire.assemble.messages import handle_of
 from quire.errors import CallError
 from quire.formats import clean
-from quire.recall import RECALL_TOOL, Hit, Indexer, Recall, place, recall_tool, relevant
+from quire.recall import RECALL_TOOL, Hit, Indexer, Recall, place, placement, recall_tool, relevant
 from quire.recall.placement import VisibleEntries, in_prompt, shown_ahead, standing
 from quire.send.builtin import recall_tool as built_in
 from toolbox import Store, chain, check, counter
@@ -251,7 +251,7 @@ def test_a_turn_that_nothing_answers_is_given_nothing(store: Store) -> None:
 def test_a_thread_searches_by_meaning_where_the_model_is_installed(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(thread_recall, "installed", HashedWords)
+    monkeypatch.setattr(placement, "installed", HashedWords)
     thread = Thread(store, "t")
     thread.append(values.user("the walrus code is 7719"))
     Indexer(store, HashedWords()).run()

@@ -54,7 +54,7 @@ def make_app(service: Service, proxies: Proxies | None = None) -> ASGIApp:
         from starlette.routing import Mount
         from starlette.routing import Route as Mounted
     table = all_routes()
-    importlib.import_module("quire.thread_recall")  # which the first search would load
+    importlib.import_module("quire.recall.placement")  # which the first search would load
     read_types()
     service.passes_on = proxies is not None
     page, connections = msgspec.json.encode(openapi(table)), contextlib.AsyncExitStack()
