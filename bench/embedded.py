@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import platformdirs
 
-from quire.entry import sha256_hex
 from quire.recall.meaning import MiniLM, find_weights, minilm
+from quire.values import sha256_hex
 
 
 def embedder(wanted: bool = True) -> Remembered | None:

@@ -31,12 +31,11 @@ import psycopg
 from quire import values
 from quire.assemble import Policy
 from quire.cli.output import print_json, print_table
-from quire.entry import sha256_hex
 from quire.log.entries import encode_row
 from quire.log.store import Store
 from quire.testing import PostgresServer, postgres_server
 from quire.thread import Thread, open_store
-from quire.values import Entry
+from quire.values import Entry, sha256_hex
 from traces import WORDS, conversations, files, parser
 
 TARGET = "anthropic:claude-opus-5-5"

@@ -15,9 +15,8 @@ from typing import Any
 
 from quire.assemble.summary import Leaving, extract
 from quire.cli.output import print_table
-from quire.entry import result_text
 from quire.tokens import counter
-from quire.values import Entry
+from quire.values import Entry, result_text
 from traces import conversations, entries, files, parser
 
 SHARE = 0.1

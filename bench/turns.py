@@ -27,12 +27,11 @@ from quire import Policy, Thread
 from quire.assemble import Assembly, Built, reused_tokens
 from quire.cli.main import COMMANDS
 from quire.cli.output import print_table
-from quire.entry import chain
 from quire.log.sqlite import SqliteStore
 from quire.observe import Received, Sending
 from quire.providers import import_, rendering
 from quire.thread import open_store
-from quire.values import SPOKEN, Entry, Reply, Usage
+from quire.values import SPOKEN, Entry, Reply, Usage, chain
 from traces import ROOT, conversations, files, parser, synthetic
 
 BUDGET, MARKS = 128_000, (50, 500, 2_000)

@@ -7,9 +7,9 @@ import pytest
 
 import quire
 from quire import Entry, call, providers, respond, result, system, tools, user
-from quire.entry import canonical
 from quire.errors import CallError, FormatError, NotFound
 from quire.fitting import recognise, unmarked_body
+from quire.values import canonical
 from toolbox import Later
 
 pytestmark = [

@@ -25,7 +25,6 @@ from hypothesis import strategies as st
 from quire import Entry, Policy, Thread, requests, values
 from quire.assemble import Built, Refused
 from quire.cli.main import quire
-from quire.entry import chain, sha256_hex
 from quire.log.entries import check, encode_lines
 from quire.log.store import Store
 from quire.providers.models import model_info
@@ -35,7 +34,7 @@ from quire.send.cycle import run as run_cycle
 from quire.send.transport import close
 from quire.send.turn import CHAT, Runner
 from quire.tokens import counter
-from quire.values import JsonObject
+from quire.values import JsonObject, chain, sha256_hex
 
 # Parts of the inside that tests of several folders hold: where one of them moves, this file says so and no other.
 __all__ = [

@@ -17,7 +17,6 @@ import msgspec
 from quire import providers, values
 from quire.assemble import Assembly, Built, Policy
 from quire.assemble.user_message import normal
-from quire.entry import canonical, chain, result_text
 from quire.errors import CallError, FormatError, NotFound
 from quire.providers.incoming import plain
 from quire.providers.models import named_target
@@ -26,7 +25,21 @@ from quire.providers.rendering import Rendering
 from quire.providers.wires import FORMATS, Wire, as_body, detect, format_of, wire_of
 from quire.thread_state import policy_for
 from quire.tokens import Calibrations
-from quire.values import SPOKEN, Call, Entry, Json, JsonObject, LeftOut, Message, Part, Result, Text
+from quire.values import (
+    SPOKEN,
+    Call,
+    Entry,
+    Json,
+    JsonObject,
+    LeftOut,
+    Message,
+    Part,
+    Result,
+    Text,
+    canonical,
+    chain,
+    result_text,
+)
 
 # A list of messages, or a request's whole body.
 Given = TypeVar("Given", bound="Sequence[Any] | Mapping[str, Any]")

@@ -17,14 +17,26 @@ from quire import providers
 from quire.assemble import Built, Policy
 from quire.assemble.fit import enclose
 from quire.assemble.user_message import ItemBlock, normal
-from quire.entry import canonical, sha256_hex
 from quire.items import identity
 from quire.providers.explain import CacheEvent, Watch
 from quire.providers.gemini_cache import Served
 from quire.providers.prefix import same_start
 from quire.providers.rendering import tools_of
 from quire.tokens.vocabularies import far_off
-from quire.values import INSTRUCTIONS, Entry, Envelope, JsonObject, Layer, LayerId, Message, Reply, Request, Text
+from quire.values import (
+    INSTRUCTIONS,
+    Entry,
+    Envelope,
+    JsonObject,
+    Layer,
+    LayerId,
+    Message,
+    Reply,
+    Request,
+    Text,
+    canonical,
+    sha256_hex,
+)
 
 
 class Sending(msgspec.Struct, frozen=True):

@@ -16,7 +16,6 @@ import msgspec
 from quire.assemble import Assembly, Built, Policy, Refused, ask, checkpoint
 from quire.assemble.checkpoint import Checkpoint
 from quire.assemble.summary import Summarise, extract
-from quire.entry import canonical, sha256_hex
 from quire.errors import CallError, NotFound, QuireError
 from quire.log.entries import usable
 from quire.log.store import Store
@@ -24,7 +23,7 @@ from quire.providers.models import ModelInfo, model_info
 from quire.providers.rules import Checked
 from quire.providers.wires import wire_of
 from quire.tokens import IMAGE_TOKENS
-from quire.values import Entry, Json, JsonObject, read_early
+from quire.values import Entry, Json, JsonObject, canonical, read_early, sha256_hex
 
 # A checkpoint is written when so many entries are new to it; a reader, who would wait for writers, waits for more.
 CHECKPOINT_EVERY = 128

@@ -237,7 +237,7 @@ import json, sys
 import msgspec
 from quire import Policy
 from quire.assemble import requests
-from quire.entry import sha256_hex
+from quire.values import sha256_hex
 from quire.values import Entry
 for line in sys.stdin:
     policy, bodies = json.loads(line)

@@ -16,12 +16,12 @@ from quire import Entry, QuireError, open_store, values
 from quire.archive import autosave
 from quire.cli.attachments import attached_items
 from quire.cli.main import quire
-from quire.entry import INTERRUPTED, result_text
 from quire.errors import ProviderError
 from quire.providers.convert import project
 from quire.send.cycle import BEGIN, GO_ON
 from quire.send.transport import unreachable
 from quire.testing import Refuse, emulator
+from quire.values import INTERRUPTED, result_text
 from toolbox import QUIRE, QuietHandler, in_background, until
 
 pytestmark = pytest.mark.usefixtures("home")

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 from entry_strategies import FIELDS, ON_ALL, bodies, json_values
 from quire import Entry
-from quire.entry import canonical, entry_id
 from quire.errors import FormatError
 from quire.log.entries import SCHEMA, decode_lines, decode_row, encode, encode_row
-from quire.values import KINDS
+from quire.values import KINDS, canonical, entry_id
 from toolbox import chain, check, encode_lines, sha256_hex
 
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)

@@ -16,12 +16,11 @@ import msgspec
 from quire import values
 from quire.archive.chat_file import AttachedNames, Chat, ChatMessage, iso, older_contexts, parse, render, whole_second
 from quire.assemble.summary import truncate
-from quire.entry import chain, sha256_hex
 from quire.errors import CallError, FormatError, QuireError
 from quire.items import identity, item, read_again
 from quire.log.entries import check
 from quire.log.store import Store
-from quire.values import Entry, Item, Json, JsonObject, item_json
+from quire.values import Entry, Item, Json, JsonObject, chain, item_json, sha256_hex
 
 __all__ = [
     "AttachedNames", "Chat", "ChatMessage", "Fork", "Loaded", "Notes", "Saved", "attached_texts", "autosave",

@@ -22,11 +22,10 @@ from quire.archive.stored_conversations import (
     text_in,
     url_model,
 )
-from quire.entry import canonical, sha256_hex
 from quire.errors import FormatError, QuireError
 from quire.providers.prefix import unmarked
 from quire.providers.wires import as_body, detect, wire_of
-from quire.values import Entry, Json, JsonObject
+from quire.values import Entry, Json, JsonObject, canonical, sha256_hex
 
 
 def grouped(exchanges: Iterable[LoggedExchange], name: str) -> list[StoredConversation]:

@@ -11,10 +11,21 @@ import msgspec
 from quire.assemble import Policy, Promote
 from quire.assemble.messages import SUMMARY_TURN, Epoch, History
 from quire.assemble.user_message import ItemBlock, UserMessage, normal, references, user_text
-from quire.entry import canonical, sha256_hex
 from quire.errors import BudgetError
 from quire.tokens import counter, text_tokens, tools_tokens
-from quire.values import LAYERS, Envelope, JsonObject, Layer, LayerId, LeftOut, Prompt, Segment, Text
+from quire.values import (
+    LAYERS,
+    Envelope,
+    JsonObject,
+    Layer,
+    LayerId,
+    LeftOut,
+    Prompt,
+    Segment,
+    Text,
+    canonical,
+    sha256_hex,
+)
 
 # Which leaves stay at a rebase, which shrink to handles, which go: the deepest legal cut that keeps the floor.
 

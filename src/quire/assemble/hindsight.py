@@ -20,10 +20,9 @@ from quire.assemble.rebase import CarriedState, Pin, Rebase
 from quire.assemble.rebase_decision import decide, effective
 from quire.assemble.state import Assembly
 from quire.assemble.summary import Summarise, extract
-from quire.entry import chain
 from quire.errors import BudgetError
 from quire.tokens import tools_tokens
-from quire.values import BOOKKEEPING, Entry, JsonObject
+from quire.values import BOOKKEEPING, Entry, JsonObject, chain
 
 # Along a finished thread: every request that stands in it, as it was sent or as a policy would make it.
 

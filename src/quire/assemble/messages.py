@@ -12,7 +12,6 @@ import msgspec
 from quire.assemble import Policy
 from quire.assemble.telling import likeliest, telling, telling_behind
 from quire.assemble.user_message import ItemBlock, Library, UserMessage, UserTurn, call_text, say
-from quire.entry import INTERRUPTED, result_text
 from quire.providers.convert import holds_blocks, own_blocks, pairs, takes_words, was_sent
 from quire.tokens import (
     IMAGE_TOKENS,
@@ -25,7 +24,21 @@ from quire.tokens import (
     text_tokens,
     tools_tokens,
 )
-from quire.values import Call, Entry, Image, JsonObject, Message, Part, Prompt, Result, Text, Think, ToolSet
+from quire.values import (
+    INTERRUPTED,
+    Call,
+    Entry,
+    Image,
+    JsonObject,
+    Message,
+    Part,
+    Prompt,
+    Result,
+    Text,
+    Think,
+    ToolSet,
+    result_text,
+)
 
 # A result of up to this many tokens stays: a handle would save next to nothing.
 SMALL = 160

@@ -10,9 +10,8 @@ import msgspec
 from quire.assemble import Policy, Promote
 from quire.assemble.messages import Epoch, PlacedMessage, assistant, leaf, results
 from quire.assemble.user_message import ItemBlock, UserTurn, query_alone
-from quire.entry import result_text, sha256_hex
 from quire.items import identity
-from quire.values import BOOKKEEPING, SPOKEN, Entry, JsonObject, LeftOut, Message, Text
+from quire.values import BOOKKEEPING, SPOKEN, Entry, JsonObject, LeftOut, Message, Text, result_text, sha256_hex
 
 # What no request has shown yet: a user turn, the model's messages, late instructions; closed into leaves.
 

@@ -19,12 +19,11 @@ from quire.assemble.rebase import edits as edits_of
 from quire.assemble.summary import Leaving, Summarise, extract, forgotten, lines_that_fit
 from quire.assemble.telling import telling
 from quire.assemble.user_message import ItemBlock
-from quire.entry import result_text
 from quire.errors import BudgetError
 from quire.providers.convert import holds_blocks, own_blocks, pairs, takes_words
 from quire.tokens import block_tokens, countable, counter, text_tokens, tools_tokens
 from quire.tokens.vocabularies import far_off
-from quire.values import Result, Text
+from quire.values import Result, Text, result_text
 
 if TYPE_CHECKING:
     from quire.assemble.state import Assembly

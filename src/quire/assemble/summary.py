@@ -17,9 +17,8 @@ import msgspec
 from msgspec.structs import replace
 
 from quire.assemble.telling import LEAST, commands, likelihood, telling, within
-from quire.entry import result_text
 from quire.tokens import counter
-from quire.values import Entry
+from quire.values import Entry, result_text
 
 # Where text is cut: at sentence ends, white space, sections and lines, never in mid-word where there is a choice.
 

@@ -11,13 +11,12 @@ from typing import Any
 import msgspec
 
 from quire.assemble import ItemForm, Promote
-from quire.entry import canonical, result_text, sha256_hex
 from quire.formats import markdown
 from quire.items import identity
 from quire.log.entries import encode
 from quire.providers.convert import image, own_blocks, project
 from quire.tokens import countable, counter
-from quire.values import Entry, Item, Json, JsonObject, Message, Part, Text
+from quire.values import Entry, Item, Json, JsonObject, Message, Part, Text, canonical, result_text, sha256_hex
 
 # An item as the text a model reads: its identity, its block, and how an update to it is written.
 

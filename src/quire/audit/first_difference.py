@@ -9,10 +9,9 @@ from itertools import takewhile
 import msgspec
 
 from quire.archive.stored_conversations import SentCall
-from quire.entry import canonical
 from quire.providers.prefix import Unit, bare, same_start, written
 from quire.providers.wires import wire_of
-from quire.values import Json, JsonObject
+from quire.values import Json, JsonObject, canonical
 
 # (unit before, unit now, characters into its text); what came where nothing of its kind stood is both units.
 Moved = tuple[Unit, Unit | None, int]

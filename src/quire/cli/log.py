@@ -58,7 +58,7 @@ def preview(entry: Entry) -> str:
 
 
 def _says(entry: Entry) -> str:
-    from quire.entry import result_text
+    from quire.values import result_text
 
     body = entry.body
     if entry.kind == "call":
@@ -142,8 +142,8 @@ def append(
       quire log append demo '{"kind": "think", "text": "Hm."}'
       quire log append demo - < more.jsonl
     """
-    from quire.entry import chain
     from quire.log.entries import decode_lines
+    from quire.values import chain
 
     spoken = [SPEAKERS[kind](text, at=at) for kind, text in ctx.meta["quire.spoken"]]
     if not spoken and file is None:

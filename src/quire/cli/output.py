@@ -407,7 +407,7 @@ def _arguments(call: Entry) -> str:
 
 
 def _result_preview(result: Entry) -> str:
-    from quire.entry import result_text
+    from quire.values import result_text
 
     text = result.body.get("outcome") or result_text(result)
     if text.startswith("<localSearch"):
@@ -475,8 +475,8 @@ def load_usable(source: str, db: Place | None) -> list[Entry]:
 
 def load_entries(source: str, db: Place | None, seq: int | None = None) -> list[Entry]:
     """The entries of a file of that name, else of a thread of that name (with `seq`: that one); each with id and seq."""
-    from quire.entry import chain
     from quire.log.entries import decode_lines
+    from quire.values import chain
 
     if is_file(source):
         return list(chain(decode_lines(read_text(source))))

@@ -33,9 +33,8 @@ from quire.cli.output import (
     shortened,
     value_or_lines,
 )
-from quire.entry import sha256_hex
 from quire.errors import BudgetError, CallError, FormatError, NotFound
-from quire.values import BOOKKEEPING, SPOKEN, Entry, Json, JsonObject, Request
+from quire.values import BOOKKEEPING, SPOKEN, Entry, Json, JsonObject, Request, sha256_hex
 
 if TYPE_CHECKING:
     from quire import providers

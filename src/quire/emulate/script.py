@@ -9,12 +9,11 @@ from typing import TypeAlias
 
 import msgspec
 
-from quire.entry import sha256_hex
 from quire.errors import CallError
 from quire.providers.models import ModelInfo, model_info
 from quire.providers.simulate import Predicted
 from quire.tokens import counter
-from quire.values import Call, Json, JsonObject, Text, Think
+from quire.values import Call, Json, JsonObject, Text, Think, sha256_hex
 
 Spoken: TypeAlias = Text | Think | Call
 

@@ -10,9 +10,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from quire.entry import INTERRUPTED, NOT_UTF8_HINT
 from quire.errors import FormatError
-from quire.values import Entry, Json
+from quire.values import INTERRUPTED, NOT_UTF8_HINT, Entry, Json
 
 # What every text format holds to: "\n" is the only line break, no lone surrogates, the backslash rule.
 #

@@ -8,11 +8,10 @@ from typing import Literal, get_args
 
 import msgspec
 
-from quire.entry import canonical
 from quire.errors import CallError
 from quire.formats import CallPair, exact, excerpt, fault, paired, well_formed
 from quire.log.shapes import ANYTHING, BOOLEAN, NULL, OBJECT, STRING, Fields, Listed, Scalar, checked, either, one_of
-from quire.values import Entry, Json, JsonObject
+from quire.values import Entry, Json, JsonObject, canonical
 
 # What a clean text shows: tools, relevant conversation, tool results, the request.
 

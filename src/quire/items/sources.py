@@ -20,10 +20,9 @@ from zipfile import BadZipFile
 
 import msgspec
 
-from quire.entry import NOT_UTF8_HINT, sha256_hex
 from quire.errors import BudgetError, CallError, FormatError, NotFound, needed
 from quire.log.shapes import INTEGER, Fault, check_json, short
-from quire.values import ITEM_TYPES, Item, ItemType, Json, JsonObject
+from quire.values import ITEM_TYPES, NOT_UTF8_HINT, Item, ItemType, Json, JsonObject, sha256_hex
 
 # Making an item: its content checked and hashed once, here; and the identity under which a model knows it.
 

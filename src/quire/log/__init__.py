@@ -16,8 +16,8 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from quire.entry import sha256_hex
 from quire.errors import CallError, ConflictError, QuireError
+from quire.values import sha256_hex
 
 _Made = TypeVar("_Made")
 

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from quire.entry import sha256_hex
 from quire.errors import CallError, ConflictError, QuireError, VersionError
+from quire.values import sha256_hex
 
 BUSY_TIMEOUT_S = 60.0
 # Between tries where SQLite itself does not wait.

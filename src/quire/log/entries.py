@@ -10,7 +10,6 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from quire.entry import entry_id, is_plain, sha256_hex
 from quire.errors import CallError, DamageError, FormatError
 from quire.log.shapes import (
     ANYTHING,
@@ -40,7 +39,7 @@ from quire.log.shapes import (
     path_name,
     short,
 )
-from quire.values import COUNTS, ITEM_TYPES, KINDS, Entry, Json, JsonObject
+from quire.values import COUNTS, ITEM_TYPES, KINDS, Entry, Json, JsonObject, entry_id, is_plain, sha256_hex
 
 # The kinds of entries and the fields each one has: the interchange format, as one table.
 

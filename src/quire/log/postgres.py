@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 import msgspec
 import psycopg
 
-from quire.entry import chain, sha256_hex
 from quire.errors import ConflictError, DamageError
 from quire.log import busy, hold_turn, new_fence, own_fence, taken_over, verify
 from quire.log.entries import Row, bad_entry, check_entry, encode_row, entries_of
@@ -60,7 +59,7 @@ from quire.log.store import (
     read_saved,
     saved_text,
 )
-from quire.values import Entry, Json
+from quire.values import Entry, Json, chain, sha256_hex
 
 _TIP_ID = "coalesce('sha256:' || encode(nullif(b.tip, ''), 'hex'), '')"
 _INFO = f"""

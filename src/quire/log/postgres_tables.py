@@ -13,14 +13,13 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from quire.entry import sha256_hex
 from quire.errors import DamageError
 from quire.log import verify
 from quire.log.entries import Row, entries_of, entry_of
 from quire.log.postgres_connection import Connection, TenantSession
 from quire.log.sqlite_tables import RecordQueries, sound_body
 from quire.log.store import Change, EntryWords, RecordFilter, RecordRow, Stretch, no_thread
-from quire.values import Entry
+from quire.values import Entry, sha256_hex
 
 # Where a thread's entries are: its own branch, then the part of each ancestor that it shares.
 PIECES = """

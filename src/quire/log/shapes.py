@@ -13,9 +13,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from quire.entry import NOT_UTF8_HINT
 from quire.errors import FormatError, nearest
-from quire.values import Json, JsonObject
+from quire.values import NOT_UTF8_HINT, Json, JsonObject
 
 Path: TypeAlias = tuple[str | int, ...]
 

@@ -16,7 +16,6 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from quire.entry import chain, sha256_hex
 from quire.errors import DamageError
 from quire.log import LOCKS_FILES, TURNS_HELD, check_turn, file_lock, hold_turn, verify
 from quire.log.connection import BUSY_TIMEOUT_S, connect, is_damage, migrate, transaction, translate, waiting
@@ -51,7 +50,7 @@ from quire.log.store import (
     read_saved,
     saved_text,
 )
-from quire.values import Entry, Json
+from quire.values import Entry, Json, chain, sha256_hex
 
 _INFO = """
 SELECT t.name, b.seq, b.tip, coalesce(p.name, ''), b.at_seq

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import msgspec
 
-from quire.entry import sha256_hex
 from quire.errors import DamageError, NotFound
 from quire.log.entries import Row, entries_of, entry_of
 from quire.log.store import Change, EntryWords, RecordFilter, RecordRow, Stretch
-from quire.values import Entry
+from quire.values import Entry, sha256_hex
 
 if TYPE_CHECKING:
     from quire.log.sqlite import SqliteFile

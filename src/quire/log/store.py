@@ -16,11 +16,10 @@ from typing import ClassVar, Protocol, Self
 
 import msgspec
 
-from quire.entry import canonical
 from quire.errors import CallError, ConflictError, DamageError, NotFound
 from quire.log.entries import encode_body
 from quire.log.shapes import short
-from quire.values import Entry, Json
+from quire.values import Entry, Json, canonical
 
 
 class ThreadInfo(msgspec.Struct, frozen=True):

@@ -12,7 +12,6 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from quire.entry import entry_id
 from quire.errors import DamageError, FormatError, NotFound
 from quire.log.connection import MIGRATIONS, OWNER, DamagedConnection, connect_to_read_damaged, migrate
 from quire.log.entries import Row, bad_entry, body_of, encode_body, encode_row
@@ -29,7 +28,7 @@ from quire.log.sqlite_tables import (
     sound_body,
 )
 from quire.log.store import Stretch, Verified
-from quire.values import Entry
+from quire.values import Entry, entry_id
 
 # Whose tables are in a file, each with its numbered migrations.
 OWNERS = ((OWNER, MIGRATIONS), ("recall", INDEX_MIGRATIONS), ("records", RECORD_MIGRATIONS))

@@ -16,11 +16,11 @@ from typing import Any
 import msgspec
 import platformdirs
 
-from quire.entry import sha256_hex
 from quire.errors import DamageError, needed
 from quire.items.sources import heading_lines
 from quire.notes.note import Note, aliases, title_of
 from quire.notes.vault import NoteChange, Progress, Vault
+from quire.values import sha256_hex
 
 __all__ = ["Note", "NoteIndex", "Passage", "Vault"]
 

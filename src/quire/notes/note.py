@@ -9,10 +9,9 @@ from itertools import accumulate
 
 import msgspec
 
-from quire.entry import sha256_hex
 from quire.errors import FormatError, QuireError, needed
 from quire.notes.dataview_values import Link, Value, fields_of, midnight, read_date, typed
-from quire.values import Json, JsonObject
+from quire.values import Json, JsonObject, sha256_hex
 
 # What stands in a note besides its words: front matter, wiki-links, embeds, tags, query blocks.
 

@@ -8,7 +8,6 @@ from functools import lru_cache
 import msgspec
 
 from quire import values
-from quire.entry import result_text
 from quire.errors import FormatError
 from quire.providers.incoming import without_nulls
 from quire.providers.models import model_info, same_model
@@ -18,7 +17,22 @@ from quire.providers.rendering import NO_TEXT, Draft, texts
 from quire.providers.rules.grammar import fits, grammar_of, obj
 from quire.providers.wires import FORMATS, Wire, format_of, wire_of
 from quire.tokens import is_image, is_text
-from quire.values import SPOKEN, Call, Entry, Image, Json, JsonObject, Message, Part, Result, Role, Text, Think, ToolSet
+from quire.values import (
+    SPOKEN,
+    Call,
+    Entry,
+    Image,
+    Json,
+    JsonObject,
+    Message,
+    Part,
+    Result,
+    Role,
+    Text,
+    Think,
+    ToolSet,
+    result_text,
+)
 
 # Images as entries keep them: {"media_type", "data"} or {"url"}; data URLs are taken apart.
 

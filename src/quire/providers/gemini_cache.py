@@ -11,12 +11,11 @@ from typing import Literal
 
 import msgspec
 
-from quire.entry import sha256_hex
 from quire.providers.incoming import iso_ms
 from quire.providers.models import ModelInfo
 from quire.providers.prefix import prefix_bytes, prefix_parts
 from quire.providers.simulate import Simulator
-from quire.values import Json, JsonObject, Usage
+from quire.values import Json, JsonObject, Usage, sha256_hex
 
 Action = Literal["none", "create", "reuse", "extend", "replace", "drop"]
 

@@ -13,11 +13,10 @@ from typing import Any
 
 import msgspec
 
-from quire.entry import sha256_hex, whole_characters
 from quire.errors import FormatError, ProviderError
 from quire.log.shapes import MAX_DEPTH
 from quire.providers.usage import usage
-from quire.values import Entry, Json, JsonObject, Reply, Usage, respond
+from quire.values import Entry, Json, JsonObject, Reply, Usage, respond, sha256_hex, whole_characters
 
 # No reply of any model comes near these; a stream that does is not one.
 LIMIT_BYTES = 64 * 1024 * 1024

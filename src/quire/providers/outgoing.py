@@ -15,7 +15,6 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from quire.entry import whole_characters
 from quire.providers.convert import came_to, normal, project, was_sent
 from quire.providers.incoming import Spelling
 from quire.providers.models import ModelInfo, data, model_info
@@ -38,6 +37,7 @@ from quire.values import (
     Think,
     ToolSet,
     read_early,
+    whole_characters,
 )
 
 # From the entries of one message and a format to the messages they came from, if they came in it.

@@ -12,9 +12,8 @@ from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
-from quire.entry import canonical, sha256_hex
 from quire.providers.wires import wire_of
-from quire.values import Json, JsonObject, Lines
+from quire.values import Json, JsonObject, Lines, canonical, sha256_hex
 
 # Rows that grow: each knows how many items it shares with the row before it, and values are computed for the rest only.
 

@@ -12,13 +12,12 @@ from itertools import chain
 
 import msgspec
 
-from quire.entry import INTERRUPTED
 from quire.providers.incoming import Spelling
 from quire.providers.models import ModelInfo, same_model
 from quire.providers.prefix import PrefixLines, Walk, written
 from quire.providers.provider_tools import Native, found_functions, functions_of, is_offered, own_definition, with_more
 from quire.providers.wires import Wire
-from quire.values import Call, JsonObject, Message, Part, Prompt, Request, Result, Text, ToolSet
+from quire.values import INTERRUPTED, Call, JsonObject, Message, Part, Prompt, Request, Result, Text, ToolSet
 
 # What makes any list of messages legal to send: one id per call, one result per call, none left over.
 #

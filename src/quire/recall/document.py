@@ -10,7 +10,6 @@ from typing import Protocol
 import msgspec
 
 from quire.assemble.user_message import whole_text
-from quire.entry import result_words
 from quire.errors import MissingPart
 from quire.log.store import EntryWords
 from quire.recall.languages import (
@@ -25,7 +24,7 @@ from quire.recall.languages import (
     terms,
     tokens,
 )
-from quire.values import Entry, Json
+from quire.values import Entry, Json, result_words
 
 # The speaker of what tools return.
 TOOL = "tool"

@@ -19,12 +19,12 @@ import msgspec
 import numpy as np
 import platformdirs
 
-from quire.entry import sha256_hex
 from quire.errors import ConflictError, MissingPart, QuireError, needed
 from quire.log.store import Store
 from quire.recall.document import document, pieces, words_of
 from quire.recall.languages import VERSION
 from quire.recall.words import Array, Bools, Column, Floats, Ints
+from quire.values import sha256_hex
 
 # The ONNX graph of all-MiniLM-L6-v2, written from its published weights: the tokens of one text in, a unit vector out.
 #

@@ -16,7 +16,6 @@ from quire import values
 from quire.assemble import Assembly, Policy, checkpoint
 from quire.assemble.summary import extract, truncate
 from quire.assemble.user_message import entry_text, references, whole_text
-from quire.entry import result_text, result_words
 from quire.errors import CallError, NotFound, QuireError
 from quire.formats import clean
 from quire.formats.clean import Clean, ToolResult, formatted_context
@@ -28,7 +27,21 @@ from quire.recall.languages import WHOLE, terms
 from quire.recall.meaning import Embedder, installed
 from quire.recall.search import Hit, Recall, SearchRecords
 from quire.tokens import counter
-from quire.values import SPOKEN, Call, Entry, Json, JsonObject, LeftOut, Message, Prompt, Result, Text, Think
+from quire.values import (
+    SPOKEN,
+    Call,
+    Entry,
+    Json,
+    JsonObject,
+    LeftOut,
+    Message,
+    Prompt,
+    Result,
+    Text,
+    Think,
+    result_text,
+    result_words,
+)
 
 # Within a share of the budget, best first; what was recalled before and still stands above is only named.
 

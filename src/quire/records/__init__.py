@@ -13,7 +13,6 @@ from typing import Final, Protocol
 
 import msgspec
 
-from quire.entry import result_words
 from quire.errors import CallError, NotFound, QuireError
 from quire.formats import clean
 from quire.records.builder import Builder, BuiltContext
@@ -35,7 +34,7 @@ from quire.records.record import (
     view,
 )
 from quire.records.store import RecordHit, Records
-from quire.values import Entry, Json, JsonObject, call, respond
+from quire.values import Entry, Json, JsonObject, call, respond, result_words
 
 __all__ = [
     "AgentReply", "Builder", "BuiltContext", "CarriedOut", "Config", "Formatting", "HintLimits", "Match",

@@ -11,13 +11,12 @@ from typing import Annotated, Final, Literal, get_args
 
 import msgspec
 
-from quire.entry import canonical
 from quire.errors import CallError, DamageError
 from quire.formats import clean
 from quire.formats.clean import CleanMessage, CleanTool, Detail, ToolResult
 from quire.records.hints import apply_hints, check_hints
 from quire.records.paths import MISSING, HintLimits, Meter, as_text, check_depth, extract, look_up
-from quire.values import Json, JsonObject
+from quire.values import Json, JsonObject, canonical
 
 # What a catalog of tools shows when it brings no hints of its own.
 CATALOG_HINTS: Final[JsonObject] = {

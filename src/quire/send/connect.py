@@ -17,7 +17,6 @@ from typing import Any, Literal, Protocol, cast
 
 import msgspec
 
-from quire.entry import sha256_hex
 from quire.errors import CallError, ProviderError, needed
 from quire.log import now_ms
 from quire.providers import sdk_kwargs
@@ -41,7 +40,7 @@ from quire.send.transport import (
     unreachable,
 )
 from quire.send.transport import events as sse
-from quire.values import JsonObject, Request
+from quire.values import JsonObject, Request, sha256_hex
 
 # Transports over the official SDKs.
 

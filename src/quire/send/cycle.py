@@ -16,7 +16,6 @@ import msgspec
 
 from quire import providers, values
 from quire.assemble.summary import extract
-from quire.entry import INTERRUPTED
 from quire.errors import CallError, ProviderError
 from quire.log import off_loop, refuse_loop, to_the_end
 from quire.log.store import Store
@@ -45,7 +44,7 @@ from quire.send.turn import (
     usage_of,
     usd_of,
 )
-from quire.values import Entry, Reply, Request, Usage
+from quire.values import INTERRUPTED, Entry, Reply, Request, Usage
 
 Stop = Literal["answered", "stopped", "steps", "tokens", "money", "seconds"]
 # What to do with a call that may or may not have run: run it again, record it as interrupted, or record this result.

@@ -19,10 +19,9 @@ from typing import Any, TypeAlias, overload
 import msgspec
 
 from quire import values
-from quire.entry import whole_characters
 from quire.errors import CallError, QuireError
 from quire.items.sources import Cutter, at_lines
-from quire.values import Entry, Json, JsonObject
+from quire.values import Entry, Json, JsonObject, whole_characters
 
 # What a docstring says of a function and of each parameter: Google, NumPy and reST styles.
 

@@ -10,7 +10,6 @@ from quire import providers
 from quire.archive.stored_conversations import is_body
 from quire.assemble import Built
 from quire.audit import audit, call_of
-from quire.entry import chain
 from quire.errors import CallError, ConflictError, FormatError, NotFound
 from quire.log.entries import check
 from quire.log.shapes import Contradiction
@@ -35,7 +34,7 @@ from quire.server.routes import (
     whole_numbers,
 )
 from quire.server.turns import exists, tip_of
-from quire.values import Entry, Item, ItemType, JsonObject, Request, RequestOptions
+from quire.values import Entry, Item, ItemType, JsonObject, Request, RequestOptions, chain
 
 
 class Threads(msgspec.Struct):

@@ -10,7 +10,6 @@ import msgspec
 from quire.assemble import Built, Policy, Refused
 from quire.assemble.fit import enclose, layer_tokens
 from quire.assemble.rebase import SUMMARY_HEADING
-from quire.entry import sha256_hex
 from quire.log.entries import SHORTENING
 from quire.log.store import Store, ThreadInfo
 from quire.observe import LayerHashes
@@ -18,7 +17,7 @@ from quire.providers.models import model_info
 from quire.providers.usage import cost, known_cost
 from quire.thread_state import is_request
 from quire.tokens import arguments_text, compact, counter, text_tokens, tools_tokens
-from quire.values import COUNTS, Call, Entry, Image, Json, JsonObject, Message, ToolSet, Usage
+from quire.values import COUNTS, Call, Entry, Image, Json, JsonObject, Message, ToolSet, Usage, sha256_hex
 
 # Longer texts are cut in a list, and asked for when they are opened.
 PREVIEW = 2_000

@@ -23,7 +23,6 @@ from urllib.parse import quote
 import msgspec
 
 from quire import errors, log
-from quire.entry import canonical, sha256_hex
 from quire.errors import CallError, NotFound, QuireError, needed
 from quire.log import in_turn, own_fence
 from quire.log.entries import check_entry
@@ -31,7 +30,7 @@ from quire.log.store import ClosingStore, Index, RecordRow, RecordTable, Store, 
 from quire.records.record import decode, encode
 from quire.server.follow import ALIVE, named_bytes
 from quire.server.routes import EVENTS, HttpRefusal, Route, RouteCall, TurnNumber
-from quire.values import Entry, Json, JsonObject
+from quire.values import Entry, Json, JsonObject, canonical, sha256_hex
 
 if TYPE_CHECKING:
     import httpx

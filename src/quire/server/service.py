@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from quire.entry import sha256_hex
 from quire.errors import CallError, ConflictError, NotFound, QuireError
 from quire.log import now_ms, off_loop
 from quire.log.store import DEFAULT_TENANT, RecordFilter, RecordRow, Store, check_tenant, is_server, tenant_file
@@ -32,7 +31,7 @@ from quire.server.routes import HttpRefusal, Route, RouteCall
 from quire.server.turns import Turns
 from quire.telemetry import watched
 from quire.thread import Thread, open_store
-from quire.values import Entry, Json, JsonObject
+from quire.values import Entry, Json, JsonObject, sha256_hex
 
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection

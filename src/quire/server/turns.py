@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 import msgspec
 
 from quire import values
-from quire.entry import chain
 from quire.errors import CallError, ConflictError, NotFound
 from quire.log import off_loop
 from quire.log.store import ThreadInfo
@@ -24,7 +23,7 @@ from quire.send.transport import Transport, address_for, close, endpoint_for, ke
 from quire.send.turn import RECALL_SHARE, Limits, Runner, standing, usage_of, usd_of
 from quire.server.follow import ALIVE, OPENING, event_bytes, named_bytes
 from quire.server.routes import EVENTS, EntryJson, HttpRefusal, Model, Route, RouteCall, entry_json, problem_of
-from quire.values import Entry, Item, JsonObject, RequestOptions
+from quire.values import Entry, Item, JsonObject, RequestOptions, chain
 
 if TYPE_CHECKING:
     from quire.log.store import Store

@@ -13,7 +13,6 @@ from collections.abc import Iterable
 
 import msgspec
 
-from quire.entry import canonical
 from quire.tokens.vocabularies import (
     Calibration,
     Calibrations,
@@ -23,7 +22,7 @@ from quire.tokens.vocabularies import (
     counter,
     uncalibrated,
 )
-from quire.values import Call, Entry, Image, Json, JsonObject, Message, Part, Result, Text, Think, ToolSet
+from quire.values import Call, Entry, Image, Json, JsonObject, Message, Part, Result, Text, Think, ToolSet, canonical
 
 __all__ = [
     "Calibration", "Calibrations", "Counter", "VocabularyCounter", "count", "counter", "message_tokens",

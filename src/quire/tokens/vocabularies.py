@@ -14,9 +14,8 @@ from typing import Protocol
 
 import msgspec
 
-from quire.entry import NOT_UTF8_HINT
 from quire.errors import FormatError, needed
-from quire.values import Count
+from quire.values import NOT_UTF8_HINT, Count
 
 # `exact` is claimed only where the vocabulary of that very model is public and at hand; everything else is an
 # estimate: o200k or a near relative, times a factor measured on English prose, chat and code.

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from quire.entry import canonical
 from quire.errors import FormatError
 from quire.providers.models import ModelInfo, data, model_info
 from quire.providers.wires import wire_of
-from quire.values import Json, JsonObject
+from quire.values import Json, JsonObject, canonical
 
 if TYPE_CHECKING:
     from quire.providers.prefix import Path, Unit

@@ -16,7 +16,6 @@ from typing import Any
 
 import msgspec
 
-from quire.entry import canonical
 from quire.errors import CallError
 from quire.providers.models import ModelInfo, model_info
 from quire.providers.prefix import GrowingValues, leading
@@ -38,7 +37,7 @@ from quire.providers.simulate.blocks import (
 )
 from quire.providers.simulate.engine_caches import BlockCache, GeminiCache, RadixCache, SlotCache, StepCache, UnitCache
 from quire.providers.usage import Money, cost, storage
-from quire.values import JsonObject, Usage
+from quire.values import JsonObject, Usage, canonical
 
 __all__ = ["Block", "Cause", "Predicted", "Simulator", "blocks", "simulate"]
 

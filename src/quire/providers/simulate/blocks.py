@@ -15,7 +15,6 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from quire.entry import canonical, sha256_hex
 from quire.providers.prefix import (
     MARKS,
     GrowingRow,
@@ -32,7 +31,7 @@ from quire.providers.prefix import (
 from quire.providers.wires import wire_of
 from quire.tokens import MESSAGE_TOKENS, countable, counter, kind_of
 from quire.tokens.vocabularies import BASE, DEFAULT
-from quire.values import Json, JsonObject
+from quire.values import Json, JsonObject, canonical, sha256_hex
 
 
 class Block(msgspec.Struct, frozen=True):

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 from quire import values
-from quire.entry import result_text
 from quire.errors import FormatError
 from quire.providers.convert import (
     COMMON,
@@ -70,7 +69,21 @@ from quire.providers.rules.claude import ANTHROPIC_RULES, betas_around, betas_in
 from quire.providers.rules.grammar import obj
 from quire.providers.usage import usage
 from quire.providers.wires import ModelCall, Wire
-from quire.values import Call, Entry, Image, Json, JsonObject, Message, Prompt, Reply, Result, Text, Think, Usage
+from quire.values import (
+    Call,
+    Entry,
+    Image,
+    Json,
+    JsonObject,
+    Message,
+    Prompt,
+    Reply,
+    Result,
+    Text,
+    Think,
+    Usage,
+    result_text,
+)
 
 # What Anthropic's content blocks mean: one block, one entry; one part, one block.
 
