@@ -11,16 +11,14 @@ from quire.assemble.summary import (
     Leaving,
     Line,
     Unlisted,
-    Whole,
     _lines_count,
-    demands,
     earlier,
     extract,
     first_words,
     unlisted,
     written,
 )
-from quire.assemble.telling import likelihood, telling, telling_behind
+from quire.assemble.telling import Whole, demands, likelihood, telling, telling_behind
 from quire.values import Text
 from toolbox import Built, at_least, chain, counter, fewer
 

@@ -3,7 +3,8 @@
 Tells the state of the work: what was asked, what is done, what is open, what failed, what was changed, and what was
 named that later turns may name again. What the user demanded (constraints, ids, dates, amounts) is told word for word,
 before anything else; of other requests at least the first words, of what was settled the newest, in words that can be
-read; and how many are not listed. A summariser is a function `(Leaving) -> str`; a model can take this one's place, and what it forgets of the demands is told beside it.
+read; and how many are not listed. A summariser is a function `(Leaving) -> str`; a model can take this one's place, and
+what it forgets of the demands is told beside it.
 """
 
 from __future__ import annotations
@@ -11,21 +12,36 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, cached_property, lru_cache, partial
-from typing import NamedTuple, TypeAlias
+from itertools import pairwise
+from typing import TypeAlias
 
 import msgspec
 from msgspec.structs import replace
 
-from quire.assemble.telling import LEAST, commands, likelihood, telling, within
+from quire.assemble.telling import (
+    CUT,
+    GAP,
+    LEAST,
+    MORE,
+    REMEMBERED,
+    SHORT_FACTS,
+    STOPS,
+    WHOLES,
+    Whole,
+    demands,
+    is_code,
+    likelihood,
+    telling,
+    within,
+)
+from quire.items.sources import heading_lines
 from quire.tokens import counter
 from quire.values import Entry, result_text
 
 # Where text is cut: at sentence ends, white space, sections and lines, never in mid-word where there is a choice.
 
-# What ends a word that a cut would part; behind words that were cut off, and between those that are whole.
+# What ends a word that a cut would part.
 _WORD = 16
-CUT, GAP = " [...]", " … "
-_MORE = GAP.rstrip()
 _SENTENCE = re.compile(r"[.!?](?=\s)")
 
 
@@ -49,32 +65,16 @@ def first_words(text: str, length: int) -> str:
     return f"{text[:end].removesuffix(CUT)}{CUT}" if end < len(text) else text
 
 
-_HEADING = re.compile(r"#{1,6} ")
-_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
-
-
 def sections(text: str, limit: int, count: int) -> str:
     """The text before the first heading and the first sections, `count` in all, each cut to `limit` characters."""
-    parts = _sections(text)
+    lines = text.split("\n")
+    starts = [0, *heading_lines(lines), len(lines)]
+    parts = list(filter(None, ("\n".join(lines[start:end]).strip() for start, end in pairwise(starts))))
     texts = [truncate(part, limit) for part in parts[:count]]
     more = len(parts) - count
     if more > 0:
         texts.append(f"[... {more} more section{'s' if more > 1 else ''} omitted ...]")
     return "\n\n".join(texts)
-
-
-def _sections(text: str) -> list[str]:
-    """Split before each heading; a # line inside a code fence is no heading."""
-    parts: list[list[str]] = [[]]
-    fence = ""
-    for line in text.split("\n"):
-        mark = _FENCE.match(line)
-        if mark and (not fence or line.strip().startswith(fence)):
-            fence = "" if fence else mark.group(1)
-        elif not fence and _HEADING.match(line):
-            parts.append([])
-        parts[-1].append(line)
-    return [joined for part in parts if (joined := "\n".join(part).strip())]
 
 
 def lines_that_fit(text: str, characters: int) -> str:
@@ -181,129 +181,6 @@ class Leaving(msgspec.Struct, frozen=True):
 Summarise: TypeAlias = Callable[[Leaving], str]
 
 
-# What the user demanded: sentences with a word of command, a date, an id, an amount or a name in them.
-
-_STOPS = ".!?。！？"
-# Where a sentence ends: not behind a letter, a title, 'max.' or 'min.', nor between an ordinal and the name it belongs to.
-_SENTENCES = re.compile(
-    r"(?<=[.!?])(?<!\b[^\W\d_]\.)(?<!\b[A-Z][a-z]\.)(?<!\bMrs\.)(?<!\bProf\.)(?<!\b[Mm]ax\.)(?<!\b[Mm]in\.)(?!(?:(?<=^\d\.)|(?<=\s\d\.)|(?<=\s\d\d\.))\s[^\W\d_a-z])\s+"
-    r"|(?<=[。！？])| … |(?<= \[\.\.\.\]) |\n+"
-)
-_CAPITAL = "A-ZÀ-ÖØ-ÞŁŚŠŞŻŽČĆĐĞİΑ-ΩЀ-Я"
-_FACT = re.compile(
-    rf"\d|[$€£@#]|\w_\w|\w/\w|\w\.\w|(?<=[\w,;:] )[{_CAPITAL}][\w'-]+|"
-    r"(?i:\b(?:dozen|hundred|thousand|million|dollars|euros|pounds|percent)\b)|[一二两三四五六七八九十百千万]{1,9}[个元块天月日号点年人次岁位折万千百十円名時枚]"
-)
-# Of a text longer than this sentences of command are demands, and some that state a fact: the rest is most likely pasted.
-_PASTED = 1_200
-# A sentence longer than this is told by what stands around the word of command; where room is short, less of it.
-_SENTENCE_MOST, _SENTENCE_LEAST = 400, 200
-# In a longer one the user's own words stand in front of what is pasted or behind it, within so many characters.
-_OWN = 200
-# Of a sentence as long as a paste so many words of command are told with what stands around them.
-_COMMANDS_TOLD = 4
-# Of so many lines it is remembered what they demand and how long they are: a summary is tried at several lengths, and a
-# thread's next one holds most of its lines.
-_REMEMBERED = 32_768
-# A short sentence has three words at least, or five signs that are words: 'go on' and 'thank you' tell nothing.
-_THREE_WORDS = re.compile(r"\S\s+\S+\s+\S|[\u3040-\u9fff]{5}")
-
-
-class Whole(msgspec.Struct, frozen=True):
-    """Up to how many characters a sentence without a command is told whole: one with a fact, and any other."""
-
-    facts: int = 0
-    brief: int = 0
-
-
-# The first of these at which all that is to be told whole fits; where it is no more than the short facts, even where
-# that takes more than the summary's own share.
-_SHORT_FACTS = Whole(120)
-_WHOLES = (Whole(400, 60), Whole(200, 60), Whole(120, 60), _SHORT_FACTS, Whole(60), Whole())
-# Code, lines of a log and frames of a traceback; a sentence that ends a list's line with a semicolon, or that names a call, is neither.
-_CODE = re.compile(
-    r"[{}]\s*$|(?:[=<>(){}\[\]\"*].*|\w: ?\w+);\s*$|^\s*(?:[-+@|>$#*/]{2}|import |from \S+ import|def |class |const |let |return )|"
-    r"^\W*(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d\b|^\s*(?:File \"|at [\w.$<>]+ ?\()"
-)
-_CALL, _PROSE = re.compile(r"\w\(.*\)"), re.compile(r"(?:[^\W\d_]{2,}[,:]?\s+){3}[^\W\d_]{2,}")
-
-
-def _is_code(sentence: str) -> bool:
-    return bool(_CODE.search(sentence) or (_CALL.search(sentence) and not _PROSE.search(sentence)))
-
-
-class _Sentence(NamedTuple):
-    """A sentence of a user's message: whether they typed it or pasted it, and where words of command stand in it."""
-
-    text: str
-    typed: bool
-    commands: tuple[int, ...]
-
-
-@lru_cache(maxsize=_REMEMBERED)
-def _sentences(text: str) -> tuple[_Sentence, ...]:
-    sentences, place = list[_Sentence](), 0
-    for sentence in _SENTENCES.split(text):
-        place = text.index(sentence, place)
-        if not sentence.endswith(CUT):
-            code = _is_code(sentence)
-            typed = len(text) <= _PASTED or not (code or _OWN < place < len(text) - _OWN)
-            sentences.append(_Sentence(sentence, typed, () if code else tuple(commands(sentence))))
-    return tuple(sentences)
-
-
-@lru_cache(maxsize=_REMEMBERED)
-def demands(text: str, whole: Whole = _WHOLES[0]) -> tuple[str, ...]:
-    """The sentences of a user's message that are kept word for word: those of command, and others by their length."""
-    demanding = list[str]()
-    longest = _SENTENCE_MOST if whole.facts > _SHORT_FACTS.facts else _SENTENCE_LEAST
-    # Of a long text so many characters state something: it may be a task as well as a paste.
-    pasted = 0
-    for sentence, typed, commanding in _sentences(text.removesuffix(_MORE)):
-        if commanding and len(sentence) > longest:
-            many = len(commanding) if len(sentence) <= _PASTED else _COMMANDS_TOLD
-            parts = [*_around(sentence, commanding[:many], longest // 2)]
-        elif commanding or (typed and _states(sentence, whole)):
-            parts = [sentence.strip()]
-        else:
-            if not typed and pasted < _PASTED and _tells(sentence, whole):
-                demanding.append(sentence.strip())
-                pasted += len(demanding[-1])
-            continue
-        # A paste may be full of words of command: it takes no more than a long message would.
-        if typed or sum(map(len, demanding)) - pasted < _PASTED:
-            demanding += parts
-    return tuple(dict.fromkeys(filter(None, demanding)))
-
-
-def _states(sentence: str, whole: Whole) -> bool:
-    """Whether a sentence is told whole for its fact, or because it is short; a question asks for one."""
-    size = len(sentence)
-    if size > whole.facts or sentence.rstrip().endswith("?"):
-        return False
-    return _FACT.search(sentence) is not None or (size <= whole.brief and _THREE_WORDS.search(sentence) is not None)
-
-
-def _tells(sentence: str, whole: Whole) -> bool:
-    """Whether a sentence of a long text is one in words and short, and states a fact."""
-    short = Whole(min(whole.facts, _SHORT_FACTS.facts))
-    return _states(sentence, short) and _PROSE.search(sentence) is not None and not _is_code(sentence)
-
-
-def _around(text: str, places: Iterable[int], characters: int) -> Iterator[str]:
-    """What stands around each of the places, in whole words; what overlaps is one."""
-    begun, end_before = 0, -1
-    for place in places:
-        start = text.rfind(" ", 0, max(0, place - characters)) + 1
-        if start > end_before >= 0:
-            yield text[begun:end_before]
-        begun = begun if start <= end_before else start
-        end = text.find(" ", place + characters)
-        end_before = end if end > 0 else len(text)
-    if end_before > begun:
-        yield text[begun:end_before]
-
-
 # What was done is told by a verb of the past that begins a sentence or follows its subject, what was settled by its own word.
 _DECISION = re.compile(
     r"(?i)(?:^[\W\d]*(?:I|we)?|\b(?:ha[sd]|have|was|were|been|will be|(?:is|are) now|I|we|and|['’]ve))[\s*]*\b(?:(?:also|now|just|successfully|been) )*"
@@ -351,10 +228,10 @@ def extract(leaving: Leaving) -> str:
     """Requests and decisions in their order, then what was changed and named, as much as the limit holds."""
     before = earlier(leaving.before)
     all_lines = [*_summary_lines(before.lines, leaving.entries)]
-    most = max(leaving.limit, min(leaving.most, _demanded(all_lines, _SHORT_FACTS)))
+    most = max(leaving.limit, min(leaving.most, _demanded(all_lines, SHORT_FACTS)))
     prose = _fitted(before.prose, leaving.limit // 2)
     limit = most - _count(prose)
-    fits = (bound for bound in _WHOLES if _demanded(all_lines, bound) <= limit * (1.0 if _is_short(bound) else 0.5))
+    fits = (bound for bound in WHOLES if _demanded(all_lines, bound) <= limit * (1.0 if _is_short(bound) else 0.5))
     whole = next(fits, Whole())
     lines, missing = _listed(all_lines, before.missing, limit, whole)
     limit -= _count(unlisted(missing)) + 1
@@ -371,7 +248,7 @@ def extract(leaving: Leaving) -> str:
 
 
 def _is_short(whole: Whole) -> bool:
-    return whole.facts <= _SHORT_FACTS.facts and not whole.brief
+    return whole.facts <= SHORT_FACTS.facts and not whole.brief
 
 
 def _demanded(lines: Sequence[Line], whole: Whole) -> int:
@@ -384,8 +261,8 @@ def forgotten(leaving: Leaving, text: str) -> str:
     """What a summary by another leaves out of the demands and of what was named, as lines to stand behind it."""
     before = earlier(leaving.before)
     all_lines = [*_summary_lines(before.lines, leaving.entries)]
-    room = {bound: max(leaving.limit // 2, leaving.most if _is_short(bound) else 0) for bound in _WHOLES}
-    whole = next((bound for bound in _WHOLES if _demanded(all_lines, bound) <= room[bound]), Whole())
+    room = {bound: max(leaving.limit // 2, leaving.most if _is_short(bound) else 0) for bound in WHOLES}
+    whole = next((bound for bound in WHOLES if _demanded(all_lines, bound) <= room[bound]), Whole())
     demanded = [demand for line in all_lines if line.who == "User" for demand in demands(line.text, whole)]
     lines = [Line("User", demand) for demand in dict.fromkeys(demanded) if demand not in text]
     while lines and _count("\n".join(written(lines))) > room[whole]:
@@ -507,7 +384,7 @@ def _settles(sentence: str) -> str:
 
     A question, code, an announcement and a mere 'Done.' say neither.
     """
-    if len(sentence.split()) < _SETTLED or sentence.endswith("?") or _is_code(sentence):
+    if len(sentence.split()) < _SETTLED or sentence.endswith("?") or is_code(sentence):
         return ""
     if _ANNOUNCED.match(sentence):
         return ""
@@ -582,7 +459,7 @@ def _lines_count(lines: Sequence[str]) -> int:
     return sum(map(_line_count, lines[:-1])) + _count(lines[-1])
 
 
-@lru_cache(maxsize=_REMEMBERED)
+@lru_cache(maxsize=REMEMBERED)
 def _line_count(line: str) -> int:
     """The tokens of a line and its end."""
     return _count(f"{line}\n")
@@ -598,12 +475,12 @@ def _cut(lines: Sequence[Line], length: int, whole: Whole) -> list[str]:
     )
 
 
-@lru_cache(maxsize=_REMEMBERED)
+@lru_cache(maxsize=REMEMBERED)
 def _first_words_and_demands(line: Line, length: int, whole: Whole) -> str:
     """A line by its first words; of a request the demands behind them are told whole."""
     if line.who != "User":
         return first_words(line.text, max(length, _READABLE))
-    text = line.text.removesuffix(_MORE)
+    text = line.text.removesuffix(MORE)
     demanded = demands(text, whole)
     head = first_words(text, length)
     start = head.removesuffix(CUT)
@@ -611,21 +488,21 @@ def _first_words_and_demands(line: Line, length: int, whole: Whole) -> str:
         return text
     behind = [demand for demand in demanded if not _stands(demand, start)]
     if not behind:
-        return start + _MORE if any(map(start.endswith, demanded)) else head
+        return start + MORE if any(map(start.endswith, demanded)) else head
     if length <= _SHORTEST:
-        return GAP.join(demanded) + _MORE
+        return GAP.join(demanded) + MORE
     # A demand that the cut has parted is told whole instead.
     parted = [place for demand in behind if 0 <= (place := text.find(demand)) < len(start)]
-    first = (start[: min(parted)].strip() if parted else start).removesuffix(CUT).removesuffix(_MORE)
+    first = (start[: min(parted)].strip() if parted else start).removesuffix(CUT).removesuffix(MORE)
     behind = [demand for demand in demanded if not _stands(demand, first)]
     mark = GAP if any(map(first.endswith, demanded)) else f"{CUT} "
-    return (first and first + mark) + GAP.join(behind) + _MORE
+    return (first and first + mark) + GAP.join(behind) + MORE
 
 
 def _stands(demand: str, text: str) -> bool:
     """Whether a demand stands in a text as a sentence that a cut behind it leaves whole."""
     before, _, behind = text.partition(demand)
-    return before != text and (not behind or demand[-1] in _STOPS or behind.startswith(_MORE))
+    return before != text and (not behind or demand[-1] in STOPS or behind.startswith(MORE))
 
 
 def _fitted(text: str, limit: int) -> str:
@@ -681,8 +558,8 @@ def _request_text(text: str) -> str:
     out, code = "", False
     for line in filter(None, map(str.strip, text.split("\n"))):
         begins = _BEGINS.match(line) and line[0] == line[0].upper()
-        out += ("" if not out else GAP if code or (begins and out[-1] not in _STOPS) else " ") + line
-        code = _is_code(line)
+        out += ("" if not out else GAP if code or (begins and out[-1] not in STOPS) else " ") + line
+        code = is_code(line)
     return out
 
 

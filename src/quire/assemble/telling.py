@@ -1,14 +1,18 @@
-"""Which words of a text matter later: those likely to be named again, and those that make a sentence a demand.
+"""What of a text matters later: words that are likely to be named again, and sentences that are demands.
 
-Ids, paths, dotted names, then dates, amounts, numbers: how likely they are named again was counted on recorded agent runs: of the words in messages that lie a while back, which does a later
-action name? A word that an action or the user named before is likelier, a key of a JSON object never is.
+How likely ids, paths, dotted names, dates, amounts and numbers are named again was counted on recorded agent runs: of
+the words in messages that lie a while back, which does a later action name? A word that an action or the user named
+before is likelier, a key of a JSON object never is.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from functools import lru_cache
+from typing import NamedTuple
+
+import msgspec
 
 from quire.tokens import counter
 
@@ -152,7 +156,7 @@ _PHRASES = re.compile(
 _SPOKEN_WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)?")
 
 
-def commands(sentence: str) -> list[int]:
+def _commands(sentence: str) -> list[int]:
     """Where words of command stand in a sentence: 'Please never push' -> [7]."""
     places = [word.start() for word in _SPOKEN_WORD.finditer(sentence) if _is_command(word[0])]
     return sorted([*places, *(phrase.start() for phrase in _PHRASES.finditer(sentence))])
@@ -162,3 +166,129 @@ def _is_command(word: str) -> bool:
     word = word.lower().replace("’", "'")
     # French joins its 'ne' and 'jusque' to what follows.
     return word in _COMMAND_WORDS or word.startswith("n'") or word.partition("'")[0] in _COMMAND_WORDS
+
+
+# What the user demanded: sentences with a word of command, a date, an id, an amount or a name in them.
+
+# What stands behind words that were cut off, and between those that are whole.
+CUT, GAP = " [...]", " … "
+MORE = GAP.rstrip()
+STOPS = ".!?。！？"
+# Where a sentence ends: not behind a letter, a title, 'max.' or 'min.', nor between an ordinal and the name it belongs to.
+_SENTENCES = re.compile(
+    r"(?<=[.!?])(?<!\b[^\W\d_]\.)(?<!\b[A-Z][a-z]\.)(?<!\bMrs\.)(?<!\bProf\.)(?<!\b[Mm]ax\.)(?<!\b[Mm]in\.)(?!(?:(?<=^\d\.)|(?<=\s\d\.)|(?<=\s\d\d\.))\s[^\W\d_a-z])\s+"
+    r"|(?<=[。！？])| … |(?<= \[\.\.\.\]) |\n+"
+)
+_CAPITAL = "A-ZÀ-ÖØ-ÞŁŚŠŞŻŽČĆĐĞİΑ-ΩЀ-Я"
+_FACT = re.compile(
+    rf"\d|[$€£@#]|\w_\w|\w/\w|\w\.\w|(?<=[\w,;:] )[{_CAPITAL}][\w'-]+|"
+    r"(?i:\b(?:dozen|hundred|thousand|million|dollars|euros|pounds|percent)\b)|[一二两三四五六七八九十百千万]{1,9}[个元块天月日号点年人次岁位折万千百十円名時枚]"
+)
+# Of a text longer than this sentences of command are demands, and some that state a fact: the rest is most likely pasted.
+_PASTED = 1_200
+# A sentence longer than this is told by what stands around the word of command; where room is short, less of it.
+_SENTENCE_MOST, _SENTENCE_LEAST = 400, 200
+# In a longer one the user's own words stand in front of what is pasted or behind it, within so many characters.
+_OWN = 200
+# Of a sentence as long as a paste so many words of command are told with what stands around them.
+_COMMANDS_TOLD = 4
+# Of so many lines it is remembered what they demand and how long they are: a summary is tried at several lengths, and a
+# thread's next one holds most of its lines.
+REMEMBERED = 32_768
+# A short sentence has three words at least, or five signs that are words: 'go on' and 'thank you' tell nothing.
+_THREE_WORDS = re.compile(r"\S\s+\S+\s+\S|[\u3040-\u9fff]{5}")
+
+
+class Whole(msgspec.Struct, frozen=True):
+    """Up to how many characters a sentence without a command is told whole: one with a fact, and any other."""
+
+    facts: int = 0
+    brief: int = 0
+
+
+# The first of these at which all that is to be told whole fits; where it is no more than the short facts, even where
+# that takes more than the summary's own share.
+SHORT_FACTS = Whole(120)
+WHOLES = (Whole(400, 60), Whole(200, 60), Whole(120, 60), SHORT_FACTS, Whole(60), Whole())
+# Code, lines of a log and frames of a traceback; a sentence that ends a list's line with a semicolon, or that names a call, is neither.
+_CODE = re.compile(
+    r"[{}]\s*$|(?:[=<>(){}\[\]\"*].*|\w: ?\w+);\s*$|^\s*(?:[-+@|>$#*/]{2}|import |from \S+ import|def |class |const |let |return )|"
+    r"^\W*(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d\b|^\s*(?:File \"|at [\w.$<>]+ ?\()"
+)
+_CALL, _PROSE = re.compile(r"\w\(.*\)"), re.compile(r"(?:[^\W\d_]{2,}[,:]?\s+){3}[^\W\d_]{2,}")
+
+
+def is_code(sentence: str) -> bool:
+    return bool(_CODE.search(sentence) or (_CALL.search(sentence) and not _PROSE.search(sentence)))
+
+
+class _Sentence(NamedTuple):
+    """A sentence of a user's message: whether they typed it or pasted it, and where words of command stand in it."""
+
+    text: str
+    typed: bool
+    commands: tuple[int, ...]
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _sentences(text: str) -> tuple[_Sentence, ...]:
+    sentences, place = list[_Sentence](), 0
+    for sentence in _SENTENCES.split(text):
+        place = text.index(sentence, place)
+        if not sentence.endswith(CUT):
+            code = is_code(sentence)
+            typed = len(text) <= _PASTED or not (code or _OWN < place < len(text) - _OWN)
+            sentences.append(_Sentence(sentence, typed, () if code else tuple(_commands(sentence))))
+    return tuple(sentences)
+
+
+@lru_cache(maxsize=REMEMBERED)
+def demands(text: str, whole: Whole = WHOLES[0]) -> tuple[str, ...]:
+    """The sentences of a user's message that are kept word for word: those of command, and others by their length."""
+    demanding = list[str]()
+    longest = _SENTENCE_MOST if whole.facts > SHORT_FACTS.facts else _SENTENCE_LEAST
+    # Of a long text so many characters state something: it may be a task as well as a paste.
+    pasted = 0
+    for sentence, typed, commanding in _sentences(text.removesuffix(MORE)):
+        if commanding and len(sentence) > longest:
+            many = len(commanding) if len(sentence) <= _PASTED else _COMMANDS_TOLD
+            parts = [*_around(sentence, commanding[:many], longest // 2)]
+        elif commanding or (typed and _states(sentence, whole)):
+            parts = [sentence.strip()]
+        else:
+            if not typed and pasted < _PASTED and _tells(sentence, whole):
+                demanding.append(sentence.strip())
+                pasted += len(demanding[-1])
+            continue
+        # A paste may be full of words of command: it takes no more than a long message would.
+        if typed or sum(map(len, demanding)) - pasted < _PASTED:
+            demanding += parts
+    return tuple(dict.fromkeys(filter(None, demanding)))
+
+
+def _states(sentence: str, whole: Whole) -> bool:
+    """Whether a sentence is told whole for its fact, or because it is short; a question asks for one."""
+    size = len(sentence)
+    if size > whole.facts or sentence.rstrip().endswith("?"):
+        return False
+    return _FACT.search(sentence) is not None or (size <= whole.brief and _THREE_WORDS.search(sentence) is not None)
+
+
+def _tells(sentence: str, whole: Whole) -> bool:
+    """Whether a sentence of a long text is one in words and short, and states a fact."""
+    short = Whole(min(whole.facts, SHORT_FACTS.facts))
+    return _states(sentence, short) and _PROSE.search(sentence) is not None and not is_code(sentence)
+
+
+def _around(text: str, places: Iterable[int], characters: int) -> Iterator[str]:
+    """What stands around each of the places, in whole words; what overlaps is one."""
+    begun, end_before = 0, -1
+    for place in places:
+        start = text.rfind(" ", 0, max(0, place - characters)) + 1
+        if start > end_before >= 0:
+            yield text[begun:end_before]
+        begun = begun if start <= end_before else start
+        end = text.find(" ", place + characters)
+        end_before = end if end > 0 else len(text)
+    if end_before > begun:
+        yield text[begun:end_before]
