@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from serving import PLACES, new_place, served, user
 
+from quire.server import openapi
 from quire.server.app import all_routes
-from quire.server.routes import openapi
 from quire.server.service import ServiceLimits
 from quire.testing import emulator
 from toolbox import Later

@@ -16,8 +16,8 @@ from serving import command, served, started, user
 
 from quire.cli.main import quire
 from quire.send import weights
+from quire.server import openapi
 from quire.server.app import all_routes
-from quire.server.routes import openapi
 from quire.testing import emulator
 
 # A schema cannot say that a hash is not its text's.

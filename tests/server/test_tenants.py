@@ -12,11 +12,10 @@ from serving import PLACES, new_place, served, user
 
 from quire import open_store
 from quire.log.store import is_server
-from quire.server import service
+from quire.server import Route, service
 from quire.server.app import all_routes
 from quire.server.proxy import CacheWatcher, Passing, ProxyOptions
 from quire.server.remote_store import CALLS
-from quire.server.routes import Route
 from quire.server.service import Keys, open_own
 from quire.testing import emulator
 from toolbox import until

@@ -1,7 +1,437 @@
-"""What runs between applications and models."""
+"""What runs between applications and models, and what its modules share: routes as data, and a memory that forgets.
 
+A route says what comes in, what goes out, who answers: the application and its OpenAPI page are made of them. A module
+contributes routes by a tuple of `Route`; its functions take one `RouteCall` and give a value.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import re
 from collections import OrderedDict
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+
+import msgspec
+
+from quire import __version__, errors
+from quire.errors import CallError, QuireError
+from quire.log import off_loop
+from quire.log.connection import ReadOnly
+from quire.log.entries import SCHEMA
+from quire.log.store import Store, check_name
+from quire.values import Entry, Json, JsonObject
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.routing import BaseRoute
+
+    from quire.server.service import Service, Tenant
+
+_logger = logging.getLogger("quire")
+PROBLEM = "application/problem+json"
+EVENTS = "text/event-stream"
+
+
+class Problem(msgspec.Struct, omit_defaults=True):
+    """An error (RFC 9457): `hint` is the next step, `state` how things stand where that is why."""
+
+    title: str
+    status: int
+    detail: str = ""
+    hint: str = ""
+    state: Json = None
+    type: str = "about:blank"
+
+
+class HttpRefusal(QuireError):
+    """An answer other than the one asked for, with its HTTP status."""
+
+    def __init__(
+        self, status: int, message: str, *, hint: str = "", state: Json = None, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.status, self.state, self.headers = status, state, dict(headers or {})
+
+
+# Who has to act decides the status: the caller (4xx), the operator (500, 501, 503), the provider (502). What the
+# types of a route forbid is 422; what they allow and the library refuses, as things stand, is 409.
+_STATUS: tuple[tuple[type[QuireError], int, str], ...] = (
+    (ReadOnly, 503, "nothing can be written"),
+    (errors.NotFound, 404, "not found"),
+    (errors.ConflictError, 409, "conflict"),
+    (errors.RuleError, 409, "the request would be refused"),
+    (errors.BudgetError, 409, "it does not fit"),
+    (errors.DamageError, 500, "stored data is damaged"),
+    (errors.DataError, 409, "malformed"),
+    (errors.CallError, 409, "refused"),
+    (errors.MissingPart, 501, "a part is not installed"),
+    (errors.VersionError, 500, "the database is newer than this Quire"),
+    (errors.ProviderError, 502, "the model's side failed"),
+    (QuireError, 503, "not possible now"),
+)
+_TITLES = {
+    400: "not JSON",
+    401: "no valid key",
+    403: "forbidden",
+    404: "not found",
+    405: "method not allowed",
+    413: "too large",
+    415: "not JSON",
+    422: "malformed",
+    429: "too many requests",
+    503: "not possible now",
+}
+
+
+def problem_of(error: Exception) -> Problem:
+    """What is said of an error; of one that nobody foresaw, nothing that could hold a secret."""
+    if isinstance(error, HttpRefusal):
+        title = _TITLES.get(error.status, "refused")
+        has_cause = isinstance(error.__cause__, QuireError)
+        type_ = f"urn:quire:{type(error.__cause__).__name__}" if has_cause else "about:blank"
+        return Problem(title, error.status, str(error), error.hint, error.state, type_)
+    for kind, status, title in _STATUS:
+        if isinstance(error, kind):
+            return Problem(title, status, str(error), error.hint, type=f"urn:quire:{type(error).__name__}")
+    _logger.error("a request failed", exc_info=error)
+    return Problem("internal error", 500, "", "The server's log says more.")
+
+
+class RouteCall:
+    """One request to a route: who asks, and what was given, already of the types that the route names."""
+
+    def __init__(
+        self,
+        service: Service,
+        tenant: Tenant,
+        path: Mapping[str, Any],
+        query: Any,
+        body: Any,
+        headers: Mapping[str, str],
+    ) -> None:
+        self.service, self.tenant = service, tenant
+        self.path, self.query, self.body, self.headers = path, query, body, headers
+        # With an Idempotency-Key: what an earlier attempt noted, and where this one notes the same.
+        self.began: Json = None
+        self.remember: Callable[[JsonObject], None] | None = None
+
+    def begin(self, how: JsonObject) -> None:
+        """Note what is about to be done, so that another attempt with the same key can tell whether it was."""
+        if self.remember is not None:
+            self.began = how
+            self.remember(how)
+
+    @property
+    def store(self) -> Store:
+        """The store of whoever asks; nothing of anybody else's is in it."""
+        return self.tenant.store
+
+    @property
+    def name(self) -> str:
+        """The thread that the path names."""
+        return str(self.path["name"])
+
+
+Handler = Callable[[RouteCall], Any]
+
+
+class Route(msgspec.Struct, frozen=True):
+    """One route: `body`, `query` and `gives` are types; the handler's docstring is its documentation.
+
+    A handler that is no coroutine is called in another OS thread. It gives a value of the type `gives`, or a response.
+    """
+
+    method: Literal["GET", "POST", "PUT", "DELETE"]
+    path: str
+    handler: Handler
+    gives: Any = None
+    body: Any = None
+    query: Any = None
+    status: int = 200
+    # What the answer is, where it is not JSON.
+    media: str = "application/json"
+    # Whether the answer may be events instead.
+    streams: bool = False
+    # Whether secrets are taken out of the answer; a store's own data go as they are.
+    redacted: bool = True
+    errors: tuple[int, ...] = ()
+
+    @property
+    def writes(self) -> bool:
+        return self.method != "GET"
+
+    @property
+    def parameters(self) -> list[str]:
+        return re.findall(r"{(\w+)}", self.path)
+
+    @property
+    def operation(self) -> str:
+        return self.handler.__name__
+
+
+_BIGGEST = 2**53 - 1
+Count = Annotated[int, msgspec.Meta(ge=0, le=_BIGGEST)]
+# Written out: what \S is differs between readers of JSON schemas.
+Model = Annotated[str, msgspec.Meta(max_length=200, pattern=r"^[A-Za-z0-9_.-]+:[^\u0000-\u0020\u007f-\u00a0]+$")]
+# What a turn is held by over HTTP.
+TurnNumber = Annotated[str, msgspec.Meta(pattern="^[1-9][0-9]{0,17}$")]
+ThreadName = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
+# What the parts of paths in braces are.
+PARAMETERS: dict[str, Any] = {
+    "name": ThreadName,
+    "seq": Annotated[int, msgspec.Meta(ge=1, le=_BIGGEST)],
+    "id": Annotated[str, msgspec.Meta(min_length=1, max_length=200)],
+    "call": Annotated[str, msgspec.Meta(min_length=1, max_length=40)],
+}
+IDEMPOTENCY = Annotated[str, msgspec.Meta(min_length=1, max_length=200, pattern=r"^[!-~]+$")]
+
+
+# An entry as JSON; its schema is the log's own (`quire schema entry`).
+EntryJson = Annotated[JsonObject, msgspec.Meta(extra_json_schema={"$ref": "#/components/schemas/Entry"})]
+
+
+def entry_json(entry: Entry) -> JsonObject:
+    """An entry as JSON, with the place it has in its log."""
+    return {**entry.body, "seq": entry.seq, "id": entry.id}
+
+
+def endpoints(routes: Sequence[Route], service: Service) -> list[BaseRoute]:
+    """The routes as Starlette takes them."""
+    from starlette.routing import Route as Mounted
+
+    return [
+        Mounted(route.path, _endpoint(route, service), methods=[route.method], name=route.operation) for route in routes
+    ]
+
+
+def _endpoint(route: Route, service: Service) -> Callable[[Request], Any]:
+    async def answer(request: Request) -> Response:
+        try:
+            name = await service.admit(request)
+            tenant = service.opened(name)
+            if tenant is None:
+                tenant = await off_loop(service.tenant, name)
+            call = RouteCall(
+                service,
+                tenant,
+                _path(route, request),
+                _query(route, request),
+                await _body(route, request, service.limits.body_bytes),
+                request.headers,
+            )
+            value = await service.once(route, call, _run_handler)
+        except Exception as error:  # whatever happens is said as a problem
+            return problem_response(error, service)
+        return _response(route, value, service)
+
+    return answer
+
+
+async def _run_handler(route: Route, call: RouteCall) -> Any:
+    if inspect.iscoroutinefunction(route.handler):
+        return await route.handler(call)
+    return await off_loop(route.handler, call)
+
+
+def _path(route: Route, request: Request) -> dict[str, Any]:
+    values = {}
+    for name in route.parameters:
+        # A slash inside of a name came as %2F; see `SlashNames`.
+        text = request.path_params[name].replace("\0", "/")
+        try:
+            values[name] = msgspec.convert(text, PARAMETERS[name], strict=False)
+            text.encode()
+            if name == "name":
+                check_name(text)
+        except (msgspec.ValidationError, UnicodeEncodeError, CallError) as error:
+            raise HttpRefusal(404, f"there is no {name} {text[:80]!r}: {error}") from error
+    return values
+
+
+def _query(route: Route, request: Request) -> Any:
+    if route.query is None:
+        return None
+    fields = dict(request.query_params)
+    try:
+        return msgspec.convert(fields, route.query, strict=False)
+    except msgspec.ValidationError as error:
+        raise HttpRefusal(422, f"in the query: {error}", hint="/api/openapi.json names what is taken.") from error
+
+
+async def read_body(request: Request, most: int) -> bytes:
+    """The whole body; more than `most` bytes are refused before they are read."""
+    from starlette.requests import ClientDisconnect
+
+    too_large = HttpRefusal(413, f"the body is larger than {most:,} bytes", hint="Send less at a time.")
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared) > most:
+        raise too_large
+    read = bytearray()
+    try:
+        async for piece in request.stream():
+            read += piece
+            if len(read) > most:
+                raise too_large
+    except ClientDisconnect as error:
+        raise HttpRefusal(400, "the body ended before its end") from error
+    return bytes(read)
+
+
+async def _body(route: Route, request: Request, most: int) -> Any:
+    if route.body is None:
+        return None
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise HttpRefusal(415, "the body is not declared as JSON", hint="Send content-type: application/json.")
+    data = await read_body(request, most)
+    try:
+        return _of_type(data, route.body)
+    except msgspec.ValidationError as error:
+        raise HttpRefusal(422, str(error), hint="/api/openapi.json names what is taken.") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise HttpRefusal(400, f"the body is not JSON: {error}") from error
+
+
+def _of_type(data: bytes, expected: Any) -> Any:
+    try:
+        return msgspec.json.decode(data, type=expected)
+    except msgspec.ValidationError as error:
+        if "got `float`" not in str(error):
+            raise
+        # In JSON 2.0 is an integer, too.
+        return msgspec.convert(whole_numbers(msgspec.json.decode(data)), expected)
+
+
+def whole_numbers(value: Json, deep: int = 1) -> Json:
+    """An object whose own numbers are integers where they are whole: {"seq": 2.0} -> {"seq": 2}."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, dict) and deep >= 0:
+        return {key: whole_numbers(inner, deep - 1) for key, inner in value.items()}
+    return value
+
+
+def _response(route: Route, value: Any, service: Service) -> Response:
+    from starlette.responses import Response
+
+    if isinstance(value, Response):
+        return value
+    if route.gives is None:
+        return Response(status_code=204)
+    body = msgspec.json.encode(value)
+    return Response(service.redactor.bytes(body) if route.redacted else body, route.status, media_type=route.media)
+
+
+def problem_response(error: Exception, service: Service) -> Response:
+    """An error as problem+json; whatever it repeats of what was given holds no secret."""
+    from starlette.responses import Response
+
+    problem = problem_of(error)
+    headers = error.headers if isinstance(error, HttpRefusal) else {}
+    if isinstance(error, errors.ProviderError) and error.retry_after_s is not None:
+        headers = {"retry-after": str(int(error.retry_after_s) + 1)}
+    body = service.redactor.bytes(msgspec.json.encode(problem))
+    return Response(body, problem.status, headers, media_type=PROBLEM)
+
+
+# The page that tells machines of all this.
+
+
+def openapi(routes: Sequence[Route]) -> JsonObject:
+    """OpenAPI 3.1 of the routes."""
+    types = [Problem, IDEMPOTENCY, *PARAMETERS.values()]
+    types += [type_ for route in routes for type_ in (route.body, route.gives) if type_ is not None]
+    types += [route.query for route in routes if route.query is not None]
+    schemas, parts = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
+    schema_by_id = dict(zip(map(id, types), schemas, strict=True))
+    parts["Entry"] = {key: value for key, value in SCHEMA.items() if key != "$schema"}
+    paths: dict[str, JsonObject] = {}
+    for route in routes:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schema_by_id, parts)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Quire",
+            "version": __version__,
+            "description": "Threads in; byte-stable, provider-valid, cache-optimal model requests out.",
+        },
+        "paths": paths,
+        "security": [{}, {"key": []}],
+        "components": {"schemas": parts, "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
+    }
+
+
+def _operation(route: Route, schemas: Mapping[int, JsonObject], parts: Mapping[str, JsonObject]) -> JsonObject:
+    lines = inspect.getdoc(route.handler) or route.operation
+    parameters: list[JsonObject] = [
+        {"name": name, "in": "path", "required": True, "schema": schemas[id(PARAMETERS[name])]}
+        for name in route.parameters
+    ]
+    if route.query is not None:
+        parameters += _query_parameters(schemas[id(route.query)], parts)
+    if route.writes:
+        parameters.append({"name": "Idempotency-Key", "in": "header", "schema": schemas[id(IDEMPOTENCY)]})
+    operation: JsonObject = {
+        "operationId": route.operation,
+        "summary": lines.partition("\n")[0],
+        "parameters": parameters,
+        "responses": {**_success_response(route, schemas), **_problems(route)},
+    }
+    if route.body is not None:
+        content = {"application/json": {"schema": schemas[id(route.body)]}}
+        operation["requestBody"] = {"required": True, "content": content}
+    return operation
+
+
+def _query_parameters(schema: JsonObject, parts: Mapping[str, JsonObject]) -> Iterable[JsonObject]:
+    fields = parts[schema["$ref"].rpartition("/")[2]]
+    for name, field in fields["properties"].items():
+        yield {"name": name, "in": "query", "required": name in fields.get("required", ()), "schema": field}
+
+
+def _success_response(route: Route, schemas: Mapping[int, JsonObject]) -> JsonObject:
+    if route.gives is None:
+        return {"204": {"description": "done"}}
+    schema = schemas[id(route.gives)] if route.media == "application/json" else {"type": "string"}
+    content = {route.media: {"schema": schema}}
+    if route.streams:
+        content[EVENTS] = {"schema": {"type": "string"}}
+    return {str(route.status): {"description": "done", "content": content}}
+
+
+def _problems(route: Route) -> JsonObject:
+    possible = {401, 403, 409, 422, 429, 500, 501, 503, *route.errors}
+    possible |= {404} if route.parameters else set()
+    possible |= {400, 413, 415} if route.body is not None else set()
+    content = {PROBLEM: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    return {str(status): {"description": "problem", "content": content} for status in sorted(possible)}
+
+
+def read_types() -> None:
+    """Have msgspec read every type that is loaded, here and now, before other OS threads work.
+
+    It does so when it first meets one, and two OS threads that meet a type at the same moment end the process.
+    """
+    kinds: list[type[msgspec.Struct]] = msgspec.Struct.__subclasses__()
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+        if kind.__module__.startswith("quire."):
+            with suppress(TypeError, NameError):  # one that nothing is ever read as
+                msgspec.json.Decoder(kind)
+
+
+def check_routes(routes: Sequence[Route]) -> None:
+    """A CallError where two routes are the same, or one cannot be told apart in the documentation."""
+    keys: set[str] = set()
+    for route in routes:
+        for key in (f"{route.method} {route.path}", route.operation):
+            if key in keys:
+                raise CallError(f"two routes are {key!r}", hint="Give the handler another name or path.")
+            keys.add(key)
+
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")

@@ -19,9 +19,7 @@ from quire.providers.models import known_models, split_target
 from quire.providers.wires import wire_of
 from quire.records import Record, Records
 from quire.records.record import number
-from quire.server.figures import SentRow, Spending, kept_entries, sent_row, spending
-from quire.server.remote_store import in_held_turn
-from quire.server.routes import (
+from quire.server import (
     Count,
     EntryJson,
     HttpRefusal,
@@ -33,6 +31,8 @@ from quire.server.routes import (
     entry_json,
     whole_numbers,
 )
+from quire.server.figures import SentRow, Spending, kept_entries, sent_row, spending
+from quire.server.remote_store import in_held_turn
 from quire.server.turns import exists, tip_of
 from quire.values import Entry, Item, ItemType, JsonObject, Request, RequestOptions, chain
 

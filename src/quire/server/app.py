@@ -19,7 +19,7 @@ import msgspec
 from quire.emulate import PASSING_CONFIG, EndsAtOnce, listen, server_config
 from quire.errors import needed
 from quire.log import off_loop
-from quire.server.routes import HttpRefusal, Route, check_routes, endpoints, openapi, problem_response, read_types
+from quire.server import HttpRefusal, Route, check_routes, endpoints, openapi, problem_response, read_types
 from quire.server.service import Service
 
 if TYPE_CHECKING:

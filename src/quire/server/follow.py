@@ -22,7 +22,7 @@ from quire.log import off_loop
 from quire.log.store import Store
 from quire.send.events import STATE, Event, missed, read_id
 from quire.send.turn import is_opening
-from quire.server.routes import EVENTS, HttpRefusal, entry_json
+from quire.server import EVENTS, HttpRefusal, entry_json
 from quire.values import Entry, Json
 
 if TYPE_CHECKING:

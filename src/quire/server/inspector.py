@@ -24,9 +24,8 @@ from quire.audit import SentCall, audit
 from quire.errors import NotFound
 from quire.log.entries import encode
 from quire.log.store import Store
-from quire.server import Recent
+from quire.server import Count, Recent, Route, RouteCall, ThreadName
 from quire.server.figures import ThreadRow, ThreadTotals, Whereabouts, usage_of
-from quire.server.routes import Count, Route, RouteCall, ThreadName
 from quire.server.views import Comparison, RequestBody, RequestDetail, ThreadPicture, ThreadView, WhatIf, try_policies
 from quire.thread import Thread
 from quire.thread_state import is_request

@@ -518,7 +518,7 @@ def make_app(to: str | ProxyOptions, watcher: CacheWatcher) -> Starlette:
     """The proxy alone, as an application; `app.state.watcher.as_json()` is what it has seen."""
     with needed("the proxy is not installed", "proxy"):
         from starlette.applications import Starlette
-    from quire.server.routes import read_types
+    from quire.server import read_types
 
     read_types()
     passing = Passing(ProxyOptions(to=to) if isinstance(to, str) else to, watcher)

@@ -28,8 +28,8 @@ from quire.log import in_turn, own_fence
 from quire.log.entries import check_entry
 from quire.log.store import ClosingStore, Index, RecordRow, RecordTable, Store, check_name, check_page
 from quire.records.record import decode, encode
+from quire.server import EVENTS, HttpRefusal, Route, RouteCall, TurnNumber
 from quire.server.follow import ALIVE, named_bytes
-from quire.server.routes import EVENTS, HttpRefusal, Route, RouteCall, TurnNumber
 from quire.values import Entry, Json, JsonObject, canonical, sha256_hex
 
 if TYPE_CHECKING:

@@ -25,9 +25,8 @@ from quire.log import now_ms, off_loop
 from quire.log.store import DEFAULT_TENANT, RecordFilter, RecordRow, Store, check_tenant, is_server, tenant_file
 from quire.records.record import Record, decode, draft, encode, number
 from quire.send.events import STATE as PARTIAL
-from quire.server import Recent
+from quire.server import HttpRefusal, Recent, Route, RouteCall
 from quire.server.follow import Follower, Readers
-from quire.server.routes import HttpRefusal, Route, RouteCall
 from quire.server.turns import Turns
 from quire.telemetry import watched
 from quire.thread import Thread, open_store

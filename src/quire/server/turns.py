@@ -21,8 +21,8 @@ from quire.send.cycle import Cycle, Decision, going_on, interrupted_result, last
 from quire.send.events import event_id
 from quire.send.transport import Transport, address_for, close, endpoint_for, key_for
 from quire.send.turn import RECALL_SHARE, Limits, Runner, standing, usage_of, usd_of
+from quire.server import EVENTS, EntryJson, HttpRefusal, Model, Route, RouteCall, entry_json, problem_of
 from quire.server.follow import ALIVE, OPENING, event_bytes, named_bytes
-from quire.server.routes import EVENTS, EntryJson, HttpRefusal, Model, Route, RouteCall, entry_json, problem_of
 from quire.values import Entry, Item, JsonObject, RequestOptions, chain
 
 if TYPE_CHECKING:
