@@ -257,7 +257,6 @@ class Cache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     read_x: float
     write_x: float
     write_long_x: float | None
-    refreshed: bool
     key: str = ""
     unsure: tuple[str, ...] = ()
 
@@ -276,8 +275,6 @@ class Features(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     thinking_bound: Literal["no", "by-account", "always"] = "no"  # thinking refuses a changed prefix
     sampling: bool = False  # temperature, top_p, top_k
     images: bool = False
-    tool_images: bool = False  # images inside tool results
-    tool_error: bool = False  # tool results carry an error flag
     signatures: bool = False  # function calls carry a thought signature (Gemini 3+)
     reasoning: bool = True
     reasoning_content: Literal["never", "optional", "required"] = "never"
