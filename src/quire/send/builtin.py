@@ -324,7 +324,10 @@ Line = Annotated[int, msgspec.Meta(ge=1)]
 def file_tools(root: str | Path, limit: int = _LIMIT) -> list[Tool]:
     """read, list and grep in `root`; one output has at most about `limit` characters."""
     inside = Root(root)
+    return [_read_tool(inside, limit), _list_tool(inside, limit), _grep_tool(inside, limit)]
 
+
+def _read_tool(inside: Root, limit: int) -> Tool:
     @tool(name="read", idempotent=True, category="files", output=("text",), limit=limit * 2)
     def read(path: str, start: Line = 1, end: Line | None = None, column: Line = 1) -> Output:
         """Read a text file, or some lines of it. Long files come in pieces that end where a function or section does.
@@ -345,6 +348,10 @@ def file_tools(root: str | Path, limit: int = _LIMIT) -> list[Tool]:
         about = f"{path}, lines {lines.start}-{lines.end} of {count}" if count else f"{path}, empty"
         return Output(_text_and_rest(lines, min(end or count, count)), about)
 
+    return read
+
+
+def _list_tool(inside: Root, limit: int) -> Tool:
     @tool(name="list", idempotent=True, category="files", output=("names",), limit=limit * 2)
     def list_(path: str = ".", depth: Annotated[int, msgspec.Meta(ge=1, le=10)] = 1) -> Output:
         """List a folder: folders end in /, files come with their size in bytes.
@@ -360,6 +367,10 @@ def file_tools(root: str | Path, limit: int = _LIMIT) -> list[Tool]:
         place = inside.relative(inside.resolve(path))
         return Output(listing, f"{place}: {len(names)} {'entry' if len(names) == 1 else 'entries'}")
 
+    return list_
+
+
+def _grep_tool(inside: Root, limit: int) -> Tool:
     @tool(name="grep", idempotent=True, category="files", output=("hits",), limit=limit * 2, timeout_s=30.0)
     def grep(
         pattern: str,
@@ -388,7 +399,7 @@ def file_tools(root: str | Path, limit: int = _LIMIT) -> list[Tool]:
         outcome = f"{len(hits)} hit{'' if len(hits) == 1 else 's'} in {files} file{'' if files == 1 else 's'}"
         return Output(at_hits(hits[:most], limit, len(hits[most:])), outcome)
 
-    return [read, list_, grep]
+    return grep
 
 
 def _text(root: Root, path: str) -> str:

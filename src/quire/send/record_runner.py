@@ -190,13 +190,22 @@ def entry_tag(entry: Entry) -> str:
 
 def record_tools(records: Records, *, clock: Callable[[], int] = now_ms) -> list[Tool]:
     """`find_records` and `change_record`; contexts of consumers that a change concerns are built anew."""
-    locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+    in_order = _InOrder()
+    return [_find_tool(records, clock, in_order), _change_tool(records, clock, in_order)]
 
-    async def in_order(work: Callable[[], JsonObject]) -> JsonObject:
-        """Calls one after the other, though they may run again: so that one finds what another wrote."""
-        async with locks.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
+
+class _InOrder:
+    """Calls one after the other, though they may run again: so that one finds what another wrote."""
+
+    def __init__(self) -> None:
+        self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+
+    async def __call__(self, work: Callable[[], JsonObject]) -> JsonObject:
+        async with self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
             return dict(await in_thread(work))
 
+
+def _find_tool(records: Records, clock: Callable[[], int], in_order: _InOrder) -> Tool:
     @tool(
         idempotent=True,
         category="system",
@@ -217,6 +226,10 @@ def record_tools(records: Records, *, clock: Callable[[], int] = now_ms) -> list
         """
         return await in_order(partial(_find, records, query, id, schema_name, tag, max(1, min(k, 50)), clock()))
 
+    return find_records
+
+
+def _change_tool(records: Records, clock: Callable[[], int], in_order: _InOrder) -> Tool:
     @tool(
         idempotent=True,
         category="system",
@@ -249,7 +262,7 @@ def record_tools(records: Records, *, clock: Callable[[], int] = now_ms) -> list
         changes = {name: value for name, value in fields.items() if value is not None}
         return await in_order(partial(_change, records, action, call, id, version, schema_name, changes, clock()))
 
-    return [find_records, change_record]
+    return change_record
 
 
 def _find(records: Records, query: str, id: str, schema_name: str, tag: str, k: int, now: int) -> JsonObject:
