@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 COMMANDS: dict[str, tuple[str, str]] = {
     "log": ("log", "Keep threads: new, append, show, list, fork, verify, export, import, delete."),
     "window": ("attachments", "The items that join every turn: show, add, remove, pin, clear."),
-    "format": ("convert", "Turn items or entries into markdown, xml, json, clean or replay, and back."),
+    "format": ("convert", "Turn items or entries into one of the text formats, and back."),
     "tokens": ("convert", "Count tokens for a model."),
     "schema": ("convert", "Print the JSON schema of an item, a window or an entry."),
     "assemble": ("assemble", "Show each request's layers, tokens, reuse and what was left out."),
