@@ -1,15 +1,31 @@
-"""Gemini's generateContent: replies, server-sent chunks, errors."""
+"""Gemini's generateContent: replies, server-sent chunks, errors; and its explicit caches."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from quire.emulate.script import EmulatedExchange, EmulatedPath, EmulatedRequest, Refusal, ReplyForm, pieces
+from quire.emulate.script import (
+    EmulatedExchange,
+    EmulatedPath,
+    EmulatedReply,
+    EmulatedRequest,
+    Refusal,
+    ReplyForm,
+    pieces,
+)
+from quire.providers.incoming import iso_ms
 from quire.providers.models import ModelInfo
+from quire.providers.rules import errors, validate
 from quire.providers.rules.grammar import obj
+from quire.providers.simulate.engine_caches import GeminiCache, seconds
 from quire.values import Call, JsonObject, Text, Think
+
+if TYPE_CHECKING:
+    from quire.emulate import Emulated
 
 _STATUS = {
     400: "INVALID_ARGUMENT",
@@ -143,3 +159,83 @@ VOICE = ReplyForm(
     listed=lambda models: {"models": [model(info) for info in models]},
     model=model,
 )
+
+
+# Gemini's `cachedContents`: made, read, listed, prolonged, deleted.
+
+_DEFAULT_TTL_S = 3600.0
+
+
+class EmulatedCaches:
+    """The explicit caches of one emulated provider, by name, each as its owner sees it."""
+
+    def __init__(self, emulated: Emulated) -> None:
+        self._emulated = emulated
+        self._stored: dict[str, JsonObject] = {}
+        self._count = 0
+
+    def create(self, received: EmulatedRequest) -> EmulatedReply:
+        body: JsonObject = received.body
+        model = str(body.get("model") or "").removeprefix("models/")
+        findings = errors(validate(body, "gemini", model, headers=received.headers))
+        if findings:
+            return self._emulated.refused(received, Refusal(findings[0].status, findings[0].message))
+        self._count += 1
+        name = f"cachedContents/emulated{self._count:04d}"
+        ttl_s = seconds(body.get("ttl"), _DEFAULT_TTL_S)
+        content = {**body, "name": name, "ttl": f"{ttl_s:g}s"}
+        received.predicted = self._emulated.simulator("gemini", model).step(received.at_ms, content)
+        self._stored[name] = {
+            "name": name,
+            "model": f"models/{model}",
+            "displayName": str(body.get("displayName", "")),
+            "createTime": _time(received.at_ms),
+            **_life(received.at_ms, ttl_s),
+            "usageMetadata": {"totalTokenCount": received.predicted.total},
+        }
+        return EmulatedReply(200, self._stored[name])
+
+    def list(self, received: EmulatedRequest) -> EmulatedReply:
+        alive = [stored for name in self._stored if (stored := self._alive(received, name))]
+        return EmulatedReply(200, {"cachedContents": alive})
+
+    def act(self, received: EmulatedRequest, name: str) -> EmulatedReply:
+        """Read a cache, prolong it (nothing else of it can be changed) or delete it."""
+        stored = self._alive(received, name)
+        if stored is None:
+            return self._missing(received, name)
+        engine = self._emulated.simulator("gemini", stored["model"].removeprefix("models/")).engine
+        assert isinstance(engine, GeminiCache)
+        if received.method == "PATCH":
+            ttl_s = seconds(received.body.get("ttl"), _DEFAULT_TTL_S)
+            stored |= _life(received.at_ms, ttl_s)
+            engine.extend(name, received.at_ms, ttl_s)
+        elif received.method == "DELETE":
+            engine.drop(name, received.at_ms)
+            self._stored.pop(name)
+            stored = {}
+        return EmulatedReply(200, stored)
+
+    def refuses(self, received: EmulatedRequest) -> EmulatedReply | None:
+        """The refusal of a request that names a cache which does not exist or has expired; None for any other."""
+        body = received.body if isinstance(received.body, dict) else {}
+        name = body.get("cachedContent")
+        if not name or self._alive(received, str(name)):
+            return None
+        return self._missing(received, str(name))
+
+    def _alive(self, received: EmulatedRequest, name: str) -> JsonObject | None:
+        stored = self._stored.get(name)
+        return stored if stored and received.at_ms < (iso_ms(stored["expireTime"]) or 0) else None
+
+    def _missing(self, received: EmulatedRequest, name: str) -> EmulatedReply:
+        message = "CachedContent not found (or permission denied)"
+        return self._emulated.refused(received, Refusal(403, f"{message}: {name}"))
+
+
+def _life(at_ms: int, ttl_s: float) -> JsonObject:
+    return {"updateTime": _time(at_ms), "expireTime": _time(at_ms + int(ttl_s * 1000))}
+
+
+def _time(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat().replace("+00:00", "Z")
