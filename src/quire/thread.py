@@ -8,7 +8,7 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property, partial, wraps
+from functools import cached_property, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, cast
 
@@ -20,7 +20,7 @@ from quire.assemble.fit import enclose
 from quire.assemble.state import fit
 from quire.assemble.summary import Summarise, extract
 from quire.errors import CallError, ConflictError, MissingPart, QuireError
-from quire.items import Window, from_file, from_image, kept_id, read_again
+from quire.items import ThreadWindow, Window, from_file, from_image
 from quire.log import now_ms, refuse_loop
 from quire.log.entries import SHORTENING
 from quire.log.shapes import short
@@ -34,19 +34,7 @@ from quire.providers.models import named_target
 from quire.providers.rules import GrowingCheck, require
 from quire.providers.wires import events_in, feed, parse_reply
 from quire.thread_state import CHECKPOINT_EVERY_READ, ThreadState, changed_policy, changes, policy_for, within
-from quire.values import (
-    Entry,
-    Envelope,
-    Item,
-    Json,
-    JsonObject,
-    LeftOutRow,
-    Prompt,
-    Reply,
-    Request,
-    RequestOptions,
-    item_json,
-)
+from quire.values import Entry, Envelope, Item, Json, JsonObject, LeftOutRow, Prompt, Reply, Request, RequestOptions
 
 if TYPE_CHECKING:
     from quire.providers.cache_marks import Marker
@@ -65,8 +53,6 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("quire")
 # How many entries go without words before they are made searchable together.
 WORDS_AT_ONCE = 512
-# The state that names where kept items were read.
-_FILES = "window files"
 
 
 def open_store(place: str | Path, tenant: str = DEFAULT_TENANT) -> Store:
@@ -138,8 +124,7 @@ class Thread:
         # The state that was searched for handles without finding one, and how many of its rebases were searched.
         self._no_handle: tuple[Assembly | None, int] = None, 0
         self.lock = threading.RLock()
-        self._window: Window | None = None
-        self._saved_window: Json = None
+        self._kept = ThreadWindow(store, name, clock, self.lock)
         # Whether closing the thread closes the store too.
         self.owns_store = False
 
@@ -574,19 +559,7 @@ class Thread:
 
         What leaves it stays in the log, and in front of the model until the next rebase.
         """
-        saved = self.store.window(self.name) if self._fold.exists() else None
-        if self._window is None or saved != self._saved_window:
-            window = Window.from_json(saved, clock=self.clock) if saved else Window(clock=self.clock)
-            window.on_change = partial(self._save_window, window)
-            self._window, self._saved_window = window, saved
-        return self._window
-
-    @_one_at_a_time
-    def _save_window(self, window: Window) -> None:
-        if not self._fold.exists():
-            self.store.create(self.name)
-        self._window, self._saved_window = window, window.to_json()
-        self.store.save_window(self.name, self._saved_window)
+        return self._kept.window()
 
     @_one_at_a_time
     def keep(self, item: Item | str, *, file: str | Path | None = None, **how: Any) -> Item:
@@ -595,41 +568,12 @@ class Thread:
         A file, its lines or a symbol, kept again or changed on disk, is a new version of the same item. `file` says
         where it was read, where its filename does not; other arguments are those of `Window.add`.
         """
-        added = self.window.put(item, **how)
-        meta = added.metadata or {}
-        path = str(file or meta.get("filename") or meta.get("path") or "")
-        content = item.content if isinstance(item, Item) else item
-        # A path is remembered only where the file holds this very text now: else later turns would show another file.
-        with contextlib.suppress(QuireError):
-            now = read_again(added, path) if path else None
-            if now is not None and now.content == content:
-                self.store.set_state(self.name, _FILES, {**self._files(), added.id: str(Path(path).resolve())})
-        return added
-
-    def _files(self) -> dict[str, str]:
-        """Where kept items were read, by their id in the window; a fork begins with its parent's."""
-        name, files = self.name if self._fold.exists() else "", None
-        while name and files is None:
-            files, name = self.store.get_state(name, _FILES), self.store.info(name).parent
-        return files or {}
+        return self._kept.keep(item, file, **how)
 
     @_one_at_a_time
     def kept_items(self) -> list[JsonObject]:
         """The window's items as a turn attaches them: files as they are now, each under what it is known by."""
-        window, unread = self.window, set[str]()
-        if not self._saved_window:
-            return []
-        files = self._files()
-        for item in window.get():
-            if item.id in files and item.id in window:
-                try:
-                    now = read_again(item, files[item.id])
-                    if now is not None and now.content != item.content:
-                        window.put(now, truncate=True)
-                except QuireError as error:
-                    unread.add(item.id)
-                    self.on_warning(f"{kept_id(item)} is left out of this turn: {error}")
-        return [{**item_json(item), "id": kept_id(item)} for item in window if item.id not in unread]
+        return self._kept.items(self.on_warning)
 
 
 def _as_item(source: Item | JsonObject | str | Path) -> Item | JsonObject:

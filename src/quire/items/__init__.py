@@ -10,6 +10,10 @@ import bisect
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -48,8 +52,9 @@ from quire.log.shapes import (
     one_of,
     short,
 )  # fmt: skip
+from quire.log.store import Store
 from quire.tokens import Counter, counter
-from quire.values import ITEM_TYPES, Item, JsonObject, item_json
+from quire.values import ITEM_TYPES, Item, Json, JsonObject, item_json
 
 __all__ = [
     "Window", "from_error", "from_file", "from_image", "from_region", "from_repl", "from_symbol", "from_text",
@@ -478,6 +483,79 @@ class Window:
         for id in pinned:
             if id not in self:
                 raise FormatError(f"pinned: no item {id!r}", hint=_ids_hint(list(self._items)))
+
+
+# The state that names where kept items were read.
+_FILES = "window files"
+
+
+class ThreadWindow:
+    """The window that a store keeps with a thread; files in it are read again at every turn."""
+
+    def __init__(
+        self, store: Store, thread: str, clock: Callable[[], int], lock: AbstractContextManager[object]
+    ) -> None:
+        self._store, self._thread, self._clock, self._lock = store, thread, clock, lock
+        self._window: Window | None = None
+        self._saved: Json = None
+
+    def window(self) -> Window:
+        """The window as it is saved now; every change of it is saved, too."""
+        saved = self._store.window(self._thread) if self._exists() else None
+        if self._window is None or saved != self._saved:
+            window = Window.from_json(saved, clock=self._clock) if saved else Window(clock=self._clock)
+            window.on_change = partial(self._save, window)
+            self._window, self._saved = window, saved
+        return self._window
+
+    def _save(self, window: Window) -> None:
+        with self._lock:
+            self._window, self._saved = window, window.to_json()
+            self._store.save_window(self._thread, self._saved)
+
+    def keep(self, item: Item | str, file: str | Path | None, **how: Any) -> Item:
+        """Put an item into the window, and remember where it was read."""
+        added = self.window().put(item, **how)
+        meta = added.metadata or {}
+        path = str(file or meta.get("filename") or meta.get("path") or "")
+        content = item.content if isinstance(item, Item) else item
+        # A path is remembered only where the file holds this very text now: else later turns would show another file.
+        with suppress(QuireError):
+            now = read_again(added, path) if path else None
+            if now is not None and now.content == content:
+                self._store.set_state(self._thread, _FILES, {**self._files(), added.id: str(Path(path).resolve())})
+        return added
+
+    def items(self, warn: Callable[[str], None]) -> list[JsonObject]:
+        """The items as a turn attaches them: files as they are now, each under what it is known by."""
+        window, unread = self.window(), set[str]()
+        if not self._saved:
+            return []
+        files = self._files()
+        for kept in window.get():
+            if kept.id in files and kept.id in window:
+                try:
+                    now = read_again(kept, files[kept.id])
+                    if now is not None and now.content != kept.content:
+                        window.put(now, truncate=True)
+                except QuireError as error:
+                    unread.add(kept.id)
+                    warn(f"{kept_id(kept)} is left out of this turn: {error}")
+        return [{**item_json(kept), "id": kept_id(kept)} for kept in window if kept.id not in unread]
+
+    def _files(self) -> dict[str, str]:
+        """Where kept items were read, by their id in the window; a fork begins with its parent's."""
+        name, files = self._thread if self._exists() else "", None
+        while name and files is None:
+            files, name = self._store.get_state(name, _FILES), self._store.info(name).parent
+        return files or {}
+
+    def _exists(self) -> bool:
+        try:
+            self._store.info(self._thread)
+        except NotFound:
+            return False
+        return True
 
 
 def _ids_hint(ids: list[str]) -> str:
