@@ -52,6 +52,7 @@ from quire.values import JsonObject
 
 if TYPE_CHECKING:
     from quire.log.store import Store
+    from quire.server.app import Running
     from quire.server.proxy import Passing
     from quire.server.service import Redactor, Service, ServiceLimits
 
@@ -138,11 +139,16 @@ def serve(
     running = Running(service, host=host, port=port, proxies=_proxies(to, port, passing, service.redactor))
     if demo and not service.tenant().store.threads():
         begin_demo(service.tenant().store)
-    serve_promptly()
     echo(f"serving {place_name(context.obj)} on {running.url} (Ctrl-C stops)", err=True)
     if to is not None:
         base = f"OPENAI_BASE_URL={running.url}/v1" if local else f"the base URL {running.url}"
         echo(f"give a client {base}, and see its reuse and money here and on that page", err=True, dim=True)
+    _run_to_its_end(running, service)
+
+
+def _run_to_its_end(running: Running, service: Service) -> None:
+    """Serve until a signal comes; then say what the proxies saw."""
+    serve_promptly()
     running.run()
     for watcher in service.watchers.values():
         show_total(watcher)
