@@ -88,8 +88,7 @@ from (values (1)) as one (row) left join (
 ) e on true order by e.seq
 """
 _APPEND_ONE = b"select quire.append_one($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
-_APPEND_SEVERAL = b"select quire.append_several($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"
-_APPEND_ANY = b"select * from quire.append($1, $2::json, $3::json)"
+_APPEND = b"select quire.append($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"
 # Whoever appends, forks or deletes holds its tenant's row.
 _HOLD = "select change, branch from quire.tenants for update"
 _NEW_BRANCH = """
@@ -240,11 +239,9 @@ class PostgresStore(ClosingStore):
 
     def _statement(self, appends: Sequence[_Append]) -> tuple[Statement, _Reader]:
         """What is sent for these appends, and how its rows are read."""
-        if not all(append.tip.branch and append.entries for append in appends):
-            return self._append_any(appends), _read_any
-        if len(appends) == 1 and len(appends[0].entries) == 1:
+        if len(appends) == 1 and appends[0].tip.branch and len(appends[0].entries) == 1:
             return self._append_one(appends[0]), _read_one
-        return self._append_several(appends), _read_several
+        return self._append_any(appends), _read_any
 
     def _append_one(self, append: _Append) -> Statement:
         """Append one entry to a thread that is there."""
@@ -253,8 +250,8 @@ class PostgresStore(ClosingStore):
         entry = b"%d" % append.token, b"\\x" + id[7:].encode(), body, b"%d" % zlib.crc32(body)
         return Statement(_APPEND_ONE, (self._tenant_bytes, *place, b"%d" % append.fence, *entry))
 
-    def _append_several(self, appends: Sequence[_Append]) -> Statement:
-        """Append to threads that are there."""
+    def _append_any(self, appends: Sequence[_Append]) -> Statement:
+        """Append to several threads; those that are not there are made."""
         entries = [(owner, entry) for owner, append in enumerate(appends, 1) for entry in append.entries]
         bodies = [body for append in appends for body in append.bodies]
         values = [
@@ -273,20 +270,7 @@ class PostgresStore(ClosingStore):
             bytes_array(bodies, TEXT),
             number_array(list(map(zlib.crc32, bodies))),
         ]
-        return Statement(_APPEND_SEVERAL, values, binary=True)
-
-    def _append_any(self, appends: Sequence[_Append]) -> Statement:
-        """Append to threads some of which are not there."""
-        append_rows, entry_rows = list[Json](), list[Json]()
-        for owner, append in enumerate(appends, 1):
-            tip, end = append.tip, append.end
-            place = {"thread": append.thread, "branch": tip.branch, "seq": tip.seq, "tip": tip.id[7:]}
-            append_rows.append({**place, "end": end.seq, "end_tip": end.id[7:], "fence": append.fence})
-            for entry, body in zip(append.entries, append.bodies, strict=True):
-                row = {"owner": owner, "seq": entry.seq, "id": entry.id[7:], "token": append.token}
-                entry_rows.append({**row, "body": body.decode(), "crc": zlib.crc32(body)})
-        values = [self._tenant_bytes, msgspec.json.encode(append_rows), msgspec.json.encode(entry_rows)]
-        return Statement(_APPEND_ANY, values)
+        return Statement(_APPEND, values, binary=True)
 
     # Reading
 
@@ -533,22 +517,16 @@ def _read_one(rows: Cells, appends: Sequence[_Append]) -> tuple[int, list[_Answe
     return 0, [(None if newest else False, None)]
 
 
-def _read_several(rows: Cells, appends: Sequence[_Append]) -> tuple[int, list[_Answer]]:
-    """The newest change, and which were refused, from 1 (from -1: for their turn)."""
-    newest, *refused = [int(number) for number in (rows[0][0] or b"{0}")[1:-1].split(b",")]
-    answers: list[_Answer] = [(True, append.end) for append in appends]
-    for owner in refused:
-        answers[abs(owner) - 1] = False if owner > 0 else None, None
-    return newest, answers
-
-
 def _read_any(rows: Cells, appends: Sequence[_Append]) -> tuple[int, list[_Answer]]:
-    """Which were made or refused, and last the newest change."""
+    """The newest change, and unless all went where they were asked to, the branch of each."""
+    newest, *branches = [int(number) for number in (rows[0][0] or b"{0}")[1:-1].split(b",")]
     answers: list[_Answer] = [(True, append.end) for append in appends]
-    for owner, stored, branch, seq, tip in rows[:-1]:
-        end = _Tip(int(branch or 0), int(seq or 0), f"sha256:{tip.decode()}" if tip else "")
-        answers[int(owner or 0) - 1] = {b"t": True, b"f": False}.get(stored or b""), end
-    return int(rows[-1][3] or 0), answers
+    for at, branch in enumerate(branches):
+        if branch > 0:
+            answers[at] = True, appends[at].end._replace(branch=branch)
+        else:
+            answers[at] = (None if branch else False), None
+    return newest, answers
 
 
 def _prune(conn: Connection, branch: int | None) -> list[bytes]:

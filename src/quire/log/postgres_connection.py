@@ -532,8 +532,17 @@ def _near() -> str:
     )
 
 
+# Two ways to append are left of three.
+_FEWER_FUNCTIONS = """
+drop function if exists quire.append(text, json, json);
+drop function if exists quire.append_several;
+"""
 # A released migration never changes; the next one is appended.
-MIGRATIONS: tuple[str, ...] = ("\n".join((_sql("tables"), _parts(), _near(), _sql("owners"))), _sql("nameless"))
+MIGRATIONS: tuple[str, ...] = (
+    "\n".join((_sql("tables"), _parts(), _near(), _sql("owners"))),
+    _sql("nameless"),
+    _FEWER_FUNCTIONS,
+)
 
 
 def migrate(conn: Connection, name: str, scripts: tuple[str, ...] = MIGRATIONS) -> None:
