@@ -324,6 +324,30 @@ def test_replicas_that_start_together_make_the_tables_once_and_no_old_one_opens_
         root.execute(f"drop database {name} with (force)")
 
 
+def test_replicas_that_waited_while_another_made_the_tables_find_them(pg_url: str) -> None:
+    name = new_tenant().replace("-", "_")
+    waiting = "select count(*) = 2 from pg_locks where locktype = 'advisory' and objid = %s and not granted"
+
+    def start(_: int) -> None:
+        with psycopg.connect(url, autocommit=True) as conn:
+            # So little is made that the server does not press the others to forget what they found before.
+            postgres_connection.migrate(conn, "db", ("create table quire.once (n integer)",))
+
+    with psycopg.connect(pg_url, autocommit=True) as root:
+        root.execute(f"create database {name}")
+        url = pg_url.replace("/postgres?", f"/{name}?")
+        with psycopg.connect(url) as first, ThreadPoolExecutor(2) as pool:
+            first.execute("create extension vector with schema public")
+            first.commit()
+            first.execute("select pg_advisory_xact_lock(%s)", (postgres_connection.MIGRATING,))
+            started = [pool.submit(start, n) for n in range(2)]
+            until(lambda: root.execute(waiting, (postgres_connection.MIGRATING,)).fetchone() == (True,))
+            first.rollback()
+            for each in started:
+                each.result(600)
+        root.execute(f"drop database {name} with (force)")
+
+
 def test_what_knew_a_thread_that_was_deleted_makes_it_anew_and_writes_nothing_into_what_its_fork_keeps(
     pg_url: str,
 ) -> None:

@@ -489,7 +489,7 @@ def holder_name() -> str:
 # keeps from seeing or writing a row of any tenant but the one that the transaction names (row-level security).
 
 # Held while the tables are brought up to date, so that replicas that start together do so one after the other: "QUIR".
-_MIGRATING = 0x51554952
+MIGRATING = 0x51554952
 # Tenants are spread over so many parts, each thread of theirs over so many parts of those.
 _TENANT_PARTS, _THREAD_PARTS = 4, 4
 # Vectors of these sizes are found by an index, others by comparing each.
@@ -551,7 +551,7 @@ def migrate(conn: Connection, name: str, scripts: tuple[str, ...] = MIGRATIONS) 
         return
     try:
         with conn.transaction():
-            conn.execute("select pg_advisory_xact_lock(%s)", (_MIGRATING,))
+            conn.execute("select pg_advisory_xact_lock(%s)", (MIGRATING,))
             version = _schema_version(conn, name, scripts)
             if version == len(scripts):
                 return
@@ -568,8 +568,9 @@ def migrate(conn: Connection, name: str, scripts: tuple[str, ...] = MIGRATIONS) 
 
 
 def _schema_version(conn: Connection, name: str, scripts: tuple[str, ...]) -> int:
-    table = conn.execute("select to_regclass('quire.versions') is not null").fetchone()
-    if not table or not table[0]:
+    # Looked for as a row: a session remembers that a name was not there, also behind the lock.
+    table = "select from pg_catalog.pg_tables where schemaname = 'quire' and tablename = 'versions'"
+    if conn.execute(table).fetchone() is None:
         return 0
     row = conn.execute("select coalesce(max(version), 0) from quire.versions").fetchone()
     version = int(row[0]) if row else 0
