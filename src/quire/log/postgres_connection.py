@@ -56,7 +56,11 @@ select set_config('lock_timeout', '{LOCK_S}s', false),
     -- What is acknowledged is on the disk, whatever the server is set to.
     case when current_setting('synchronous_commit') = 'off' then set_config('synchronous_commit', 'on', false) end
 """
-_NOTIFY = f"select pg_notify('{CHANNEL}', notice) from unnest($1::text[]) as said (notice)".encode()
+# A notice need not be on the disk: what it tells of is.
+_NOTIFY = f"""
+select set_config('synchronous_commit', 'off', true), pg_notify('{CHANNEL}', notice)
+from unnest($1::text[]) as said (notice)
+""".encode()
 _NOT_PREPARED = b"26000"
 # Types by their numbers on the server.
 _BIGINT: Final = 20
