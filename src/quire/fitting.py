@@ -89,7 +89,7 @@ class Fitter:
     @property
     def left_out(self) -> tuple[LeftOut, ...]:
         """What the newest call left out: the number of the entry, and why."""
-        return self.built.left_out if self.built is not None else ()
+        return tuple(self.built.left_out) if self.built is not None else ()
 
     def fit(self, given: Given) -> Given:
         """The messages inside the budget; a list that does not extend the one before begins anew."""

@@ -44,7 +44,11 @@ def asked(assembly: Assembly) -> object:
         built = assembly.request()
     except BudgetError as error:
         return str(error)
-    return msgspec.json.encode(built), render(built.prompt, "openai-chat:").prefix, assembly.request_as_sent()
+    return (
+        msgspec.json.encode(built, enc_hook=list),
+        render(built.prompt, "openai-chat:").prefix,
+        assembly.request_as_sent(),
+    )
 
 
 def recorded(entries: list[Entry], policy: Policy) -> Iterator[Entry]:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable
-from itertools import groupby
 from typing import Any
 
 import msgspec
 
 from quire.assemble import Policy
 from quire.assemble.messages import Epoch, History, PlacedMessage
-from quire.assemble.pending import OpenMessage, Pair, Pending, Round
+from quire.assemble.pending import OpenMessage, Pair, Pending, Reasons, Round
 from quire.assemble.rebase import CarriedState, Pin, Rebase
 from quire.assemble.rebase_decision import Rent
 from quire.assemble.state import Assembly, FedEntries, ModelHistory
@@ -23,7 +22,7 @@ from quire.assemble.summary import Summarise
 from quire.assemble.user_message import ItemBlock, UserMessage, UserTurn
 from quire.errors import QuireError
 from quire.log.entries import decode_row, parted, row_of
-from quire.values import Entry, Json, JsonObject, LeftOut, Message, Result, Text, Think
+from quire.values import Entry, Json, JsonObject, Message, Result, Text, Think
 
 # Raise this when the written form changes, or when the same entries give another state.
 FORMAT = 8
@@ -211,7 +210,7 @@ def _packed(assembly: Assembly) -> _Fold:
         results=_results_in_place(assembly, users),
         turn=assembly.turn,
         step=assembly.step,
-        runs=_runs(assembly.left_out_log.reasons.values()),
+        runs=assembly.left_out_log.reasons.runs(),
         attached=assembly.left_out_log.attached,
         rebases=_needed_later(assembly.rebases, assembly.policy),
         pins=assembly.pins,
@@ -306,10 +305,6 @@ def _results_in_place(assembly: Assembly, users: Iterable[UserTurn]) -> dict[int
     return {seq: ids[seq] for seq in sorted(seqs) if seq in ids}
 
 
-def _runs(left_out: Iterable[LeftOut]) -> list[tuple[str, list[int]]]:
-    return [(why, [entry.entry for entry in run]) for why, run in groupby(left_out, key=lambda entry: entry.reason)]
-
-
 def _needed_later(rebases: list[Rebase], policy: Policy) -> list[Rebase]:
     """The rebases that later ones look at: back to the newest summary, or the last alone where there are none."""
     last = len(rebases) - 1
@@ -327,7 +322,7 @@ def _unpacked(fold: _Fold, policy: Policy, summarise: Summarise, entries: FedEnt
     versions = {(block.id, block.sha256): block for block in (fold.blocks[place] for place in fold.versions)}
     assembly.carried = CarriedState(fold.tools, versions, fold.late, fold.turn, fold.results)
     assembly.attached_at = {(id, sha256): (seq, place) for id, sha256, seq, place in fold.attached_at}
-    assembly.left_out_log.restore({seq: LeftOut(seq, why) for why, seqs in fold.runs for seq in seqs}, fold.attached)
+    assembly.left_out_log.restore(Reasons(fold.runs), fold.attached)
     assembly.turn, assembly.step = fold.turn, fold.step
     assembly.rebases, assembly.pins = fold.rebases, fold.pins
     assembly.rent = fold.rent

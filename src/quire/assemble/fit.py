@@ -217,7 +217,7 @@ class Built(msgspec.Struct, frozen=True):
     # The current user's words, and the place of their message in the prompt.
     query: str
     user: int | None
-    left_out: tuple[LeftOut, ...]
+    left_out: Sequence[LeftOut]
     # The budget in the tokens that sizes are counted in: a model that counts otherwise leaves more room, or less.
     limit: int = 0
 
@@ -231,7 +231,7 @@ class Built(msgspec.Struct, frozen=True):
 
 
 def build(
-    epoch: Epoch, policy: Policy, number: tuple[int, int], record: JsonObject | None, left_out: tuple[LeftOut, ...]
+    epoch: Epoch, policy: Policy, number: tuple[int, int], record: JsonObject | None, left_out: Sequence[LeftOut]
 ) -> Built:
     """An epoch's messages as the request of this turn and step."""
     history = epoch.history

@@ -13,7 +13,7 @@ import msgspec
 from quire.assemble import Policy
 from quire.assemble.fit import Built, build, check_shares
 from quire.assemble.messages import Epoch, merge_tools, ordered
-from quire.assemble.pending import LeftOutLog, Pending, Round
+from quire.assemble.pending import LeftOutEntries, LeftOutLog, Pending, Round
 from quire.assemble.rebase import CarriedState, Pin, Rebase, apply, parse_rebase, pins_of
 from quire.assemble.rebase_decision import Decision, Rent, decide, effective, rent_owed
 from quire.assemble.summary import Summarise, extract
@@ -383,9 +383,9 @@ class Assembly:
         return self.requests == 0 or self.models.is_cold(self.policy)
 
     @property
-    def left_out(self) -> tuple[LeftOut, ...]:
+    def left_out(self) -> LeftOutEntries:
         """What no request holds any more, and why."""
-        return self.left_out_log.all
+        return self.left_out_log.entries()
 
     def expected_tokens(self, built: Built) -> int:
         """How many tokens the model will count in a request, by what it reported before."""
@@ -436,7 +436,7 @@ class Assembly:
         waiting = tuple(LeftOut(seq, "waits for the next user entry") for seq, _ in self.pending.attached)
         step = self.step + (not self.round.sent)
         policy = effective(self)
-        built = build(self.epoch, policy, (self.turn, step), record, self.left_out + waiting)
+        built = build(self.epoch, policy, (self.turn, step), record, self.left_out_log.entries(waiting))
         reports = self.models.calibration(self.policy).reports
         return _to(built, limit=policy.limit if reports else self.policy.limit)
 
