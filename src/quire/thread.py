@@ -370,7 +370,13 @@ class Thread:
         key = f"{target} {options!r}"
         if key not in self._renderings:
             rendering = providers.rendering(target, providers.options_of(options, self.name))
-            self._renderings = {key: (rendering, providers.marker(target), GrowingCheck(self._fold.checked()))}
+            self._renderings = {
+                key: (
+                    rendering,
+                    providers.marker(target, rendering),
+                    GrowingCheck(self._fold.checked(), rendering.walk),
+                )
+            }
         rendering, marker, growing = self._renderings[key]
         before = self._fold.reply_id if self.diagnose else None
         how = {"times": self._fold.turn_times, "previous_id": before}

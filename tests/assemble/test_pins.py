@@ -242,7 +242,7 @@ from quire.values import Entry
 for line in sys.stdin:
     policy, bodies = json.loads(line)
     made = list(requests([Entry(body["kind"], body) for body in bodies], msgspec.convert(policy, Policy)))
-    print(sha256_hex(msgspec.json.encode(made)), flush=True)
+    print(sha256_hex(msgspec.json.encode(made, enc_hook=list)), flush=True)
 """
 
 
@@ -264,7 +264,7 @@ def processes() -> Iterator[list[subprocess.Popen[str]]]:
 def test_another_process_gives_the_same_bytes(
     processes: list[subprocess.Popen[str]], entries: list[Entry], policy: Policy
 ) -> None:
-    here = sha256_hex(msgspec.json.encode(list(requests(entries, policy))))
+    here = sha256_hex(msgspec.json.encode(list(requests(entries, policy)), enc_hook=list))
     for process in processes:
         print(json.dumps([msgspec.to_builtins(policy), [one.body for one in entries]]), file=process.stdin, flush=True)
         assert process.stdout is not None

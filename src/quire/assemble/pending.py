@@ -336,7 +336,7 @@ class LeftOutLog:
 
     def restore(self, reasons: Reasons, attached: dict[int, ItemVersion]) -> None:
         """Go on from reasons that were found before."""
-        self.reasons, self.attached, self._shared = reasons, attached, True
+        self.reasons, self.attached = reasons, attached
 
     def copy(self) -> LeftOutLog:
         self._shared = True

@@ -91,11 +91,11 @@ def rendering(target: str, ask: Options | None = None) -> Rendering:
     return Rendering(wire_of(provider), model_info(target), ask or Options(), provider)
 
 
-def marker(target: str) -> Marker:
+def marker(target: str, rendering: Rendering | None = None) -> Marker:
     """A marker of one thread's requests: of each it looks only at what the request before did not hold."""
     from quire.providers.cache_marks import Marker
 
-    return Marker(model_info(target))
+    return Marker(model_info(target), rendering.walk if rendering is not None else None)
 
 
 def marked(request: Request, prompt: Prompt | None = None, by: Marker | None = None, **how: Any) -> Request:

@@ -168,8 +168,8 @@ class Piece(msgspec.Struct, frozen=True):
 class MarkRows:
     """The rows of a thread's bodies, from their units; unchanged units are not looked at again."""
 
-    def __init__(self, wire: str) -> None:
-        self._walk = Walk(wire_of(wire).layout, frozen=True)
+    def __init__(self, walk: Walk) -> None:
+        self._walk = walk
         self._pieces: GrowingValues[Unit, Piece] = GrowingValues()
         self._blocks: list[BodyBlock] = []
         self._ends: list[int] = []
@@ -231,9 +231,9 @@ class Spoken(NamedTuple):
 class MarkPlacer:
     """Places the marks of one thread's requests; blocks that a request repeats are not measured again."""
 
-    def __init__(self, info: ModelInfo) -> None:
+    def __init__(self, info: ModelInfo, walk: Walk | None = None) -> None:
         self._info = info
-        self._rows = MarkRows(info.wire)
+        self._rows = MarkRows(walk or Walk(wire_of(info.wire).layout, frozen=True))
         # The blocks up to the first behind which a prefix is long enough to be stored.
         self._short: list[BodyBlock] = []
         self._spoken: GrowingValues[Message, Spoken] = GrowingValues()
@@ -343,12 +343,12 @@ class Marker:
     """Marks one thread's requests for one model; of each it looks only at what the request before did not hold.
 
     Of bodies that a `Rendering` wrote, messages that are the very same objects as before are taken to be what they
-    were. Other bodies may be changed in place: nothing is kept of them.
+    were. Other bodies may be changed in place: nothing is kept of them. `walk` is that rendering's.
     """
 
-    def __init__(self, info: ModelInfo) -> None:
+    def __init__(self, info: ModelInfo, walk: Walk | None = None) -> None:
         self.info = info
-        self._placing, self._pauses = MarkPlacer(info), Pauses()
+        self._placing, self._pauses = MarkPlacer(info, walk), Pauses()
 
     def mark(
         self,

@@ -196,6 +196,10 @@ class Walk:
         self._units = GrowingRow([*in_front, *following], self._units, min(same, len(self._units)))
         return self._units
 
+    def message(self, message: Json, place: int) -> Unit:
+        """The unit of a message, not made again where it is the newest body's."""
+        return self._messages.at(place, message) or self._layout.message(message, place)
+
 
 class _Values:
     """Values in a row, each with the unit it is; `moving`: the very same value may come again at another place."""
@@ -221,6 +225,10 @@ class _Values:
             self._units[place : place + 1] = [make(place) if unit is None else unit.at(place)]
         self._values = list(values)
         return self._units
+
+    def at(self, place: int, value: Json) -> Unit | None:
+        """The unit of the very value that stands at a place."""
+        return self._units[place] if place < len(self._values) and self._values[place] is value else None
 
     def _changed(self, values: Sequence[Json], common: int) -> Iterable[int]:
         # Over all of them at the speed of C: nearly every value is unchanged.

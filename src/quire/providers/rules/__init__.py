@@ -19,7 +19,7 @@ import msgspec
 
 from quire.errors import CallError, RuleError, nearest
 from quire.providers.models import data, provider_facts
-from quire.providers.prefix import written
+from quire.providers.prefix import Walk, written
 from quire.providers.rules.check import (
     Check,
     Conversation,
@@ -111,10 +111,11 @@ class GrowingCheck:
 
     Bodies must not be changed in place: a message that is the same object is taken to be unchanged, and its findings are
     repeated. `checked` is what an earlier process passed: its `GrowingCheck.checked()`, stored somewhere safe.
+    `walk` is that of the rendering that writes the requests.
     """
 
-    def __init__(self, checked: Checked = ("", {}), *, shape_only: bool = False) -> None:
-        self._shape_only, self._checked_before = shape_only, checked
+    def __init__(self, checked: Checked = ("", {}), walk: Walk | None = None, *, shape_only: bool = False) -> None:
+        self._shape_only, self._checked_before, self._walk = shape_only, checked, walk
         # What findings in messages depend on (model, tools, settings), and the body without its messages.
         self._ground: object = None
         self._around: JsonObject | None = None
@@ -194,7 +195,7 @@ class GrowingCheck:
 
     def _look(self, check: Check, wire: Wire, place: int) -> None:
         value = self._messages[place]
-        turn, name = self._before.get(id(value)) or (turn_at(check.info.wire, value, place), b"")
+        turn, name = self._before.get(id(value)) or (turn_at(check.info.wire, value, place, self._walk), b"")
         turn = turn.at(place)
         # A finding may depend on whether a message is the first, and on no other place.
         name = (name or hashlib.sha256(written(value)).digest()) if place else b""

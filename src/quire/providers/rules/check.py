@@ -16,7 +16,7 @@ from quire.providers.wires import wire_of
 from quire.values import Json, JsonObject, canonical
 
 if TYPE_CHECKING:
-    from quire.providers.prefix import Path, Unit
+    from quire.providers.prefix import Path, Unit, Walk
 
 # What a server has given out: signatures with the prefix they are bound to, and items that belong together.
 #
@@ -164,12 +164,12 @@ def heads(body: JsonObject, wire: str) -> tuple[tuple[TurnBlock, ...], tuple[Tur
     return tuple(tools), tuple(system)
 
 
-def turn_at(wire: str, message: Json, index: int) -> TurnMessage:
-    """A message; one that cannot be any says nothing."""
+def turn_at(wire: str, message: Json, index: int, walk: Walk | None = None) -> TurnMessage:
+    """A message; one that cannot be any says nothing. `walk` may have made its unit already."""
     format = wire_of(wire)
     unit = None
     if isinstance(message, dict) or (isinstance(message, str) and format.rules.bare_texts):
-        unit = format.layout.message(message, index)
+        unit = (walk or format.layout).message(message, index)
     role = unit.role if unit is not None else ""
     return TurnMessage(index, role, message, unit, format.rules.block, format.layout.field)
 
