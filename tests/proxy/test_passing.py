@@ -161,6 +161,31 @@ def test_a_small_body_that_unpacks_to_a_large_one_is_not_read(coding: str, monke
 
 
 @pytest.mark.parametrize(
+    "cuts", [(), (40,), (150,), (190,)], ids=["whole", "in the head", "in the end of it", "in the body"]
+)
+def test_a_client_that_would_rather_speak_http_2_loses_no_body(
+    mirror: tuple[Mirror, str, str, list[Watched]], cuts: tuple[int, ...]
+) -> None:
+    """As Java's does: what it offers is declined, on a connection that goes on."""
+    app, _, url, _ = mirror
+    app.seen.clear()
+    app.reply = Mirror().reply
+    upgrade = "connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAEAAEAA\r\n"
+    asked = f"POST /v1/messages?x=1 HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 14\r\n{upgrade}\r\n" + '{"messages":[]'
+    with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=10) as client:
+        for _ in range(2):
+            data = asked.encode()
+            for start, end in zip((0, *cuts), (*cuts, len(data)), strict=True):
+                client.sendall(data[start:end])
+                time.sleep(0.02 if cuts else 0)
+            reply = b""
+            while not reply.endswith(b"{}"):
+                reply += client.recv(65536)
+            assert reply.startswith(b"HTTP/1.1 200")
+    assert [(seen[:3], seen[4]) for seen in app.seen] == [(("POST", b"/v1/messages", b"x=1"), b'{"messages":[]')] * 2
+
+
+@pytest.mark.parametrize(
     ("path", "headers", "wanted"),
     [
         ("/v1/messages", {"x-api-key": "theirs"}, (b"x-api-key", b"own")),

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import msgspec
 
@@ -99,13 +100,15 @@ class EndsAtOnce(_UvicornServer):
 
 def http_protocol() -> type[asyncio.Protocol]:
     """uvicorn's reader of HTTP, which takes no endless head of a request and survives what a client sends instead."""
+    from httptools import HttpParserUpgrade, HttpRequestParser
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
     class BoundedHead(HttpToolsProtocol):
-        _head = 0
+        _head, _data = 0, b""
 
         def data_received(self, data: bytes) -> None:
             self._head += len(data)
+            self._data = data
             try:
                 super().data_received(data)
             except Exception:  # the caller's fault, whatever it is: it alone is cut off
@@ -118,11 +121,24 @@ def http_protocol() -> type[asyncio.Protocol]:
 
         def on_headers_complete(self) -> None:
             self._head = -(2**63)  # until the next request of this connection
-            super().on_headers_complete()
+            if not self._declines_upgrade():
+                super().on_headers_complete()
 
         def on_message_complete(self) -> None:
-            super().on_message_complete()
+            if not self._declines_upgrade():
+                super().on_message_complete()
             self._head = 0
+
+        def _declines_upgrade(self) -> bool:
+            return self.parser.should_upgrade() and not self._should_upgrade()
+
+        def _unsupported_upgrade_warning(self) -> None:
+            # Java's client asks for HTTP/2 this way. The parser takes no body behind such a head, so it is read anew without that.
+            end = cast(HttpParserUpgrade, sys.exception()).args[0]
+            lines = [b"%s %s HTTP/1.1" % (self.parser.get_method(), self.url)]
+            lines += [b"%s: %s" % pair for pair in self.headers if pair[0] != b"upgrade"]
+            self.parser = HttpRequestParser(self)
+            super().data_received(b"\r\n".join([*lines, b"", self._data[end:]]))
 
     return BoundedHead
 
