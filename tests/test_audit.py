@@ -63,6 +63,9 @@ def test_what_moves_in_tools_that_stand_in_one_and_calls_that_stay_open_are_told
     first, turned, fewer = ({**asked, "tools": [{"functionDeclarations": row}]} for row in rows)
     assert _cause_of("gemini", first, turned) == "tools-reordered"
     assert _cause_of("gemini", first, fewer) == "tools-changed"
+    held = {"contents": first["contents"], "cachedContent": "cachedContents/a"}
+    assert _cause_of("gemini", held, {**held, "cachedContent": "cachedContents/b"}) == "settings"
+    assert _cause_of("gemini", {"contents": first["contents"]}, held) == "settings"
     # A call that nothing answers, before and after: what was changed is the message behind it.
     call = {"role": "model", "parts": [{"functionCall": {"name": "read", "args": {}}}]}
     result = {"role": "user", "parts": [{"functionResponse": {"name": "read", "response": {"output": "42"}}}]}

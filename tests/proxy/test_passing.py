@@ -21,6 +21,7 @@ from websockets.sync.client import connect
 
 from quire.errors import FormatError
 from quire.server import watch
+from quire.server.mend import Mender
 from quire.server.proxy import CacheWatcher, Passing, Proxy, ProxyOptions, Watched
 from toolbox import until
 
@@ -152,6 +153,50 @@ def test_compressed_bodies_pass_as_they_are_and_are_read(
     assert seen[0].call.usage.input_total == 9
 
 
+def test_what_is_mended_keeps_headers_that_come_twice(mirror: tuple[Mirror, str, str, list[Watched]]) -> None:
+    app, direct, _, _ = mirror
+    app.seen.clear()
+    twice = [("anthropic-beta", "one-1"), ("anthropic-beta", "two-2, three-3"), ("anthropic-version", "2023-06-01")]
+    asked = {"model": "claude-opus-5-5", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi " * 9_000}]}
+    with Proxy(ProxyOptions(to=direct, mender=Mender()), CacheWatcher()) as proxy:
+        httpx.post(f"{proxy.url}/v1/messages", json=asked, headers=twice)
+    ((_, _, _, headers, sent),) = app.seen
+    assert b"cache_control" in sent
+    assert [value for name, value in headers if name == b"anthropic-beta"] == [b"one-1,two-2,three-3"]
+
+
+GEMINI_PIECES = [
+    {
+        "candidates": [{"content": {"parts": [{"text": "Yes"}], "role": "model"}}],
+        "usageMetadata": {"promptTokenCount": 9},
+    },
+    {"candidates": [{"finishReason": "STOP"}], "usageMetadata": {"promptTokenCount": 9, "candidatesTokenCount": 2}},
+]
+
+
+@pytest.mark.parametrize(
+    ("path", "model", "answer", "tokens"),
+    [
+        # Without alt=sse Gemini streams the events as one JSON list.
+        ("/v1beta/models/gemini-2.5-pro:streamGenerateContent", "gemini-2.5-pro", GEMINI_PIECES, 9),
+        ("/v1beta/tunedModels/ours-1:generateContent", "ours-1", GEMINI_PIECES[0], 9),
+        ("/openai/deployments/gpt-6-sol/chat/completions?api-version=1", "gpt-6-sol", {}, None),
+    ],
+    ids=["a list of events", "a tuned model", "a deployment, and an empty answer"],
+)
+def test_models_in_paths_and_other_forms_of_replies_are_read(
+    mirror: tuple[Mirror, str, str, list[Watched]], path: str, model: str, answer: Any, tokens: int | None
+) -> None:
+    app, _, url, seen = mirror
+    seen.clear()
+    app.reply = json.dumps(answer).encode(), [(b"content-type", b"application/json; charset=UTF-8")]
+    said = {"contents": [{"role": "user", "parts": [{"text": "Hi"}]}]} if "v1beta" in path else {"messages": []}
+    assert httpx.post(f"{url}{path}", json=said).json() == answer
+    until(lambda: bool(seen))
+    assert (seen[0].call.model, seen[0].whole) == (model, True)
+    assert (seen[0].call.usage.input_total if seen[0].call.usage else None) == tokens
+
+
 @pytest.mark.parametrize("coding", CODINGS)
 def test_a_small_body_that_unpacks_to_a_large_one_is_not_read(coding: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "_MOST_PLAIN", 100_000)
@@ -171,7 +216,9 @@ def test_a_client_that_would_rather_speak_http_2_loses_no_body(
     app.seen.clear()
     app.reply = Mirror().reply
     upgrade = "connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAEAAEAA\r\n"
-    asked = f"POST /v1/messages?x=1 HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 14\r\n{upgrade}\r\n" + '{"messages":[]'
+    asked = (
+        f"POST /v1/messages?x=1 HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 14\r\n{upgrade}\r\n" + '{"messages":[]'
+    )
     with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=10) as client:
         for _ in range(2):
             data = asked.encode()

@@ -377,8 +377,8 @@ def call_of(source: str, about: JsonObject, body: JsonObject, reply: Json) -> Se
 
 
 def url_model(url: str) -> str:
-    """Gemini and Bedrock name the model in the address."""
-    for word in ("/models/", "/model/"):
+    """Gemini, Bedrock and Azure name the model in the address."""
+    for word in ("/models/", "/model/", "/tunedModels/", "/deployments/"):
         if word in url:
             return unquote(url).split(word)[1].partition("/")[0].partition(":generate")[0].partition(":stream")[0]
     return ""

@@ -122,6 +122,8 @@ def moved_cause(old: Sequence[Unit], new: Sequence[Unit], place: Moved) -> tuple
 
 def _tools(old: Sequence[Unit], new: Sequence[Unit], place: Moved) -> tuple[str, str]:
     was, now, offset = place
+    if explicit := [unit for unit in (was, now) if unit is not None and unit.path == ("cachedContent",)]:
+        return "settings", where(explicit[0])
     before, after = _definitions(old), _definitions(new)
     if sorted(map(canonical, before)) == sorted(map(canonical, after)):
         return "tools-reordered", ""

@@ -172,7 +172,6 @@ class Passing:
             else:
                 again = partial(self.request, "POST", path, query, headers)
                 await self._run_recalls(exchange, again, _tapped(exchange, send))
-            exchange.whole = True
         finally:
             # Also where the application has gone: what came is recorded, and nothing more is asked for.
             if isinstance(content, _Upload):
@@ -246,7 +245,6 @@ class Passing:
                 body = None
             if body is None:
                 break
-            part.whole = True
             self.watcher.passed(part)
             exchange.sent = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
             rules = tuple(dict.fromkeys((*exchange.mended.rules, "recalled")))
@@ -313,11 +311,13 @@ class Passing:
 
 
 def _tapped(exchange: WatchedExchange, send: Any) -> Any:
-    """The same `send`; status and headers are noted."""
+    """The same `send`; status, headers and the end are noted."""
 
     async def tap(message: Any) -> None:
         if message["type"] == "http.response.start":
             exchange.status, exchange.reply_headers = message["status"], _texts(message["headers"])
+        elif not message.get("more_body"):
+            exchange.whole = True  # before it is sent: whoever asked may be gone with its last byte
         await send(message)
 
     return tap
@@ -329,7 +329,12 @@ def _path(scope: Any) -> tuple[bytes, bytes]:
 
 
 def _texts(headers: Headers) -> dict[str, str]:
-    return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in headers}
+    """The headers by name; one that came several times is a list, as HTTP has it."""
+    texts: dict[str, str] = {}
+    for name, value in headers:
+        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
+        texts[key] = f"{texts[key]},{text}" if key in texts else text
+    return texts
 
 
 def _has_body(scope: Any) -> bool:

@@ -81,7 +81,9 @@ class WatchedExchange:
 
     @property
     def is_stream(self) -> bool:
-        return "event-stream" in self.reply_headers.get("content-type", "")
+        return "event-stream" in self.reply_headers.get("content-type", "") or self.path.endswith(
+            ":streamGenerateContent"
+        )
 
 
 class Watched(msgspec.Struct, frozen=True):
@@ -458,6 +460,10 @@ def _json_or_none(data: bytes) -> Json:
 
 def events_in(data: bytes, speaks: str) -> Iterator[JsonObject]:
     """The events of a reply's bytes; what is none is passed over."""
+    if data.lstrip()[:1] == b"[":
+        # Gemini's, where its client did not ask for server-sent ones.
+        yield from (event for event in _json_or_none(data) or () if isinstance(event, dict))
+        return
     sse = SseReader()
     for frame in (*sse.feed(data), *sse.finish()):
         with contextlib.suppress(QuireError):
