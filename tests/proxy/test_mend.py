@@ -13,6 +13,7 @@ from behind import HEADERS, RULES, Upstream, Watching, body, running, watching
 
 from quire.providers.prefix import prefix_bytes
 from quire.providers.simulate import Simulator
+from quire.server import mend
 from quire.server.mend import Mender, difference, is_subscription
 from quire.server.mend_rules import RULES as MENDING
 from quire.server.mend_rules import changed_sections
@@ -247,6 +248,23 @@ def test_conversations_that_say_the_same_are_told_apart() -> None:
             made = mender.mend(given, {"path": "/v1/messages", "headers": {}})
             assert made.rules == (("volatile",) if turn > 1 else ())
             assert {f"project{agent}"} == set(re.findall(r"project\d+", json.dumps(made.body or given)))
+
+
+def test_of_more_bytes_than_are_kept_the_conversations_of_longest_ago_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(mend, "_MOST_BYTES", 7 * len(json.dumps(body("Hi"))) // 2)  # three of them
+    mender = Mender()
+
+    def made(name: str, *said: str, at: int) -> tuple[str, ...]:
+        given = body(f"{name}?", *said, system=f"It is 10:{at}0.\n{RULES}")
+        return mender.mend(given, {"path": "/v1/messages", "headers": {}}).rules
+
+    assert [made(name, at=1) for name in "abc"] == [()] * 3
+    assert made("a", "Yes.", "And?", at=2) == ("volatile",)
+    assert [made(name, at=1) for name in "de"] == [()] * 2
+    assert made("a", "Yes.", "And?", "Yes.", "So?", at=3) == ("volatile",)
+    assert made("b", "Yes.", "And?", at=2) == ()
 
 
 def mended(requests: Iterable[Body]) -> list[Body]:

@@ -438,14 +438,19 @@ Value = TypeVar("Value")
 
 
 class Recent(OrderedDict[Key, Value]):
-    """A dictionary of the `most` keys that were set last: a server that runs for long forgets the others."""
+    """A dictionary of the `most` keys that were set last, and of no more than `most_size` in all, where `size` tells it.
 
-    def __init__(self, most: int) -> None:
+    A server that runs for long forgets the others; the newest is kept whatever its size.
+    """
+
+    def __init__(self, most: int, most_size: int = 0, size: Callable[[Value], int] = lambda value: 0) -> None:
         super().__init__()
-        self._most = most
+        self._most, self._most_size, self._size = most, most_size, size
+        self._total = 0
 
     def __setitem__(self, key: Key, value: Value) -> None:
+        self._total += self._size(value) - (self._size(self[key]) if key in self else 0)
         super().__setitem__(key, value)
         self.move_to_end(key)
-        while len(self) > self._most:
-            self.popitem(last=False)
+        while len(self) > self._most or (self._total > self._most_size and len(self) > 1):
+            self._total -= self._size(self.popitem(last=False)[1])

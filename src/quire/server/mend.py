@@ -30,7 +30,8 @@ from quire.providers import render
 from quire.providers.models import model_info
 from quire.providers.prefix import Path as JsonPath
 from quire.providers.prefix import written
-from quire.providers.rules import errors, validate
+from quire.providers.rules import GrowingCheck, errors
+from quire.providers.rules.check import make_check
 from quire.providers.simulate import Simulator
 from quire.providers.usage import cost
 from quire.providers.wires import Wire, wire_of
@@ -53,7 +54,9 @@ from quire.tokens import count as count_tokens
 from quire.tokens import tools_tokens
 from quire.values import Json, JsonObject, Message, Prompt, Reply, Text, Usage
 
+# Of more conversations, or of more bytes of their newest requests, those that went on longest ago are forgotten.
 _MOST_CONVERSATIONS = 5_000
+_MOST_BYTES = 256 * 1024 * 1024
 _MOST_MESSAGES = 500_000
 # Conversations that may hold the same message: with fewer, one of many that begin alike is taken for another.
 _MOST_HOLDERS = 200
@@ -108,7 +111,7 @@ class Mender:
             raise CallError(f"there is no rule {unknown[0]!r}", hint=f"Known: {', '.join(RULES)}.")
         self._rules = [name for name in RULES if name in rules]
         self._holdout = holdout
-        self._states: Recent[int, HeadState] = Recent(_MOST_CONVERSATIONS)
+        self._states: Recent[int, HeadState] = Recent(_MOST_CONVERSATIONS, _MOST_BYTES, lambda state: state.size)
         # Which conversations hold a message, by its hash; those that came longest ago are forgotten.
         self._holders: Recent[bytes, list[int]] = Recent(_MOST_MESSAGES)
         self._heads: Recent[int, _Conversation] = Recent(_MOST_CONVERSATIONS)
@@ -175,6 +178,7 @@ class Mender:
         if fired and (refused := self._refused_rules(call, draft, fired, before, about)):
             # It is not sent as mended: the next request is compared with what was sent before.
             return Mended(refused=refused)
+        draft.state.size = len(written(call.body))
         self._states[key] = draft.state
         return Mended(draft.body, tuple(draft.betas), tuple(fired)) if fired else Mended()
 
@@ -183,7 +187,10 @@ class Mender:
     ) -> tuple[str, ...]:
         """The mending rules that make the provider refuse a request which it would otherwise take."""
         headers = dict(about.get("headers") or {})
-        mended_errors = _broken_rules(draft.body, call, with_betas(headers, draft.betas))
+        # Only what is new in a conversation is looked at.
+        check = GrowingCheck(before.checked if before is not None else ("", {}))
+        mended_errors = _broken_rules(draft.body, call, with_betas(headers, draft.betas), check)
+        draft.state.checked = check.checked()
         own_errors = _broken_rules(call.body, call, headers) if mended_errors else mended_errors
         if mended_errors <= own_errors:
             return ()
@@ -280,6 +287,8 @@ def state_rules(state: HeadState) -> Iterator[str]:
 
 def _with_tails(draft: BodyDraft) -> bool:
     """Put earlier additions behind the messages they followed, and new ones behind the last message."""
+    if not (draft.state.tails or draft.tail.texts or draft.tail.messages):
+        return False
     messages, ends, running = draft.messages, list[str](), hashlib.sha256()
     for message in messages:
         running.update(plain_message(message))
@@ -318,8 +327,11 @@ def _length(parts: Counter[str]) -> int:
     return sum(len(part) * times for part, times in parts.items())
 
 
-def _broken_rules(body: JsonObject, call: SentCall, headers: Mapping[str, str]) -> set[str]:
-    return {finding.row for finding in errors(validate(body, call.provider, call.model or None, headers=headers))}
+def _broken_rules(
+    body: JsonObject, call: SentCall, headers: Mapping[str, str], check: GrowingCheck | None = None
+) -> set[str]:
+    made = make_check(body, call.provider, call.model or None, None, headers)
+    return {finding.row for finding in errors((check or GrowingCheck()).findings(made))}
 
 
 def with_betas(headers: Mapping[str, str], betas: Iterable[str]) -> dict[str, str]:
@@ -407,7 +419,7 @@ class Savings:
         step = cache.step(at_ms, original)
         assert call.usage is not None
         # The provider counted what was sent, which mending may have made longer.
-        sent = Simulator(target).step(at_ms, call.body) if call.body else step
+        sent = Simulator(target).step(at_ms, call.body) if call.body and call.given else step
         scale = call.usage.input_total / max(1, sent.total)
         figures = (step.total, step.read, step.write_5m, step.write_1h)
         total, read, write_5m, write_1h = (round(scale * figure) for figure in figures)

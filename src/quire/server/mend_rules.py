@@ -19,6 +19,7 @@ from quire.audit.first_difference import ID, TIME, tool_name
 from quire.providers.cache_marks import mark
 from quire.providers.models import ModelInfo, data
 from quire.providers.prefix import MARKS, Path, changed_body, written
+from quire.providers.rules import Checked
 from quire.providers.wires import Wire
 from quire.values import Json, JsonObject
 
@@ -55,6 +56,9 @@ class HeadState(msgspec.Struct):
     # What the head says by now, by where it stands there; early messages by their place.
     texts: dict[Path, str] = {}
     effort: str = ""
+    # How many bytes the newest request has, and which of its messages break no rule.
+    size: int = 0
+    checked: Checked = ("", {})
 
 
 class BodyDraft:
@@ -132,7 +136,11 @@ def ordered_like(now: Json, like: Json) -> Json:
         names = [*(name for name in like if name in now), *(name for name in now if name not in like)]
         return {name: ordered_like(now[name], like.get(name)) for name in names}
     if isinstance(now, list) and isinstance(like, list):
-        return [*map(ordered_like, now, like), *now[len(like) :]]
+        pairs = zip(now, like, strict=False)
+        return [
+            *(new if written(new) == written(old) else ordered_like(new, old) for new, old in pairs),
+            *now[len(like) :],
+        ]
     return now
 
 
@@ -392,7 +400,8 @@ def _changed_front(draft: BodyDraft) -> bool:
     now, fired = draft.messages, False
     if not isinstance(before, list) or len(now) <= len(before):
         return False
-    moved = [at for at in range(len(before)) if plain_message(before[at]) != plain_message(now[at])]
+    pairs = enumerate(zip(before, now, strict=False))
+    moved = [at for at, (was, is_now) in pairs if was != is_now and plain_message(was) != plain_message(is_now)]
     # One that is again as it was first, where the model was told of another since.
     newest_texts = {at: draft.state.texts.get((draft.wire.layout.field, at)) for at in range(min(2, len(before)))}
     moved = moved or [at for at, text in newest_texts.items() if text is not None and text != _joined_texts(now[at])]

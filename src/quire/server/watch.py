@@ -26,6 +26,7 @@ from quire.audit import Grouping, SentCall, Verdict, WatchedConversation, call_o
 from quire.audit.causes import NOTHING_CHANGED, Side, agrees
 from quire.errors import FormatError, QuireError, needed
 from quire.providers.explain import diagnosis_of
+from quire.providers.prefix import written
 from quire.providers.usage import known_cost
 from quire.providers.wires import wire_of
 from quire.send.transport import SseReader, decoded
@@ -335,7 +336,8 @@ class CacheWatcher:
         conversation, lost = self.grouping.add(call)
         if conversation.name == call.source:
             conversation.name = f"conversation {self.grouping.count}"
-        followed = self._follow(conversation, len(exchange.given))
+        # As it is kept: it may have come compressed, or as the end of what the provider holds.
+        followed = self._follow(conversation, len(written(call.body)))
         retry = _is_retry(followed, exchange, reading.whole)
         if retry:
             conversation.spent.requests -= 1
