@@ -168,8 +168,8 @@ class Piece(msgspec.Struct, frozen=True):
 class MarkRows:
     """The rows of a thread's bodies, from their units; unchanged units are not looked at again."""
 
-    def __init__(self, walk: Walk) -> None:
-        self._walk = walk
+    def __init__(self, wire: str, walk: Walk | None = None) -> None:
+        self._walk = walk or Walk(wire_of(wire).layout, frozen=True)
         self._pieces: GrowingValues[Unit, Piece] = GrowingValues()
         self._blocks: list[BodyBlock] = []
         self._ends: list[int] = []
@@ -233,7 +233,7 @@ class MarkPlacer:
 
     def __init__(self, info: ModelInfo, walk: Walk | None = None) -> None:
         self._info = info
-        self._rows = MarkRows(walk or Walk(wire_of(info.wire).layout, frozen=True))
+        self._rows = MarkRows(info.wire, walk)
         # The blocks up to the first behind which a prefix is long enough to be stored.
         self._short: list[BodyBlock] = []
         self._spoken: GrowingValues[Message, Spoken] = GrowingValues()
