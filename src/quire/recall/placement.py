@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal
@@ -14,7 +13,7 @@ import msgspec
 
 from quire import values
 from quire.assemble import Assembly, Policy, checkpoint
-from quire.assemble.summary import extract, truncate
+from quire.assemble.summary import extract
 from quire.assemble.user_message import entry_text, references, whole_text
 from quire.errors import CallError, NotFound, QuireError
 from quire.formats import clean
@@ -22,7 +21,7 @@ from quire.formats.clean import Clean, ToolResult, formatted_context
 from quire.log.store import Store
 from quire.providers.convert import holds_blocks
 from quire.recall import MOST, RECALL_TOOL
-from quire.recall.document import FLOOR, Query, relevant
+from quire.recall.document import FLOOR, Query, first_words, passage, relevant
 from quire.recall.languages import WHOLE, terms
 from quire.recall.meaning import Embedder, installed
 from quire.recall.search import Hit, Recall, SearchRecords
@@ -44,79 +43,6 @@ from quire.values import (
 )
 
 # Within a share of the budget, best first; what was recalled before and still stands above is only named.
-
-# Of a long text the part that answers: its first words, then the lines around those a query asks for.
-
-# A text is weighed in stretches of at most so many characters: lines, or parts of long ones.
-_STRETCH = 120
-_OPENING = 80
-_MARK = " ..."
-
-Span = tuple[int, int]
-
-
-def passage(text: str, limit: int, query: str = "") -> str:
-    """About `limit` characters of a text: the beginning, or its first words and what the query's words stand in."""
-    if len(text) <= limit:
-        return text
-    spans = list(_spans(text))
-    best = _best([text[start:end] for start, end in spans], query)
-    opening = first_words(text, min(_OPENING, limit // 4))
-    room = limit - len(opening)
-    if best is None or spans[best][1] <= limit // 2:
-        return truncate(text, limit)
-    start, end = _widened(spans, best, room)
-    part = truncate(text[start:end].strip("\n"), room)
-    more = _MARK if end < len(text) and not part.endswith("...") else ""
-    return f"{opening}\n{part}{more}"
-
-
-def first_words(text: str, limit: int) -> str:
-    """The beginning of a text's first line, with a mark where anything follows."""
-    line = text.strip().split("\n", 1)[0].rstrip()
-    if len(line) > limit:
-        return truncate(line, limit)
-    return line + _MARK if len(text.strip()) > len(line) else line
-
-
-def _spans(text: str) -> Iterator[Span]:
-    """Where the lines of a text stand; long ones in several parts, parted at white space where there is some."""
-    for line in re.finditer(r"[^\n]+", text):
-        start = line.start()
-        while line.end() - start > _STRETCH:
-            space = text.rfind(" ", start + 1, start + _STRETCH)
-            end = space if space > 0 else start + _STRETCH
-            yield start, end
-            start = end
-        yield start, line.end()
-
-
-def _best(parts: Sequence[str], query: str) -> int | None:
-    """The part that holds the query's words best, the rare ones above all; None where none stands anywhere."""
-    query_terms = set(terms(query, is_query=True))
-    matches = [query_terms.intersection(terms(part)) for part in parts]
-    holders = Counter(word for some in matches for word in some)
-    weights = [sum(1 / holders[word] for word in some) for some in matches]
-    if not any(weights):
-        return None
-    # What stands beside counts a little: an answer often spreads over lines.
-    padded = [0.0, *weights, 0.0]
-    near = [weight + (padded[at] + padded[at + 2]) / 4 if weight else 0.0 for at, weight in enumerate(weights)]
-    return max(range(len(near)), key=lambda at: (near[at], -at))
-
-
-def _widened(spans: Sequence[Span], best: int, room: int) -> Span:
-    """The stretch around the best part, as many parts behind and in front of it by turns as there is room for."""
-    first = last = best
-    grows = True
-    while grows:
-        grows = False
-        if last + 1 < len(spans) and spans[last + 1][1] - spans[first][0] <= room:
-            last, grows = last + 1, True
-        if first > 0 and spans[last][1] - spans[first - 1][0] <= room:
-            first, grows = first - 1, True
-    return spans[first][0], spans[last][1]
-
 
 # Kinds that have a line in the sections; others can be found but not placed.
 PLACED = ("user", "respond", "result")
