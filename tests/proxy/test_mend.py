@@ -344,6 +344,39 @@ def test_what_was_told_behind_a_request_that_is_sent_again_stays_told() -> None:
     assert "fetch" not in json.dumps(gone)  # a tool that was taken away is not offered by what was told of it
 
 
+@pytest.mark.parametrize("order", [1, -1], ids=["as they come", "keys in another order"])
+def test_a_branch_of_a_conversation_is_told_what_only_another_was_told(order: int) -> None:
+    """Two that go on from one point, and one that goes back and says something else."""
+
+    def asked(folder: int, *said: str) -> Body:
+        given = body(*said, system=f"cwd: /home/me/{folder}\n{RULES}")
+        step = order if len(said) // 2 % 2 else 1
+        given["messages"] = [dict([*message.items()][::step]) for message in given["messages"]]
+        return given
+
+    start = ["Begin.", "Yes.", "Go on.", "Done."]
+    requests = [asked(1, *start[:1]), asked(1, *start[:3])]
+    requests += [asked(2, *start, "This way."), asked(2, *start, "That way.")]
+    requests += [asked(2, *start, "This way.", "Yes.", "And?"), asked(3, *start, "That way.", "No.", "And?")]
+    requests += [asked(3, *start[:2], "No, this.")]
+    told = [re.findall(r"me/(\d)", json.dumps(each["messages"])) for each in mended(requests)]
+    assert told == [[], [], ["2"], ["2"], ["2"], ["2", "3"], ["3"]]
+
+
+def test_a_branch_is_offered_a_tool_that_only_another_was_offered() -> None:
+    tools = [
+        {"name": name, "description": f"{name} it", "input_schema": {"type": "object"}} for name in ("read", "edit")
+    ]
+    start = ["Begin.", "Yes.", "Go on.", "Done."]
+    ways = [({}, *start[:3]), (tools[1], *start, "This way."), (tools[1], *start, "That way."), ({}, *start, "Or not.")]
+    ways += [(tools[1], *start, "This way.", "Yes.", "And?")]
+    requests = [{**body(*said), "tools": [tools[0], *([late] if late else [])]} for late, *said in ways]
+    made = mended(requests)
+    assert [[tool["name"] for tool in each["tools"]] for each in made] == [["read"]] * 5
+    told = [re.findall(r'"type": "tool_addition".*?"name": "(\w+)"', json.dumps(each["messages"])) for each in made]
+    assert told == [[], ["edit"], ["edit"], [], ["edit"]]
+
+
 def test_everything_volatile_is_told_once_where_the_conversation_ends(servers: dict[str, Watching]) -> None:
     requests = [clocked(claude(turn), turn) for turn in (1, 2)]
     converse_through(servers["anthropic"], requests, ["volatile"])

@@ -244,10 +244,10 @@ class _Values:
         return others
 
 
-def written(value: Json) -> bytes:
-    """A value as it is written: 1, 1.0 and true are equal in Python and differ here."""
+def written(value: Json, order: Literal["sorted"] | None = None) -> bytes:
+    """A value as it is written, or with its keys sorted: 1, 1.0 and true are equal in Python and differ here."""
     try:
-        return msgspec.json.encode(value)
+        return msgspec.json.encode(value, order=order)
     except (TypeError, ValueError, OverflowError, RecursionError):
         return repr(value).encode(errors="backslashreplace")
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import itertools
 import json
 import random
 import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import zip_longest
 from pathlib import Path
 
 import msgspec
@@ -40,6 +40,7 @@ from quire.server import Recent
 from quire.server.mend_rules import (
     RULES,
     BodyDraft,
+    HeadChanges,
     HeadState,
     Tail,
     bare_tool,
@@ -47,6 +48,7 @@ from quire.server.mend_rules import (
     joined_tails,
     needed_betas,
     offered_tools,
+    patch,
     plain_message,
     tail_text,
 )
@@ -230,7 +232,7 @@ def _apply(rules: Sequence[str], call: SentCall, before: HeadState | None) -> tu
     draft, fired = _tried(rules, call, before)
     if before is not None and (
         _head(draft.state.newest, draft.wire) != _head(before.first, draft.wire)
-        or not set(before.late_tools) <= set(_tool_names(call.body))
+        or not set(draft.changes.late_tools) <= set(_tool_names(call.body))
     ):
         anew = HeadState(before.first, before.newest, tools=before.tools)
         draft, fired = _tried([name for name in rules if name in _ORDERS], call, anew)
@@ -249,12 +251,15 @@ def _tried(rules: Sequence[str], call: SentCall, before: HeadState | None) -> tu
     body = call.body
     state = copy.copy(before) if before is not None else HeadState(body, body, tools=_tool_names(body))
     draft = BodyDraft(body, state, wire_of(call.provider, body), model_info(call.target), rules)
-    fired = [name for name in rules if name != "marks" and before is not None and RULES[name](draft)]
+    fired = ["key-order"] if before is not None and "key-order" in rules and RULES["key-order"](draft) else []
+    draft.changes = _changes_before(draft)
+    others = [name for name in rules if name not in ("key-order", "marks")] if before is not None else []
+    fired += [name for name in others if RULES[name](draft)]
     # Texts that were put behind earlier messages are put there again, then the new ones behind the last.
     state.newest = draft.body
     if _with_tails(draft) and not fired:
         # A tail that has not changed is not reported as a rule: the rule that wrote it is.
-        fired = list(state_rules(state))
+        fired = list(change_rules(draft.changes))
     if "marks" in rules and RULES["marks"](draft):
         fired.append("marks")
     draft.betas = needed_betas(draft.messages)
@@ -275,27 +280,54 @@ def _tool_names(body: JsonObject) -> tuple[str, ...]:
     return tuple(tool_name(tool) for tool in tools if isinstance(tool, dict)) if isinstance(tools, list) else ()
 
 
-def state_rules(state: HeadState) -> Iterator[str]:
+def change_rules(changes: HeadChanges) -> Iterator[str]:
     """The rules whose changes to a conversation's head are still in force."""
-    if state.texts:
-        yield ("volatile" if all(isinstance(path[-1], str) or len(path) != 2 for path in state.texts) else "retrieved")
-    if state.late_tools:
+    if changes.texts:
+        yield (
+            "volatile" if all(isinstance(path[-1], str) or len(path) != 2 for path in changes.texts) else "retrieved"
+        )
+    if changes.late_tools:
         yield "late-tools"
-    if state.effort:
+    if changes.effort:
         yield "late-effort"
+
+
+def _changes_before(draft: BodyDraft) -> HeadChanges:
+    """What was told behind the messages of this request: another branch of its conversation was told other things."""
+    state, field = draft.state, draft.wire.layout.field
+    if not state.tails:
+        return HeadChanges()
+    now, first = (list(map(plain_message, rows)) for rows in (draft.messages, state.newest[field][:2]))
+    # What changes in front of the history was sent as it was first: messages of the system, retrieved context.
+    fronts = itertools.product(*({now[at], first[at]} for at in range(min(len(now), len(first)))))
+    for front in sorted(fronts, key=lambda front: front != tuple(now[: len(front)])):
+        if tails := [state.tails[end] for end in _ends([*front, *now[len(front) :]]) if end in state.tails]:
+            heads, patches = dict(head_texts(state.first, draft.wire)), tails[-1].patches
+            texts = {path: patch.of(heads.get(path, "")) for path, patch in patches.items()}
+            return msgspec.structs.replace(tails[-1].changes, texts=texts)
+    return HeadChanges()
+
+
+def _ends(messages: Iterable[bytes]) -> Iterator[str]:
+    """For each message a hash of all up to it."""
+    running = hashlib.sha256()
+    for message in messages:
+        running.update(message)
+        yield running.hexdigest()
 
 
 def _with_tails(draft: BodyDraft) -> bool:
     """Put earlier additions behind the messages they followed, and new ones behind the last message."""
     if not (draft.state.tails or draft.tail.texts or draft.tail.messages):
         return False
-    messages, ends, running = draft.messages, list[str](), hashlib.sha256()
-    for message in messages:
-        running.update(plain_message(message))
-        ends.append(running.hexdigest())
+    messages = draft.messages
+    ends = list(_ends(map(plain_message, messages)))
     if messages and (draft.tail.texts or draft.tail.messages):
         # The same messages may have been sent before, and something told behind them.
         tail = joined_tails(draft.state.tails.get(ends[-1], Tail()), draft.tail)
+        heads = dict(head_texts(draft.state.first, draft.wire))
+        tail.patches = {path: patch(heads.get(path, ""), text) for path, text in draft.changes.texts.items()}
+        tail.changes = msgspec.structs.replace(draft.changes, texts={})
         draft.state.tails = {**draft.state.tails, ends[-1]: tail}
     tails = [draft.state.tails.get(end) for end in ends]
     out = [
@@ -357,7 +389,7 @@ def difference(before: Json, after: Json, path: str = "", most: int = 12) -> lis
         names = list(dict.fromkeys((*before, *after)))
         pairs = [(f"{path}.{name}".lstrip("."), before.get(name), after.get(name)) for name in names]
     elif same_kind and isinstance(before, list):
-        pairs = [(f"{path}.{at}", was, now) for at, (was, now) in enumerate(zip_longest(before, after))]
+        pairs = [(f"{path}.{at}", was, now) for at, (was, now) in enumerate(itertools.zip_longest(before, after))]
     else:
         return [f"{path}: {_short(before)} -> {_short(after)}"]
     lines = [line for where, was, now in pairs for line in difference(was, now, where)]

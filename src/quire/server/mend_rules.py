@@ -12,16 +12,44 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 from itertools import chain, count, takewhile
 from operator import getitem
+from typing import NamedTuple
 
 import msgspec
 
 from quire.audit.first_difference import ID, TIME, tool_name
 from quire.providers.cache_marks import mark
 from quire.providers.models import ModelInfo, data
-from quire.providers.prefix import MARKS, Path, changed_body, written
+from quire.providers.prefix import MARKS, Path, changed_body, same_start, written
 from quire.providers.rules import Checked
 from quire.providers.wires import Wire
 from quire.values import Json, JsonObject
+
+
+class HeadChanges(msgspec.Struct):
+    """What was told of a conversation's head since it was first sent, up to one of the messages."""
+
+    # What the head says by now, by where it stands there; early messages by their place.
+    texts: dict[Path, str] = {}
+    late_tools: tuple[str, ...] = ()
+    effort: str = ""
+
+
+class Patch(NamedTuple):
+    """A text as what stands between the start and the end that it shares with another."""
+
+    start: int
+    middle: str
+    end: int
+
+    def of(self, other: str) -> str:
+        return other[: self.start] + self.middle + other[len(other) - self.end :]
+
+
+def patch(first: str, text: str) -> Patch:
+    """A text by another that it is much like: "It is 9.", "It is 10." -> (6, "10", 1)."""
+    start = same_start(first, text)
+    end = same_start(first[start:][::-1], text[start:][::-1])
+    return Patch(start, text[start : len(text) - end], end)
 
 
 class Tail(msgspec.Struct):
@@ -29,6 +57,9 @@ class Tail(msgspec.Struct):
 
     texts: list[str] = []
     messages: list[JsonObject] = []
+    # All that was told by then; its texts by the first ones, since a head is long and a conversation has many tails.
+    changes: HeadChanges = msgspec.field(default_factory=HeadChanges)
+    patches: dict[Path, Patch] = {}
 
 
 def joined_tails(old: Tail, new: Tail) -> Tail:
@@ -44,7 +75,7 @@ def joined_tails(old: Tail, new: Tail) -> Tail:
 
 
 class HeadState(msgspec.Struct):
-    """What one conversation's requests began with, and what its model was told since."""
+    """What one conversation's requests began with, and what was told since behind which messages."""
 
     first: JsonObject
     # The newest request in the words of the application, its head as first sent.
@@ -52,10 +83,6 @@ class HeadState(msgspec.Struct):
     # By the hash of all messages up to one: what was put behind it.
     tails: dict[str, Tail] = {}
     tools: tuple[str, ...] = ()
-    late_tools: tuple[str, ...] = ()
-    # What the head says by now, by where it stands there; early messages by their place.
-    texts: dict[Path, str] = {}
-    effort: str = ""
     # How many bytes the newest request has, and which of its messages break no rule.
     size: int = 0
     checked: Checked = ("", {})
@@ -68,7 +95,7 @@ class BodyDraft:
         self, body: JsonObject, state: HeadState, wire: Wire, info: ModelInfo, rules: Sequence[str] = ()
     ) -> None:
         self.body, self.state, self.wire, self.info, self.rules = body, state, wire, info, rules
-        self.tail = Tail()
+        self.tail, self.changes = Tail(), HeadChanges()
         # Texts of the head that are again as first sent.
         self.restored: set[Path] = set()
         self.betas: list[str] = []
@@ -186,10 +213,9 @@ def late_tools(draft: BodyDraft) -> bool:
     new = [tool for name, tool in by_name.items() if name not in first_tools]
     stays = all(bare_tool(by_name.get(name, {})) == tool for name, tool in first_tools.items())
     # A tool that was added late cannot be removed: once it is gone, the application's own list is sent again.
-    if not stays or not set(draft.state.late_tools) <= set(by_name) or not new:
-        draft.state.late_tools = ()
+    if not stays or not set(draft.changes.late_tools) <= set(by_name) or not new:
         return False
-    untold = [tool for tool in new if tool_name(tool) not in draft.state.late_tools]
+    untold = [tool for tool in new if tool_name(tool) not in draft.changes.late_tools]
     if untold and not draft.takes_text:
         return False
     if untold and draft.wire.name == "anthropic":
@@ -197,7 +223,7 @@ def late_tools(draft: BodyDraft) -> bool:
         _system_message(draft, {"content": [{"type": "tool_addition", "tool": definition} for definition in inline]})
     elif untold:
         draft.tail.messages.append({"type": "additional_tools", "role": "developer", "tools": untold})
-    draft.state.late_tools += tuple(map(tool_name, untold))
+    draft.changes.late_tools += tuple(map(tool_name, untold))
     draft.body = {**draft.body, "tools": list(first)}
     return True
 
@@ -225,7 +251,7 @@ def late_effort(draft: BodyDraft) -> bool:
     first, now = ((body.get(holder) or {}).get("effort") for body in (draft.state.first, draft.body))
     if not first or not now:
         return False
-    current = draft.state.effort or first
+    current = draft.changes.effort or first
     if now == current == first:
         return False
     if now != current:
@@ -235,7 +261,7 @@ def late_effort(draft: BodyDraft) -> bool:
             draft.tail.messages.append({"type": "configuration_update", "reasoning": {"effort": now}})
         else:
             _system_message(draft, {"output_config": {"effort": now}})
-    draft.state.effort = now
+    draft.changes.effort = now
     draft.body = {**draft.body, holder: {**draft.body[holder], "effort": first}}
     return True
 
@@ -308,7 +334,7 @@ def _changed_head(draft: BodyDraft, kind: str) -> bool:
     first = dict(head_texts(draft.state.first, draft.wire))
     now = dict(head_texts(draft.body, draft.wire))
     # What the model knows by now: what is again as it was first has to be told, too.
-    known = {path: draft.state.texts.get(path, first.get(path, "")) for path in now}
+    known = {path: draft.changes.texts.get(path, first.get(path, "")) for path in now}
     changed = [path for path in now if not first.get(path) == now[path] == known[path]]
     if first.keys() != now.keys() or not changed:
         return False
@@ -324,7 +350,7 @@ def _changed_head(draft: BodyDraft, kind: str) -> bool:
             sections = changed_sections(known[path], now[path])
             for name in dict.fromkeys(name for name, _ in sections):
                 draft.tell(_TAGS[name], "\n".join(text for about, text in sections if about == name))
-            draft.state.texts = {**draft.state.texts, path: now[path]}
+            draft.changes.texts = {**draft.changes.texts, path: now[path]}
         draft.body = changed_body(draft.body, path, lambda _, path=path: first[path])  # type: ignore[misc]
     draft.restored.update(fits)
     return True
@@ -403,7 +429,7 @@ def _changed_front(draft: BodyDraft) -> bool:
     pairs = enumerate(zip(before, now, strict=False))
     moved = [at for at, (was, is_now) in pairs if was != is_now and plain_message(was) != plain_message(is_now)]
     # One that is again as it was first, where the model was told of another since.
-    newest_texts = {at: draft.state.texts.get((draft.wire.layout.field, at)) for at in range(min(2, len(before)))}
+    newest_texts = {at: draft.changes.texts.get((draft.wire.layout.field, at)) for at in range(min(2, len(before)))}
     moved = moved or [at for at, text in newest_texts.items() if text is not None and text != _joined_texts(now[at])]
     if len(moved) != 1 or moved[0] > 1 or moved[0] >= len(before) - 1:
         return False
@@ -412,11 +438,11 @@ def _changed_front(draft: BodyDraft) -> bool:
     texts = [_joined_texts(message) for message in (before[at], now[at])]
     is_user = all(isinstance(message, dict) and message.get("role") == "user" for message in (before[at], now[at]))
     if is_user and min(map(len, texts)) > 200:
-        if draft.state.texts.get(path, texts[0]) != texts[1]:
+        if draft.changes.texts.get(path, texts[0]) != texts[1]:
             if not draft.takes_text:
                 return False
             draft.tell("context", texts[1])
-            draft.state.texts = {**draft.state.texts, path: texts[1]}
+            draft.changes.texts = {**draft.changes.texts, path: texts[1]}
         now[at], fired = before[at], True
         draft.body = {**draft.body, draft.wire.layout.field: now}
     return fired
@@ -427,7 +453,7 @@ def _joined_texts(message: Json) -> str:
 
 
 def plain_message(message: Json) -> bytes:
-    """A message without its marks; one block of text is the same as the text alone."""
+    """A message without its marks and the order of its keys; one block of text is the same as the text alone."""
     if not isinstance(message, dict):
         return written(message)
     bare = {name: value for name, value in message.items() if name not in MARKS}
@@ -437,7 +463,7 @@ def plain_message(message: Json) -> bytes:
         match bare["content"]:
             case [{"type": "text" | "input_text" | "output_text", "text": str(text), **more}] if not more:
                 bare["content"] = text
-    return written(bare)
+    return written(bare, "sorted")
 
 
 # Cache marks, where the application sets none.
