@@ -39,6 +39,9 @@ from quire.values import Prompt
 from toolbox import Store, close_opened
 from warm_quire import warm_quire
 
+# What tests make is soon gone by itself, and what is loaded stays to the end.
+gc.set_threshold(200_000, 50, 50)
+
 # Started in the background of a script, the suite would ignore Ctrl-C, and so would every program it interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -157,12 +160,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """What is loaded stays to the end: no need to look for garbage in it again and again, nor often in the rest."""
+    """What is loaded stays to the end: no need to look for garbage in it again and again."""
     twice = [name for name, count in Counter(item.nodeid for item in session.items).items() if count > 1]
     assert not twice, f"of tests that have one name, xdist runs one: {twice}"
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 20)
 
 
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:

@@ -164,7 +164,7 @@ def _foreign(memory: ServerMemory | None, part: JsonObject) -> str:
     signature = get(part, "thoughtSignature")
     if isinstance(signature, bytes):
         return ""
-    if not isinstance(signature, str) or any(char.isspace() or not char.isprintable() for char in signature):
+    if not isinstance(signature, str) or " " in signature or not signature.isprintable():
         return "Corrupted thought signature."
     if memory is None or signature in data("rules")["gemini"]["open_signatures"]:
         return ""

@@ -112,7 +112,7 @@ def part_in(part: Json) -> JsonObject:
     for field in ("functionCall", "functionResponse"):
         sub(out, field)
     if (signature := out.get("thoughtSignature")) is not None and signature != FOREIGN:
-        if not isinstance(signature, str) or any(char.isspace() or not char.isprintable() for char in signature):
+        if not isinstance(signature, str) or " " in signature or not signature.isprintable():
             hint = "It is base64; keep it exactly as it came."
             raise FormatError(f"a thoughtSignature that is {signature!r}", hint=hint)
         # The API's base64; an SDK's has another alphabet for the same bytes.
