@@ -220,6 +220,11 @@ def document(entry: Entry) -> Document:
     )
 
 
+def is_blank(entry: Entry) -> bool:
+    """Whether there is nothing to show of an entry; a result has at least its call."""
+    return entry.kind != "result" and not Document(entry.id, _text(entry), _extra(entry)).meaning.strip()
+
+
 def _tells_again(entry: Entry) -> bool:
     """Whether an entry is a call of Quire's own `recall`, or a note of what was recalled."""
     if entry.kind == "call":

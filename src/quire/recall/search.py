@@ -13,7 +13,7 @@ import numpy as np
 
 from quire.errors import CallError, QuireError
 from quire.log.store import EntryWords, Index, Store, Stretch
-from quire.recall.document import KINDS, RECALLED, DocumentTerms, Found, Query, SpeechSigns, document, entry_words
+from quire.recall.document import KINDS, RECALLED, DocumentTerms, Found, Query, SpeechSigns, entry_words, is_blank
 from quire.recall.languages import VERSION
 from quire.recall.meaning import MEANING_PARTS, Embedder, Indexer, packed, unpacked
 from quire.recall.rank import POOL, Collection
@@ -381,8 +381,8 @@ class Recall:
             if loaded.asks_near:
                 loaded.bring(self.store.index, query)
             best = hits([])
-            blank = [hit.id for hit in best if _is_blank(hit.entry)]
-            return [hit for hit in hits(blank) if not _is_blank(hit.entry)] if blank else best
+            blank = [hit.id for hit in best if is_blank(hit.entry)]
+            return [hit for hit in hits(blank) if not is_blank(hit.entry)] if blank else best
 
     def without_meaning(self, thread: str | None = None) -> int:
         """How many entries of a thread, or of all, have no vector yet, so that only words find them."""
@@ -474,11 +474,6 @@ def _caller(entries: Iterable[Entry], call_id: str) -> str:
         elif entry.kind == "result" and entry.call_id == call_id and waiting:
             waiting.pop()
     return waiting[-1] if waiting else "unknown"
-
-
-def _is_blank(entry: Entry) -> bool:
-    """Whether there is nothing to show of an entry; a result has at least its call."""
-    return entry.kind != "result" and not document(entry).meaning.strip()
 
 
 def _within(scope: Scope, parts: Iterable[Stretch]) -> Bools:
