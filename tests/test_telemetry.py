@@ -125,12 +125,23 @@ def test_nothing_is_told_or_imported_unless_the_environment_names_an_endpoint() 
 
 
 def test_a_command_exports_what_it_sent(receiver: Receiver, tmp_path: Path) -> None:
-    with emulator("anthropic", replies=["Hello."]) as server:
+    with emulator("vllm", replies=["Hello."]) as server:
         environment = {
             **os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "QUIRE_DB": str(tmp_path / "q.db"),
             "ANTHROPIC_API_KEY": "any", "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url, "OTEL_SERVICE_NAME": "mine",
         }  # fmt: skip
-        command = [sys.executable, "-m", "quire", "run", "t", "Hi", "--model", MODEL, "--base-url", server.url]
+        command = [
+            sys.executable,
+            "-m",
+            "quire",
+            "run",
+            "t",
+            "Hi",
+            "--model",
+            "vllm:m",
+            "--base-url",
+            f"{server.url}/v1",
+        ]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert [attributes(span)["gen_ai.conversation.id"] for span in receiver.spans] == ["t"]

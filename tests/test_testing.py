@@ -9,14 +9,14 @@ from typing import Any
 import httpx
 import httpx2
 import pytest
-import requests
 
 from quire import Thread
 from quire.request_recording import quire_requests  # noqa: F401 - a fixture
 from quire.testing import RecordedRequests, assert_extends, assert_valid, emulator, record_requests
-from toolbox import run
+from toolbox import Later, run
 
 # All that load the SDKs, which takes seconds, run in one process.
+requests = Later("requests")
 pytestmark = pytest.mark.xdist_group("sdk")
 SYSTEM = "You are a patient teacher. " + "Answer in short words. " * 400
 MODEL = "claude-opus-5-5"

@@ -169,14 +169,13 @@ def close_opened() -> None:
 
 
 def fewer(part: int) -> settings:
-    """A part of the profile's random cases, where each of them stands for many: `@fewer(5)` is a fifth."""
-    return settings(max_examples=max(1, settings.default.max_examples // part))
+    """A part of a hundred or more random cases, where each of them stands for many: `@fewer(5)` is a fifth."""
+    return settings(max_examples=max(1, max(100, settings.default.max_examples) // part))
 
 
 def at_least(cases: int) -> settings:
-    """No fewer random cases than this, for a law that all else rests on; in a quick run as few as everywhere."""
-    usual = settings.default.max_examples
-    return settings(max_examples=max(cases, usual) if usual >= 100 else usual)
+    """No fewer random cases than this, for a law that all else rests on."""
+    return settings(max_examples=max(cases, settings.default.max_examples))
 
 
 SCALARS = st.none() | st.booleans() | st.integers()

@@ -20,7 +20,7 @@ from quire.assemble.summary import (
 )
 from quire.assemble.telling import Whole, demands, likelihood, telling, telling_behind
 from quire.values import Text
-from toolbox import Built, at_least, chain, counter, fewer
+from toolbox import Built, chain, counter, fewer
 
 flat = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Zs", "Zl", "Zp"]), min_size=1)
 phrases = st.lists(flat, min_size=1, max_size=30).map(" ".join)
@@ -400,7 +400,7 @@ def demanding_thread(seed: int) -> tuple[list[Entry], list[str], int]:
 
 @pytest.mark.moves_prefix(reason="many rebases are made")
 def test_what_the_user_demanded_stands_in_the_last_request_word_for_word() -> None:
-    for seed in range(min(200, at_least(200).max_examples)):
+    for seed in range(200):
         entries, demanded, budget = demanding_thread(seed)
         assembly = Assembly(Policy(budget=budget, ttl_s=None)).extend(entries[:-1])
         assert len(assembly.rebases) >= 5

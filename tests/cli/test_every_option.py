@@ -5,6 +5,7 @@ import re
 import shlex
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import click
@@ -40,12 +41,23 @@ def told(source: str) -> Iterator[list[str]]:
             continue
         reached, ahead = [one], [one]
         while ahead:
-            nodes = list(ast.walk(ahead.pop()))
-            called = {node.id for node in nodes if isinstance(node, ast.Name)}
-            called |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+            called = _named(ahead.pop())
             ahead += (fresh := [named[n] for n in sorted(called & named.keys()) if named[n] not in reached])
             reached += fresh
-        yield [word for part in reached for word in _strings(part)]
+        yield [word for part in reached for word in _words(part)]
+
+
+@cache
+def _named(node: ast.AST) -> set[str]:
+    nodes = list(ast.walk(node))
+    return {node.id for node in nodes if isinstance(node, ast.Name)} | {
+        node.arg for node in nodes if isinstance(node, ast.arg)
+    }
+
+
+@cache
+def _words(node: ast.AST) -> list[str]:
+    return list(_strings(node))
 
 
 def _strings(node: ast.AST) -> Iterator[str]:
@@ -96,10 +108,12 @@ def untried(lists: Iterator[list[str]]) -> list[str]:
                     takers[tuple(spelled), option.help or ""].append(name)
     used: dict[Words, set[str]] = defaultdict(set)
     every = {name for names in takers.values() for name in names}
+    lengths = {len(name) for name in every}
     for words in lists:
         options = {word.partition("=")[0] for word in words if word.startswith("-")}
-        for name in every:
-            if any(tuple(words[at : at + len(name)]) == name for at in range(len(words))):
+        if options:
+            said = {tuple(words[at : at + length]) for length in lengths for at in range(len(words))}
+            for name in every & said:
                 used[name] |= options
     return [
         f"{' '.join(('quire', *names[0]))} {spelled[0]}"

@@ -171,7 +171,7 @@ def test_every_view_fits_its_screen_and_has_no_violation(shown: SimpleNamespace,
             if axe.exists() and size != "wide":
                 # The page runs no other script, so axe is brought in beside its policy.
                 page.evaluate(axe.read_text()) if not page.evaluate("'axe' in window") else None
-                found = page.evaluate("axe.run({resultTypes: ['violations']})")["violations"]
+                found = page.evaluate("axe.run({resultTypes: ['violations']}).then(all => all.violations)")
                 assert [(each["id"], each["nodes"][0]["html"][:160]) for each in found] == [], name
             if scheme == "light" or size == "phone":
                 picture(page, f"{name.replace(' ', '-')}{'-phone' if size == 'phone' else ''}", shown.folder)

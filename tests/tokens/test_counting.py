@@ -27,7 +27,7 @@ HOSTILE = {
     "a": "a" * SIZE,
     "newlines": "\n" * SIZE,
     "one CJK sign": "漢" * (SIZE // 3),
-    "many CJK signs": "".join(chr(_random.randrange(0x4E00, 0x9FFF)) for _ in range(SIZE // 3)),
+    "many CJK signs": "".join(map(chr, _random.choices(range(0x4E00, 0x9FFF), k=SIZE // 3))),
     "random bytes": _random.randbytes(SIZE).decode("utf-8", "replace"),
     "special tokens": "".join(SPECIAL) * (SIZE // len("".join(SPECIAL).encode())),
     "punctuation": "!" * SIZE,
