@@ -238,15 +238,17 @@ def test_of_a_long_line_only_the_sentence_that_changed_is_told_again() -> None:
     ]
 
 
-def test_conversations_that_say_the_same_are_told_apart() -> None:
+@pytest.mark.parametrize("most", [200, 8], ids=["known by one message", "more than are known by one message"])
+def test_conversations_that_say_the_same_are_told_apart(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Agents of one program, each in its folder: what one was told never reaches another."""
+    monkeypatch.setattr(mend, "_MOST_HOLDERS", most)
     mender = Mender()
     for turn in (1, 2, 3, 4):
         for agent in range(10, 30)[:: 1 if turn == 1 else -1]:
             said = ["Mend the tests.", *[f"Number {agent} did.", "continue"] * (turn - 1)]
             given = body(*said, system=f"cwd: /home/me/project{agent}\nIt is 10:{turn}0.\n{RULES}")
             made = mender.mend(given, {"path": "/v1/messages", "headers": {}})
-            assert made.rules == (("volatile",) if turn > 1 else ())
+            assert made.rules == (("volatile",) if turn > (1 if most > 20 else 2) else ())
             assert {f"project{agent}"} == set(re.findall(r"project\d+", json.dumps(made.body or given)))
 
 

@@ -60,7 +60,7 @@ from quire.values import Json, JsonObject, Message, Prompt, Reply, Text, Usage
 _MOST_CONVERSATIONS = 5_000
 _MOST_BYTES = 256 * 1024 * 1024
 _MOST_MESSAGES = 500_000
-# Conversations that may hold the same message: with fewer, one of many that begin alike is taken for another.
+# Conversations that are known by one message, if fewer hold it.
 _MOST_HOLDERS = 200
 _MOST_COMPARED = 2_000
 
@@ -150,9 +150,14 @@ class Mender:
         """The conversation that a request goes on with, else a new one."""
         digests = set(messages)
         newer = _Conversation((call.session, call.provider, call.model), _head_parts(call, wire), len(digests))
-        votes = Counter(key for digest in digests for key in self._holders.get(digest, ()))
+        votes = Counter(key for digest in digests for key in self._holders_of(digest, newer))
         candidates = {key: self._heads[key] for key in votes if key in self._heads}
         same_start = set(self._holders.get(messages[0], ()))
+        if len(same_start) >= _MOST_HOLDERS:
+            # Of the many that begin with it, only one whose every message is here goes on.
+            common = sum(len(self._holders.get(digest, ())) >= _MOST_HOLDERS for digest in digests)
+            candidates = {key: old for key, old in candidates.items() if votes[key] + common >= old.messages}
+            same_start = set(candidates)
         answered = any(map(_is_reply, call.body[wire.layout.field]))
         key = max(
             (key for key, old in candidates.items() if old.goes_on(newer, votes[key], key in same_start, answered)),
@@ -173,6 +178,13 @@ class Mender:
             holders = self._holders.get(digest, [])
             self._holders[digest] = holders if key in holders else [*holders[1 - _MOST_HOLDERS :], key]
         return key
+
+    def _holders_of(self, digest: bytes, newer: _Conversation) -> list[int]:
+        """The conversations that hold a message; what so many say tells only those that also begin alike."""
+        holders = self._holders.get(digest, [])
+        if len(holders) < _MOST_HOLDERS:
+            return holders
+        return [key for key in holders if key in self._heads and dict.__eq__(self._heads[key].head, newer.head)]
 
     def _mend(self, call: SentCall, key: int, about: JsonObject) -> Mended:
         before = self._states.get(key)
