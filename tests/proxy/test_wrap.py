@@ -101,8 +101,9 @@ def test_its_code_its_log_and_a_base_url_that_was_set_are_kept(
     assert found["set"]["ANTHROPIC_BASE_URL"] == {"url": claude.server.url, "reachable": True}
     assert found["clients"]["pi"] == str(home / "pi")
     assert (found["missing"], found["recorded"]) == ([], 0)
-    monkeypatch.setenv("ANTHROPIC_BASE_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", "http://me:password@127.0.0.1:9")
     assert "http://127.0.0.1:9, which does not answer" in run("doctor")
+    assert "password" not in run("doctor", "--json")
 
 
 def test_a_conversation_that_a_later_call_goes_on_with_is_mended_as_it_was(

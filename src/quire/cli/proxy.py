@@ -448,7 +448,7 @@ def doctor(as_json: bool) -> None:
     """Tell what is installed, which clients are found, where base URLs point, whether that answers, what was recorded."""
     import importlib.util
 
-    from quire.send.transport import endpoint_for
+    from quire.send.transport import endpoint_for, without_password
 
     parts = ("httpx", "starlette", "uvicorn", "websockets", "zstandard", "brotli")
     missing = [name for name in parts if importlib.util.find_spec(name) is None]
@@ -458,7 +458,10 @@ def doctor(as_json: bool) -> None:
     facts: JsonObject = {
         "missing": missing,
         "clients": {name: shutil.which(client.command) for name, client in CLIENTS.items()},
-        "set": {name: {"url": url, "reachable": not missing and _answers(url)} for name, url in set_now.items()},
+        "set": {
+            name: {"url": without_password(url), "reachable": not missing and _answers(url)}
+            for name, url in set_now.items()
+        },
         "changed": list(_wrapped_files()),
         "log": str(log),
         "recorded": sum(1 for _ in log.open("rb")) if log.exists() else 0,
