@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire import Assembly, Entry, Policy, requests, values
+from quire import Assembly, Entry, Policy, Thread, requests, values
 from quire.assemble.summary import (
     Leaving,
     Line,
@@ -19,6 +19,7 @@ from quire.assemble.summary import (
     written,
 )
 from quire.assemble.telling import Whole, demands, likelihood, telling, telling_behind
+from quire.testing import MemoryStore
 from quire.values import Text
 from toolbox import Built, chain, counter, fewer
 
@@ -487,3 +488,36 @@ def test_a_result_that_is_larger_than_the_budget_is_cut_rather_than_what_the_use
 def test_what_a_progress_bar_counts_is_no_fact() -> None:
     assert [likelihood(word) for word in ("105M/438M", "1.08MB/s", "363/363", "0.00/363", "100644")] == [0.0] * 5
     assert all(likelihood(word) for word in ("05/17", "src/app", "3/4-inch", "W1234567"))
+
+
+def test_where_there_is_room_for_all_demands_alone_none_goes() -> None:
+    asked = [f"please look into the thing called number {n} and the others once more" for n in "abcdefgh" * 5]
+    demanded = [f"Never touch part {n} of it." for n in range(len(asked))]
+    entries = [values.user(f"{text}. {demand}") for text, demand in zip(asked, demanded, strict=True)]
+    text = extract(Leaving(tuple(chain(entries)), "", 0, 2_000))
+    assert [demand for demand in demanded if demand not in text] == []
+    assert "please look" not in text
+
+
+@pytest.mark.moves_prefix(reason="rebases are made")
+def test_what_a_cut_had_no_room_to_tell_is_told_by_a_later_one_whatever_stands_between_them() -> None:
+    thread = Thread(MemoryStore(), "t", Policy(budget=1_000, ttl_s=None))
+    thread.append(values.user("Look at the harbour lights, please."), values.respond("They are on."))
+    for n in range(12):
+        thread.append(values.user(f"and part {n}?"), values.respond("This is how it works, in some more words. " * 9))
+    thread.append(values.user("Never switch them off."), values.respond("Noted. " * 60))
+    # A result that leaves the summary room for demands alone, then tools that break the prefix and cut nothing.
+    thread.append(values.user("read it all"), values.call("c", "read", {"path": "log.txt"}))
+    thread.append(values.result("c", None, "a line of the log\n" * 165))
+    assert "harbour" not in str(thread.request("openai-chat:gpt-5").body)
+    late = {"name": "late", "description": "later", "parameters": {"type": "object"}}
+    thread.append(values.respond("Read."), values.tools([late]), values.user("And now?"))
+    assert "harbour" not in str(thread.request("openai-chat:gpt-5").body)
+    thread.append(values.respond("This is how it works, in some more words. " * 20), values.user("And then?"))
+    assert "harbour" in str(thread.request("openai-chat:gpt-5").body)
+
+
+def test_a_short_sentence_is_told_whole_where_there_is_room() -> None:
+    wish = "Helm charts are pinned; bump them one minor version at a time, please."
+    others = [values.user(f"why did the {n} restart, and what is to be done about it?") for n in range(30)]
+    assert wish in summary([values.user(f"{'hello there ' * 9}\n{wish}"), *others], 450)

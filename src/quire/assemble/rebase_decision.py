@@ -310,11 +310,16 @@ def _written(assembly: Assembly, policy: Policy, reason: str, planned: _Planned)
         versions=tuple(Version(item.id, item.sha256) for item in library),
         edits=tuple(edits),
         summary=summary,
-        brief=bool(summary) and planned.demands_alone,
+        brief=bool(summary) and _is_brief(assembly, planned),
         opening=opening,
         fallbacks=tuple(fallbacks),
     )
     return _with_pins(assembly, rebase)
+
+
+def _is_brief(assembly: Assembly, planned: _Planned) -> bool:
+    """Whether the summary tells the user's demands alone; where nothing leaves, the one before is told again."""
+    return planned.demands_alone if planned.plan.drop else bool(assembly.rebases) and assembly.rebases[-1].brief
 
 
 def _with_pins(assembly: Assembly, rebase: Rebase) -> Rebase:

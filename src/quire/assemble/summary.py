@@ -254,7 +254,7 @@ def _is_short(whole: Whole) -> bool:
 def _demanded(lines: Sequence[Line], whole: Whole) -> int:
     """The tokens that it takes to tell all demands."""
     demanding = [line for line in dict.fromkeys(lines) if _is_demand(line, whole)]
-    return _size(demanding, 0, whole) + _count(unlisted(Unlisted(9_999, 9_999))) + 1 if demanding else 0
+    return _size(demanding, _SHORTEST, whole) + _count(unlisted(Unlisted(9_999, 9_999))) + 1 if demanding else 0
 
 
 def forgotten(leaving: Leaving, text: str) -> str:
@@ -466,9 +466,12 @@ def _line_count(line: str) -> int:
 
 
 def _cut(lines: Sequence[Line], length: int, whole: Whole) -> list[str]:
-    """Requests and all others, each by its first words and its demands; of the newest requests twice as many."""
+    """Requests and all others, each by its first words and its demands; of the newest requests twice as many.
+
+    Where room is shortest no line is told at greater length, so that none takes the place of another's demands.
+    """
     requests = sum(line.who == "User" for line in lines)
-    newest = range(requests - min(_NEWEST, requests // _PART), requests)
+    newest = range(requests - min(_NEWEST, requests // _PART), requests if length > _SHORTEST else 0)
     lengths = (length * (2 if place in newest else 1) for place in range(len(lines)))
     return written(
         [Line(line.who, _first_words_and_demands(line, most, whole)) for line, most in zip(lines, lengths, strict=True)]

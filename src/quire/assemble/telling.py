@@ -209,7 +209,7 @@ class Whole(msgspec.Struct, frozen=True):
 # The first of these at which all that is to be told whole fits; where it is no more than the short facts, even where
 # that takes more than the summary's own share.
 SHORT_FACTS = Whole(120)
-WHOLES = (Whole(400, 60), Whole(200, 60), Whole(120, 60), SHORT_FACTS, Whole(60), Whole())
+WHOLES = (Whole(400, 120), Whole(400, 60), Whole(200, 60), Whole(120, 60), SHORT_FACTS, Whole(60), Whole())
 # Code, lines of a log and frames of a traceback; a sentence that ends a list's line with a semicolon, or that names a call, is neither.
 _CODE = re.compile(
     r"[{}]\s*$|(?:[=<>(){}\[\]\"*].*|\w: ?\w+);\s*$|^\s*(?:[-+@|>$#*/]{2}|import |from \S+ import|def |class |const |let |return )|"
