@@ -111,8 +111,9 @@ def test_the_state_of_the_work_is_told_and_no_code_no_timings_and_no_modes() -> 
         "User: Port ~/.config/app.toml and /Users/me/app/main.py to the new loader.",
         "Done: Changed the loader to read TOML first.",
         "Open: The test of the old format still fails, see tests/load_1.py.",
-        "Failed: create mode 100644 x.ts (14ms) @param cancelled 2 tests failed (bash git commit -a; npm test)",
+        "Failed: 2 tests failed (bash git commit -a; npm test)",
         "Changed: /Users/me/app/main.py",
+        "Named: x.ts",
     ]
 
 
@@ -521,3 +522,37 @@ def test_a_short_sentence_is_told_whole_where_there_is_room() -> None:
     wish = "Helm charts are pinned; bump them one minor version at a time, please."
     others = [values.user(f"why did the {n} restart, and what is to be done about it?") for n in range(30)]
     assert wish in summary([values.user(f"{'hello there ' * 9}\n{wish}"), *others], 450)
+
+
+def failing(n: int, command: str, output: str, error: bool = True) -> list[Entry]:
+    return [values.call(str(n), "bash", {"command": command}), values.result(str(n), None, output, error=error)]
+
+
+def test_a_failure_is_told_by_what_failed_and_by_its_call_however_little_room_there_is() -> None:
+    passed = "\n".join(f"test parser::number_{n} ... ok" for n in range(40))
+    output = f"running 41 tests\n{passed}\ntest parser::span ... FAILED\nassertion `left == right` failed"
+    asked = [values.user(f"and how does the thing numbered so many times {n} work") for n in range(40)]
+    before = summary([*asked, *failing(1, "cd /srv/app_1 && cargo test -p parser", output)], 330)
+    told = "Failed: test parser::span ... FAILED assertion `left == right` failed (bash cargo test -p parser)"
+    assert told in before.split("\n")
+    # Another command in the same folder works: that says nothing of this one.
+    later = summary(failing(2, "cd /srv/app_1 && ls", "src", error=False), 330, before)
+    assert told in later.split("\n")
+    assert "FAILED" not in summary(failing(3, "cargo test -p parser", "ok", error=False), 330, later)
+
+
+def test_a_failure_of_a_long_call_is_known_again_once_it_works() -> None:
+    command = f"python -c 'print({'word ' * 80})' > out.txt"
+    before = summary(failing(1, command, "Traceback\nNameError: no word"), 300)
+    assert "NameError: no word (bash out.txt)" in before
+    assert "NameError" not in summary(failing(2, command, "", error=False), 300, before)
+
+
+def test_what_is_told_in_parts_is_parted_by_one_mark_and_told_once() -> None:
+    asked = [values.user(f"Never touch part {n}. Please look at it. Then go on. {'word ' * n}") for n in range(30)]
+    text = ""
+    for some in (asked[:10], asked[10:20], asked[20:]):
+        text = summary(some, 420, text)
+        assert "… …" not in text
+    again = summary([values.user("Never touch part 3.")], 420, "User: Never touch part 3. …\nlook there")
+    assert again == "Not listed: 1 requests\nUser: look there\nNever touch part 3."

@@ -206,6 +206,9 @@ _CHANGES = re.compile(
 )
 # So many failures are told, and so many things left open: the newest.
 _FEW = {"Open": 5, "Failed": 3}
+# What speaks of a failure, within so many characters of what a call gave; and going to a folder in front of a command.
+_FAILS, _FAILURE = re.compile(r"(?i)fail|error|exception|panic|fatal|denied|refused|cannot|not found"), 20_000
+_FOLDER = re.compile(r"^cd \S+ ?(?:&&|;) ?")
 # A plan that the model keeps: steps with their states in a call (`update_plan`, `TodoWrite`), or boxes in its words.
 _STEP = ("content", "step", "task", "title", "description", "text")
 _TO_DO, _DONE = {"pending", "in_progress", "todo", "blocked"}, {"completed", "done", "cancelled", "skipped"}
@@ -333,7 +336,7 @@ def _summary_lines(before: Sequence[Line], entries: Sequence[Entry]) -> Iterator
         if line.who == "Open" and plan is not None:
             continue
         if line.who != "Failed" or not any(tool in line.text and target in line.text for tool, target in worked):
-            yield line
+            yield Line(line.who, line.text.removesuffix(MORE))
     for entry in entries:
         if entry.kind == "user" and entry.text.strip():
             yield Line("User", _request_text(entry.text))
@@ -341,9 +344,10 @@ def _summary_lines(before: Sequence[Line], entries: Sequence[Entry]) -> Iterator
             sentences = re.split(r"(?<=[.!?])\s+|\n+", _FENCED.sub("\n", _BOX.sub("", entry.text)))
             settled = (Line(kind, _flat(sentence)) for sentence in sentences if (kind := _settles(sentence)))
             yield from (line for line in settled if line.who != "Open" or plan is None or entry.seq >= plan)
-        elif entry.seq in newest and (text := _flat(result_text(entry)[:_LONGEST])):
-            call = failed[entry.seq]
-            yield Line("Failed", f"{first_words(text, _READABLE)} ({call.name} {_flat(_text(call))})")
+        elif entry.seq in newest and (text := _failure(result_text(entry))):
+            tool, target = _target(failed[entry.seq])
+            called = first_words(_called(failed[entry.seq]), _READABLE)
+            yield Line("Failed", f"{text} {tool}{called if target in called else target})")
         if entry.seq == plan:
             yield from (Line("Open", _flat(step)) for step in _next_steps(_open_steps(entry) or []))
 
@@ -373,10 +377,22 @@ def _next_steps(steps: list[str]) -> list[str]:
     return [*steps[: _FEW["Open"] - 1], f"{steps[_FEW['Open'] - 1]} (and {more} more)"] if more > 0 else steps
 
 
+def _failure(text: str) -> str:
+    """What a failed call says of it: from the first line on that speaks of a failure, else from the first."""
+    lines = [flat for line in text[:_FAILURE].split("\n") if (flat := _flat(line))]
+    speaks = (at for at, line in enumerate(lines) if _FAILS.search(line) and not is_code(line))
+    return first_words(_flat("\n".join(lines[next(speaks, 0) :])[:_LONGEST]), _READABLE)
+
+
 def _target(call: Entry) -> tuple[str, str]:
-    """The tool, and what it was called with: the first telling word, else all of it."""
-    text = _flat(_text(call))
-    return f"({call.name} ", next(iter(telling(text)), text)
+    """The tool, and what it was called with: the first telling word, else its first words."""
+    text = _called(call)
+    return f"({call.name} ", next(iter(telling(text)), first_words(text, _READABLE))
+
+
+def _called(call: Entry) -> str:
+    """What a call was made with, on one line; where a command begins with going to a folder, the rest of it."""
+    return _FOLDER.sub("", _flat(_text(call)))
 
 
 def _settles(sentence: str) -> str:
@@ -482,7 +498,8 @@ def _cut(lines: Sequence[Line], length: int, whole: Whole) -> list[str]:
 def _first_words_and_demands(line: Line, length: int, whole: Whole) -> str:
     """A line by its first words; of a request the demands behind them are told whole."""
     if line.who != "User":
-        return first_words(line.text, max(length, _READABLE))
+        # What failed is told with the call that it was, so that it is known again once that works.
+        return first_words(line.text, max(length, 3 * _READABLE if line.who == "Failed" else _READABLE))
     text = line.text.removesuffix(MORE)
     demanded = demands(text, whole)
     head = first_words(text, length)

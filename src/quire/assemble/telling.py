@@ -176,8 +176,8 @@ MORE = GAP.rstrip()
 STOPS = ".!?。！？"
 # Where a sentence ends: not behind a letter, a title, 'max.' or 'min.', nor between an ordinal and the name it belongs to.
 _SENTENCES = re.compile(
-    r"(?<=[.!?])(?<!\b[^\W\d_]\.)(?<!\b[A-Z][a-z]\.)(?<!\bMrs\.)(?<!\bProf\.)(?<!\b[Mm]ax\.)(?<!\b[Mm]in\.)(?!(?:(?<=^\d\.)|(?<=\s\d\.)|(?<=\s\d\d\.))\s[^\W\d_a-z])\s+"
-    r"|(?<=[。！？])| … |(?<= \[\.\.\.\]) |\n+"
+    r" … |(?<=[.!?])(?<!\b[^\W\d_]\.)(?<!\b[A-Z][a-z]\.)(?<!\bMrs\.)(?<!\bProf\.)(?<!\b[Mm]ax\.)(?<!\b[Mm]in\.)(?!(?:(?<=^\d\.)|(?<=\s\d\.)|(?<=\s\d\d\.))\s[^\W\d_a-z])\s+"
+    r"|(?<=[。！？])|(?<= \[\.\.\.\]) |\n+"
 )
 _CAPITAL = "A-ZÀ-ÖØ-ÞŁŚŠŞŻŽČĆĐĞİΑ-ΩЀ-Я"
 _FACT = re.compile(
