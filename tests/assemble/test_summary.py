@@ -556,3 +556,15 @@ def test_what_is_told_in_parts_is_parted_by_one_mark_and_told_once() -> None:
         assert "… …" not in text
     again = summary([values.user("Never touch part 3.")], 420, "User: Never touch part 3. …\nlook there")
     assert again == "Not listed: 1 requests\nUser: look there\nNever touch part 3."
+
+
+@pytest.mark.parametrize("opens", [True, False])
+def test_what_a_threads_calls_are_made_with_is_what_its_summary_names(opens: bool) -> None:
+    pages = [f"https://journals.example/ice/{n}" for n in range(40)]
+    found = "\n".join(f"{n}. {page} doi:10.{n:04}/firn.{n}" for n, page in enumerate(pages))
+    entries = [values.user("What is known?"), values.call("s", "search", {"q": "ice"}), values.result("s", None, found)]
+    for n in range(0, 40, 2):
+        told = {"url": pages[n]} if opens else {"paper": f"10.{n:04}/firn.{n}"}
+        entries += [values.call(f"o{n}", "open", told), values.result(f"o{n}", None, "A page.")]
+    text = summary(entries, 700).partition("Named: ")[2]
+    assert text.count("//journals.example") > 15 if opens else text.count("/firn.") == 20

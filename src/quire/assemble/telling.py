@@ -8,7 +8,8 @@ before is likelier, a key of a JSON object never is.
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -46,6 +47,9 @@ _KINDS = tuple(
     )
 )
 _OTHER = (0.1, 0.25)
+_RATES = (*((when_said, when_used) for _, when_said, when_used in _KINDS), _OTHER)
+# What was counted elsewhere is worth as much as so many words of this thread.
+_PRIOR = 8
 # A word that is less likely than this is not worth its place.
 LEAST = 0.03
 # Counting every number of a long listing would take longer than all the rest.
@@ -82,11 +86,27 @@ def _terms(text: str) -> list[str]:
     return _KEY_ENDS.sub(_KEY + " ", text).translate(_SPACED).split()
 
 
-@lru_cache(maxsize=8192)
 def likelihood(word: str, used: bool = False) -> float:
     """How likely a later action names this word again; `used`: an action has named it before."""
-    when_said, when_used = next(((a, b) for pattern, a, b in _KINDS if pattern.search(word)), _OTHER)
-    return when_used if used else when_said
+    return _RATES[_kind(word)][used]
+
+
+@lru_cache(maxsize=8192)
+def _kind(word: str) -> int:
+    return next((kind for kind, (pattern, *_) in enumerate(_KINDS) if pattern.search(word)), len(_KINDS))
+
+
+def weights(said: Iterable[str], named: Iterable[str]) -> Callable[[str], float]:
+    """By how much likelier a word that was said is named in this thread: of those `said`, its calls have `named` these.
+
+    One agent opens the addresses that a search gave, another looks up orders: what it did so far tells which.
+    """
+    many_said, many_named = (Counter(map(_kind, words)) for words in (said, named))
+    by_kind = [
+        (_PRIOR + many_named[kind] / rate) / (_PRIOR + many_said[kind]) if rate else 0.0
+        for kind, (rate, _) in enumerate(_RATES)
+    ]
+    return lambda word: by_kind[_kind(word)]
 
 
 def likeliest(words: Iterable[str], room: float, used: Container[str], named_elsewhere: Container[str]) -> list[str]:
