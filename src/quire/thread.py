@@ -241,7 +241,7 @@ class Thread:
         assembly, remembers = self._selected(self._last_target()), self._remembers()
         if k:
             return remembers.for_turn(text, k, assembly)
-        return remembers.for_turn(text, remembers.most, assembly, share or 0) if assembly.rebases else {}
+        return remembers.unasked_for_turn(text, assembly, share or 0)
 
     def tools(self, *tools: Callable[..., Any] | JsonObject) -> list[Entry]:
         """Tools that the model may call from here on: Python functions, or definitions in any provider's form."""

@@ -237,3 +237,18 @@ def test_a_cycle_that_recalls_may_be_cut_behind_any_entry(tmp_path: Path) -> Non
                 assert carry_out(Thread(store, "t", SMALL), target, server.url, agent([look_up])).text == "It comes."
             sent = [one.body for one in server.requests[before:]]
             assert sent == bodies[len(bodies) - len(sent) :], f"cut behind entry {kept} ({entries[kept - 1].kind})"
+
+
+def test_a_bare_threads_user_gets_what_is_surely_relevant_and_each_thing_once() -> None:
+    policy = Policy(budget=2400, reply=200, summary=0, recall=0.1, ttl_s=None)
+    thread = Thread(MemoryStore(), "t", policy)
+    for _ in range(2):
+        thread.append(values.user(SECRET), values.respond("Thanks for the harbor news."))
+    long_talk(thread, "louder")
+    thread.user("Go on.")
+    thread.request("openai-chat:gpt-5")
+    for words in ("thanks", "louder", "harbor?"):
+        thread.append(values.respond("Yes."))
+        assert "recalled" not in thread.user(words).meta
+    thread.append(values.respond("Yes."))
+    assert thread.user("Who is the harbor master now?").meta["recalled"].count(SECRET) == 1

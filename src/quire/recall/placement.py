@@ -7,7 +7,7 @@ import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -371,8 +371,6 @@ _NAMES_ONE = re.compile(r"[\d_/@]|\w\.\w")
 class ThreadRecall:
     """Search over a thread's store, by meaning where there is an embedder, and over `records`."""
 
-    most = MOST_UNASKED
-
     def __init__(
         self,
         store: Store,
@@ -395,7 +393,7 @@ class ThreadRecall:
         """End the making of vectors; searching goes on."""
         self._recall.close()
 
-    def for_turn(self, text: str, k: int, assembly: Assembly, share: float = _SHARE) -> JsonObject:
+    def for_turn(self, text: str, k: int, assembly: Assembly) -> JsonObject:
         """What a turn's message says of older entries: only what the prompt does not hold already."""
         if not assembly.entries:
             return place([], 0).meta
@@ -405,7 +403,7 @@ class ThreadRecall:
         hits = self.search(query, k, lambda: assembly, kinds=PLACED, exclude=in_request)
         if not relevant(hits):
             return {}
-        room = int(assembly.policy.limit * share)
+        room = int(assembly.policy.limit * _SHARE)
         return place(hits, room, standing((entries[seq] for seq in sorted(in_request)), in_request), query=query).meta
 
     def answer(self, call: Entry, assembly: Assembly) -> Entry:
@@ -431,36 +429,21 @@ class ThreadRecall:
         turn = _newest_turn(assembly.entries)
         if not turn or any("recalled_ids" in entry.meta for entry in turn[_newest_request(turn) :]):
             return []
-        ahead = assembly.ahead()
-        prompt = ahead.epoch.prompt()
-        in_request = in_prompt(prompt, ahead.left_out, ahead.entries)
-        recalled = [entry for seq in sorted(in_request) if "recalled_ids" in (entry := ahead.entries[seq]).meta]
-        room = int(assembly.policy.limit * share) - sum(counter().count(_recalled(entry)) for entry in recalled)
-        if room < _LEAST_TOKENS:
+        context = _context(assembly, share)
+        if context.room < _LEAST_TOKENS:
             return []
-        # What was recalled and still stands is never repeated.
-        exclude = {*in_request, *(id for entry in recalled for id in entry.meta["recalled_ids"])}
         spoken = any(entry.kind in SPOKEN and entry.meta.get("placement") != "context" for entry in turn)
-        if not spoken:
-            # Half of the share is left for what later steps of the turn will name.
-            before = _text_before(assembly, turn[0].seq)
-            return self._for_words(turn[0], before, prompt, max(room // 2, _LEAST_TOKENS), exclude)
-        return self._for_step(turn, prompt, room, exclude)
+        return self._for_step(turn, context) if spoken else self._beside(turn[0], assembly, context)
 
-    def _for_words(self, user: Entry, before: str, prompt: Prompt, room: int, exclude: set[int | str]) -> list[Entry]:
-        query_words = set(terms(user.text, is_query=True))
-        # One word ("continue", "thanks") asks for nothing, unless it names one thing.
-        if sum(word[0] != WHOLE for word in query_words) < 2 and not _NAMES_ONE.search(user.text):
-            return []
-        query = Query(user.text, before)
-        hits = self._recall.search(query, MOST_UNASKED, thread=self._thread, kinds=PLACED, exclude=exclude)
-        # Nobody asked for it: only hits that are surely relevant and share a word with the question are brought back.
-        near = [hit for hit in hits if hit.relevance >= FLOOR]
-        hits = [hit for hit in near if query_words.intersection(terms(entry_text(hit.entry)))]
-        # A summary tells short messages whole.
-        prompt_text = "\n".join(_texts(prompt, set())) if hits else ""
-        hits = [hit for hit in hits if entry_text(hit.entry).strip() not in prompt_text]
-        placed = place(hits, room, query=query)
+    def unasked_for_turn(self, text: str, assembly: Assembly, share: float) -> JsonObject:
+        """What a turn's message says of what was left out, where it is surely relevant to the user's words."""
+        if not assembly.rebases or (context := _context(assembly, share)).room < _LEAST_TOKENS:
+            return {}
+        return self._for_words(text, _text_before(assembly), context).meta
+
+    def _beside(self, user: Entry, assembly: Assembly, context: _Context) -> list[Entry]:
+        """A call and its result beside the words of a user that are in the log already."""
+        placed = self._for_words(user.text, _text_before(assembly, user.seq), context)
         if not placed.text:
             return []
         beside: JsonObject = {"placement": "context", "idempotent": True}
@@ -468,21 +451,56 @@ class ThreadRecall:
         meta = {"recalled_ids": list(placed.ids)}
         return [call, values.result(call.call_id, None, placed.text, meta=meta)]
 
-    def _for_step(self, turn: Sequence[Entry], prompt: Prompt, room: int, exclude: set[int | str]) -> list[Entry]:
+    def _for_words(self, text: str, before: str, context: _Context) -> Placed:
+        query_words = set(terms(text, is_query=True))
+        # One word ("continue", "thanks") asks for nothing, unless it names one thing.
+        if sum(word[0] != WHOLE for word in query_words) < 2 and not _NAMES_ONE.search(text):
+            return Placed("")
+        query = Query(text, before)
+        hits = self._recall.search(query, MOST_UNASKED, thread=self._thread, kinds=PLACED, exclude=context.exclude)
+        # Nobody asked for it: only hits that are surely relevant and share a word with the question are brought back.
+        near = [hit for hit in hits if hit.relevance >= FLOOR]
+        hits = [hit for hit in near if query_words.intersection(terms(entry_text(hit.entry)))]
+        # A summary tells short messages whole, and the same words once more tell nothing.
+        known = "\n".join([text, *_texts(context.prompt, set())]) if hits else ""
+        by_text = {entry_text(hit.entry).strip(): hit for hit in reversed(hits)}
+        hits = [hit for words, hit in reversed(by_text.items()) if words not in known]
+        # Half of the share is left for what later steps of the turn will name.
+        return place(hits, max(context.room // 2, _LEAST_TOKENS), query=query)
+
+    def _for_step(self, turn: Sequence[Entry], context: _Context) -> list[Entry]:
         newest = [entry for entry in turn[_newest_request(turn) :] if entry.kind in SPOKEN]
         newest_seqs = {entry.seq for entry in turn if entry.seq >= newest[0].seq} if newest else set()
-        prompt_text = "\n".join(_texts(prompt, newest_seqs))
+        prompt_text = "\n".join(_texts(context.prompt, newest_seqs))
         named = [word for word in _telling(newest) if word not in prompt_text]
         if not named:
             return []
         hits = self._recall.search(
-            " ".join(named), 2 * MOST_UNASKED, thread=self._thread, kinds=PLACED, exclude=exclude
+            " ".join(named), 2 * MOST_UNASKED, thread=self._thread, kinds=PLACED, exclude=context.exclude
         )
         # A name must match exactly: a hit that merely resembles it is not brought back.
         naming = [hit for hit in hits if any(word in entry_text(hit.entry) for word in named)][:MOST_UNASKED]
-        placed = place(naming, room, query=" ".join(named))
+        placed = place(naming, context.room, query=" ".join(named))
         meta = {"recalled_ids": list(placed.ids)}
         return [values.note(placed.text, meta=meta)] if placed.text else []
+
+
+class _Context(NamedTuple):
+    """What the next request would show, how many tokens may join it, and what must not be told again."""
+
+    prompt: Prompt
+    room: int
+    exclude: set[int | str]
+
+
+def _context(assembly: Assembly, share: float) -> _Context:
+    ahead = assembly.ahead()
+    prompt = ahead.epoch.prompt()
+    in_request = in_prompt(prompt, ahead.left_out, ahead.entries)
+    recalled = [entry for seq in sorted(in_request) if "recalled_ids" in (entry := ahead.entries[seq]).meta]
+    room = int(assembly.policy.limit * share) - sum(counter().count(_recalled(entry)) for entry in recalled)
+    # What was recalled and still stands is never repeated.
+    return _Context(prompt, room, {*in_request, *(id for entry in recalled for id in entry.meta["recalled_ids"])})
 
 
 def _newest_turn(entries: Mapping[int, Entry]) -> list[Entry]:
