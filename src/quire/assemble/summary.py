@@ -540,13 +540,13 @@ def _words(entries: Sequence[Entry], before: dict[str, list[str]], named_elsewhe
     """The words that are likeliest named again, within `room` tokens, under what was done with them."""
     label = {word: label for label in reversed(LISTS) for word in before[label]}
     weight = dict.fromkeys(label, 1.0)
-    said, called = set(before[NAMED]), set[str]()
+    offered, called = set(before[NAMED]), set[str]()
     for place, entry in enumerate(entries, 1):
         words_of_entry = telling(_text(entry))
         if entry.kind == "call":
-            called |= said.intersection(words_of_entry)
+            called |= offered.intersection(words_of_entry)
         else:
-            said.update(words_of_entry)
+            offered.update(words_of_entry)
         for word in words_of_entry:
             weight[word] = weight.get(word, 0.0) + 0.5 + place / len(entries)
             if entry.kind == "call" and label.get(word) != CHANGED:
@@ -557,7 +557,7 @@ def _words(entries: Sequence[Entry], before: dict[str, list[str]], named_elsewhe
         # That a file was changed is told wherever else it is named.
         if word not in named_elsewhere or label.get(word) == CHANGED
     }
-    here = weights(said, called)
+    here = weights(offered, called)
     likely = {
         word: score * (1 if label.get(word, NAMED) != NAMED else here(word))
         for word, score in scored.items()

@@ -96,14 +96,14 @@ def _kind(word: str) -> int:
     return next((kind for kind, (pattern, *_) in enumerate(_KINDS) if pattern.search(word)), len(_KINDS))
 
 
-def weights(said: Iterable[str], named: Iterable[str]) -> Callable[[str], float]:
-    """By how much likelier a word that was said is named in this thread: of those `said`, its calls have `named` these.
+def weights(offered: Iterable[str], named: Iterable[str]) -> Callable[[str], float]:
+    """By how much likelier a word that was said is named in this thread: of those `offered`, its calls have `named` these.
 
     One agent opens the addresses that a search gave, another looks up orders: what it did so far tells which.
     """
-    many_said, many_named = (Counter(map(_kind, words)) for words in (said, named))
+    many_offered, many_named = (Counter(map(_kind, words)) for words in (offered, named))
     by_kind = [
-        (_PRIOR + many_named[kind] / rate) / (_PRIOR + many_said[kind]) if rate else 0.0
+        (_PRIOR + many_named[kind] / rate) / (_PRIOR + many_offered[kind]) if rate else 0.0
         for kind, (rate, _) in enumerate(_RATES)
     ]
     return lambda word: by_kind[_kind(word)]
