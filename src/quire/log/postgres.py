@@ -26,7 +26,6 @@ from quire.log.postgres_connection import (
     LOOK_S,
     RECONNECT_S,
     TEXT,
-    Cells,
     Connection,
     LostConnection,
     Statement,
@@ -132,7 +131,7 @@ class _Append:
 # Whether an append was stored (None: its turn is another's), and where its thread ends now, if that is known.
 _Answer: TypeAlias = tuple[bool | None, _Tip | None]
 # Reads what came back for some appends: the newest change (0: none), and an answer for each.
-_Reader: TypeAlias = Callable[[Cells, Sequence[_Append]], tuple[int, list[_Answer]]]
+_Reader: TypeAlias = Callable[[bytes, Sequence[_Append]], tuple[int, list[_Answer]]]
 # A commit that was sent; it is resumed when its answers are wanted.
 _Commit: TypeAlias = Generator[None, None, list[_Answer]]
 
@@ -225,12 +224,12 @@ class PostgresStore(ClosingStore):
         try:
             send(conn, statement)
             yield
-            rows = receive(conn, statement)
+            cell = receive(conn, statement)
         except psycopg.Error as error:
             raise translate(error, database.name) from error
         finally:
             database.give_back(conn)
-        newest, answers = read(rows, appends)
+        newest, answers = read(cell, appends)
         for append, (_, end) in zip(appends, answers, strict=True):
             self._note(append.thread, end)
         if newest:
@@ -238,7 +237,7 @@ class PostgresStore(ClosingStore):
         return answers
 
     def _statement(self, appends: Sequence[_Append]) -> tuple[Statement, _Reader]:
-        """What is sent for these appends, and how its rows are read."""
+        """What is sent for these appends, and how its answer is read."""
         if len(appends) == 1 and appends[0].tip.branch and len(appends[0].entries) == 1:
             return self._append_one(appends[0]), _read_one
         return self._append_any(appends), _read_any
@@ -509,17 +508,17 @@ class PostgresStore(ClosingStore):
             piece = msgspec.structs.replace(piece, low=rows[-1][0])
 
 
-def _read_one(rows: Cells, appends: Sequence[_Append]) -> tuple[int, list[_Answer]]:
+def _read_one(cell: bytes, appends: Sequence[_Append]) -> tuple[int, list[_Answer]]:
     """The newest change; 0 where the append was refused, -1 where it was for its turn."""
-    newest = int(rows[0][0] or 0)
+    newest = int(cell)
     if newest > 0:
         return newest, [(True, appends[0].end)]
     return 0, [(None if newest else False, None)]
 
 
-def _read_any(rows: Cells, appends: Sequence[_Append]) -> tuple[int, list[_Answer]]:
+def _read_any(cell: bytes, appends: Sequence[_Append]) -> tuple[int, list[_Answer]]:
     """The newest change, and unless all went where they were asked to, the branch of each."""
-    newest, *branches = [int(number) for number in (rows[0][0] or b"{0}")[1:-1].split(b",")]
+    newest, *branches = [int(number) for number in cell[1:-1].split(b",")]
     answers: list[_Answer] = [(True, append.end) for append in appends]
     for at, branch in enumerate(branches):
         if branch > 0:

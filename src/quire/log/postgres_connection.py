@@ -27,8 +27,6 @@ from quire.errors import CallError, ConflictError, QuireError, VersionError
 from quire.log.connection import ReadOnly
 
 Connection: TypeAlias = psycopg.Connection[Any]
-# The cells of rows, as the server sends them.
-Cells: TypeAlias = list[list[bytes | None]]
 _Result = TypeVar("_Result")
 
 # Connections that one process opens at most, besides one to listen and one for turns.
@@ -62,6 +60,9 @@ select set_config('synchronous_commit', 'off', true), pg_notify('{CHANNEL}', not
 from unnest($1::text[]) as said (notice)
 """.encode()
 _NOT_PREPARED = b"26000"
+# Looked up once: the members of an enumeration are slow to find.
+_HAS_ROWS: Final = pq.ExecStatus.TUPLES_OK
+_IS_IDLE: Final = pq.TransactionStatus.IDLE
 # Types by their numbers on the server.
 _BIGINT: Final = 20
 BYTEA: Final = 17
@@ -205,7 +206,7 @@ class Database:
             return self.again(lambda conn: conn, keep=True)
 
     def give_back(self, conn: Connection) -> None:
-        if self._spare or conn.pgconn.transaction_status != pq.TransactionStatus.IDLE:
+        if self._spare or conn.pgconn.transaction_status != _IS_IDLE:
             self.pool.putconn(conn)
         else:
             self._spare.append(conn)
@@ -264,20 +265,19 @@ def send(conn: Connection, statement: Statement) -> None:
     conn.pgconn.send_query_prepared(statement.name, statement.values, formats)
 
 
-def receive(conn: Connection, statement: Statement) -> Cells:
-    """Wait for the cells of the rows that a statement gives, as they are sent."""
+def receive(conn: Connection, statement: Statement) -> bytes:
+    """Wait for the first cell that a statement gives, as it is sent."""
     result = _result(conn)
-    if result.status != pq.ExecStatus.TUPLES_OK and result.error_field(pq.DiagnosticField.SQLSTATE) == _NOT_PREPARED:
+    if result.status != _HAS_ROWS and result.error_field(pq.DiagnosticField.SQLSTATE) == _NOT_PREPARED:
         # Not prepared yet, or discarded with all others by a rollback.
         conn.pgconn.prepare(statement.name, statement.query)
         send(conn, statement)
         result = _result(conn)
-    if result.status != pq.ExecStatus.TUPLES_OK:
+    if result.status != _HAS_ROWS:
         if conn.pgconn.status == pq.ConnStatus.BAD:
             raise psycopg.OperationalError(result.get_error_message() or "the connection ended")
         raise errors.error_from_result(result)
-    columns = range(result.nfields)
-    return [[result.get_value(row, column) for column in columns] for row in range(result.ntuples)]
+    return result.get_value(0, 0) or b""
 
 
 def _result(conn: Connection) -> pq.abc.PGresult:
