@@ -347,7 +347,7 @@ def _summary_lines(before: Sequence[Line], entries: Sequence[Entry]) -> Iterator
             yield from (line for line in settled if line.who != "Open" or plan is None or entry.seq >= plan)
         elif entry.seq in newest and (text := _failure(result_text(entry))):
             tool, target = _target(failed[entry.seq])
-            called = first_words(_called(failed[entry.seq]), _READABLE)
+            called = first_words(_called(failed[entry.seq]), _READABLE // 2)
             yield Line("Failed", f"{text} {tool}{called if target in called else target})")
         if entry.seq == plan:
             yield from (Line("Open", _flat(step)) for step in _next_steps(_open_steps(entry) or []))
