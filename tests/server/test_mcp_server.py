@@ -110,10 +110,11 @@ def test_each_tool_and_resource_says_what_the_store_says_and_no_secret(db: Path,
     ("name", "given", "why"),
     [
         ("assemble", {"thread": "cellar", "model": MODEL}, "there is no thread 'cellar'. `threads` lists"),
-        ("assemble", {"thread": "kitchen", "model": "nobody:x"}, "nobody"),
+        ("assemble", {"thread": "kitchen", "model": "nobody:x"}, "unknown provider 'nobody'. Known: "),
         ("show", {"entry": "ffffffffffff"}, "no entry is called 'ffffffffffff'"),
         ("show", {"entry": "99", "thread": "kitchen"}, "no entry is called '99'"),
         ("audit", {"path": "/nowhere"}, "there is no file '/nowhere'"),
+        ("audit", {"path": ""}, "at least 1 character"),
         ("recall", {"query": "x", "k": 0}, "greater than or equal to 1"),
     ],
 )
@@ -122,6 +123,17 @@ def test_what_cannot_be_had_is_an_error_that_says_why(db: Path, name: str, given
         answer = asked(mcp_server.make_server(store), lambda client: client.call_tool(name, given))
     assert answer.is_error
     assert why in answer.content[0].text
+
+
+def test_a_file_that_is_no_log_is_not_quoted(db: Path, tmp_path: Path) -> None:
+    """What a model may ask for is not what it may read."""
+    (tmp_path / ".env").write_text("PASSWORD=tulips-at-noon\n")
+    with open_store(db) as store:
+        given = {"path": str(tmp_path / ".env")}
+        answer = asked(mcp_server.make_server(store), lambda client: client.call_tool("audit", given))
+    assert answer.is_error
+    assert "holds no requests that can be read here. Give the path" in answer.content[0].text
+    assert "tulips" not in answer.content[0].text
 
 
 def test_without_redaction_secrets_are_shown_as_they_are(db: Path) -> None:

@@ -16,7 +16,7 @@ import quire
 from quire import providers
 from quire.assemble.user_message import original
 from quire.audit import audit, read_calls
-from quire.errors import NotFound, QuireError, needed
+from quire.errors import FormatError, NotFound, QuireError, needed
 from quire.log.entries import encode
 from quire.log.store import Store
 from quire.recall import Recall
@@ -68,7 +68,7 @@ def _with_plain_errors(kind: type[MCPServerError], method: Callable[_Params, _Re
         try:
             return method(*args, **named)
         except QuireError as error:
-            raise kind(f"{error} {error.hint}".strip()) from error
+            raise kind(f"{str(error).removesuffix('.')}. {error.hint}".strip()) from error
 
     return call
 
@@ -142,13 +142,17 @@ class _Reader:
         return {"records": self._redacted(records)}
 
     def audit(
-        self, path: Annotated[str, Field(description="A file or folder of recorded requests or sessions.")]
+        self,
+        path: Annotated[str, Field(description="A file or folder of recorded requests or sessions.", min_length=1)],
     ) -> JsonObject:
         """What recorded requests lost of the provider's cache, by cause and by conversation, and what it cost."""
-        place = Path(path).expanduser()
+        place, hint = Path(path).expanduser(), "Give the path of a request log or a session."
         if not place.exists():
-            raise NotFound(f"there is no file {path!r}.", hint="Give the path of a request log or a session.")
-        report: JsonObject = self._redacted(audit(read_calls(place)).as_json())
+            raise NotFound(f"there is no file {path!r}.", hint=hint)
+        try:
+            report: JsonObject = self._redacted(audit(read_calls(place)).as_json())
+        except FormatError as error:  # which may quote any file that this process can read
+            raise FormatError(f"{path!r} holds no requests that can be read here.", hint=hint) from error
         return report
 
     # Resources
