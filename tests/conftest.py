@@ -93,7 +93,7 @@ sqlite.migrate = _copied
 os.environ |= {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y", "AWS_DEFAULT_REGION": "us-east-1"}
 
 # `ci` gives the same cases every time, so that a red run can be repeated; the others look for new ones.
-_EXAMPLES = {"ci": 60, "explore": 500, "nightly": 10_000}
+_EXAMPLES = {"ci": 100, "explore": 500, "nightly": 10_000}
 for _name, _examples in _EXAMPLES.items():
     settings.register_profile(
         _name, max_examples=_examples, derandomize=_name == "ci", deadline=None, suppress_health_check=list(HealthCheck)

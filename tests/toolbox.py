@@ -169,8 +169,8 @@ def close_opened() -> None:
 
 
 def fewer(part: int) -> settings:
-    """A part of a hundred or more random cases, where each of them stands for many: `@fewer(5)` is a fifth."""
-    return settings(max_examples=max(1, max(100, settings.default.max_examples) // part))
+    """A part of the profile's random cases, where each of them stands for many: `@fewer(5)` is a fifth."""
+    return settings(max_examples=max(1, settings.default.max_examples // part))
 
 
 def at_least(cases: int) -> settings:

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.moves_prefix(reason="small budgets make rebases; the ep
 
 
 @given(logs, policies())
-@at_least(300)
+@at_least(500)
 def test_every_request_is_the_same_again_extends_the_one_before_is_whole_and_explained(
     entries: list[Entry], policy: Policy
 ) -> None:
