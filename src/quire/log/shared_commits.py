@@ -66,8 +66,9 @@ class SharedCommits(Generic[_Append, _Answer]):
         self._waiting: queue.SimpleQueue[_WaitingAppend[_Append, _Answer] | None] = queue.SimpleQueue()
         # How long the last commit was waited for.
         self._took_s = 0.0
-        # While more are waited for: how many, and what is set when they are there.
-        self._more: tuple[int, threading.Event] | None = None
+        # While more are waited for: how many, and what is released when they are there. Not an Event, in whose Python
+        # code an interrupt could leave a lock held.
+        self._more: tuple[int, threading.Lock] | None = None
 
     def ask(self, append: _Append) -> _Answer:
         """Commit an append, by itself or with others."""
@@ -106,7 +107,8 @@ class SharedCommits(Generic[_Append, _Answer]):
         self._waiting.put(asker)
         more = self._more
         if more is not None and self._waiting.qsize() >= more[0]:
-            more[1].set()
+            self._more = None
+            more[1].release()
         return asker
 
     def close(self) -> None:
@@ -162,11 +164,11 @@ class SharedCommits(Generic[_Append, _Answer]):
 
     def _wait_for(self, more: int) -> None:
         """Let so many come, a quarter of a commit's time at most."""
-        # A new event each time: an interrupt may leave one locked.
-        enough = threading.Event()
+        enough = threading.Lock()
+        enough.acquire()
         self._more = more, enough
         if self._waiting.qsize() < more:
-            enough.wait(self._took_s / 4)
+            enough.acquire(timeout=self._took_s / 4)
         self._more = None
 
     def _gather(self, waiting: list[_WaitingAppend[_Append, _Answer]]) -> None:
