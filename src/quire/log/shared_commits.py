@@ -16,10 +16,10 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from quire.log.postgres_connection import LostConnection
 
-# So many appends share a commit at most.
+# So many appends share a commit at most. Where commits are slower than this, those that shared the last one are waited
+# for, a quarter of that time.
 _TOGETHER: Final = 64
-# About as long takes a caller from one append to the next, where callers share a processor.
-_CALLER_S: Final = 0.0001
+_SLOW_S: Final = 0.004
 # So many of those that shared a commit are woken at once: more would only wait for each other.
 _AT_ONCE: Final = 3
 # An OS thread without work ends.
@@ -64,11 +64,11 @@ class SharedCommits(Generic[_Append, _Answer]):
         self._alone: _Append | None = None
         self._worker: threading.Thread | None = None
         self._waiting: queue.SimpleQueue[_WaitingAppend[_Append, _Answer] | None] = queue.SimpleQueue()
-        # How long the last commit was waited for.
-        self._took_s = 0.0
-        # While more are waited for: how many, and what is released when they are there. Not an Event, in whose Python
-        # code an interrupt could leave a lock held.
-        self._more: tuple[int, threading.Lock] | None = None
+        # How many shared the last commit, how long it was waited for.
+        self._shared, self._took_s = 1, 0.0
+        # Released when as many ask again, while they are waited for. Not an Event, in whose Python code an interrupt
+        # could leave a lock held.
+        self._as_many: threading.Lock | None = None
 
     def ask(self, append: _Append) -> _Answer:
         """Commit an append, by itself or with others."""
@@ -105,10 +105,10 @@ class SharedCommits(Generic[_Append, _Answer]):
             worker.start()
             self._worker = worker
         self._waiting.put(asker)
-        more = self._more
-        if more is not None and self._waiting.qsize() >= more[0]:
-            self._more = None
-            more[1].release()
+        as_many = self._as_many
+        if as_many is not None and self._waiting.qsize() >= self._shared:
+            self._as_many = None
+            as_many.release()
         return asker
 
     def close(self) -> None:
@@ -138,41 +138,32 @@ class SharedCommits(Generic[_Append, _Answer]):
     def _commit_all(self, waiting: list[_WaitingAppend[_Append, _Answer]]) -> None:
         """Commit as long as anybody waits.
 
-        The next commit is sent before the callers of the last go on, so that the server works while those do. Half of
-        all in each keeps both busy; where commits take longer than all callers do, all come together in one instead.
+        Where commits are quick the next is sent before the callers of the last go on, so that the server does not wait
+        for those; where they are slow all come together again first.
         """
         answered: list[_WaitingAppend[_Append, _Answer]] = []
         while True:
-            self._gather(waiting)
-            everybody = len(waiting) + len(answered)
-            is_slow = self._took_s > everybody * _CALLER_S
-            wanted = min(everybody if is_slow else everybody // 2, _TOGETHER)
-            if len(waiting) < wanted:
+            if self._took_s > _SLOW_S:
                 _wake(answered)
                 answered = []
-                self._wait_for(wanted - len(waiting))
-                self._gather(waiting)
-            together, waiting = _one_a_thread(waiting)
+            together, waiting = _one_a_thread(self._gather(waiting))
             if not together:
                 break
             commit, began = self._answer(together), time.monotonic()
             next(commit, None)
             _wake(answered)
             _finish(commit)
-            answered, self._took_s = together, time.monotonic() - began
+            answered, self._shared, self._took_s = together, len(together), time.monotonic() - began
         _wake(answered)
 
-    def _wait_for(self, more: int) -> None:
-        """Let so many come, a quarter of a commit's time at most."""
-        enough = threading.Lock()
-        enough.acquire()
-        self._more = more, enough
-        if self._waiting.qsize() < more:
-            enough.acquire(timeout=self._took_s / 4)
-        self._more = None
-
-    def _gather(self, waiting: list[_WaitingAppend[_Append, _Answer]]) -> None:
-        """Add all that came meanwhile to those that wait."""
+    def _gather(self, waiting: list[_WaitingAppend[_Append, _Answer]]) -> list[_WaitingAppend[_Append, _Answer]]:
+        """Those that wait and all that came meanwhile."""
+        if self._took_s > _SLOW_S and self._waiting.qsize() < self._shared:
+            as_many = threading.Lock()
+            as_many.acquire()
+            self._as_many = as_many
+            as_many.acquire(timeout=self._took_s / 4)
+            self._as_many = None
         with suppress(queue.Empty):
             while len(waiting) < _TOGETHER:
                 asker = self._waiting.get_nowait()
@@ -180,6 +171,7 @@ class SharedCommits(Generic[_Append, _Answer]):
                     self._waiting.put(None)
                     break
                 waiting.append(asker)
+        return waiting
 
     def _answer(self, together: Sequence[_WaitingAppend[_Append, _Answer]]) -> Generator[None, None, None]:
         try:
