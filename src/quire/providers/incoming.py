@@ -166,6 +166,25 @@ class Spelling(msgspec.Struct, frozen=True):
             count += 1
 
 
+class StreamedBlock:
+    """A block of a streamed reply that is not whole yet: how it began, and the pieces of its fields that came since."""
+
+    def __init__(self, kind: str = "respond", start: JsonObject | None = None, name: Json = "") -> None:
+        self.kind, self.start, self.name = kind, start or {}, str(name or "")
+        self.pieces: dict[str, list[str]] = {}
+        # The field that whoever watches is shown.
+        self.shown = ""
+
+    def text(self, field: str) -> str:
+        """What came of a field."""
+        return "".join(self.pieces.get(field, ()))
+
+    def unfinished(self) -> JsonObject:
+        """What came of the block, as `Partial` tells it."""
+        named = {"name": self.name} if self.name else {}
+        return {"kind": self.kind, **named, "text": self.text(self.shown)}
+
+
 class ReplyReader:
     """A reply that comes whole or in pieces: what every wire's reader keeps of it, and how it tells what came."""
 
@@ -183,6 +202,8 @@ class ReplyReader:
         self.id, self.alias, self.model, self.stop = "", model, model, ""
         self.reported: JsonObject = {}
         self.entries: list[Entry] = []
+        # The blocks that are not whole yet, by their places.
+        self.open_blocks: dict[int, StreamedBlock] = {}
         # Characters received, events that no kind here describes, and new text for whoever watches.
         self._size = self.unknown = 0
         self._live: list[BlockDelta] = []
@@ -201,10 +222,18 @@ class ReplyReader:
         self._live.append(BlockDelta(place, kind, ""))
 
     def _show(self, place: int, kind: str, text: str) -> str:
-        """Text of a block that is not whole yet; it is received and can be shown."""
-        if text:
+        """Text of a block that is not whole yet: received, and shown to whoever watches if it is of any kind."""
+        if kind and text:
             self._live.append(BlockDelta(place, kind, text))
         return self._receive(text)
+
+    def _grow(self, place: int, field: str, text: str, kind: str = "") -> StreamedBlock:
+        """One more piece of a block's field."""
+        block = self.open_blocks.setdefault(place, StreamedBlock())
+        block.pieces.setdefault(field, []).append(self._show(place, kind, text))
+        if kind:
+            block.kind, block.shown = kind, field
+        return block
 
     def _receive(self, text: str) -> str:
         self._size += len(text)
@@ -241,8 +270,8 @@ class ReplyReader:
         return usage(self.provider, self.reported) if self.reported else Usage()
 
     def unfinished(self) -> Iterable[JsonObject]:
-        """The pieces that are no entries yet."""
-        return ()
+        """What came of the blocks that are no entries yet."""
+        return [self.open_blocks[place].unfinished() for place in sorted(self.open_blocks)]
 
     def partial(self) -> Partial:
         """What has arrived of the reply, if nothing more comes."""
@@ -254,6 +283,31 @@ class ReplyReader:
         if not self.stop:
             raise cut(self.ending)
         return Reply(tuple(self.entries), self.usage, self.stop, self.id, self.model)
+
+
+class BlockReader(ReplyReader):
+    """Reads streams that say of each block where it begins and ends: it is an entry at its end, and not before."""
+
+    def _entry(self, block: StreamedBlock) -> Entry:
+        """The entry of a block that has ended; a JSONDecodeError where its input is cut."""
+        raise NotImplementedError
+
+    def _opened(self, place: int, event: str) -> StreamedBlock:
+        if place not in self.open_blocks:
+            raise FormatError(f"{event} of block {place}, which never began", hint="stream.partial() has the rest.")
+        return self.open_blocks[place]
+
+    def _close(self, place: int) -> list[Entry]:
+        try:
+            entry = self._entry(self._opened(place, "the end"))
+        except json.JSONDecodeError:
+            return []  # ended in the middle of its input: the reply's length ran out
+        del self.open_blocks[place]
+        return self._add([entry])
+
+    def _end(self) -> list[Entry]:
+        """The end of the reply; one that says nothing is an empty respond."""
+        return [] if self.entries or self.open_blocks else self._add([respond("")])
 
 
 def cut(missing: str) -> ProviderError:

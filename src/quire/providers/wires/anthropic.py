@@ -7,7 +7,7 @@ user message before them, and tools the list in front.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -24,8 +24,9 @@ from quire.providers.convert import (
     own_block,
 )
 from quire.providers.incoming import (
-    ReplyReader,
+    BlockReader,
     Spelling,
+    StreamedBlock,
     cut,
     listed,
     not_a_reply,
@@ -405,8 +406,8 @@ def _system_entries(message: JsonObject, blocks: list[JsonObject]) -> list[Entry
     return out + ([offered(typed(added, NATIVE))] if added else [])
 
 
-# A streamed message: a block is an entry when its content_block_stop has come, and not before.
-
+# What a block is for whoever watches; all others are answers.
+_KINDS = {"thinking": "think", "redacted_thinking": "think", "tool_use": "call"}
 # delta type -> (its field, the block's field it continues, what it is for whoever watches)
 _DELTAS = {
     "text_delta": ("text", "text", "respond"),
@@ -417,18 +418,13 @@ _DELTAS = {
 }
 
 
-class MessageReader(ReplyReader):
+class MessageReader(BlockReader):
     """Gathers events. A thinking block without its signature, or half a tool_use, is never an entry."""
 
     format = FORMAT
     named = "a message"
     ending = "message_stop"
-
-    def __init__(self, provider: str, model: str, names: Iterable[str]) -> None:
-        super().__init__(provider, model, names)
-        self.open: dict[int, JsonObject] = {}
-        self.pieces: dict[int, dict[str, list[str]]] = {}
-        self.stopped = False
+    stopped = False
 
     def _read(self, reply: JsonObject) -> Reply:
         if not isinstance(content := reply.get("content"), list):
@@ -443,9 +439,9 @@ class MessageReader(ReplyReader):
             case "message_start":
                 return self._start(object_in(event.get("message"), "message_start's message"))
             case "content_block_start":
-                block = object_in(event.get("content_block"), "a content block")
-                self.open[index := number_in(event, "index")] = without_nulls(block)
-                self.pieces[index] = {}
+                block = without_nulls(object_in(event.get("content_block"), "a content block"))
+                kind = _KINDS.get(str(block.get("type")), "respond")
+                self.open_blocks[number_in(event, "index")] = StreamedBlock(kind, block, block.get("name"))
             case "content_block_delta":
                 self._delta(number_in(event, "index"), object_in(event.get("delta"), "a delta"))
             case "content_block_stop":
@@ -455,7 +451,7 @@ class MessageReader(ReplyReader):
                 self.reported |= without_nulls(sub(event, "usage"))
             case "message_stop":
                 self.stopped = True
-                return [] if self.entries or self.open else self._add([values.respond("")])
+                return self._end()
             case "error":
                 raise refused(event.get("error"))
             case "ping":
@@ -473,61 +469,34 @@ class MessageReader(ReplyReader):
         return self._add(begun) if begun else []
 
     def _delta(self, index: int, delta: JsonObject) -> None:
-        if index not in self.open:
-            raise FormatError(f"a delta of block {index}, which never began", hint="stream.partial() has the rest.")
-        kind = text_in(delta, "type")
+        block, kind = self._opened(index, "a delta"), text_in(delta, "type")
         if kind == "citations_delta":
-            self.open[index]["citations"] = [*listed(self.open[index], "citations"), delta.get("citation")]
+            block.start["citations"] = [*listed(block.start, "citations"), delta.get("citation")]
         elif kind in _DELTAS:
             field, target, entry_kind = _DELTAS[kind]
-            text = text_in(delta, field)
-            self.pieces[index].setdefault(target, []).append(
-                self._show(index, entry_kind, text) if entry_kind else self._receive(text)
-            )
+            self._grow(index, target, text_in(delta, field), entry_kind)
         else:
             self.unknown += 1
 
-    def _close(self, index: int) -> list[Entry]:
-        if index not in self.open:
-            raise FormatError(f"the end of block {index}, which never began", hint="stream.partial() has the rest.")
-        block = self._whole(index)
-        if block is None:
-            return []  # ended in the middle of its input: the reply's length ran out
-        del self.open[index], self.pieces[index]
-        return self._add([assistant_entry(block)])
-
-    def _whole(self, index: int) -> JsonObject | None:
-        block = dict(self.open[index])
-        for field, pieces in self.pieces[index].items():
-            text = "".join(pieces)
-            if field != "input":
-                block[field] = text_in(block, field) + text
-                continue
-            try:
-                block["input"] = json.loads(text) if text else block.get("input") or {}
-            except ValueError:
-                return None
-        return block
+    def _entry(self, block: StreamedBlock) -> Entry:
+        whole = dict(block.start)
+        for field in block.pieces:
+            text = block.text(field)
+            if field == "input":
+                whole[field] = json.loads(text) if text else whole.get(field) or {}
+            else:
+                whole[field] = text_in(whole, field) + text
+        return assistant_entry(whole)
 
     @property
     def usage(self) -> Usage:
         whole = {"usage": self.reported, "model": self.model}
         return usage(self.provider, whole) if self.reported else Usage()
 
-    def unfinished(self) -> Iterator[JsonObject]:
-        return (_unfinished(self.open[index], self.pieces[index]) for index in sorted(self.open))
-
     def reply(self) -> Reply:
         if not self.stopped:
             raise cut(self.ending)
         return super().reply()
-
-
-def _unfinished(block: JsonObject, pieces: dict[str, list[str]]) -> JsonObject:
-    kinds = {"thinking": "think", "redacted_thinking": "think", "tool_use": "call"}
-    text = "".join(pieces.get("text") or pieces.get("thinking") or pieces.get("input") or [])
-    name = {"name": block["name"]} if "name" in block else {}
-    return {"kind": kinds.get(str(block.get("type")), "respond"), **name, "text": text}
 
 
 # Where a request keeps what is cached.

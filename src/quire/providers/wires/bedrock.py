@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import json
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
@@ -25,9 +24,11 @@ from quire.providers.convert import (
     own_block,
 )
 from quire.providers.incoming import (
-    ReplyReader,
+    BlockReader,
     Spelling,
+    StreamedBlock,
     bytes_of,
+    listed,
     not_a_reply,
     number_in,
     object_in,
@@ -402,59 +403,12 @@ def _entries(message: Json, where: str = "message") -> list[Entry]:
     raise FormatError(f"{where}: unknown role {role!r}", hint="Roles are user, assistant and system.")
 
 
-# A streamed Converse reply: a block is an entry when its contentBlockStop has come, and not before.
-
-
-class _Block:
-    """The pieces of one block: text, a call's input, or reasoning with its signature."""
-
-    def __init__(self) -> None:
-        self.start: JsonObject = {}
-        # What came of each kind: text, input, thought, signature, redacted.
-        self.pieces: defaultdict[str, list[str]] = defaultdict(list)
-        self.citations: list[JsonObject] = []
-        self.results: list[JsonObject] = []
-
-    def said(self, kind: str) -> str:
-        return "".join(self.pieces[kind])
-
-    def json(self) -> JsonObject | None:
-        """The whole block, or None where its input is cut."""
-        if sub(self.start, "toolUse"):
-            try:
-                arguments = json.loads(self.said("input") or "{}")
-            except ValueError:
-                return None
-            return {"toolUse": {**sub(self.start, "toolUse"), "input": arguments}}
-        if result := sub(self.start, "toolResult"):
-            return {"toolResult": {**result, "content": self.results}}
-        if self.pieces["redacted"]:
-            redacted = b"".join(bytes_of(piece) for piece in self.pieces["redacted"])
-            return {"reasoningContent": {"redactedContent": base64.b64encode(redacted).decode()}}
-        if self.pieces["thought"] or self.pieces["signature"]:
-            signature = {"signature": self.said("signature")} if self.pieces["signature"] else {}
-            return {"reasoningContent": {"reasoningText": {"text": self.said("thought"), **signature}}}
-        if self.citations:
-            return {"citationsContent": {"content": [{"text": self.said("text")}], "citations": self.citations}}
-        return self.start or {"text": self.said("text")}
-
-    def unfinished(self) -> JsonObject:
-        if use := sub(self.start, "toolUse"):
-            return {"kind": "call", "name": use.get("name", ""), "text": self.said("input")}
-        kind, name = ("think", "thought") if self.pieces["thought"] else ("respond", "text")
-        return {"kind": kind, "text": self.said(name)}
-
-
-class ConverseReader(ReplyReader):
+class ConverseReader(BlockReader):
     """Gathers events; the usage comes last, and not at all when the stream is cut."""
 
     format = FORMAT
     named = "a Converse response"
     ending = "messageStop"
-
-    def __init__(self, provider: str, model: str, names: Iterable[str]) -> None:
-        super().__init__(provider, model, names)
-        self.open: dict[int, _Block] = {}
 
     def _read(self, reply: JsonObject) -> Reply:
         message = sub(reply, "output").get("message")
@@ -471,17 +425,16 @@ class ConverseReader(ReplyReader):
             case "messageStart":
                 pass
             case "contentBlockStart":
-                start = sub(fields, "start")
-                block = self.open.setdefault(number_in(fields, "contentBlockIndex"), _Block())
-                block.start = {"toolUse": use} if (use := sub(start, "toolUse")) else start
+                start, use = sub(fields, "start"), sub(sub(fields, "start"), "toolUse")
+                block = StreamedBlock("call", {"toolUse": use}, use.get("name")) if use else StreamedBlock(start=start)
+                self.open_blocks[number_in(fields, "contentBlockIndex")] = block
             case "contentBlockDelta":
-                block = self.open.setdefault(number_in(fields, "contentBlockIndex"), _Block())
-                self._delta(number_in(fields, "contentBlockIndex"), block, sub(fields, "delta"))
+                self._delta(number_in(fields, "contentBlockIndex"), sub(fields, "delta"))
             case "contentBlockStop":
                 return self._close(number_in(fields, "contentBlockIndex"))
             case "messageStop":
                 self.stop = text_in(fields, "stopReason")
-                return [] if self.entries or self.open else self._add([values.respond("")])
+                return self._end()
             case "metadata":
                 self.reported = fields if sub(fields, "usage") else {}
             case _ if kind.endswith("Exception"):
@@ -490,39 +443,46 @@ class ConverseReader(ReplyReader):
                 self.unknown += 1
         return []
 
-    def _delta(self, place: int, block: _Block, delta: JsonObject) -> None:
-        thought = sub(delta, "reasoningContent")
-        call = sub(delta, "toolUse")
-        for kind, holder, field, entry_kind in (
+    def _delta(self, place: int, delta: JsonObject) -> None:
+        """More of a block, which need not have begun: a text, say, begins with its first piece."""
+        start = self.open_blocks.setdefault(place, StreamedBlock()).start
+        thought, call = sub(delta, "reasoningContent"), sub(delta, "toolUse")
+        for field, holder, name, kind in (
             ("text", delta, "text", "respond"),
             ("input", call, "input", "call"),
             ("thought", thought, "text", "think"),
             ("signature", thought, "signature", ""),
             ("redacted", thought, "redactedContent", ""),
         ):
-            if field in holder:
-                text = text_in(holder, field)
-                shown = self._show(place, entry_kind, text) if entry_kind else self._receive(text)
-                block.pieces[kind].append(shown)
+            if name in holder:
+                self._grow(place, field, text_in(holder, name), kind)
         if "citation" in delta:
-            block.citations.append(delta["citation"])
-        block.results += objects(delta, "toolResult")
+            start["citations"] = [*listed(start, "citations"), delta["citation"]]
+        if given := objects(delta, "toolResult"):
+            result = sub(start, "toolResult")
+            start["toolResult"] = {**result, "content": [*listed(result, "content"), *given]}
         if picture := sub(delta, "image"):
-            block.start = {"image": {**sub(block.start, "image"), **picture}}
+            start["image"] = {**sub(start, "image"), **picture}
         if not {"text", "toolUse", "toolResult", "reasoningContent", "citation", "image"} & set(delta):
             self.unknown += 1
 
-    def _close(self, index: int) -> list[Entry]:
-        if index not in self.open:
-            raise FormatError(f"the end of block {index}, which never began", hint="stream.partial() has the rest.")
-        block = self.open[index].json()
-        if block is None:
-            return []  # ended in the middle of its input: the reply's length ran out
-        del self.open[index]
-        return self._add([assistant_entry(block)])
-
-    def unfinished(self) -> Iterator[JsonObject]:
-        return (self.open[index].unfinished() for index in sorted(self.open))
+    def _entry(self, block: StreamedBlock) -> Entry:
+        start, text = block.start, block.text
+        whole: JsonObject = start or {"text": text("text")}
+        if "toolUse" in start:
+            whole = {"toolUse": {**start["toolUse"], "input": json.loads(text("input") or "{}")}}
+        elif "toolResult" in start:
+            result = start["toolResult"]
+            whole = {"toolResult": {**result, "content": listed(result, "content")}}
+        elif "redacted" in block.pieces:
+            redacted = b"".join(map(bytes_of, block.pieces["redacted"]))
+            whole = {"reasoningContent": {"redactedContent": base64.b64encode(redacted).decode()}}
+        elif block.pieces.keys() & {"thought", "signature"}:
+            signature = {"signature": text("signature")} if "signature" in block.pieces else {}
+            whole = {"reasoningContent": {"reasoningText": {"text": text("thought"), **signature}}}
+        elif "citations" in start:
+            whole = {"citationsContent": {"content": [{"text": text("text")}], **start}}
+        return assistant_entry(whole)
 
 
 def other_format(body: JsonObject) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -163,17 +163,15 @@ def _assistant(message: JsonObject) -> list[Entry]:
     return out or [values.respond("")]
 
 
+# Where the blocks of a message stand: its content first, then the plan for its calls, and these.
+_PLAN, _CALLS = 1000, 1001
+
+
 class CohereReader(ReplyReader):
     """Gathers events; the message is whole when `message-end` has come."""
 
     format = FORMAT
     ending = "its message-end"
-
-    def __init__(self, provider: str, model: str, names: Iterable[str]) -> None:
-        super().__init__(provider, model, names)
-        self.content: dict[int, JsonObject] = {}
-        self.plan = ""
-        self.calls: dict[int, JsonObject] = {}
 
     def _read(self, reply: JsonObject) -> Reply:
         message = reply.get("message")
@@ -193,7 +191,7 @@ class CohereReader(ReplyReader):
             case "content-start" | "content-delta":
                 self._content(number_in(fields, "index"), sub(message, "content"))
             case "tool-plan-delta":
-                self.plan += self._show(1000, "think", text_in(message, "tool_plan"))
+                self._grow(_PLAN, "tool_plan", text_in(message, "tool_plan"), "think")
             case "tool-call-start" | "tool-call-delta":
                 self._call(number_in(fields, "index"), sub(message, "tool_calls"))
             case "message-end":
@@ -205,41 +203,32 @@ class CohereReader(ReplyReader):
         return []
 
     def _content(self, index: int, piece: JsonObject) -> None:
-        field = "thinking" if "thinking" in piece else "text"
-        part = self.content.setdefault(index, {"type": text_in(piece, "type") or field})
-        kind = "think" if part["type"] == "thinking" else "respond"
-        part[field] = part.get(field, "") + self._show(index, kind, text_in(piece, field))
+        field, kind = ("thinking", "think") if "thinking" in piece else ("text", "respond")
+        self._grow(index, field, text_in(piece, field), kind)
 
     def _call(self, index: int, piece: JsonObject) -> None:
         function = sub(piece, "function")
-        call = self.calls.setdefault(index, {"id": "", "name": "", "arguments": ""})
-        call["id"] = call["id"] or text_in(piece, "id")
-        call["name"] += text_in(function, "name")
-        call["arguments"] += self._show(1001 + index, "call", text_in(function, "arguments"))
+        block = self._grow(_CALLS + index, "arguments", text_in(function, "arguments"), "call")
+        block.start["id"] = block.start.get("id") or text_in(piece, "id")
+        block.name += text_in(function, "name")
 
     def _finish(self, delta: JsonObject) -> list[Entry]:
         if text_in(delta, "error"):
             raise refused({"message": delta["error"]})
         self.reported = sub(delta, "usage")
         self.stop = text_in(delta, "finish_reason") or "COMPLETE"
-        message: JsonObject = {"content": [self.content[index] for index in sorted(self.content)]}
-        message["tool_plan"] = self.plan
-        message["tool_calls"] = [
-            {"id": item["id"], "function": {"name": item["name"], "arguments": item["arguments"]}}
-            for _, item in sorted(self.calls.items())
-        ]
+        blocks = [self.open_blocks[place] for place in sorted(self.open_blocks)]
+        self.open_blocks = {}
+        message: JsonObject = {"content": [], "tool_calls": []}
+        for block in blocks:
+            text = block.text(block.shown)
+            if block.kind == "call":
+                message["tool_calls"].append({**block.start, "function": {"name": block.name, "arguments": text}})
+            elif block.shown == "tool_plan":
+                message["tool_plan"] = text
+            else:
+                message["content"].append({"type": block.shown, block.shown: text})
         return self._add(_assistant(message))
-
-    def unfinished(self) -> Iterator[JsonObject]:
-        if self.stop:
-            return
-        for _, part in sorted(self.content.items()):
-            kind = "think" if "thinking" in part else "respond"
-            yield {"kind": kind, "text": part.get("thinking") or part.get("text", "")}
-        if self.plan:
-            yield {"kind": "think", "text": self.plan}
-        for value in self.calls.values():
-            yield {"kind": "call", "name": value["name"], "text": value["arguments"]}
 
 
 def _message(message: Json, index: int) -> Unit:

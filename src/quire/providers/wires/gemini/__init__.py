@@ -175,8 +175,7 @@ class GeminiReader(ReplyReader):
 
     def __init__(self, provider: str, model: str, names: Iterable[str]) -> None:
         super().__init__(provider, model, names)
-        self.growing: JsonObject = {}
-        self.pieces: list[str] = []
+        # How many parts are entries; the one behind them grows.
         self.parts = 0
         # A call whose arguments come in pieces, and the paths of those that go on.
         self.call: JsonObject = {}
@@ -215,12 +214,10 @@ class GeminiReader(ReplyReader):
         piece = camel_in(sub(part, "functionCall"))
         if "functionCall" in part and (self.call or piece.keys() & {"partialArgs", "willContinue"}):
             return self._call_piece(part, piece)
-        shape = {"text": "", **({"thought": True} if part.get("thought") else {})}
-        if set(part) == set(shape):
-            entries = self._end_text() if self.growing and self.growing != shape else []
-            self.growing = shape
-            kind = "think" if "thought" in shape else "respond"
-            self.pieces.append(self._show(self.parts, kind, text_in(part, "text")))
+        kind = "think" if part.get("thought") else "respond"
+        if part.keys() == ({"text", "thought"} if kind == "think" else {"text"}):
+            entries = self._end_text(unless=kind)
+            self._grow(self.parts, "text", text_in(part, "text"), kind)
             return entries
         entries = self._end_text()
         # Text may follow in the same chunk: whoever watches is told that this one comes before it.
@@ -251,22 +248,20 @@ class GeminiReader(ReplyReader):
         part, self.call, self.paths = self.call, {}, set()
         return self._whole(part) if part else []
 
-    def _end_text(self) -> list[Entry]:
-        """The text so far, now that something else follows it."""
-        if not self.growing:
+    def _end_text(self, unless: str = "") -> list[Entry]:
+        """The text so far, now that something else follows it; text of the kind `unless` goes on."""
+        block = self.open_blocks.get(self.parts)
+        if block is None or block.kind == unless:
             return []
-        part, self.growing = {**self.growing, "text": "".join(self.pieces)}, {}
-        self.pieces = []
-        return self._whole(part)
+        del self.open_blocks[self.parts]
+        return self._whole({"text": block.text("text"), **({"thought": True} if block.kind == "think" else {})})
 
     def _whole(self, part: JsonObject) -> list[Entry]:
         self.parts += 1
         return self._add([assistant_entry(part, self.parts - 1)])
 
     def unfinished(self) -> Iterator[JsonObject]:
-        if self.growing:
-            kind = "think" if self.growing.get("thought") else "respond"
-            yield {"kind": kind, "text": "".join(self.pieces)}
+        yield from super().unfinished()
         if call := sub(self.call, "functionCall"):
             yield {"kind": "call", "name": call.get("name", ""), "text": compact(call["args"])}
 

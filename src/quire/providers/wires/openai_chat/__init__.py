@@ -9,6 +9,7 @@ from typing import Any
 from quire.errors import FormatError
 from quire.providers.incoming import (
     ReplyReader,
+    StreamedBlock,
     listed,
     not_a_reply,
     number_in,
@@ -131,18 +132,8 @@ DONE = {"object": "[DONE]"}
 _GATHERED = ("role", *_THOUGHTS, "thinking", "content", "refusal", "audio", "tool_calls", "function_call")
 
 
-class _Call:
-    def __init__(self) -> None:
-        self.id = self.name = ""
-        self.arguments: list[str] = []
-        self.custom = False
-        # Whatever else is said of it: Gemini's signature in `extra_content`.
-        self.others: JsonObject = {}
-
-    def json(self) -> JsonObject:
-        kind, text = ("custom", "input") if self.custom else ("function", "arguments")
-        called = {"name": self.name, text: "".join(self.arguments)}
-        return {"id": self.id, "type": kind, kind: called, **self.others}
+# Where the blocks of a message stand: its thinking, its text, and from here on its calls.
+_THINKING, _TEXT, _CALLS = 0, 1, 2
 
 
 class ChatReader(ReplyReader):
@@ -154,11 +145,9 @@ class ChatReader(ReplyReader):
 
     def __init__(self, provider: str, model: str, names: Iterable[str]) -> None:
         super().__init__(provider, model, names)
-        self.text: dict[str, list[str]] = {}
         # Whatever else the message holds: annotations, images, reasoning_details.
         self.others: JsonObject = {}
         self.audio: JsonObject = {}
-        self.calls: dict[int, _Call] = {}
         self.tier: JsonObject = {}
 
     def _read(self, reply: JsonObject) -> Reply:
@@ -180,8 +169,7 @@ class ChatReader(ReplyReader):
     def feed(self, event: Any) -> list[Entry]:
         if event == "[DONE]" or event == DONE:
             # Some servers end without saying why.
-            spoke = self.text or self.calls or self.audio
-            return self._finish("stop") if spoke and not self.stop else []
+            return self._finish("stop") if self.open_blocks or self.audio else []
         chunk = object_in(event, "a chunk")
         if chunk.get("error"):
             raise refused(chunk["error"])
@@ -205,12 +193,14 @@ class ChatReader(ReplyReader):
         if isinstance(content := delta.get("content"), list):
             # Mistral streams parts: thinking and text.
             delta = {**delta, "content": CONTENT.text_of(content), "thinking": thought_of(content)}
-        for place, kind, fields in ((0, "think", (*_THOUGHTS, "thinking")), (1, "respond", ("content", "refusal"))):
+        for place, kind, fields in (
+            (_THINKING, "think", (*_THOUGHTS, "thinking")),
+            (_TEXT, "respond", ("content", "refusal")),
+        ):
             texts = [(field, text) for field in fields if (text := text_in(delta, field))]
             for number, (field, text) in enumerate(texts):
                 # Where a server says the same under two names, the first becomes the entry and is shown.
-                piece_text = self._show(place, kind, text) if number == 0 else self._receive(text)
-                self.text.setdefault(field, []).append(piece_text)
+                self._grow(place, field, text, kind if number == 0 else "")
         for field, value in delta.items():
             if field not in _GATHERED and value is not None:
                 grows = isinstance(value, list)
@@ -227,31 +217,34 @@ class ChatReader(ReplyReader):
 
     def _call(self, piece: JsonObject) -> None:
         # Some servers leave the index out and send calls whole.
-        index = number_in(piece, "index") if piece.get("index") is not None else len(self.calls)
-        call = self.calls.setdefault(index, _Call())
+        count = sum(place >= _CALLS for place in self.open_blocks)
+        index = number_in(piece, "index") if piece.get("index") is not None else count
         function, custom = sub(piece, "function"), sub(piece, "custom")
-        call.custom = call.custom or bool(custom)
-        apart = ("index", "id", "type", "function", "custom")
-        call.others |= {field: value for field, value in piece.items() if field not in apart and value}
-        call.id = call.id or text_in(piece, "id")
-        name = text_in(function, "name") or text_in(custom, "name")
+        called, field = (custom, "input") if custom else (function, "arguments")
+        block = self._grow(_CALLS + index, field, text_in(called, field), "call")
         # Some servers say the name in each chunk.
-        call.name += "" if name == call.name else name
-        text = text_in(function, "arguments") or text_in(custom, "input")
-        call.arguments.append(self._show(2 + index, "call", text))
+        name = text_in(called, "name")
+        block.name += "" if name == block.name else name
+        # Whatever else is said of it: Gemini's signature in `extra_content`.
+        apart = ("index", "id", "type", "function", "custom")
+        others = {field: value for field, value in piece.items() if field not in apart and value}
+        block.start |= {"id": block.start.get("id") or text_in(piece, "id"), **others}
 
     def _finish(self, stop: str) -> list[Entry]:
         if self.stop:
             return []
         added = self._add(self._message_entries(self._message()))
-        self.stop = stop
+        self.stop, self.open_blocks = stop, {}
         return added
 
     def _message(self) -> JsonObject:
-        out: JsonObject = {field: "".join(pieces) for field, pieces in self.text.items()}
+        blocks = [self.open_blocks[place] for place in sorted(self.open_blocks)]
+        out: JsonObject = {
+            field: block.text(field) for block in blocks if block.kind != "call" for field in block.pieces
+        }
         out |= self.others | ({"audio": self.audio} if self.audio else {})
-        if self.calls:
-            out["tool_calls"] = [self.calls[index].json() for index in sorted(self.calls)]
+        if calls := [_called(block) for block in blocks if block.kind == "call"]:
+            out["tool_calls"] = calls
         return out
 
     @property
@@ -259,16 +252,16 @@ class ChatReader(ReplyReader):
         whole = {**self.reported, **self.tier, "choices": [{"message": self.others}]}
         return usage(self.provider, whole) if self.reported else Usage()
 
-    def unfinished(self) -> Iterator[JsonObject]:
-        if self.stop:
-            return
-        for field, pieces in self.text.items():
-            kind = "respond" if field in ("content", "refusal") else "think"
-            yield {"kind": kind, "text": "".join(pieces)}
-        if spoken := self.audio.get("transcript"):
-            yield {"kind": "respond", "text": spoken}
-        for item in self.calls.values():
-            yield {"kind": "call", "name": item.name, "text": "".join(item.arguments)}
+    def unfinished(self) -> Iterable[JsonObject]:
+        transcript = "" if self.stop else self.audio.get("transcript")
+        return [*super().unfinished(), *([{"kind": "respond", "text": transcript}] if transcript else [])]
+
+
+def _called(block: StreamedBlock) -> JsonObject:
+    """A streamed call as a whole message holds it."""
+    kind, text = ("custom", "input") if "input" in block.pieces else ("function", "arguments")
+    called = {"name": block.name, text: block.text(text)}
+    return {"id": block.start["id"], "type": kind, kind: called, **block.start}
 
 
 # Where a request keeps what is cached.

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from quire.errors import FormatError
 from quire.providers.incoming import (
     ReplyReader,
+    StreamedBlock,
     check_content,
     from_reply,
     listed,
@@ -214,7 +215,8 @@ _PASSED = (
     "steer.",
 )
 _ENDS = ("response.completed", "response.incomplete")
-# What a delta is for whoever watches.
+# What an item and a delta are for whoever watches; all other items are answers.
+_KINDS = {"reasoning": "think", "function_call": "call", "custom_tool_call": "call"}
 _SHOWN = {
     "response.output_text.delta": "respond",
     "response.refusal.delta": "respond",
@@ -237,8 +239,6 @@ class ResponseReader(ReplyReader):
         self.finished: dict[int, JsonObject] = {}
         self.entry_count = 0
         self.after = ""
-        self.open: dict[int, JsonObject] = {}
-        self.pieces: dict[int, list[str]] = {}
         # To resume a background response: GET /responses/{id}?stream=true&starting_after=N.
         self.sequence_number = -1
 
@@ -257,7 +257,9 @@ class ResponseReader(ReplyReader):
         if kind in ("response.created", "response.in_progress"):
             self._begin(object_in(event.get("response"), "a response"))
         elif kind == "response.output_item.added":
-            self.open[number_in(event, "output_index")] = object_in(event.get("item"), "an item")
+            item = object_in(event.get("item"), "an item")
+            kind = _KINDS.get(str(item.get("type")), "respond")
+            self.open_blocks[number_in(event, "output_index")] = StreamedBlock(kind, item, item.get("name"))
         elif kind == "response.output_item.done":
             return self._finish_item(number_in(event, "output_index"), object_in(event.get("item"), "an item"))
         elif kind in _ENDS:
@@ -265,10 +267,7 @@ class ResponseReader(ReplyReader):
         elif kind == "response.failed":
             raise refused(object_in(event.get("response"), "a response").get("error"))
         elif kind.endswith(".delta") and kind.startswith(_PASSED):
-            place, text = number_in(event, "output_index"), text_in(event, "delta")
-            entry_kind = _SHOWN.get(kind)
-            piece = self._show(place, entry_kind, text) if entry_kind else self._receive(text)
-            self.pieces.setdefault(place, []).append(piece)
+            self._grow(number_in(event, "output_index"), "delta", text_in(event, "delta"), _SHOWN.get(kind, ""))
         elif not kind.startswith(_PASSED):
             self.unknown += 1
         return []
@@ -278,8 +277,7 @@ class ResponseReader(ReplyReader):
         self.model = text_in(response, "model") or self.model
 
     def _finish_item(self, index: int, item: JsonObject) -> list[Entry]:
-        self.open.pop(index, None)
-        self.pieces.pop(index, None)
+        self.open_blocks.pop(index, None)
         self.finished[index] = item
         return self._in_order()
 
@@ -299,7 +297,7 @@ class ResponseReader(ReplyReader):
     def _end(self, response: JsonObject) -> list[Entry]:
         self._begin(response)
         self.stop, self.reported = stop_of(response), response
-        self.open, self.pieces = {}, {}
+        self.open_blocks = {}
         # What the events did not bring, the whole response does.
         done_ids = {str(item.get("id")) for item in self.finished.values()}
         for index, item in enumerate(listed(response, "output")):
@@ -308,16 +306,6 @@ class ResponseReader(ReplyReader):
         unshown = [self.finished[index] for index in sorted(self.finished) if index >= self.entry_count]
         self.finished = {self.entry_count + place: item for place, item in enumerate(unshown)}
         return self._in_order() or ([] if self.entries else self._add([respond("")]))
-
-    def unfinished(self) -> Iterator[JsonObject]:
-        for index in sorted(self.open | self.pieces):
-            yield _unfinished(self.open.get(index, {}), "".join(self.pieces.get(index, [])))
-
-
-def _unfinished(item: JsonObject, text: str) -> JsonObject:
-    kinds = {"reasoning": "think", "function_call": "call", "custom_tool_call": "call"}
-    name = {"name": item["name"]} if "name" in item else {}
-    return {"kind": kinds.get(str(item.get("type")), "respond"), **name, "text": text}
 
 
 # Where a request keeps what is cached.
