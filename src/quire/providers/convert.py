@@ -222,31 +222,33 @@ def kind_of(block: JsonObject) -> str:
     return str(named or "text")
 
 
-def leave_out_block(part: Text, message: Message, draft: Draft) -> None:
-    """Note why a block that is no text, such as another provider's search, is left out of the request."""
-    block = part.wire.get("block")
-    if not isinstance(block, dict) or part.text.strip():
-        return
-    kind = kind_of(block)
-    if kind not in ("text", "message"):
-        origin = part.wire.get("model") or part.wire.get("format")
-        reason = f"{kind} of {origin} means nothing to {draft.info.provider}:{draft.info.model}"
+def leave_out(part: Text | Think, message: Message, draft: Draft) -> None:
+    """Note why a thought, or a block that is no text (another provider's search), is left out of the request."""
+    reason = _void_thought(part, draft) if isinstance(part, Think) else _void_block(part, draft)
+    if reason:
         draft.leave_out(message, reason, part)
 
 
-def leave_out_thinking(part: Think, message: Message, draft: Draft) -> None:
-    """Note why a thought is left out of the request."""
+def _void_block(part: Text, draft: Draft) -> str:
+    block = part.wire.get("block")
+    if not isinstance(block, dict) or part.text.strip() or kind_of(block) in ("text", "message"):
+        return ""
+    origin = part.wire.get("model") or part.wire.get("format")
+    return f"{kind_of(block)} of {origin} means nothing to {draft.info.provider}:{draft.info.model}"
+
+
+def _void_thought(part: Think, draft: Draft) -> str:
     format = part.wire.get("format")
     origin = part.wire.get("model") or format
-    named = bool(part.wire.get("model")) and is_from(part.wire, (str(format),), draft)
-    reason = "thinking without a provider's signature is not sent"
-    if draft.stale and origin and is_from(part.wire, (str(format),), draft):
-        reason = "thinking is bound to the prefix before the rebase"
-    elif named and format != draft.info.wire:
-        reason = f"thinking of {origin} is bound to the request it came from, in {format}'s form"
-    elif origin and not named:
-        reason = f"thinking of {origin} means nothing to {draft.info.provider}:{draft.info.model}"
-    draft.leave_out(message, reason, part)
+    same = is_from(part.wire, (str(format),), draft)
+    named = bool(part.wire.get("model")) and same
+    if draft.stale and origin and same:
+        return "thinking is bound to the prefix before the rebase"
+    if named and format != draft.info.wire:
+        return f"thinking of {origin} is bound to the request it came from, in {format}'s form"
+    if origin and not named:
+        return f"thinking of {origin} means nothing to {draft.info.provider}:{draft.info.model}"
+    return "thinking without a provider's signature is not sent"
 
 
 # What a user says: texts, images, and what else a message holds: documents, audio, files.

@@ -13,16 +13,7 @@ from typing import Any
 
 from quire import values
 from quire.errors import FormatError
-from quire.providers.convert import (
-    COMMON,
-    UserContent,
-    begins_imported,
-    is_from,
-    is_web,
-    leave_out_block,
-    leave_out_thinking,
-    own_block,
-)
+from quire.providers.convert import COMMON, UserContent, begins_imported, is_from, is_web, leave_out, own_block
 from quire.providers.incoming import (
     BlockReader,
     Spelling,
@@ -70,21 +61,7 @@ from quire.providers.rules.claude import ANTHROPIC_RULES, betas_around, betas_in
 from quire.providers.rules.grammar import obj
 from quire.providers.usage import usage
 from quire.providers.wires import ModelCall, Wire
-from quire.values import (
-    Call,
-    Entry,
-    Image,
-    Json,
-    JsonObject,
-    Message,
-    Prompt,
-    Reply,
-    Result,
-    Text,
-    Think,
-    Usage,
-    result_text,
-)
+from quire.values import Call, Entry, Image, Json, JsonObject, Message, Prompt, Reply, Result, Text, Think, Usage
 
 # What Anthropic's content blocks mean: one block, one entry; one part, one block.
 
@@ -134,7 +111,7 @@ def _text(part: Text, message: Message, draft: Draft) -> list[JsonObject]:
     block = own_block(part, draft)
     if block and (block["type"] != "text" or (block["text"] == part.text and part.text.strip())):
         return [block]
-    leave_out_block(part, message, draft)
+    leave_out(part, message, draft)
     return [text_block(part.text)] if part.text.strip() else []
 
 
@@ -143,7 +120,7 @@ def _thinking(part: Think, message: Message, draft: Draft) -> list[JsonObject]:
     void = draft.stale and draft.info.features.thinking_bound != "no"
     if block and not void and _is_signed(block, draft):
         return [block]
-    leave_out_thinking(part, message, draft)
+    leave_out(part, message, draft)
     return []
 
 
@@ -183,7 +160,7 @@ def _result(part: Result, draft: Draft) -> JsonObject:
     """The block of a result; images in it go back as they came, and so does one that holds nothing."""
     block = own_block(part, draft)
     content: JsonObject = {"content": part.text if part.text.strip() else NO_OUTPUT}
-    if block and result_text(result_entry(block)) == part.text:
+    if block and values.result_text(result_entry(block)) == part.text:
         content = {"content": block["content"]} if block.get("content") is not None else {}
     out: JsonObject = {"type": "tool_result", "tool_use_id": part.call_id, **content}
     return {**out, "is_error": True} if part.error else out

@@ -14,15 +14,7 @@ from typing import Any
 
 from quire import values
 from quire.errors import FormatError
-from quire.providers.convert import (
-    COMMON,
-    UserContent,
-    begins_imported,
-    is_from,
-    leave_out_block,
-    leave_out_thinking,
-    own_block,
-)
+from quire.providers.convert import COMMON, UserContent, begins_imported, is_from, leave_out, own_block
 from quire.providers.incoming import (
     BlockReader,
     Spelling,
@@ -124,7 +116,7 @@ def _text(part: Text, message: Message, draft: Draft) -> JsonObject | None:
     block = own_block(part, draft)
     if block and ("citationsContent" not in block or cited_text(block) == part.text):
         return block
-    leave_out_block(part, message, draft)
+    leave_out(part, message, draft)
     return text_block(part.text) if part.text.strip() else None
 
 
@@ -137,7 +129,7 @@ def _reasoning(part: Think, message: Message, draft: Draft) -> JsonObject | None
     signed = reasoning.get("redactedContent") or sub(reasoning, "reasoningText").get("signature")
     if block and not void and (signed or unsigned_goes_back):
         return block
-    leave_out_thinking(part, message, draft)
+    leave_out(part, message, draft)
     return None
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from quire import values
 from quire.errors import FormatError
-from quire.providers.convert import UserContent, leave_out_block, leave_out_thinking, own_block
+from quire.providers.convert import UserContent, leave_out, own_block
 from quire.providers.incoming import (
     ReplyReader,
     Spelling,
@@ -63,12 +63,12 @@ def _write_assistant(draft: Draft, message: Message) -> None:
     for part in message.parts:
         match part:
             case Text():
-                leave_out_block(part, message, draft)
+                leave_out(part, message, draft)
                 content += [text_block(part.text)] if part.text.strip() else []
             case Think():
                 block = own_block(part, draft)
                 if block is None:
-                    leave_out_thinking(part, message, draft)
+                    leave_out(part, message, draft)
                 elif "tool_plan" in block:
                     plan = block
                 else:

@@ -7,7 +7,7 @@ from typing import Any
 
 from quire import values
 from quire.errors import FormatError
-from quire.providers.convert import UserContent, is_from, leave_out_block, leave_out_thinking, own_block
+from quire.providers.convert import UserContent, is_from, leave_out, own_block
 from quire.providers.incoming import Spelling, bytes_of, sub
 from quire.providers.models import data
 from quire.providers.outgoing import by_role, compact, object_of, with_originals
@@ -191,12 +191,12 @@ def written(part: Text | Think | Call, message: Message, draft: Draft, signed: b
             block = own_block(part, draft)
             if block and str(block.get("text") or "") == part.text:
                 return block
-            leave_out_block(part, message, draft)
+            leave_out(part, message, draft)
             return text_part(part.text) if part.text.strip() else None
         case Think():
             block = own_block(part, draft)
             if block is None:
-                leave_out_thinking(part, message, draft)
+                leave_out(part, message, draft)
             return block
         case Call():
             return _function_call(part, message, draft, signed)

@@ -4,17 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from quire.providers.convert import (
-    UserContent,
-    came_to,
-    from_url,
-    is_from,
-    is_web,
-    leave_out_block,
-    leave_out_thinking,
-    own_block,
-    to_url,
-)
+from quire.providers.convert import UserContent, came_to, from_url, is_from, is_web, leave_out, own_block, to_url
 from quire.providers.incoming import Spelling, sub
 from quire.providers.models import same_model
 from quire.providers.outgoing import (
@@ -134,7 +124,7 @@ def _assistant(draft: Draft, message: Message) -> None:
     original = _imported_message(draft, message.parts)
     for part in message.parts:
         if isinstance(part, Text) and "audio" not in original:
-            leave_out_block(part, message, draft)
+            leave_out(part, message, draft)
     calls = [_call(draft, part) for part in message.parts if isinstance(part, Call)]
     if not (text or calls or "audio" in original):
         draft.leave_out(message, "empty message")
@@ -193,7 +183,7 @@ def _thinking(draft: Draft, message: Message) -> JsonObject:
             thoughts.append(part.text)
             details += (own_block(part, draft) or {}).get("reasoning_details") or []
         else:
-            leave_out_thinking(part, message, draft)
+            leave_out(part, message, draft)
     out: JsonObject = {"reasoning_details": details} if details else {}
     if field and (thoughts or (demand == "required" and not _was_taken(draft, message))):
         out[field] = "\n\n".join(thoughts)

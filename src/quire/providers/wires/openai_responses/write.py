@@ -6,16 +6,7 @@ from itertools import groupby
 
 from quire import values
 from quire.errors import FormatError
-from quire.providers.convert import (
-    UserContent,
-    from_url,
-    is_web,
-    leave_out_block,
-    leave_out_thinking,
-    own_block,
-    to_url,
-    was_sent,
-)
+from quire.providers.convert import UserContent, from_url, is_web, leave_out, own_block, to_url, was_sent
 from quire.providers.incoming import Spelling, objects, sub
 from quire.providers.outgoing import (
     as_sent,
@@ -141,7 +132,7 @@ def _message(part: Text, message: Message, draft: Draft) -> JsonObject | None:
     missed = {"custom_tool_call"} if draft.info.features.strict else set()
     if item and item.get("type") not in missed and _says(item, part.text):
         return _unparted(item, part.wire, draft)
-    leave_out_block(part, message, draft)
+    leave_out(part, message, draft)
     return {"type": "message", "role": "assistant", "content": part.text} if part.text else None
 
 
@@ -174,7 +165,7 @@ def _says(item: JsonObject, text: str) -> bool:
 def _reasoning(part: Think, message: Message, draft: Draft) -> JsonObject | None:
     item = own_block(part, draft)
     if item is None:
-        leave_out_thinking(part, message, draft)
+        leave_out(part, message, draft)
     elif is_named(item) and not _is_stored(part, draft):
         draft.leave_out(message, "reasoning without its encrypted content is not stored anywhere", part)
         item = None
