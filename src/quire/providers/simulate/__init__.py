@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from abc import abstractmethod
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -41,8 +42,63 @@ from quire.values import JsonObject, Usage, canonical
 
 __all__ = ["Block", "Cause", "Predicted", "Simulator", "blocks", "simulate"]
 
-# Anthropic's cache, and Bedrock's: written at marks only, found by walking back from them. Entries are keyed by a running
-# hash over tools, system and messages; settings that invalidate a level are hashed where that level begins.
+# Caches that are written at marks only: a request reads the longest stored prefix that its marks reach, and stores what
+# they ask for. Answers are not stored: they are written when the next request marks them.
+
+
+class MarkedRow(msgspec.Struct, frozen=True):
+    """One request as such a cache takes it: at each block, the tokens up to its end and the running hash."""
+
+    blocks: Sequence[Block]
+    ends: list[int]
+    hashes: list[bytes]
+    # The places where a stored prefix is looked for, the longest first; those to be stored, each with its life in ms.
+    reach: Iterable[int]
+    writes: dict[int, int]
+    # Why nothing of this request can be in the cache, where its own marks are the cause.
+    cause: Cause = ""
+    note: str = ""
+
+
+class MarkedCache(Engine):
+    """One workspace's or project's cache."""
+
+    def __init__(self, info: ModelInfo) -> None:
+        self._info = info
+        self._shelf = Shelf()
+        self._hashes: GrowingValues[Block, bytes] = GrowingValues()
+
+    @abstractmethod
+    def _row(self, request: EngineView) -> MarkedRow:
+        """What the request's marks reach and store."""
+
+    def look(self, at_ms: int, request: EngineView, began_ms: int | None = None) -> Shares:
+        """Find the longest stored prefix, then store what the marks ask for."""
+        row = self._row(request)
+        hit = next((place for place in row.reach if self._shelf.readable(row.hashes[place], at_ms)), None)
+        cause, note = self._why(row, hit, at_ms)
+        # A prefix that is read starts its own life again.
+        for place, life_ms in [*([(hit, 0)] if hit is not None else []), *row.writes.items()]:
+            self._shelf.keep(row.hashes[place], life_ms, at_ms, began_ms)
+        self._shelf.remember(row.hashes)
+        return self._shares(row, hit, cause, note)
+
+    def _shares(self, row: MarkedRow, hit: int | None, cause: Cause, note: str) -> Shares:
+        """Read up to the hit (A), the longer life up to its last mark (B), the shorter one up to the last (C)."""
+        a = row.ends[hit] if hit is not None else 0
+        short_life = self._info.cache.ttl_s[0] * 1000
+        b = max([a, *(row.ends[place] for place, life_ms in row.writes.items() if life_ms > short_life)])
+        c = max([b, *(row.ends[place] for place in row.writes)])
+        return Shares(a, c - b, b - a, cause, note)
+
+    def _why(self, row: MarkedRow, hit: int | None, at_ms: int) -> tuple[Cause, str]:
+        if self._shelf.untouched:
+            return "first", "nothing was stored before this request"
+        return (row.cause, row.note) if row.cause else self._shelf.why(row.hashes, row.blocks, hit, at_ms)
+
+
+# Anthropic's cache, and Bedrock's: found by walking back from the marks. Entries are keyed by a running hash over tools,
+# system and messages; settings that invalidate a level are hashed where that level begins.
 
 # Server tools that change the system prompt, so that only the cache of the tools in front of it is still read.
 _WEB = ("web_search", "web_fetch")
@@ -54,89 +110,40 @@ _KEEPS_THINKING = {"opus": (4, 5), "sonnet": (4, 6), "haiku": (5, 5)}
 _VERSION = re.compile(r"claude-(opus|sonnet|haiku)-(\d+)-?(\d+)?(?!\d)")
 
 
-class AnthropicCache(Engine):
-    """One workspace's cache. Answers are not stored: they are written when the next request marks them."""
+class AnthropicCache(MarkedCache):
+    """Looks back from each mark, the last one first, over so many blocks."""
 
     def __init__(self, info: ModelInfo) -> None:
-        self._info = info
-        self._shelf = Shelf()
+        super().__init__(info)
         self._ends: GrowingValues[Block, int] = GrowingValues()
-        self._hashes: GrowingValues[Block, bytes] = GrowingValues()
-
-    def look(self, at_ms: int, request: EngineView, began_ms: int | None = None) -> Shares:
-        """Find the longest stored prefix, then store what the marks ask for."""
-        row = self._row(request)
-        hit = self._hit(row, at_ms)
-        cause, note = self._why(row, hit, at_ms)
-        for place in row.marks if hit is None else [hit, *row.marks]:
-            self._shelf.keep(row.hashes[place], row.life_ms(place), at_ms, began_ms)
-        self._shelf.remember(row.hashes)
-        return self._shares(row, hit, cause, note)
 
     def _row(self, request: EngineView) -> MarkedRow:
         """The request's blocks; their ends and hashes go on from where they part with those of the one before."""
-        blocks = _prompt_blocks(request.blocks, self._info)
-        return MarkedRow(
-            blocks,
-            self._ends.along(blocks, 0, lambda total, block: total + request.count(block)),
-            _hashes(self._hashes, blocks, request.body, self._info),
-            _lives(blocks, request.body),
-            self._info,
-        )
-
-    def _hit(self, row: MarkedRow, at_ms: int) -> int | None:
-        """The place of the longest prefix that a walk from the last mark, or an earlier one, reaches."""
-        for mark in reversed(row.marks):
-            for place in row.back_from(mark, self._info.cache.lookback):
-                if self._shelf.readable(row.hashes[place], at_ms):
-                    return place
-        return None
-
-    def _shares(self, row: MarkedRow, hit: int | None, cause: Cause, note: str) -> Shares:
-        """Read up to the hit (A), the longer life up to its last mark (B), the shorter one up to the last (C)."""
-        a = row.ends[hit] if hit is not None else 0
-        behind = [place for place in row.marks if hit is None or place > hit]
-        short_life = self._info.cache.ttl_s[0] * 1000
-        b = max((row.ends[place] for place in behind if row.life_ms(place) > short_life), default=a)
-        c = max((row.ends[place] for place in behind), default=a)
-        return Shares(a, max(0, c - max(a, b)), max(0, b - a), cause, note)
-
-    def _why(self, row: MarkedRow, hit: int | None, at_ms: int) -> tuple[Cause, str]:
-        if self._shelf.untouched:
-            return "first", "nothing was stored before this request"
-        if not row.marked and (not row.ends or row.ends[-1] >= row.minimum):
-            return "marker", "no block carries a mark"
-        if not row.marks:
-            return "minimum", f"no mark stands behind {row.minimum:,} tokens"
-        return self._shelf.why(row.hashes, row.blocks, hit, at_ms)
-
-
-class MarkedRow:
-    """The blocks of one request with their token ends, running hashes and marks."""
-
-    def __init__(
-        self, blocks: Sequence[Block], ends: list[int], hashes: list[bytes], lives: dict[int, int], info: ModelInfo
-    ) -> None:
-        self.blocks, self.ends, self.hashes = blocks, ends, hashes
-        self.minimum = info.min_cache_tokens
-        # The Claude API counts a run of tool blocks once, Bedrock each of them.
-        self._lives, self._runs_as_one = lives, not info.features.on_bedrock
-        self._default_life_ms = info.cache.ttl_s[0] * 1000
-        self.marked = sorted(lives)
+        info, least = self._info, self._info.min_cache_tokens
+        blocks = _prompt_blocks(request.blocks, info)
+        ends = self._ends.along(blocks, 0, lambda total, block: total + request.count(block))
+        lives = _lives(blocks, request.body)
         # A mark before the minimum is passed over in silence.
-        self.marks = [place for place in self.marked if ends[place] >= self.minimum]
+        marks = [place for place in sorted(lives) if ends[place] >= least]
+        cause: Cause = ""
+        note = ""
+        if not lives and (not ends or ends[-1] >= least):
+            cause, note = "marker", "no block carries a mark"
+        elif not marks:
+            cause, note = "minimum", f"no mark stands behind {least:,} tokens"
+        reach = (place for mark in reversed(marks) for place in self._back_from(mark, blocks))
+        writes = {place: (lives[place] if lives[place] > 0 else info.cache.ttl_s[0]) * 1000 for place in marks}
+        return MarkedRow(blocks, ends, _hashes(self._hashes, blocks, request.body, info), reach, writes, cause, note)
 
-    def life_ms(self, place: int) -> int:
-        life = self._lives.get(place, -1)
-        return life * 1000 if life > 0 else self._default_life_ms
-
-    def back_from(self, mark: int, lookback: int) -> Iterator[int]:
+    def _back_from(self, mark: int, blocks: Sequence[Block]) -> Iterator[int]:
         """The blocks a walk back from a mark looks at, the mark's own first; a run of tool blocks is one step."""
+        # The Claude API counts a run of tool blocks once, Bedrock each of them.
+        runs = _RUNS if not self._info.features.on_bedrock else ()
         steps = 0
         for place in range(mark, -1, -1):
-            kind = self.blocks[place].kind
-            steps += place < mark and not (self._runs_as_one and kind in _RUNS and kind == self.blocks[place + 1].kind)
-            if steps >= lookback:
+            kind = blocks[place].kind
+            steps += place < mark and not (kind in runs and kind == blocks[place + 1].kind)
+            if steps >= self._info.cache.lookback:
                 return
             yield place
 
@@ -214,34 +221,31 @@ def markable(block: Block) -> bool:
 # OpenAI's cache from GPT-5.6 on: exact prefixes at breakpoints, and `prompt_cache_key` is part of the match.
 
 
-class BreakpointCache(Engine):
-    """One project's cache: up to four writes a request, read at any of the latest breakpoints.
+class BreakpointCache(MarkedCache):
+    """Up to four writes a request, read at any of the latest breakpoints; assistant output takes none."""
 
-    Answers are not stored; assistant output takes no breakpoint.
-    """
-
-    def __init__(self, info: ModelInfo) -> None:
-        self._info = info
-        self._shelf = Shelf()
-        self._hashes: GrowingValues[Block, bytes] = GrowingValues()
-
-    def look(self, at_ms: int, request: EngineView, began_ms: int | None = None) -> Shares:
+    def _row(self, request: EngineView) -> MarkedRow:
         """Read at the latest breakpoint that is stored, write the latest ones."""
+        info, least, most = self._info, self._info.min_cache_tokens, self._info.max_breakpoints
         implicit = _options(request).get("mode", "implicit") != "explicit"
-        start = _settings(request.body, self._info.model)
+        start = _settings(request.body, info.model)
         hashes = self._hashes.along(request.blocks, start, chained, ground=start)
-        marks = [place for place in marked(request.blocks) if request.ends[place] >= self._info.min_cache_tokens]
+        breakpoints = list(marked(request.blocks))
+        marks = [place for place in breakpoints if request.ends[place] >= least]
         asks = list(self._implicit_marks(request)) if implicit else []
-        places = sorted({*marks, *asks})[-self._info.cache.lookback :]
-        hit = next((place for place in reversed(places) if self._shelf.readable(hashes[place], at_ms)), None)
-        cause, note = self._why(request, hashes, hit, places, at_ms)
-        most = self._info.max_breakpoints
+        places = sorted({*marks, *asks})[-info.cache.lookback :]
         # The latest marks; unless they are off, one implicit breakpoint at the latest message that asks.
         writes = sorted({*marks[-(most - 1) :], *asks[:1]}) if implicit else marks[-most:]
-        for place in writes if hit is None else [hit, *writes]:
-            self._shelf.keep(hashes[place], self._life_s(request) * 1000, at_ms, began_ms)
-        self._shelf.remember(hashes)
-        return self._shares(request, hit, writes, cause, note)
+        short, *longer = info.cache.ttl_s
+        life_s = longer[0] if longer and _options(request).get("ttl") == "12h" else short
+        cause: Cause = ""
+        note = ""
+        if not places and not implicit and not breakpoints:
+            cause, note = "marker", "explicit mode without a breakpoint uses no cache"
+        elif not places:
+            cause, note = "minimum", f"no breakpoint stands behind {least:,} tokens"
+        lives = dict.fromkeys(writes, life_s * 1000)
+        return MarkedRow(request.blocks, request.ends, hashes, reversed(places), lives, cause, note)
 
     def _implicit_marks(self, request: EngineView) -> Iterator[int]:
         """Implicit breakpoints, the latest first: ends of what the user or a tool says, as many as are looked at."""
@@ -251,32 +255,6 @@ class BreakpointCache(Engine):
             place for place in long if request.blocks[place].closes and request.blocks[place].role in ("user", "tool")
         )
         return islice(asks, self._info.cache.lookback)
-
-    def _life_s(self, request: EngineView) -> int:
-        short, *longer = self._info.cache.ttl_s
-        return longer[0] if longer and _options(request).get("ttl") == "12h" else short
-
-    def _shares(self, request: EngineView, hit: int | None, writes: list[int], cause: Cause, note: str) -> Shares:
-        read = request.ends[hit] if hit is not None else 0
-        written = max(0, max((request.ends[place] for place in writes), default=0) - read)
-        if self._life_s(request) > self._info.cache.ttl_s[0]:
-            return Shares(read, 0, written, cause, note)
-        return Shares(read, written, 0, cause, note)
-
-    def _why(
-        self, request: EngineView, hashes: list[bytes], hit: int | None, places: list[int], at_ms: int
-    ) -> tuple[Cause, str]:
-        if self._shelf.untouched:
-            return "first", "nothing was stored before this request"
-        if (
-            not places
-            and _options(request).get("mode") == "explicit"
-            and not any(block.ttl_s for block in request.blocks)
-        ):
-            return "marker", "explicit mode without a breakpoint uses no cache"
-        if not places:
-            return "minimum", f"no breakpoint stands behind {self._info.min_cache_tokens:,} tokens"
-        return self._shelf.why(hashes, request.blocks, hit, at_ms)
 
 
 def _options(request: EngineView) -> JsonObject:
