@@ -129,25 +129,30 @@ TTLS = ("5m", "1h")
 
 def marks(check: Check) -> Iterator[Finding]:
     """Rows 6 to 8, and A3 on the top-level mark."""
-    heads = (mark for block in (*check.conversation.tools, *check.conversation.system) for mark in _mark(block))
-    explicit = [*heads, *check.conversation.marks]
     top = check.body.get("cache_control")
     if isinstance(top, dict):
         yield from mark_fields(top, "$.cache_control")
-        yield from _top_level(check, explicit, ttl_of(top))
-    yield from too_many(check, explicit)
-    yield from out_of_order(explicit)
+        yield from _top_level(check, _block_marks(check), ttl_of(top))
+    yield from block_marks(check)
 
 
-def marks_of(turn: TurnMessage) -> Iterator[Mark]:
-    """The marks of a message's blocks and of what stands in them."""
-    return (mark for block in _all_blocks(turn.blocks) for mark in _mark(block))
+def block_marks(check: Check) -> Iterator[Finding]:
+    """Rows 6 and 7, for marks on blocks and for cache points behind them."""
+    found_marks = _block_marks(check)
+    yield from too_many(check, found_marks)
+    yield from out_of_order(found_marks)
 
 
-def _mark(block: TurnBlock) -> Iterator[Mark]:
-    mark = block.raw.get("cache_control")
-    if isinstance(mark, dict):
-        yield Mark(block.path, ttl_of(mark))
+def _block_marks(check: Check) -> list[Mark]:
+    return [*marks_in((*check.conversation.tools, *check.conversation.system)), *check.conversation.marks]
+
+
+def marks_in(blocks: Iterable[TurnBlock]) -> Iterator[Mark]:
+    """The marks of blocks and of what stands in them, and Converse's cache points among them."""
+    for block in _all_blocks(blocks):
+        mark = block.raw if block.type == "cache_point" else block.raw.get("cache_control")
+        if isinstance(mark, dict):
+            yield Mark(block.path, ttl_of(mark))
 
 
 def too_many(check: Check, found_marks: list[Mark]) -> Iterator[Finding]:
@@ -187,6 +192,8 @@ def misplaced(blocks: Iterable[TurnBlock]) -> Iterator[Finding]:
             yield found("A3.markable", block.path)
         elif isinstance(mark, dict):
             yield from mark_fields(mark, f"{block.path}.cache_control")
+        elif block.type == "cache_point" and "point" in block.raw:
+            yield from mark_fields(obj(block.raw["point"]), f"{block.path}.cachePoint", "default")
         for path, citation in objects_at(block.raw.get("citations"), f"{block.path}.citations"):
             if citation.get("cache_control") is not None:
                 yield found("A3.markable", path)
@@ -304,7 +311,7 @@ ANTHROPIC_RULES = WireRules(
     turn=_turn,
     along=(turns.Pairs, turns.CallIds, turns.Blanks, turns.LateSystem, turns.Compaction),
     end=_end,
-    marks=marks_of,
+    marks=lambda turn: marks_in(turn.blocks),
     issued=_issued,
     observed=lambda memory, body: turns.remember(memory, conversation(body, "anthropic")),
     unchecked=_unchecked,
@@ -452,25 +459,6 @@ def _converse_pair(finding: Finding) -> Finding:
     return found("B.converse", finding.path, problem=problem, fix=finding.fix)
 
 
-def points_of(blocks: Iterable[TurnBlock]) -> Iterator[Mark]:
-    """The cache points among blocks."""
-    return (Mark(block.path, ttl_of(block.raw)) for block in blocks if block.type == "cache_point")
-
-
-def point_fields(blocks: Iterable[TurnBlock]) -> Iterator[Finding]:
-    """A cache point's own fields."""
-    for block in blocks:
-        if block.type == "cache_point":
-            yield from mark_fields(obj(block.raw["point"]), f"{block.path}.cachePoint", "default")
-
-
-def cache_points(check: Check) -> Iterator[Finding]:
-    """Rows 6 and 7 for cache points."""
-    marks = [*points_of((*check.conversation.tools, *check.conversation.system)), *check.conversation.marks]
-    yield from too_many(check, marks)
-    yield from out_of_order(marks)
-
-
 def converse_model(check: Check) -> Iterator[Finding]:
     """Rows 15 and 16, where Converse keeps them."""
     choice = obj(obj(check.body.get("toolConfig")).get("toolChoice"))
@@ -497,7 +485,7 @@ def placed(check: Check, path: str, kind: str, block: JsonObject) -> Iterator[Fi
 
 def _converse_head(check: Check) -> Iterator[Finding]:
     yield from blank_blocks(check.conversation.system)
-    yield from point_fields((*check.conversation.tools, *check.conversation.system))
+    yield from misplaced((*check.conversation.tools, *check.conversation.system))
     defined = [block for block in check.conversation.tools if block.type == "custom"]
     yield from turns.names((f"{block.path}.toolSpec.name", block.raw.get("name")) for block in defined)
     if _is_claude(check):
@@ -510,7 +498,7 @@ def _converse_turn(check: Check, turn: TurnMessage) -> Iterator[Finding]:
     blank = blank_blocks(turn.blocks)
     yield from advice(blank) if turn.role == "assistant" else blank
     yield from empty_errors(turn)
-    yield from point_fields(turn.blocks)
+    yield from misplaced(turn.blocks)
     called = turn.of("tool_use")
     yield from turns.names((f"{block.path}.toolUse.name", text(block.raw.get("name"))) for block in called)
     if _is_claude(check):
@@ -526,7 +514,7 @@ class ConverseLateSystem(turns.LateSystem):
 
 
 def _converse_end(check: Check) -> Iterator[Finding]:
-    yield from cache_points(check)
+    yield from block_marks(check)
     if _is_claude(check):
         yield from turns.prefill(check)
         yield from turns.thinking(check)
@@ -544,7 +532,7 @@ CONVERSE_RULES = WireRules(
     along=(ConverseOrder, ToolsDefined, ConverseLateSystem),
     end=_converse_end,
     block=converse_block,
-    marks=lambda turn: points_of(turn.blocks),
+    marks=lambda turn: marks_in(turn.blocks),
     media_fields=MEDIA,
     placed=placed,
     issued=_converse_issued,
