@@ -30,6 +30,7 @@ from quire.emulate.script import (
     ScriptedAnswer,
     Slow,
     StoredResponse,
+    issued,
 )
 from quire.errors import CallError, FormatError, needed
 from quire.log import now_ms
@@ -435,13 +436,13 @@ class Emulated:
         wire, model, body = received.wire, received.model, exchange.body
         reply = VOICES[wire].reply(exchange)
         received.predicted, received.reply = exchange.predicted, reply
-        issued = IssuedReply(exchange.number, wire, model, body, reply, exchange.predicted.total)
+        answered = IssuedReply(exchange.number, wire, model, body, reply, exchange.predicted.total)
         # A reply that is not to be stored is remembered by its connection alone.
         passing = {} if connection is None else connection
-        self._remember(issued, passing if body.get("store") is False else self.stored)
+        self._remember(answered, passing if body.get("store") is False else self.stored)
         if self._state:
             with self._state.open("ab") as file:
-                file.write(msgspec.json.encode(issued) + b"\n")
+                file.write(msgspec.json.encode(answered) + b"\n")
         self.simulator(wire, model).answered(VOICES[wire].as_history(reply))
         return reply
 
@@ -453,6 +454,7 @@ class Emulated:
         predicted = self.simulator(wire, model).step(received.at_ms, prompt.body, began_ms)
         target, voice = self._target(wire, model), VOICES[wire]
         thinks = voice.thinks(body, model_info(target))
+        spoken = (part for part in scripted.parts if thinks or not isinstance(part, Think))
         betas = received.headers.get("anthropic-beta", "")
         return EmulatedExchange(
             number=received.number,
@@ -460,20 +462,20 @@ class Emulated:
             target=target,
             model=model,
             body=body,
-            parts=tuple(part for part in scripted.parts if thinks or not isinstance(part, Think)),
+            parts=tuple(issued(spoken, received.number, voice.call_prefix)),
             predicted=predicted,
             diagnosis=voice.diagnose(Diagnosis(body, model, self._earlier, predicted)),
             previous=received.body.get("previous_response_id"),
             dropped=prompt.transformations if anthropic.CONTROLS_BETA in betas else None,
         )
 
-    def _remember(self, issued: IssuedReply, stored: dict[str, StoredResponse]) -> None:
+    def _remember(self, answered: IssuedReply, stored: dict[str, StoredResponse]) -> None:
         """What was signed, what diagnostics may be asked about later, and what may be carried on."""
-        body, reply = issued.body, issued.reply
-        issue(self._memory, body, self._name(issued.wire), reply)
+        body, reply = answered.body, answered.reply
+        issue(self._memory, body, self._name(answered.wire), reply)
         if id := reply.get("id"):
-            self._earlier[id] = issued
-            if VOICES[issued.wire].stores:
+            self._earlier[id] = answered
+            if VOICES[answered.wire].stores:
                 stored[id] = StoredResponse([*_items(body), *reply["output"]], reply)
 
     def speaks(self, wire: str) -> bool:

@@ -16,7 +16,7 @@ from quire.emulate.script import (
     EmulatedRequest,
     Refusal,
     ReplyForm,
-    arguments,
+    Spoken,
     endpoints,
     limits_left,
     pieces,
@@ -48,7 +48,7 @@ def reply(exchange: EmulatedExchange) -> JsonObject:
         "type": "message",
         "role": "assistant",
         "model": exchange.model,
-        "content": [_block(exchange, index) for index in range(len(exchange.parts))],
+        "content": [_block(exchange, part, index) for index, part in enumerate(exchange.parts)],
         "stop_reason": stop_reason(exchange),
         "stop_sequence": None,
         "usage": usage(exchange),
@@ -66,14 +66,13 @@ def stop_reason(exchange: EmulatedExchange) -> str:
     return "tool_use" if exchange.calls else "end_turn"
 
 
-def _block(exchange: EmulatedExchange, index: int) -> JsonObject:
-    match exchange.parts[index]:
-        case Think() as part:
-            return {"type": "thinking", "thinking": part.text, "signature": exchange.signature(part, index)}
-        case Call() as part:
-            id = exchange.call_id(index, "toolu_")
-            return {"type": "tool_use", "id": id, "name": part.name, "input": part.args}
-        case Text() as part:
+def _block(exchange: EmulatedExchange, part: Spoken, index: int) -> JsonObject:
+    match part:
+        case Think():
+            return {"type": "thinking", "thinking": part.text, "signature": exchange.signature(part.text, index)}
+        case Call():
+            return {"type": "tool_use", "id": part.call_id, "name": part.name, "input": part.args}
+        case Text():
             return {"type": "text", "text": part.text, "citations": None}
 
 
@@ -99,8 +98,12 @@ def stream(exchange: EmulatedExchange, message: JsonObject, size: int) -> Iterat
     opening = {**message, "content": [], "stop_reason": None, "usage": {**message["usage"], "output_tokens": 1}}
     yield _event({"type": "message_start", "message": opening})
     yield _event({"type": "ping"})
-    for index, block in enumerate(message["content"]):
-        yield from _block_events(index, block, exchange, size)
+    for index, (part, block) in enumerate(zip(exchange.parts, message["content"], strict=True)):
+        start = {**block, **_EMPTY[block["type"]]}
+        yield _event({"type": "content_block_start", "index": index, "content_block": start})
+        for delta in _deltas(part, block, size):
+            yield _event({"type": "content_block_delta", "index": index, "delta": delta})
+        yield _event({"type": "content_block_stop", "index": index})
     delta = {"stop_reason": message["stop_reason"], "stop_sequence": None}
     yield _event({"type": "message_delta", "delta": delta, "usage": message["usage"]})
     yield _event({"type": "message_stop"})
@@ -113,24 +116,15 @@ _EMPTY: dict[str, JsonObject] = {
 }
 
 
-def _block_events(index: int, block: JsonObject, exchange: EmulatedExchange, size: int) -> Iterator[bytes]:
-    start = {**block, **_EMPTY[block["type"]]}
-    yield _event({"type": "content_block_start", "index": index, "content_block": start})
-    for delta in _deltas(index, block, exchange, size):
-        yield _event({"type": "content_block_delta", "index": index, "delta": delta})
-    yield _event({"type": "content_block_stop", "index": index})
-
-
-def _deltas(index: int, block: JsonObject, exchange: EmulatedExchange, size: int) -> Iterator[JsonObject]:
-    if block["type"] == "text":
-        yield from ({"type": "text_delta", "text": piece} for piece in pieces(block["text"], size))
-    elif block["type"] == "thinking":
-        yield from ({"type": "thinking_delta", "thinking": piece} for piece in pieces(block["thinking"], size))
-        yield {"type": "signature_delta", "signature": block["signature"]}
-    else:
-        call = exchange.parts[index]
-        assert isinstance(call, Call)
-        yield from ({"type": "input_json_delta", "partial_json": piece} for piece in pieces(arguments(call), size))
+def _deltas(part: Spoken, block: JsonObject, size: int) -> Iterator[JsonObject]:
+    match part:
+        case Text():
+            yield from ({"type": "text_delta", "text": piece} for piece in pieces(part.text, size))
+        case Think():
+            yield from ({"type": "thinking_delta", "thinking": piece} for piece in pieces(part.text, size))
+            yield {"type": "signature_delta", "signature": block["signature"]}
+        case Call():
+            yield from ({"type": "input_json_delta", "partial_json": piece} for piece in pieces(part.arguments, size))
 
 
 def _event(data: JsonObject) -> bytes:
@@ -253,6 +247,7 @@ def _without(content: object, message: int, places: set[tuple[str, ...]]) -> obj
 
 VOICE = ReplyForm(
     endpoints=endpoints("/v1/messages", "count_tokens"),
+    call_prefix="toolu_",
     models="/v1/models",
     reply=reply,
     stream=stream,
@@ -296,7 +291,7 @@ _EXCEPTIONS = {
 
 def converse_reply(exchange: EmulatedExchange) -> JsonObject:
     """A whole reply."""
-    content = [_converse_block(exchange, index) for index in range(len(exchange.parts))]
+    content = [_converse_block(exchange, part, index) for index, part in enumerate(exchange.parts)]
     return {
         "output": {"message": {"role": "assistant", "content": content}},
         "stopReason": "tool_use" if exchange.calls else "end_turn",
@@ -305,15 +300,14 @@ def converse_reply(exchange: EmulatedExchange) -> JsonObject:
     }
 
 
-def _converse_block(exchange: EmulatedExchange, index: int) -> JsonObject:
-    match exchange.parts[index]:
-        case Think() as part:
-            sealed = {"text": part.text, "signature": exchange.signature(part, index)}
+def _converse_block(exchange: EmulatedExchange, part: Spoken, index: int) -> JsonObject:
+    match part:
+        case Think():
+            sealed = {"text": part.text, "signature": exchange.signature(part.text, index)}
             return {"reasoningContent": {"reasoningText": sealed}}
-        case Call() as part:
-            id = exchange.call_id(index, "tooluse_")
-            return {"toolUse": {"toolUseId": id, "name": part.name, "input": part.args}}
-        case Text() as part:
+        case Call():
+            return {"toolUse": {"toolUseId": part.call_id, "name": part.name, "input": part.args}}
+        case Text():
             return {"text": part.text}
 
 
@@ -334,35 +328,27 @@ def _converse_usage(exchange: EmulatedExchange) -> JsonObject:
 def converse_stream(exchange: EmulatedExchange, whole: JsonObject, size: int) -> Iterator[bytes]:
     """The events of a reply; usage comes last."""
     yield _converse_event("messageStart", {"role": "assistant"})
-    for index, block in enumerate(whole["output"]["message"]["content"]):
-        for name, event in _converse_events(block, exchange, index, size):
-            yield _converse_event(name, {**event, "contentBlockIndex": index})
+    for index, (part, block) in enumerate(zip(exchange.parts, whole["output"]["message"]["content"], strict=True)):
+        place = {"contentBlockIndex": index}
+        if isinstance(part, Call):
+            start = {"toolUse": {"toolUseId": part.call_id, "name": part.name}}
+            yield _converse_event("contentBlockStart", {"start": start, **place})
+        for delta in _converse_deltas(part, block, size):
+            yield _converse_event("contentBlockDelta", {"delta": delta, **place})
+        yield _converse_event("contentBlockStop", place)
     yield _converse_event("messageStop", {"stopReason": whole["stopReason"]})
     yield _converse_event("metadata", {"usage": whole["usage"], "metrics": whole["metrics"]})
 
 
-def _converse_events(
-    block: JsonObject, exchange: EmulatedExchange, index: int, size: int
-) -> Iterator[tuple[str, JsonObject]]:
-    if "toolUse" in block:
-        call = block["toolUse"]
-        yield ("contentBlockStart", {"start": {"toolUse": {"toolUseId": call["toolUseId"], "name": call["name"]}}})
-    for delta in _converse_deltas(block, exchange, index, size):
-        yield "contentBlockDelta", {"delta": delta}
-    yield "contentBlockStop", {}
-
-
-def _converse_deltas(block: JsonObject, exchange: EmulatedExchange, index: int, size: int) -> Iterator[JsonObject]:
-    if "text" in block:
-        yield from ({"text": piece} for piece in pieces(block["text"], size))
-    elif "toolUse" in block:
-        call = exchange.parts[index]
-        assert isinstance(call, Call)
-        yield from ({"toolUse": {"input": piece}} for piece in pieces(arguments(call), size))
-    else:
-        thought = block["reasoningContent"]["reasoningText"]
-        yield from ({"reasoningContent": {"text": piece}} for piece in pieces(thought["text"], size))
-        yield {"reasoningContent": {"signature": thought["signature"]}}
+def _converse_deltas(part: Spoken, block: JsonObject, size: int) -> Iterator[JsonObject]:
+    match part:
+        case Text():
+            yield from ({"text": piece} for piece in pieces(part.text, size))
+        case Call():
+            yield from ({"toolUse": {"input": piece}} for piece in pieces(part.arguments, size))
+        case Think():
+            yield from ({"reasoningContent": {"text": piece}} for piece in pieces(part.text, size))
+            yield {"reasoningContent": {"signature": block["reasoningContent"]["reasoningText"]["signature"]}}
 
 
 def _converse_event(name: str, data: JsonObject) -> bytes:
@@ -395,6 +381,7 @@ CONVERSE = ReplyForm(
             inner=lambda body: obj(body.get("input")).get("converse"),
         ),
     ),
+    call_prefix="tooluse_",
     reply=converse_reply,
     stream=converse_stream,
     media_type="application/vnd.amazon.eventstream",

@@ -68,8 +68,8 @@ def _parts(exchange: EmulatedExchange) -> Iterator[JsonObject]:
             case Text(text=text):
                 yield {"text": text}
             case Call():
-                call = {"id": exchange.call_id(index, "fc-"), "name": part.name, "args": part.args}
-                signature = {"thoughtSignature": exchange.signature(Think(part.name), index)}
+                call = {"id": part.call_id, "name": part.name, "args": part.args}
+                signature = {"thoughtSignature": exchange.signature(part.name, index)}
                 yield {"functionCall": call} | ({} if signed else signature)
                 signed = True
 
@@ -149,6 +149,7 @@ VOICE = ReplyForm(
             f"{_MODEL}:countTokens", count="totalTokens", inner=lambda body: body.get("generateContentRequest") or body
         ),
     ),
+    call_prefix="fc-",
     models="/{version}/models",
     reply=reply,
     stream=stream,

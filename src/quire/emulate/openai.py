@@ -12,7 +12,7 @@ from quire.emulate.script import (
     EmulatedRequest,
     Refusal,
     ReplyForm,
-    arguments,
+    Spoken,
     endpoints,
     limits_left,
     pieces,
@@ -51,13 +51,8 @@ def _message(exchange: EmulatedExchange) -> JsonObject:
         message["reasoning_content"] = exchange.thinking
     if exchange.calls:
         message["tool_calls"] = [
-            {
-                "id": exchange.call_id(index, "call_"),
-                "type": "function",
-                "function": {"name": call.name, "arguments": arguments(call)},
-            }
-            for index, call in enumerate(exchange.parts)
-            if isinstance(call, Call)
+            {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in exchange.calls
         ]
     return message
 
@@ -157,6 +152,7 @@ def listed(models: list[ModelInfo]) -> JsonObject:
 
 CHAT = ReplyForm(
     endpoints=endpoints("/v1/chat/completions"),
+    call_prefix="call_",
     models="/v1/models",
     reply=chat_reply,
     stream=chat_stream,
@@ -187,7 +183,7 @@ def responses_reply(exchange: EmulatedExchange) -> JsonObject:
         "model": exchange.model,
         "output": [_compaction(exchange)]
         if compacts(body)
-        else [_item(exchange, n) for n in range(len(exchange.parts))],
+        else [_item(exchange, part, index) for index, part in enumerate(exchange.parts)],
         "parallel_tool_calls": body.get("parallel_tool_calls", True),
         "tool_choice": body.get("tool_choice", "auto"),
         "tools": body.get("tools", []),
@@ -225,18 +221,18 @@ def compacted(exchange: EmulatedExchange) -> JsonObject:
 
 
 def _compaction(exchange: EmulatedExchange) -> JsonObject:
-    sealed = exchange.signature(Think(str(exchange.body.get("input"))), 0)
+    sealed = exchange.signature(str(exchange.body.get("input")), 0)
     return {"type": "compaction", "id": f"cmp_{exchange.number:06d}", "encrypted_content": sealed}
 
 
-def _item(exchange: EmulatedExchange, index: int) -> JsonObject:
+def _item(exchange: EmulatedExchange, part: Spoken, index: int) -> JsonObject:
     name = f"{exchange.number:06d}{index:02d}"
-    match exchange.parts[index]:
-        case Think() as part:
+    match part:
+        case Think():
             return {"type": "reasoning", "id": f"rs_{name}", **_reasoning(exchange, part, index)}
-        case Call() as part:
-            return _call(part, name, exchange.call_id(index, "call_"), exchange.body)
-        case Text() as part:
+        case Call():
+            return _call(part, name, exchange.body)
+        case Text():
             content = [{"type": "output_text", "text": part.text, "annotations": [], "logprobs": []}]
             head = {"type": "message", "id": f"msg_{name}", "role": "assistant", "status": "completed"}
             return {**head, "content": content}
@@ -248,20 +244,20 @@ def _reasoning(exchange: EmulatedExchange, part: Think, index: int) -> JsonObjec
     summarised = part.text and (settings.get("summary") or settings.get("generate_summary"))
     fields: JsonObject = {"summary": [{"type": "summary_text", "text": part.text}] if summarised else []}
     if "reasoning.encrypted_content" in (exchange.body.get("include") or ()):
-        fields["encrypted_content"] = exchange.signature(part, index)
+        fields["encrypted_content"] = exchange.signature(part.text, index)
     return fields
 
 
-def _call(part: Call, name: str, call_id: str, body: JsonObject) -> JsonObject:
+def _call(part: Call, name: str, body: JsonObject) -> JsonObject:
     """A call of a function; where the tool that was offered takes free text, a custom call."""
     tool = _offered(body).get(part.name, {})
-    ends = {"name": part.name, "call_id": call_id, "status": "completed"}
+    ends = {"name": part.name, "call_id": part.call_id, "status": "completed"}
     if tool.get("namespace"):
         ends["namespace"] = tool["namespace"]
     if tool.get("type") == "custom":
-        text = part.args if isinstance(part.args, str) else arguments(part)
+        text = part.args if isinstance(part.args, str) else part.arguments
         return {"type": "custom_tool_call", "id": f"ctc_{name}", "input": text, **ends}
-    return {"type": "function_call", "id": f"fc_{name}", "arguments": arguments(part), **ends}
+    return {"type": "function_call", "id": f"fc_{name}", "arguments": part.arguments, **ends}
 
 
 def _offered(body: JsonObject) -> dict[str, JsonObject]:

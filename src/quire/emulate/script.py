@@ -153,6 +153,17 @@ def _part(part: Json) -> Spoken:
     )
 
 
+def issued(parts: Iterable[Spoken], number: int, prefix: str) -> Iterator[Spoken]:
+    """The parts as a model writes them: calls with their arguments as text, and ids that no other call here has."""
+    calls = 0
+    for part in parts:
+        if isinstance(part, Call):
+            calls += 1
+            id, text = part.call_id or f"{prefix}{number:04d}{calls:02d}", msgspec.json.encode(part.args).decode()
+            part = msgspec.structs.replace(part, call_id=id, arguments=part.arguments or text)
+        yield part
+
+
 # One request and what is answered to it, in no provider's form.
 
 
@@ -197,20 +208,12 @@ class EmulatedExchange(msgspec.Struct, frozen=True):
         """Everything the model wrote; at least one token ends even an empty reply."""
         count = counter(self.target).count
         spoken = sum(count(part.text) for part in self.parts if isinstance(part, Text))
-        called = sum(count(call.name) + count(arguments(call)) for call in self.calls)
+        called = sum(count(call.name) + count(call.arguments) for call in self.calls)
         return max(1, spoken + called + self.reasoning_tokens)
 
-    def call_id(self, index: int, prefix: str) -> str:
-        """The id that the script gave the call at this place, else one that no other call of this server has."""
-        call = self.parts[index]
-        if isinstance(call, Call) and call.call_id:
-            return call.call_id
-        place = sum(isinstance(part, Call) for part in self.parts[: index + 1])
-        return f"{prefix}{self.number:04d}{place:02d}"
-
-    def signature(self, part: Think, index: int) -> str:
+    def signature(self, thought: str, index: int) -> str:
         """A signature that only this thought at this place has; the server remembers what it binds."""
-        seal = sha256_hex(f"{self.number}\n{index}\n{part.text}")
+        seal = sha256_hex(f"{self.number}\n{index}\n{thought}")
         # Hex digits make base64 of letters and digits alone: the same in both of its alphabets.
         return base64.b64encode(b"\x12\xa8\x01" + seal.encode()).decode()
 
@@ -307,6 +310,8 @@ class ReplyForm(msgspec.Struct, frozen=True, kw_only=True):
     """All that is particular to a wire format: where it listens, how it answers, streams, refuses, names models."""
 
     endpoints: tuple[EmulatedPath, ...]
+    # How the ids of calls begin.
+    call_prefix: str
     # Where models are listed; each one has its entry below.
     models: str = ""
     reply: Callable[[EmulatedExchange], JsonObject]
@@ -333,11 +338,6 @@ def limits_left(received: EmulatedRequest) -> dict[str, tuple[int, int]]:
     """The emulator's rate limits, (limit, what is left of it): each request is the first of its minute."""
     tokens = received.predicted.total if received.predicted else 0
     return {"requests": (10_000, 9_999), "tokens": (2_000_000, max(0, 2_000_000 - tokens))}
-
-
-def arguments(call: Call) -> str:
-    """A call's arguments as the model would write them."""
-    return call.arguments or msgspec.json.encode(call.args).decode()
 
 
 def pieces(text: str, size: int) -> Iterator[str]:
