@@ -75,7 +75,7 @@ def test_packages_import_only_from_their_own_rank_or_below() -> None:
 
 def test_the_house_stays_small() -> None:
     """One idea, one file: what comes joins a room that is there, or takes another's place (docs/design.md)."""
-    assert len(list(SRC.rglob("*.py"))) <= 171
+    assert len(list(SRC.rglob("*.py"))) <= 170
 
 
 def test_every_room_is_on_the_map() -> None:

@@ -29,8 +29,7 @@ from quire.providers.rendering import GO_ON, NO_OUTPUT, Draft, Writer, note_text
 from quire.providers.rules.check import Check, Finding, Sequel, TurnMessage, WireRules
 from quire.providers.rules.grammar import grammar_of, misfits, objects_at, shape, text
 from quire.providers.wires import ModelCall, Wire
-from quire.providers.wires.openai_chat import chat_head
-from quire.providers.wires.openai_chat.write import image_in, show_image, tool_definition, tool_entry
+from quire.providers.wires.openai_chat import chat_head, image_in, show_image, tool_definition, tool_entry
 from quire.values import Call, Entry, Json, JsonObject, Message, Prompt, Reply, Result, Text, Think
 
 FORMAT = "cohere"
