@@ -168,10 +168,14 @@ def was_sent(wire: JsonObject, to: Draft | str) -> bool:
     return "message" in wire and is_known(wire, to)
 
 
+def origin(message: Message) -> JsonObject:
+    """Where a message came from: the `wire` of its first part that has one."""
+    return next((part.wire for part in message.parts if not isinstance(part, Image)), {})
+
+
 def begins_imported(message: Message, format: str) -> bool:
     """Whether a message of the model was imported in this format, with nothing before it."""
-    wire = getattr(message.parts[0], "wire", {}) if message.parts else {}
-    return wire.get("format") == format and "message" in wire
+    return origin(message).get("format") == format and "message" in origin(message)
 
 
 def own_block(part: Text | Think | Call | Result, draft: Draft) -> JsonObject | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from quire import values
 from quire.errors import FormatError
-from quire.providers.convert import COMMON, UserContent, begins_imported, is_from, is_web, leave_out, own_block
+from quire.providers.convert import COMMON, UserContent, begins_imported, is_from, is_web, leave_out, origin, own_block
 from quire.providers.incoming import (
     BlockReader,
     Spelling,
@@ -248,8 +248,7 @@ def _note(draft: Draft, message: Message) -> None:
 
 def _changes(draft: Draft, message: Message) -> list[JsonObject]:
     """What an imported system message says of tools by their names, for the model it was said to."""
-    part = next((part for part in message.parts if isinstance(part, Text)), None)
-    blocks = part.wire.get("blocks") if part is not None and is_from(part.wire, (FORMAT,), draft) else None
+    blocks = origin(message).get("blocks") if is_from(origin(message), (FORMAT,), draft) else None
     return [unmarked(block) for block in blocks] if isinstance(blocks, list) else []
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from quire import values
 from quire.errors import FormatError
-from quire.providers.convert import COMMON, UserContent, begins_imported, is_from, leave_out, own_block
+from quire.providers.convert import COMMON, UserContent, begins_imported, is_from, leave_out, origin, own_block
 from quire.providers.incoming import (
     BlockReader,
     Spelling,
@@ -196,7 +196,7 @@ CONTENT = UserContent(
 
 def _user(draft: Draft, message: Message) -> None:
     content = CONTENT.blocks(draft, message)
-    wire = next((part.wire for part in message.parts if isinstance(part, Text)), {})
+    wire = origin(message)
     if draft.unsent.get("role") == "user" and wire.get("format") == FORMAT and wire.get("more"):
         # Results and words came as one message of the user.
         content = [*draft.messages.pop()["content"], *content]

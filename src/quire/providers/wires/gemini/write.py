@@ -7,7 +7,7 @@ from typing import Any
 
 from quire import values
 from quire.errors import FormatError
-from quire.providers.convert import UserContent, is_from, leave_out, own_block
+from quire.providers.convert import UserContent, is_from, leave_out, origin, own_block, was_sent
 from quire.providers.incoming import Spelling, bytes_of, sub
 from quire.providers.models import data
 from quire.providers.outgoing import by_role, compact, object_of, with_originals
@@ -247,28 +247,22 @@ CONTENT = UserContent(
 
 
 def _user(draft: Draft, message: Message) -> None:
-    blank = user_text(message) if _was_taken(draft, message) else NO_TEXT
+    # What this model was already sent it takes again, though it is blank or holds thoughts alone.
+    blank = user_text(message) if was_sent(origin(message), draft) else NO_TEXT
     draft.messages.append({"role": "user", "parts": CONTENT.blocks(draft, message, blank)})
-
-
-def _was_taken(draft: Draft, message: Message) -> bool:
-    """Whether this model was already sent this message, though it is blank or holds thoughts alone."""
-    wire = getattr(message.parts[0], "wire", {}) if message.parts else {}
-    named = bool(wire.get("model") and draft.info.model)
-    return "message" in wire and named and is_from(wire, (FORMAT,), draft)
 
 
 def _model(draft: Draft, message: Message) -> None:
     parts: list[JsonObject] = []
-    was_taken = _was_taken(draft, message)
+    taken = was_sent(origin(message), draft)
     for part in message.parts:
         if isinstance(part, Text | Think | Call):
             signed = any("functionCall" in part for part in parts)
             if out := written(part, message, draft, signed):
                 parts.append(out)
-            elif was_taken and isinstance(part, Text) and "block" not in part.wire:
+            elif taken and isinstance(part, Text) and "block" not in part.wire:
                 parts.append(text_part(part.text))
-    if all(part.get("thought") for part in parts) and not (parts and was_taken):
+    if all(part.get("thought") for part in parts) and not (parts and taken):
         draft.leave_out(message, "empty message")
         return
     calls = any("functionCall" in part for part in parts)
