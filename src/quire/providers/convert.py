@@ -17,22 +17,7 @@ from quire.providers.rendering import NO_TEXT, Draft, texts
 from quire.providers.rules.grammar import fits, grammar_of, obj
 from quire.providers.wires import FORMATS, Wire, format_of, wire_of
 from quire.tokens import is_image, is_text
-from quire.values import (
-    SPOKEN,
-    Call,
-    Entry,
-    Image,
-    Json,
-    JsonObject,
-    Message,
-    Part,
-    Result,
-    Role,
-    Text,
-    Think,
-    ToolSet,
-    result_text,
-)
+from quire.values import SPOKEN, Call, Entry, Image, Json, JsonObject, Message, Part, Result, Role, Text, Think, ToolSet
 
 # Images as entries keep them: {"media_type", "data"} or {"url"}; data URLs are taken apart.
 
@@ -124,7 +109,7 @@ def parts_of(entry: Entry, names: dict[str, str]) -> tuple[Part, ...]:
             return (Call(entry.call_id, entry.name, entry.args, entry.wire, raw),)
         case "result":
             failed = bool(entry.body.get("error"))
-            return (Result(entry.call_id, names.get(entry.call_id, ""), result_text(entry), failed, entry.wire),)
+            return (Result(entry.call_id, names.get(entry.call_id, ""), values.result_text(entry), failed, entry.wire),)
         case "tools":
             return (ToolSet(tuple(entry.tools), entry.wire),)
     return (Text(entry.text, entry.wire),)

@@ -33,17 +33,7 @@ from quire.providers.incoming import (
 )
 from quire.providers.models import data
 from quire.providers.outgoing import by_role, exported_request, object_of, whole_message, with_originals
-from quire.providers.prefix import (
-    NO_REPLY,
-    Layout,
-    Unit,
-    bare,
-    parts_of,
-    tool_units,
-    unmarked,
-    unmarked_in,
-    with_control,
-)
+from quire.providers.prefix import NO_REPLY, Layout, Unit, bare, parts_of, tool_units, unmarked, with_control
 from quire.providers.provider_tools import Native, offered, tool_json, tools_in, typed
 from quire.providers.rendering import (
     GO_ON,
@@ -490,7 +480,7 @@ def _message(message: Json, index: int) -> Unit:
         parts = [part._replace(markable=False) for part in parts]
     compared: Json = message
     if isinstance(message.get("content"), list):
-        compared = {**message, "content": [unmarked_in(bare(block), "content") for block in message["content"]]}
+        compared = {**message, "content": [*map(unmarked, message["content"])]}
     path = ("messages", index)
     return Unit(path, "messages", str(message.get("role", "")), message, tuple(parts), (compared,))
 

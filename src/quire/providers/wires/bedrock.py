@@ -39,21 +39,7 @@ from quire.providers.rendering import GO_ON, NO_OUTPUT, Draft, Writer, note_text
 from quire.providers.rules.claude import CONVERSE_RULES
 from quire.providers.rules.grammar import obj
 from quire.providers.wires import ModelCall, Wire
-from quire.values import (
-    Call,
-    Entry,
-    Image,
-    Json,
-    JsonObject,
-    Message,
-    Part,
-    Prompt,
-    Reply,
-    Request,
-    Result,
-    Text,
-    Think,
-)
+from quire.values import Call, Entry, Image, Json, JsonObject, Message, Part, Prompt, Reply, Result, Text, Think
 
 # What Converse's content blocks mean: one block, one entry; one part, one block.
 #
@@ -332,7 +318,7 @@ WRITER = Writer(FORMAT, with_originals(by_role(_user, _assistant, _results, _not
 # The request body with bytes in place of base64, as boto3's `client.converse` takes it.
 
 
-def sdk_kwargs(request: Request) -> dict[str, Any]:
+def sdk_kwargs(request: values.Request) -> dict[str, Any]:
     """The keyword arguments of `client.converse`; the same as the body where it holds no bytes."""
     messages = [
         {**message, "content": [_sdk_block(block) for block in message["content"]]}
