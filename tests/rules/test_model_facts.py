@@ -10,7 +10,7 @@ from quire import Usage
 from quire.errors import CallError
 from quire.providers.models import ModelInfo, data, known_models, providers, resolve, split_target
 from quire.providers.simulate import simulate
-from quire.providers.usage import cost, storage
+from quire.providers.usage import cost
 from toolbox import model_info
 
 FILES = ("providers", "models", "prices", "caching", "rules", "shapes")
@@ -178,10 +178,10 @@ def test_a_model_without_prices_costs_an_unknown_amount_even_for_nothing() -> No
 )
 def test_announced_prices_hold_from_their_day_on(at: int, price: float) -> None:
     assert cost(Usage(1_000_000), "gemini:gemini-3.8-flash", at).amount_usd == price
-    assert storage(1_000_000, 2, "gemini:gemini-3.8-flash", at).amount_usd == price / 0.75
+    assert cost(Usage(), "gemini:gemini-3.8-flash", at, token_hours=2_000_000).amount_usd == price / 0.75
     # Nobody else charges for it.
-    assert storage(1000, 1, "anthropic:claude-opus-5-5", at).amount_usd == 0
-    assert storage(1000, 1, "gemini:gemini-9", at).amount_usd is None
+    assert cost(Usage(), "anthropic:claude-opus-5-5", at, token_hours=1000).amount_usd == 0
+    assert cost(Usage(), "gemini:gemini-9", at, token_hours=1000).amount_usd is None
 
 
 @pytest.mark.proves("bedrock", "prices")

@@ -186,7 +186,7 @@ class Money(msgspec.Struct, frozen=True):
 
     amount_usd: float | None
     known: bool
-    # plain, read, write_5m, write_1h, output -> USD; parts without a known price are missing.
+    # plain, read, write_5m, write_1h, output, storage -> USD; parts without a known price are missing.
     parts: dict[str, float]
     unknown: tuple[str, ...] = ()
     as_of: str = ""
@@ -198,14 +198,14 @@ class Money(msgspec.Struct, frozen=True):
         return f"$0 ({self.source})" if self.source == _LOCAL else f"${self.amount_usd:.6f}"
 
 
-def cost(usage: Usage, target: str | ModelInfo, at: int | None = None) -> Money:
+def cost(usage: Usage, target: str | ModelInfo, at: int | None = None, token_hours: float = 0.0) -> Money:
     """What a call costs, at the prices of `at` (ms): 1,000 tokens in on anthropic:claude-opus-5-5 are $0.004.
 
-    A model on one's own machine costs nothing for a token.
+    A model on one's own machine costs nothing for a token. `token_hours` were kept in an explicit cache (Gemini).
     """
     info = _at(model_info(target) if isinstance(target, str) else target, at)
     tier = info.prices.tier(usage.input_total)
-    amounts = _amounts(usage)
+    amounts = {**_amounts(usage), **({"storage": token_hours} if token_hours else {})}
     prices = _per_token(tier, info)
     parts = {name: tokens * price / _MILLION for name, tokens in amounts.items() if (price := prices[name]) is not None}
     if usage.charged is not None:
@@ -242,20 +242,7 @@ def _at(info: ModelInfo, at: int | None) -> ModelInfo:
     return msgspec.structs.replace(info, prices=info.prices.on(day))
 
 
-def storage(tokens: int, hours: float, target: str | ModelInfo, at: int | None = None) -> Money:
-    """What keeping `tokens` in an explicit cache for `hours` costs (Gemini); nothing where storage is free."""
-    info = _at(model_info(target) if isinstance(target, str) else target, at)
-    price = info.prices.storage_per_hour
-    if price is None:
-        free = info.engine != "gemini"
-        return Money(
-            0.0 if free else None, free, {}, () if free else ("storage",), info.prices.as_of, info.prices.source
-        )
-    amount = tokens * price * hours / _MILLION
-    return Money(amount, True, {"storage": amount}, (), info.prices.as_of, info.prices.source)
-
-
-def _amounts(usage: Usage) -> dict[str, int]:
+def _amounts(usage: Usage) -> dict[str, float]:
     written = usage.cache_write_5m + usage.cache_write_1h
     return {
         "plain": max(0, usage.input_total - usage.cache_read - written),
@@ -269,10 +256,13 @@ def _amounts(usage: Usage) -> dict[str, int]:
 def _per_token(tier: Tier, info: ModelInfo) -> dict[str, float | None]:
     """USD per million tokens; providers that do not charge for writing bill them as input."""
     free_writes = tier.input if info.cache.write_x == 1.0 else None
+    # Only Gemini charges for keeping what is cached.
+    stored = info.prices.storage_per_hour if info.engine == "gemini" else 0.0
     return {
         "plain": tier.input,
         "read": tier.read,
         "write_5m": tier.write_5m if tier.write_5m is not None else free_writes,
         "write_1h": tier.write_1h if tier.write_1h is not None else free_writes,
         "output": tier.output,
+        "storage": stored,
     }

@@ -37,7 +37,7 @@ from quire.providers.simulate.blocks import (
     marked,
 )
 from quire.providers.simulate.engine_caches import BlockCache, GeminiCache, RadixCache, SlotCache, StepCache, UnitCache
-from quire.providers.usage import Money, cost, storage
+from quire.providers.usage import Money, cost
 from quire.values import JsonObject, Usage, canonical
 
 __all__ = ["Block", "Cause", "Predicted", "Simulator", "blocks", "simulate"]
@@ -430,7 +430,7 @@ class Simulator:
             write_5m=shares.write_short,
             write_1h=shares.write_long,
             plain=total - read - written,
-            money=_with_storage(cost(usage, self.info, at_ms), shares.storage_token_hours, self.info, at_ms),
+            money=cost(usage, self.info, at_ms, shares.storage_token_hours),
             cause=shares.cause,
             note=shares.note,
             exact=self._exact,
@@ -458,13 +458,3 @@ def _engine(info: ModelInfo, options: dict[str, Any]) -> Engine:
             f"the {info.engine} cache of {info.provider} takes no such option: {', '.join(options)}",
             hint="Options belong to engines: slots and memory_tokens to llama.cpp, size to vLLM, page to SGLang.",
         ) from error
-
-
-def _with_storage(money: Money, token_hours: float, info: ModelInfo, at_ms: int) -> Money:
-    if not token_hours:
-        return money
-    stored = storage(1, token_hours, info, at_ms)
-    if money.amount_usd is None or stored.amount_usd is None:
-        return msgspec.structs.replace(money, amount_usd=None, known=False, unknown=(*money.unknown, *stored.unknown))
-    parts = {**money.parts, **stored.parts}
-    return msgspec.structs.replace(money, amount_usd=money.amount_usd + stored.amount_usd, parts=parts)
