@@ -210,6 +210,9 @@ class ReplyReader:
 
     def feed(self, event: Any) -> list[Entry]:
         """One more event; the entries it finishes."""
+        return self._take(_sound_reply(event, "a stream event"))
+
+    def _take(self, event: JsonObject) -> list[Entry]:
         raise NotImplementedError
 
     def live(self) -> list[BlockDelta]:
@@ -252,10 +255,7 @@ class ReplyReader:
 
     def whole(self, value: Any) -> Reply:
         """Entries and usage of a reply that came whole: JSON, or the SDK's object."""
-        reply = object_in(value, self.named)
-        if reply.get("error"):
-            raise refused(reply["error"])
-        return self._read(reply)
+        return self._read(_sound_reply(value, self.named))
 
     def _read(self, reply: JsonObject) -> Reply:
         raise NotImplementedError
@@ -283,6 +283,14 @@ class ReplyReader:
         if not self.stop:
             raise cut(self.ending)
         return Reply(tuple(self.entries), self.usage, self.stop, self.id, self.model)
+
+
+def _sound_reply(value: Any, subject: str) -> JsonObject:
+    """A reply, or an event of one, as plain JSON; one that tells of an error is raised."""
+    reply = object_in(value, subject)
+    if reply.get("error"):
+        raise refused(reply["error"])
+    return reply
 
 
 class BlockReader(ReplyReader):

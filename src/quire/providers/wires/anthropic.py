@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 from quire import values
 from quire.errors import FormatError
@@ -22,11 +21,9 @@ from quire.providers.incoming import (
     listed,
     not_a_reply,
     number_in,
-    object_in,
     objects,
     paragraphs,
     read_messages,
-    refused,
     sub,
     text_in,
     without_nulls,
@@ -393,23 +390,22 @@ class MessageReader(BlockReader):
     stopped = False
 
     def _read(self, reply: JsonObject) -> Reply:
-        if not isinstance(content := reply.get("content"), list):
+        if not isinstance(reply.get("content"), list):
             raise not_a_reply("a message without content")
         self.model = str(reply.get("model") or self.model)
-        entries = [assistant_entry(without_nulls(object_in(block, "a content block"))) for block in content]
+        entries = [assistant_entry(without_nulls(block)) for block in objects(reply, "content")]
         return self._whole_reply(reply, entries, reply.get("stop_reason"), reply.get("id"))
 
-    def feed(self, event: Any) -> list[Entry]:
-        event = object_in(event, "a stream event")
+    def _take(self, event: JsonObject) -> list[Entry]:
         match event.get("type"):
             case "message_start":
-                return self._start(object_in(event.get("message"), "message_start's message"))
+                return self._start(sub(event, "message"))
             case "content_block_start":
-                block = without_nulls(object_in(event.get("content_block"), "a content block"))
+                block = without_nulls(sub(event, "content_block"))
                 kind = _KINDS.get(str(block.get("type")), "respond")
                 self.open_blocks[number_in(event, "index")] = StreamedBlock(kind, block, block.get("name"))
             case "content_block_delta":
-                self._delta(number_in(event, "index"), object_in(event.get("delta"), "a delta"))
+                self._delta(number_in(event, "index"), sub(event, "delta"))
             case "content_block_stop":
                 return self._close(number_in(event, "index"))
             case "message_delta":
@@ -418,8 +414,6 @@ class MessageReader(BlockReader):
             case "message_stop":
                 self.stopped = True
                 return self._end()
-            case "error":
-                raise refused(event.get("error"))
             case "ping":
                 pass
             case _:

@@ -23,7 +23,6 @@ from quire.providers.incoming import (
     listed,
     not_a_reply,
     number_in,
-    object_in,
     objects,
     paragraphs,
     plain,
@@ -395,8 +394,7 @@ class ConverseReader(BlockReader):
         entries, reply_id = map(assistant_entry, message["content"]), sub(reply, "ResponseMetadata").get("RequestId")
         return self._whole_reply(reply, entries, reply.get("stopReason"), reply_id)
 
-    def feed(self, event: Any) -> list[Entry]:
-        event = object_in(event, "a stream event")
+    def _take(self, event: JsonObject) -> list[Entry]:
         kind = next(iter(event), "")
         fields = sub(event, kind)
         match kind:

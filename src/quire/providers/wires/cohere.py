@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 from quire import values
 from quire.errors import FormatError
@@ -14,7 +13,6 @@ from quire.providers.incoming import (
     Spelling,
     not_a_reply,
     number_in,
-    object_in,
     objects,
     read_messages,
     refused,
@@ -180,19 +178,18 @@ class CohereReader(ReplyReader):
             raise not_a_reply("a response without a message")
         return self._whole_reply(reply, _assistant(without_nulls(message)), reply.get("finish_reason"), reply.get("id"))
 
-    def feed(self, event: Any) -> list[Entry]:
-        fields = object_in(event, "an event")
-        delta = sub(fields, "delta")
+    def _take(self, event: JsonObject) -> list[Entry]:
+        delta = sub(event, "delta")
         message = sub(delta, "message")
-        match fields.get("type"):
+        match event.get("type"):
             case "message-start":
-                self.id = text_in(fields, "id")
+                self.id = text_in(event, "id")
             case "content-start" | "content-delta":
-                self._content(number_in(fields, "index"), sub(message, "content"))
+                self._content(number_in(event, "index"), sub(message, "content"))
             case "tool-plan-delta":
                 self._grow(_PLAN, "tool_plan", text_in(message, "tool_plan"), "think")
             case "tool-call-start" | "tool-call-delta":
-                self._call(number_in(fields, "index"), sub(message, "tool_calls"))
+                self._call(number_in(event, "index"), sub(message, "tool_calls"))
             case "message-end":
                 return self._finish(delta)
             case "content-end" | "tool-call-end" | "citation-start" | "citation-end":

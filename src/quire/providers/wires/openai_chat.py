@@ -18,10 +18,8 @@ from quire.providers.incoming import (
     listed,
     not_a_reply,
     number_in,
-    object_in,
     objects,
     read_messages,
-    refused,
     sub,
     text_in,
     with_wire,
@@ -492,9 +490,9 @@ class ChatReader(ReplyReader):
         if event == "[DONE]" or event == DONE:
             # Some servers end without saying why.
             return self._finish("stop") if self.open_blocks or self.audio else []
-        chunk = object_in(event, "a chunk")
-        if chunk.get("error"):
-            raise refused(chunk["error"])
+        return super().feed(event)
+
+    def _take(self, chunk: JsonObject) -> list[Entry]:
         if "choices" not in chunk and "usage" not in chunk:
             self.unknown += 1
             return []

@@ -17,7 +17,6 @@ from quire.providers.incoming import (
     object_in,
     objects,
     paragraphs,
-    refused,
     sub,
     tagged,
     text_in,
@@ -191,10 +190,8 @@ class GeminiReader(ReplyReader):
     def _answered_by(self, answer: JsonObject) -> None:
         self.model = str(answer.get("modelVersion") or "").removeprefix("models/") or self.model
 
-    def feed(self, event: Any) -> list[Entry]:
-        chunk = camel_in(object_in(event, "a chunk"))
-        if chunk.get("error"):
-            raise refused(chunk["error"])
+    def _take(self, event: JsonObject) -> list[Entry]:
+        chunk = camel_in(event)
         self.id = text_in(chunk, "responseId") or self.id
         self._answered_by(chunk)
         self.reported |= {"usageMetadata": used} if (used := sub(chunk, "usageMetadata")) else {}

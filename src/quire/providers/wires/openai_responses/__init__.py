@@ -15,10 +15,8 @@ from quire.providers.incoming import (
     StreamedBlock,
     check_content,
     from_reply,
-    listed,
     not_a_reply,
     number_in,
-    object_in,
     objects,
     refused,
     sub,
@@ -146,7 +144,7 @@ def carried_out(items: list[Any], provider: str | None = None) -> set[int]:
 _HOSTED = ("custom_tool_call", "shell_call", "apply_patch_call", "computer_call", "local_shell_call")
 
 
-def entries_of(items: list[Any], provider: str) -> list[Entry]:
+def entries_of(items: list[JsonObject], provider: str) -> list[Entry]:
     """What a response's items say."""
     out, after, served = [], "", carried_out(items, provider)
     for place, item in enumerate(items):
@@ -155,9 +153,9 @@ def entries_of(items: list[Any], provider: str) -> list[Entry]:
     return out or [respond("")]
 
 
-def entry_of(item: Any, after: str, served: bool = False) -> tuple[Entry, str]:
+def entry_of(item: JsonObject, after: str, served: bool = False) -> tuple[Entry, str]:
     """What one output item says, and the id of the reasoning that the next one belongs to."""
-    item = without_nulls(object_in(item, "an output item"))
+    item = without_nulls(item)
     if item.get("type") == "reasoning":
         return assistant_entry(item), str(item.get("id") or "")
     return assistant_entry(item, after, served), after
@@ -246,26 +244,27 @@ class ResponseReader(ReplyReader):
         if not isinstance(reply.get("output"), list):
             raise not_a_reply("a response without output")
         self.model = str(reply.get("model") or self.model)
-        return self._whole_reply(reply, entries_of(reply["output"], self.provider), stop_of(reply), reply.get("id"))
+        return self._whole_reply(
+            reply, entries_of(objects(reply, "output"), self.provider), stop_of(reply), reply.get("id")
+        )
 
-    def feed(self, event: Any) -> list[Entry]:
-        event = object_in(event, "a stream event")
+    def _take(self, event: JsonObject) -> list[Entry]:
         kind = text_in(event, "type")
         self.sequence_number = event.get("sequence_number", self.sequence_number)
         if kind == "error":
-            raise refused(event.get("error") or event)
+            raise refused(event)
         if kind in ("response.created", "response.in_progress"):
-            self._begin(object_in(event.get("response"), "a response"))
+            self._begin(sub(event, "response"))
         elif kind == "response.output_item.added":
-            item = object_in(event.get("item"), "an item")
+            item = sub(event, "item")
             kind = _KINDS.get(str(item.get("type")), "respond")
             self.open_blocks[number_in(event, "output_index")] = StreamedBlock(kind, item, item.get("name"))
         elif kind == "response.output_item.done":
-            return self._finish_item(number_in(event, "output_index"), object_in(event.get("item"), "an item"))
+            return self._finish_item(number_in(event, "output_index"), sub(event, "item"))
         elif kind in _ENDS:
-            return self._end(object_in(event.get("response"), "a response"))
+            return self._end(sub(event, "response"))
         elif kind == "response.failed":
-            raise refused(object_in(event.get("response"), "a response").get("error"))
+            raise refused(sub(event, "response").get("error"))
         elif kind.endswith(".delta") and kind.startswith(_PASSED):
             self._grow(number_in(event, "output_index"), "delta", text_in(event, "delta"), _SHOWN.get(kind, ""))
         elif not kind.startswith(_PASSED):
@@ -300,8 +299,8 @@ class ResponseReader(ReplyReader):
         self.open_blocks = {}
         # What the events did not bring, the whole response does.
         done_ids = {str(item.get("id")) for item in self.finished.values()}
-        for index, item in enumerate(listed(response, "output")):
-            if index not in self.finished and str(object_in(item, "an item").get("id")) not in done_ids:
+        for index, item in enumerate(objects(response, "output")):
+            if index not in self.finished and str(item.get("id")) not in done_ids:
                 self.finished[index] = item
         unshown = [self.finished[index] for index in sorted(self.finished) if index >= self.entry_count]
         self.finished = {self.entry_count + place: item for place, item in enumerate(unshown)}
