@@ -212,7 +212,7 @@ class EmulatedCaches:
             stored |= _life(received.at_ms, ttl_s)
             engine.extend(name, received.at_ms, ttl_s)
         elif received.method == "DELETE":
-            engine.drop(name, received.at_ms)
+            engine.extend(name, received.at_ms, 0)
             self._stored.pop(name)
             stored = {}
         return EmulatedReply(200, stored)

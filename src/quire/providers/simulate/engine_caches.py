@@ -467,41 +467,38 @@ class GeminiCache(Engine):
     def look(self, at_ms: int, request: EngineView, began_ms: int | None = None) -> Shares:
         # Token hours of storage since the last request, over all explicit caches.
         token_hours = sum(_token_hours(stored, at_ms) for stored in self._explicit.values())
-        if is_cache(request.body):
-            return self._create(at_ms, request, token_hours)
         name = _cache_name(request.body)
-        if not name:
+        if is_cache(request.body):
+            shares = self._create(at_ms, request)
+        elif name:
+            shares = self._read(name, at_ms)
+        else:
             shares = self._implicit.look(at_ms, request, began_ms)
-            return msgspec.structs.replace(shares, storage_token_hours=token_hours)
-        return self._read(name, at_ms, request, token_hours)
+        return msgspec.structs.replace(shares, storage_token_hours=token_hours)
 
     def total(self, request: EngineView) -> int:
         """What the request's cache holds, and its own."""
         stored = self._explicit.get(_cache_name(request.body))
         return len(request.ids) + (len(stored.ids) if stored else 0)
 
-    def drop(self, name: str, at_ms: int) -> float:
-        """Delete an explicit cache; the token hours it was kept since they were last paid."""
-        stored = self._explicit.pop(name, None)
-        return 0.0 if stored is None else _token_hours(stored, at_ms)
-
     def extend(self, name: str, at_ms: int, ttl_s: float) -> None:
-        """Give an explicit cache a new life from now on."""
+        """Give an explicit cache a new life from now on; none ends it."""
         if name in self._explicit:
             self._explicit[name].expires_ms = at_ms + int(ttl_s * 1000)
 
-    def _create(self, at_ms: int, request: EngineView, token_hours: float) -> Shares:
+    def _create(self, at_ms: int, request: EngineView) -> Shares:
         name = str(request.body.get("name") or f"cachedContents/{len(self._explicit) + 1}")
         ttl_ms = int(seconds(request.body.get("ttl"), self._info.cache.ttl_s[0]) * 1000)
         self._explicit[name] = ExplicitCache(request.ids, at_ms, at_ms + ttl_ms)
-        return Shares(cause="first", note=f"{name} created", storage_token_hours=token_hours)
+        return Shares(cause="first", note=f"{name} created")
 
-    def _read(self, name: str, at_ms: int, request: EngineView, token_hours: float) -> Shares:
+    def _read(self, name: str, at_ms: int) -> Shares:
         stored = self._explicit.get(name)
-        cause: Cause = "" if stored and at_ms < stored.expires_ms else "ttl" if stored else "first"
-        read = len(stored.ids) if stored and not cause else 0
-        note = "" if not cause else f"{name} has expired" if stored else f"{name} was never created"
-        return Shares(read, cause=cause, note=note, storage_token_hours=token_hours)
+        if stored is None:
+            return Shares(cause="first", note=f"{name} was never created")
+        if at_ms >= stored.expires_ms:
+            return Shares(cause="ttl", note=f"{name} has expired")
+        return Shares(len(stored.ids))
 
 
 def _token_hours(stored: ExplicitCache, at_ms: int) -> float:
