@@ -31,8 +31,6 @@ class CacheLives(msgspec.Struct, frozen=True):
 
     head_long: bool = False
     tail_long: bool = False
-    # A pause outlasted the short life at least once.
-    paused: bool = False
 
 
 class Pauses:
@@ -83,14 +81,10 @@ def lives(pauses: Pauses, info: ModelInfo, sizes: tuple[int, int]) -> CacheLives
         return CacheLives()
     short_ms, long_ms = info.ttl_s[0] * 1000, info.ttl_s[1] * 1000
     bridged = pauses.between(short_ms, long_ms)
-    if not bridged:
-        return CacheLives(paused=len(pauses) > 0 and pauses.longest_ms >= short_ms)
     saved, dearer = info.w - info.r, info.w_long - info.w
     whole, new = sizes
     return CacheLives(
-        head_long=bridged * saved > dearer,
-        tail_long=bridged * saved * whole > len(pauses) * dearer * max(1, new),
-        paused=True,
+        head_long=bridged * saved > dearer, tail_long=bridged * saved * whole > len(pauses) * dearer * max(1, new)
     )
 
 
@@ -397,7 +391,8 @@ class Marker:
         if key and info.cache.key == "prompt_cache_key":
             out.setdefault("prompt_cache_key", key)
         keeps = info.engine == "openai-steps" and "24h" in info.features.retention
-        if keeps and lives(self._pauses, info, (0, 0)).paused:
+        # A pause has outlasted the short life.
+        if keeps and self._pauses.longest_ms >= info.ttl_s[0] * 1000:
             out.setdefault("prompt_cache_retention", "24h")
         return out
 
