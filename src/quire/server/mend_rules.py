@@ -268,14 +268,14 @@ def late_effort(draft: BodyDraft) -> bool:
 
 def needed_betas(messages: Sequence[Json]) -> list[str]:
     """The headers that Anthropic asks for, by what stands in the messages."""
-    betas, named = data("dialects")["betas"], list[str]()
+    betas, named = data("rules")["betas"], list[str]()
     for message in messages:
         if isinstance(message, dict) and message.get("role") == "system":
             content = message.get("content")
             blocks = content if isinstance(content, list) else []
             kinds = [block.get("type") for block in blocks if isinstance(block, dict)]
-            named += [*betas["late_tools"], *betas["inline_tools"]] if "tool_addition" in kinds else []
-            named += betas["late_effort"] if "output_config" in message else []
+            named += [betas["tool_changes"], betas["inline_tools"]] if "tool_addition" in kinds else []
+            named += [betas["output_config"]] if "output_config" in message else []
     return list(dict.fromkeys(named))
 
 

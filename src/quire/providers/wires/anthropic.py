@@ -219,13 +219,13 @@ def _note(draft: Draft, message: Message) -> None:
     late = features.late_system and _takes_system(draft)
     extra: JsonObject = {}
     if effort and late and features.late_effort:
-        draft.need_beta(*_betas("late_effort"))
+        draft.need_beta(*_betas("output_config"))
         extra = {"output_config": {"effort": effort}}
     elif effort:
         draft.effort = effort
         draft.leave_out(message, "effort is set for the whole request, which moves the prefix of the messages")
     if late and (named := _changes(draft, message)):
-        draft.need_beta(*_betas("late_tools"))
+        draft.need_beta(*_betas("tool_changes"))
         _system(draft, named, extra)
     elif late and (texts(message) or extra):
         _system(draft, [*map(text_block, texts(message))], extra)
@@ -271,13 +271,14 @@ def _tools(draft: Draft, message: Message) -> None:
         return
     if not (offered := draft.offered(tools, message)):
         return
-    draft.need_beta(*_betas("late_tools"), *_betas("inline_tools"))
+    draft.need_beta(*_betas("tool_changes", "inline_tools"))
     inline = [{"type": "tool_definition", "definition": tool} for tool in draft.defined(offered)]
     _system(draft, [{"type": "tool_addition", "tool": tool} for tool in inline], {})
 
 
-def _betas(name: str) -> list[str]:
-    return list(data("dialects")["betas"][name])
+def _betas(*features: str) -> list[str]:
+    """The names by which the API is asked for features that are in beta."""
+    return [data("rules")["betas"][feature] for feature in features]
 
 
 def tool_entry(tool: JsonObject) -> JsonObject:
@@ -321,7 +322,7 @@ def _headers(draft: Draft) -> dict[str, str]:
         uses = list(betas_around(draft.ask.extra))
         for place, message in enumerate(draft.messages):
             uses += betas_in(turn_at(FORMAT, message, place)) if message["role"] == "system" else ()
-        betas += [data("rules")["betas"][use.feature] for use in uses]
+        betas += _betas(*(use.feature for use in uses))
     return {"anthropic-beta": ",".join(dict.fromkeys(betas))} if betas else {}
 
 
