@@ -16,7 +16,6 @@ import msgspec
 from quire.emulate import anthropic, gemini, openai
 from quire.emulate.script import (
     Cut,
-    Diagnosis,
     EmulatedExchange,
     EmulatedReply,
     EmulatedRequest,
@@ -449,14 +448,14 @@ class Emulated:
     def _exchange(self, received: EmulatedRequest, body: JsonObject, scripted: ScriptedAnswer) -> EmulatedExchange:
         """Step the simulated cache with a request, and pair it with its scripted answer."""
         wire, model = received.wire, received.model
-        prompt = anthropic.drop_mismatched(body, self._memory)
+        prompt, dropped = anthropic.drop_mismatched(body, self._memory)
         began_ms = received.at_ms + int(scripted.delay_s * 1000)
-        predicted = self.simulator(wire, model).step(received.at_ms, prompt.body, began_ms)
+        predicted = self.simulator(wire, model).step(received.at_ms, prompt, began_ms)
         target, voice = self._target(wire, model), VOICES[wire]
         thinks = voice.thinks(body, model_info(target))
         spoken = (part for part in scripted.parts if thinks or not isinstance(part, Think))
         betas = received.headers.get("anthropic-beta", "")
-        return EmulatedExchange(
+        exchange = EmulatedExchange(
             number=received.number,
             at_ms=received.at_ms,
             target=target,
@@ -464,10 +463,10 @@ class Emulated:
             body=body,
             parts=tuple(issued(spoken, received.number, voice.call_prefix)),
             predicted=predicted,
-            diagnosis=voice.diagnose(Diagnosis(body, model, self._earlier, predicted)),
             previous=received.body.get("previous_response_id"),
-            dropped=prompt.transformations if anthropic.CONTROLS_BETA in betas else None,
+            dropped=dropped if anthropic.CONTROLS_BETA in betas else None,
         )
+        return msgspec.structs.replace(exchange, diagnosis=voice.diagnose(exchange, self._earlier))
 
     def _remember(self, answered: IssuedReply, stored: dict[str, StoredResponse]) -> None:
         """What was signed, what diagnostics may be asked about later, and what may be carried on."""

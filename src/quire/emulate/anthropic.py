@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 import msgspec
 
 from quire.emulate.script import (
-    Diagnosis,
     EmulatedExchange,
     EmulatedPath,
     EmulatedRequest,
+    IssuedReply,
     Refusal,
     ReplyForm,
     Spoken,
@@ -184,22 +184,21 @@ def listed(models: list[ModelInfo]) -> JsonObject:
 # Why a request could not reuse another's prefix: where what came parts from what was stored, by section.
 
 
-def diagnose(inquiry: Diagnosis) -> JsonObject | None:
+def diagnose(exchange: EmulatedExchange, earlier: dict[str, IssuedReply]) -> JsonObject | None:
     """The `cache_miss_reason` of a request that names the message before it; None when nothing diverged."""
-    named = inquiry.body.get("diagnostics")
-    previous_id = named.get("previous_message_id") if isinstance(named, dict) else None
+    previous_id = obj(exchange.body.get("diagnostics")).get("previous_message_id")
     if previous_id is None:
         return None
-    before = inquiry.earlier.get(previous_id)
+    before = earlier.get(previous_id)
     if before is None:
         return {"type": "previous_message_not_found"}
-    missed = max(0, before.tokens - inquiry.predicted.read)
-    if before.model != inquiry.model:
+    missed = max(0, before.tokens - exchange.predicted.read)
+    if before.model != exchange.model:
         return {"type": "model_changed", "cache_missed_input_tokens": missed}
-    if place := moved(blocks(before.body, "anthropic"), blocks(inquiry.body, "anthropic")):
+    if place := moved(blocks(before.body, "anthropic"), blocks(exchange.body, "anthropic")):
         return {"type": f"{place.section}_changed", "cache_missed_input_tokens": missed}
     settings = ("thinking", "tool_choice", "output_config", "speed")
-    if any(before.body.get(name) != inquiry.body.get(name) for name in settings):
+    if any(before.body.get(name) != exchange.body.get(name) for name in settings):
         return {"type": "unavailable"}
     return None
 
@@ -209,18 +208,11 @@ def diagnose(inquiry: Diagnosis) -> JsonObject | None:
 CONTROLS_BETA = "thinking-binding-controls-2026-08-01"
 
 
-class DroppedThinking(msgspec.Struct, frozen=True):
-    """A request without the blocks that were dropped, and what the reply says of them."""
-
-    body: JsonObject
-    transformations: tuple[JsonObject, ...] = ()
-
-
-def drop_mismatched(body: JsonObject, memory: ServerMemory) -> DroppedThinking:
-    """Take out the thinking whose prefix changed, if the request says drop_block."""
+def drop_mismatched(body: JsonObject, memory: ServerMemory) -> tuple[JsonObject, tuple[JsonObject, ...]]:
+    """The request without the thinking whose prefix changed, if it says drop_block; and what the reply says of it."""
     binding = obj(obj(body.get("thinking")).get("block_binding"))
     if binding.get("prefix_mismatch_behavior") != "drop_block":
-        return DroppedThinking(body)
+        return body, ()
     paths = list(_mismatched(body, memory))
     places = {tuple(path.split(".")[1::2]) for path in paths}
     messages = [
@@ -228,7 +220,7 @@ def drop_mismatched(body: JsonObject, memory: ServerMemory) -> DroppedThinking:
         for index, message in enumerate(body["messages"])
     ]
     dropped = tuple({"type": "thinking_dropped", "path": path, "reason": "prefix_binding_mismatch"} for path in paths)
-    return DroppedThinking({**body, "messages": messages}, dropped)
+    return {**body, "messages": messages}, dropped
 
 
 def _mismatched(body: JsonObject, memory: ServerMemory) -> Iterator[str]:

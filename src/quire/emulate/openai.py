@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from quire.emulate.script import (
-    Diagnosis,
     EmulatedExchange,
     EmulatedRequest,
+    IssuedReply,
     Refusal,
     ReplyForm,
     Spoken,
@@ -358,18 +358,18 @@ def thinks(body: JsonObject, info: ModelInfo) -> bool:
 # Why a request could not reuse another's prefix.
 
 
-def diagnose(inquiry: Diagnosis) -> JsonObject | None:
+def diagnose(exchange: EmulatedExchange, earlier: dict[str, IssuedReply]) -> JsonObject | None:
     """The `prompt_cache_diagnostics` of a request that names the response to compare with."""
-    compared = (inquiry.body.get("prompt_cache_options") or {}).get("comparison_response_id")
+    compared = (exchange.body.get("prompt_cache_options") or {}).get("comparison_response_id")
     if compared is None:
         return None
-    before = inquiry.earlier.get(compared)
+    before = earlier.get(compared)
     if before is None:
         return {"type": "comparison_response_not_found"}
-    reason = "model_changed" if before.model != inquiry.model else _reason(before.body, inquiry.body)
+    reason = "model_changed" if before.model != exchange.model else _reason(before.body, exchange.body)
     if reason is None:
         return {"type": "cache_hit"}
-    missed = max(0, before.tokens - inquiry.predicted.read)
+    missed = max(0, before.tokens - exchange.predicted.read)
     return {"type": "cache_miss", "reason": reason, "cache_missed_tokens": missed}
 
 

@@ -297,15 +297,6 @@ def endpoints(path: str, counting: str = "") -> tuple[EmulatedPath, ...]:
     return (*map(EmulatedPath, bases), *counts)
 
 
-class Diagnosis(msgspec.Struct, frozen=True):
-    """What a server compares when it is asked why a prefix was not read: what it answered, by the id of each reply."""
-
-    body: JsonObject
-    model: str
-    earlier: dict[str, IssuedReply]
-    predicted: Predicted
-
-
 class ReplyForm(msgspec.Struct, frozen=True, kw_only=True):
     """All that is particular to a wire format: where it listens, how it answers, streams, refuses, names models."""
 
@@ -329,7 +320,8 @@ class ReplyForm(msgspec.Struct, frozen=True, kw_only=True):
     thinks: Callable[[JsonObject, ModelInfo], bool] = lambda body, info: True
     # A reply as the next request holds it, for caches that keep answers.
     as_history: Callable[[JsonObject], JsonObject] = lambda reply: {"messages": []}
-    diagnose: Callable[[Diagnosis], JsonObject | None] = lambda asked: None
+    # Why a prefix was not read, by what was answered before: by the id of each reply.
+    diagnose: Callable[[EmulatedExchange, dict[str, IssuedReply]], JsonObject | None] = lambda exchange, earlier: None
     # Whether replies are stored, to be asked for and carried on by their ids.
     stores: bool = False
 
