@@ -20,7 +20,6 @@ from quire.emulate.script import (
     EmulatedReply,
     EmulatedRequest,
     IssuedReply,
-    Refusal,
     Refuse,
     Replies,
     Reply,
@@ -328,7 +327,7 @@ class Emulated:
         asks = not (warm or _prewarms(body) or (VOICES[received.wire].stores and openai.compacts(body)))
         scripted = self.script.next(body) if asks else ScriptedAnswer()
         if scripted.refusal is not None:
-            return self._refusal(received, scripted.refusal)
+            return self.refused(received, scripted.refusal)
         exchange = self._exchange(received, body, scripted)
         reply = self._issued(received, exchange, connection)
         voice = VOICES[received.wire]
@@ -351,9 +350,7 @@ class Emulated:
         received.predicted, received.reply = exchange.predicted, openai.compacted(exchange)
         return self._reply(received, received.reply)
 
-    def _with_history(
-        self, received: EmulatedRequest, stored: dict[str, StoredResponse]
-    ) -> tuple[Json, Refusal | None]:
+    def _with_history(self, received: EmulatedRequest, stored: dict[str, StoredResponse]) -> tuple[Json, Refuse | None]:
         """A request with what came before it, if its model and the response that it carries on are known."""
         body, voice, model = received.body, VOICES[received.wire], received.model
         if model and not self._lenient and not exists(self.provider, model):
@@ -364,7 +361,7 @@ class Emulated:
         previous = stored.get(str(id))
         if previous is None:
             message = f"Previous response with id '{id}' not found."
-            unknown = Refusal(400, message, "previous_response_not_found", "previous_response_id")
+            unknown = Refuse(400, message, code="previous_response_not_found", param="previous_response_id")
             return body, None if self._lenient else unknown
         # With the items before it, in place of the response that it names.
         bare = {name: value for name, value in body.items() if name != "previous_response_id"}
@@ -376,7 +373,7 @@ class Emulated:
             return self.refused(received, wrong)
         return self._reply(received, {field: Simulator(self._target(received.wire, received.model)).count(body)})
 
-    def _malformed(self, received: EmulatedRequest, body: Json) -> Refusal | None:
+    def _malformed(self, received: EmulatedRequest, body: Json) -> Refuse | None:
         """What keeps a body from being counted."""
         wrong = malformed(body, self._name(received.wire), received.model or None)
         return _refused(wrong[0]) if wrong else None
@@ -389,7 +386,7 @@ class Emulated:
         """One of the provider's models."""
         model = next((info for info in self._models() if info.model == name), None)
         if model is None:
-            return self.refused(received, Refusal(404, self.voice.unknown_model(name).message))
+            return self.refused(received, Refuse(404, self.voice.unknown_model(name).message))
         return self._reply(received, self.voice.model(model))
 
     def _models(self) -> list[ModelInfo]:
@@ -399,7 +396,7 @@ class Emulated:
         """A response that was stored; deleted, where that is asked."""
         stored = self.stored.get(id)
         if stored is None:
-            return self.refused(received, Refusal(404, f"Response with id '{id}' not found."))
+            return self.refused(received, Refuse(404, f"Response with id '{id}' not found."))
         if received.method == "DELETE":
             del self.stored[id]
             return self._reply(received, {"id": id, "object": "response", "deleted": True})
@@ -412,21 +409,16 @@ class Emulated:
             self._simulators[target] = Simulator(target)
         return self._simulators[target]
 
-    def refused(self, received: EmulatedRequest, refused: Refusal) -> EmulatedReply:
+    def refused(self, received: EmulatedRequest, refused: Refuse) -> EmulatedReply:
         """An error in the provider's own shape."""
-        received.status, received.error = refused.status, refused.message
-        return self._reply(received, VOICES[received.wire].error(refused, received.request_id))
+        message = refused.message or f"emulated failure ({refused.status})"
+        received.status, received.error = refused.status, message
+        error = VOICES[received.wire].error(msgspec.structs.replace(refused, message=message), received.request_id)
+        wait = {} if refused.retry_after_s is None else {"retry-after": f"{refused.retry_after_s:g}"}
+        return self._reply(received, error, wait)
 
-    def _reply(self, received: EmulatedRequest, value: Json) -> EmulatedReply:
-        return EmulatedReply(received.status, value, headers=VOICES[received.wire].headers(received))
-
-    def _refusal(self, received: EmulatedRequest, refusal: Refuse) -> EmulatedReply:
-        message = refusal.message or f"emulated failure ({refusal.status})"
-        outcome = self.refused(received, Refusal(refusal.status, message))
-        if refusal.retry_after_s is None:
-            return outcome
-        headers = {**outcome.headers, "retry-after": f"{refusal.retry_after_s:g}"}
-        return msgspec.structs.replace(outcome, headers=headers)
+    def _reply(self, received: EmulatedRequest, value: Json, headers: Mapping[str, str] = {}) -> EmulatedReply:
+        return EmulatedReply(received.status, value, headers={**VOICES[received.wire].headers(received), **headers})
 
     def _issued(
         self, received: EmulatedRequest, exchange: EmulatedExchange, connection: dict[str, StoredResponse] | None
@@ -516,9 +508,9 @@ def _items(body: JsonObject) -> list[JsonObject]:
     return [item for _, item in objects_at(input, "") if item.get("type") != "compaction_trigger"]
 
 
-def _refused(finding: Finding) -> Refusal:
+def _refused(finding: Finding) -> Refuse:
     """A broken rule as the server says it; `param` is the place, without the root."""
-    return Refusal(finding.status, finding.message, None, finding.path.removeprefix("$").lstrip(".") or None)
+    return Refuse(finding.status, finding.message, param=finding.path.removeprefix("$").lstrip(".") or None)
 
 
 def _prewarms(body: JsonObject) -> bool:

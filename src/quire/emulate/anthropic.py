@@ -14,7 +14,7 @@ from quire.emulate.script import (
     EmulatedPath,
     EmulatedRequest,
     IssuedReply,
-    Refusal,
+    Refuse,
     ReplyForm,
     Spoken,
     endpoints,
@@ -131,7 +131,7 @@ def _event(data: JsonObject) -> bytes:
     return f"event: {data['type']}\ndata: ".encode() + msgspec.json.encode(data) + b"\n\n"
 
 
-def error(refused: Refusal, request_id: str) -> JsonObject:
+def error(refused: Refuse, request_id: str) -> JsonObject:
     kind = _ERROR_TYPES.get(refused.status, "api_error")
     return {"type": "error", "error": {"type": kind, "message": refused.message}, "request_id": request_id}
 
@@ -148,13 +148,13 @@ def headers(received: EmulatedRequest) -> dict[str, str]:
     return sent
 
 
-def lacks(received: EmulatedRequest) -> Refusal | None:
+def lacks(received: EmulatedRequest) -> Refuse | None:
     """The key first, then the version."""
     sent = received.headers
     if not sent.get("x-api-key") and not sent.get("authorization"):
-        return Refusal(401, "x-api-key header is required")
+        return Refuse(401, "x-api-key header is required")
     if not sent.get("anthropic-version"):
-        return Refusal(400, "anthropic-version: header is required")
+        return Refuse(400, "anthropic-version: header is required")
     return None
 
 
@@ -246,7 +246,7 @@ VOICE = ReplyForm(
     error=error,
     headers=headers,
     lacks=lacks,
-    unknown_model=lambda name: Refusal(404, f"model: {name}"),
+    unknown_model=lambda name: Refuse(404, f"model: {name}"),
     listed=listed,
     model=model,
     thinks=thinks,
@@ -380,8 +380,8 @@ CONVERSE = ReplyForm(
     error=lambda refused, request_id: {"message": refused.message},
     headers=converse_headers,
     lacks=lambda received: (
-        None if received.headers.get("authorization") else Refusal(403, "Missing Authentication Token")
+        None if received.headers.get("authorization") else Refuse(403, "Missing Authentication Token")
     ),
-    unknown_model=lambda name: Refusal(400, "The provided model identifier is invalid."),
+    unknown_model=lambda name: Refuse(400, "The provided model identifier is invalid."),
     thinks=converse_thinks,
 )

@@ -16,7 +16,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from quire.emulate import VOICES, Emulated
 from quire.emulate.gemini import EmulatedCaches
-from quire.emulate.script import EmulatedPath, EmulatedReply, EmulatedRequest, Refusal, StoredResponse
+from quire.emulate.script import EmulatedPath, EmulatedReply, EmulatedRequest, Refuse, StoredResponse
 from quire.providers.wires import wire_of
 from quire.values import Json
 
@@ -88,7 +88,7 @@ class Endpoints:
 
     async def nowhere(self, request: Request) -> Response:
         received, _ = await self._receive(request, self._emulated.wire)
-        return self._deliver(self._emulated.refused(received, Refusal(404, f"not found: {request.url.path}")))
+        return self._deliver(self._emulated.refused(received, Refuse(404, f"not found: {request.url.path}")))
 
     def _route(self, path: str, methods: list[str], wire: str, act: Act) -> Route:
         async def handle(request: Request) -> Response:
@@ -110,7 +110,7 @@ class Endpoints:
         key_refusal = self._emulated.key_refusal(received)
         if key_refusal or not problem:
             return key_refusal
-        return self._emulated.refused(received, Refusal(400, problem))
+        return self._emulated.refused(received, Refuse(400, problem))
 
     async def _receive(self, request: Request, wire: str) -> tuple[EmulatedRequest, str]:
         """The request as recorded, and what is wrong with its JSON."""
@@ -144,7 +144,7 @@ class Endpoints:
         bare = {name: value for name, value in frame.items() if name not in ("type", "generate")}
         received = self._emulated.receive("WEBSOCKET", _path(socket), socket.headers, bare, "openai-responses")
         if problem:
-            outcome = self._emulated.refused(received, Refusal(400, problem))
+            outcome = self._emulated.refused(received, Refuse(400, problem))
         else:
             outcome = self._emulated.answer(received, True, remembered, warm=frame.get("generate") is False)
         await asyncio.sleep(outcome.delay_s)

@@ -13,7 +13,7 @@ from quire.emulate.script import (
     EmulatedPath,
     EmulatedReply,
     EmulatedRequest,
-    Refusal,
+    Refuse,
     ReplyForm,
     pieces,
 )
@@ -107,24 +107,24 @@ def _split(part: JsonObject, size: int) -> Iterator[JsonObject]:
         yield {**part, "text": piece}
 
 
-def error(refused: Refusal, request_id: str) -> JsonObject:
+def error(refused: Refuse, request_id: str) -> JsonObject:
     status = _STATUS.get(refused.status, "UNKNOWN")
     return {"error": {"code": refused.status, "message": refused.message, "status": status}}
 
 
-def lacks(received: EmulatedRequest) -> Refusal | None:
+def lacks(received: EmulatedRequest) -> Refuse | None:
     sent = received.headers
     if sent.get("x-goog-api-key") or sent.get("authorization") or "key=" in received.path.partition("?")[2]:
         return None
     message = "Method doesn't allow unregistered callers (callers without established identity). "
     message += "Please use API Key or other form of API consumer identity to call this API."
-    return Refusal(403, message)
+    return Refuse(403, message)
 
 
-def unknown_model(name: str) -> Refusal:
+def unknown_model(name: str) -> Refuse:
     message = f"models/{name} is not found for API version v1beta, or is not supported for generateContent. "
     message += "Call ModelService.ListModels to see the list of available models and their supported methods."
-    return Refusal(404, message)
+    return Refuse(404, message)
 
 
 def model(info: ModelInfo) -> JsonObject:
@@ -180,7 +180,7 @@ class EmulatedCaches:
         model = str(body.get("model") or "").removeprefix("models/")
         findings = errors(validate(body, "gemini", model, headers=received.headers))
         if findings:
-            return self._emulated.refused(received, Refusal(findings[0].status, findings[0].message))
+            return self._emulated.refused(received, Refuse(findings[0].status, findings[0].message))
         self._count += 1
         name = f"cachedContents/emulated{self._count:04d}"
         ttl_s = seconds(body.get("ttl"), _DEFAULT_TTL_S)
@@ -231,7 +231,7 @@ class EmulatedCaches:
 
     def _missing(self, received: EmulatedRequest, name: str) -> EmulatedReply:
         message = "CachedContent not found (or permission denied)"
-        return self._emulated.refused(received, Refusal(403, f"{message}: {name}"))
+        return self._emulated.refused(received, Refuse(403, f"{message}: {name}"))
 
 
 def _life(at_ms: int, ttl_s: float) -> JsonObject:

@@ -10,7 +10,7 @@ from quire.emulate.script import (
     EmulatedExchange,
     EmulatedRequest,
     IssuedReply,
-    Refusal,
+    Refuse,
     ReplyForm,
     Spoken,
     endpoints,
@@ -111,7 +111,7 @@ def _data(value: JsonObject) -> bytes:
     return b"data: " + msgspec.json.encode(value) + b"\n\n"
 
 
-def error(refused: Refusal, request_id: str) -> JsonObject:
+def error(refused: Refuse, request_id: str) -> JsonObject:
     """A limit says by its type what ran out, by its code that it did."""
     limit = refused.status == 429
     kind = "requests" if limit else "invalid_request_error" if refused.status < 500 else "server_error"
@@ -130,16 +130,16 @@ def headers(received: EmulatedRequest) -> dict[str, str]:
     return sent
 
 
-def lacks(received: EmulatedRequest) -> Refusal | None:
+def lacks(received: EmulatedRequest) -> Refuse | None:
     if received.headers.get("authorization") or received.headers.get("api-key"):
         return None
     explanation = "You need to provide your API key in an Authorization header using Bearer auth"
-    return Refusal(401, f"You didn't provide an API key. {explanation} (i.e. Authorization: Bearer YOUR_KEY).")
+    return Refuse(401, f"You didn't provide an API key. {explanation} (i.e. Authorization: Bearer YOUR_KEY).")
 
 
-def unknown_model(name: str) -> Refusal:
+def unknown_model(name: str) -> Refuse:
     message = f"The model `{name}` does not exist or you do not have access to it."
-    return Refusal(404, message, "model_not_found")
+    return Refuse(404, message, code="model_not_found")
 
 
 def model(info: ModelInfo) -> JsonObject:
@@ -397,8 +397,8 @@ RESPONSES = msgspec.structs.replace(
     endpoints=endpoints("/v1/responses", "input_tokens"),
     reply=responses_reply,
     stream=responses_stream,
-    unknown_model=lambda name: Refusal(
-        400, f"The requested model '{name}' does not exist.", "model_not_found", "model"
+    unknown_model=lambda name: Refuse(
+        400, f"The requested model '{name}' does not exist.", code="model_not_found", param="model"
     ),
     thinks=thinks,
     as_history=lambda response: {"input": response["output"]},

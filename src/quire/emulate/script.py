@@ -19,11 +19,13 @@ Spoken: TypeAlias = Text | Think | Call
 
 
 class Refuse(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An HTTP error: Refuse(429, retry_after_s=2)."""
+    """An HTTP error: Refuse(429, retry_after_s=2); OpenAI's has a code, and the parameter that is wrong."""
 
     status: int = 500
     message: str = ""
     retry_after_s: float | None = None
+    code: str | None = None
+    param: str | None = None
 
 
 class Cut(msgspec.Struct, frozen=True):
@@ -271,15 +273,6 @@ class StoredResponse(msgspec.Struct, frozen=True):
     reply: JsonObject
 
 
-class Refusal(msgspec.Struct, frozen=True):
-    """Why a request is not answered; OpenAI adds a code, and the parameter that is wrong."""
-
-    status: int
-    message: str
-    code: str | None = None
-    param: str | None = None
-
-
 class EmulatedPath(msgspec.Struct, frozen=True):
     """A path that is posted to: it answers, always or when asked as a stream, or it only counts into a field."""
 
@@ -308,12 +301,12 @@ class ReplyForm(msgspec.Struct, frozen=True, kw_only=True):
     reply: Callable[[EmulatedExchange], JsonObject]
     stream: Callable[[EmulatedExchange, JsonObject, int], Iterator[bytes]]
     media_type: str = "text/event-stream"
-    error: Callable[[Refusal, str], JsonObject]
+    error: Callable[[Refuse, str], JsonObject]
     # The headers of any answer: ids, and what is left of the limits.
     headers: Callable[[EmulatedRequest], dict[str, str]]
     # What of key and version a request lacks.
-    lacks: Callable[[EmulatedRequest], Refusal | None]
-    unknown_model: Callable[[str], Refusal]
+    lacks: Callable[[EmulatedRequest], Refuse | None]
+    unknown_model: Callable[[str], Refuse]
     listed: Callable[[list[ModelInfo]], JsonObject] = lambda models: {"data": [model.model for model in models]}
     model: Callable[[ModelInfo], JsonObject] = lambda info: {"id": info.model}
     # Whether the model thinks at all in answer to this body.
