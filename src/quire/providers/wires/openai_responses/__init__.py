@@ -148,14 +148,13 @@ def entries_of(items: list[JsonObject], provider: str) -> list[Entry]:
     """What a response's items say."""
     out, after, served = [], "", carried_out(items, provider)
     for place, item in enumerate(items):
-        entry, after = entry_of(item, after, place in served)
+        entry, after = entry_of(without_nulls(item), after, place in served)
         out.append(entry)
     return out or [respond("")]
 
 
 def entry_of(item: JsonObject, after: str, served: bool = False) -> tuple[Entry, str]:
-    """What one output item says, and the id of the reasoning that the next one belongs to."""
-    item = without_nulls(item)
+    """What one item of the model says, and the id of the reasoning that the next one belongs to."""
     if item.get("type") == "reasoning":
         return assistant_entry(item), str(item.get("id") or "")
     return assistant_entry(item, after, served), after
@@ -193,9 +192,7 @@ def _entry(item: Json, after: str, where: str, served: bool) -> tuple[Entry, str
         return offered(typed(objects(item, "tools"), NATIVE)), ""
     if kind == "configuration_update":
         return note("", wire={"effort": sub(item, "reasoning").get("effort")}), ""
-    if kind == "reasoning":
-        return assistant_entry(item), str(item.get("id") or "")
-    return assistant_entry(item, after, served), after
+    return entry_of(item, after, served)
 
 
 # A streamed response: an item is an entry when its output_item.done has come, and not before.
@@ -288,7 +285,7 @@ class ResponseReader(ReplyReader):
             served = 0 in carried_out(behind, self.provider)
             if behind[0].get("type") in _HOSTED and not served and not self.stop:
                 break  # what follows tells whether the provider carried it out itself
-            entry, self.after = entry_of(behind[0], self.after, served)
+            entry, self.after = entry_of(without_nulls(behind[0]), self.after, served)
             ready.append(entry)
             self.entry_count += 1
         return self._add(ready) if ready else []
