@@ -6,9 +6,11 @@ import base64
 import functools
 import json
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from enum import Enum
+from types import NoneType
 from typing import Any
 
 import msgspec
@@ -23,8 +25,13 @@ LIMIT_BYTES = 64 * 1024 * 1024
 LIMIT_BLOCKS = 10_000
 
 
+_SCALARS = (str, int, float, bool, NoneType)
+
+
 def plain(value: Any) -> Json:
     """JSON of an SDK's object or dictionary; bytes become base64, as they are on the wire."""
+    if type(value) in _SCALARS:
+        return value  # most values: nothing more need be looked at
     if hasattr(value, "model_dump"):
         value = value.model_dump(mode="json", exclude_none=True, by_alias=True, warnings=False)
     if isinstance(value, dict):
@@ -171,7 +178,7 @@ class StreamedBlock:
 
     def __init__(self, kind: str = "respond", start: JsonObject | None = None, name: Json = "") -> None:
         self.kind, self.start, self.name = kind, start or {}, str(name or "")
-        self.pieces: dict[str, list[str]] = {}
+        self.pieces: defaultdict[str, list[str]] = defaultdict(list)
         # The field that whoever watches is shown.
         self.shown = ""
 
@@ -232,10 +239,15 @@ class ReplyReader:
 
     def _grow(self, place: int, field: str, text: str, kind: str = "") -> StreamedBlock:
         """One more piece of a block's field."""
-        block = self.open_blocks.setdefault(place, StreamedBlock())
-        block.pieces.setdefault(field, []).append(self._show(place, kind, text))
+        block = self.open_blocks.get(place) or self._begin(place)
+        block.pieces[field].append(self._show(place, kind, text))
         if kind:
             block.kind, block.shown = kind, field
+        return block
+
+    def _begin(self, place: int) -> StreamedBlock:
+        """A block that did not say that it begins: it does with its first piece."""
+        self.open_blocks[place] = block = StreamedBlock()
         return block
 
     def _receive(self, text: str) -> str:

@@ -139,11 +139,11 @@ class AnthropicCache(MarkedCache):
         """The blocks a walk back from a mark looks at, the mark's own first; a run of tool blocks is one step."""
         # The Claude API counts a run of tool blocks once, Bedrock each of them.
         runs = _RUNS if not self._info.features.on_bedrock else ()
-        steps = 0
+        steps, lookback = 0, self._info.cache.lookback
         for place in range(mark, -1, -1):
             kind = blocks[place].kind
             steps += place < mark and not (kind in runs and kind == blocks[place + 1].kind)
-            if steps >= self._info.cache.lookback:
+            if steps >= lookback:
                 return
             yield place
 

@@ -420,8 +420,7 @@ class ConverseReader(BlockReader):
         return []
 
     def _delta(self, place: int, delta: JsonObject) -> None:
-        """More of a block, which need not have begun: a text, say, begins with its first piece."""
-        start = self.open_blocks.setdefault(place, StreamedBlock()).start
+        start = (self.open_blocks.get(place) or self._begin(place)).start
         thought, call = sub(delta, "reasoningContent"), sub(delta, "toolUse")
         for field, holder, name, kind in (
             ("text", delta, "text", "respond"),

@@ -251,7 +251,7 @@ class ResponseReader(ReplyReader):
         if kind == "error":
             raise refused(event)
         if kind in ("response.created", "response.in_progress"):
-            self._begin(sub(event, "response"))
+            self._answered_by(sub(event, "response"))
         elif kind == "response.output_item.added":
             item = sub(event, "item")
             kind = _KINDS.get(str(item.get("type")), "respond")
@@ -268,7 +268,7 @@ class ResponseReader(ReplyReader):
             self.unknown += 1
         return []
 
-    def _begin(self, response: JsonObject) -> None:
+    def _answered_by(self, response: JsonObject) -> None:
         self.id = text_in(response, "id") or self.id
         self.model = text_in(response, "model") or self.model
 
@@ -291,7 +291,7 @@ class ResponseReader(ReplyReader):
         return self._add(ready) if ready else []
 
     def _end(self, response: JsonObject) -> list[Entry]:
-        self._begin(response)
+        self._answered_by(response)
         self.stop, self.reported = stop_of(response), response
         self.open_blocks = {}
         # What the events did not bring, the whole response does.
