@@ -1,7 +1,7 @@
 """What runs between applications and models, and what its modules share: routes as data, and a memory that forgets.
 
 A route says what comes in, what goes out, who answers: the application and its OpenAPI page are made of them. A module
-contributes routes by a tuple of `Route`; its functions take one `RouteCall` and give a value.
+contributes routes by a tuple of `route(…)`; its functions take one `RouteCall` and what was asked for, and give a value.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hints
 
 import msgspec
 
@@ -102,19 +102,18 @@ def problem_of(error: Exception) -> Problem:
 
 
 class RouteCall:
-    """One request to a route: who asks, and what was given, already of the types that the route names."""
+    """One request to a route: who asks, and what was given, already of the types that the handler names."""
 
     def __init__(
         self,
         service: Service,
         tenant: Tenant,
         path: Mapping[str, Any],
-        query: Any,
-        body: Any,
+        arguments: Mapping[str, Any],
         headers: Mapping[str, str],
     ) -> None:
         self.service, self.tenant = service, tenant
-        self.path, self.query, self.body, self.headers = path, query, body, headers
+        self.path, self.arguments, self.headers = path, arguments, headers
         # With an Idempotency-Key: what an earlier attempt noted, and where this one notes the same.
         self.began: Json = None
         self.remember: Callable[[JsonObject], None] | None = None
@@ -136,7 +135,8 @@ class RouteCall:
         return str(self.path["name"])
 
 
-Handler = Callable[[RouteCall], Any]
+Handler = Callable[..., Any]
+Method = Literal["GET", "POST", "PUT", "DELETE"]
 
 
 class Route(msgspec.Struct, frozen=True):
@@ -145,12 +145,12 @@ class Route(msgspec.Struct, frozen=True):
     A handler that is no coroutine is called in another OS thread. It gives a value of the type `gives`, or a response.
     """
 
-    method: Literal["GET", "POST", "PUT", "DELETE"]
+    method: Method
     path: str
     handler: Handler
-    gives: Any = None
-    body: Any = None
-    query: Any = None
+    body: Any
+    query: Any
+    gives: Any
     status: int = 200
     # What the answer is, where it is not JSON.
     media: str = "application/json"
@@ -171,6 +171,26 @@ class Route(msgspec.Struct, frozen=True):
     @property
     def operation(self) -> str:
         return self.handler.__name__
+
+
+def route(method: Method, path: str, handler: Handler, **more: Any) -> Route:
+    """A route by its handler's signature: behind the call `body`, by its type, and the fields of the query by name.
+
+    A handler that gives a response names what is in it as `gives`.
+    """
+    types = get_type_hints(handler, include_extras=True)
+    del types["call"]
+    gives, body = types.pop("return"), types.pop("body", None)
+    query = arguments_type(handler, f"{handler.__name__}_query", types) if types else None
+    return Route(method, path, handler, body, query, **{"gives": None if gives is type(None) else gives, **more})
+
+
+def arguments_type(function: Callable[..., Any], name: str, types: Mapping[str, Any]) -> Any:
+    """The parameters of a function that have one of these types, as a struct of that name."""
+    parameters = [each for each in inspect.signature(function).parameters.values() if each.name in types]
+    defaults = [() if each.default is each.empty else (each.default,) for each in parameters]
+    fields = [(each.name, types[each.name], *default) for each, default in zip(parameters, defaults, strict=True)]
+    return msgspec.defstruct(name, fields, forbid_unknown_fields=True)
 
 
 _BIGGEST = 2**53 - 1
@@ -215,14 +235,9 @@ def _endpoint(route: Route, service: Service) -> Callable[[Request], Any]:
             tenant = service.opened(name)
             if tenant is None:
                 tenant = await off_loop(service.tenant, name)
-            call = RouteCall(
-                service,
-                tenant,
-                _path(route, request),
-                _query(route, request),
-                await _body(route, request, service.limits.body_bytes),
-                request.headers,
-            )
+            path = _path(route, request)
+            arguments = {**_query(route, request), **await _body(route, request, service.limits.body_bytes)}
+            call = RouteCall(service, tenant, path, arguments, request.headers)
             value = await service.once(route, call, _run_handler)
         except Exception as error:  # whatever happens is said as a problem
             return problem_response(error, service)
@@ -233,8 +248,8 @@ def _endpoint(route: Route, service: Service) -> Callable[[Request], Any]:
 
 async def _run_handler(route: Route, call: RouteCall) -> Any:
     if inspect.iscoroutinefunction(route.handler):
-        return await route.handler(call)
-    return await off_loop(route.handler, call)
+        return await route.handler(call, **call.arguments)
+    return await off_loop(route.handler, call, **call.arguments)
 
 
 def _path(route: Route, request: Request) -> dict[str, Any]:
@@ -252,12 +267,12 @@ def _path(route: Route, request: Request) -> dict[str, Any]:
     return values
 
 
-def _query(route: Route, request: Request) -> Any:
+def _query(route: Route, request: Request) -> JsonObject:
     if route.query is None:
-        return None
+        return {}
     fields = dict(request.query_params)
     try:
-        return msgspec.convert(fields, route.query, strict=False)
+        return msgspec.structs.asdict(msgspec.convert(fields, route.query, strict=False))
     except msgspec.ValidationError as error:
         raise HttpRefusal(422, f"in the query: {error}", hint="/api/openapi.json names what is taken.") from error
 
@@ -281,14 +296,14 @@ async def read_body(request: Request, most: int) -> bytes:
     return bytes(read)
 
 
-async def _body(route: Route, request: Request, most: int) -> Any:
+async def _body(route: Route, request: Request, most: int) -> JsonObject:
     if route.body is None:
-        return None
+        return {}
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise HttpRefusal(415, "the body is not declared as JSON", hint="Send content-type: application/json.")
     data = await read_body(request, most)
     try:
-        return _of_type(data, route.body)
+        return {"body": _of_type(data, route.body)}
     except msgspec.ValidationError as error:
         raise HttpRefusal(422, str(error), hint="/api/openapi.json names what is taken.") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -24,11 +24,11 @@ from quire.server import (
     EntryJson,
     HttpRefusal,
     Model,
-    Route,
     RouteCall,
     ThreadName,
     TurnNumber,
     entry_json,
+    route,
     whole_numbers,
 )
 from quire.server.figures import SentRow, Spending, kept_entries, sent_row, spending
@@ -57,9 +57,7 @@ class NewEntries(msgspec.Struct, forbid_unknown_fields=True):
     turn: TurnNumber | None = None
 
 
-class Page(msgspec.Struct, forbid_unknown_fields=True):
-    after: Count = 0
-    limit: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 1000
+PageSize = Annotated[int, msgspec.Meta(ge=0, le=10_000)]
 
 
 class Entries(msgspec.Struct):
@@ -74,20 +72,19 @@ def list_threads(call: RouteCall) -> Threads:
     return Threads(call.store.threads())
 
 
-def create_thread(call: RouteCall) -> ThreadInfo:
+def create_thread(call: RouteCall, body: NewThread) -> ThreadInfo:
     """Make an empty thread, or a fork of another."""
-    new: NewThread = call.body
     try:
-        if new.fork_of is None:
-            call.store.create(new.name)
+        if body.fork_of is None:
+            call.store.create(body.name)
         else:
-            end = call.store.info(new.fork_of).seq
-            call.store.fork(new.fork_of, end if new.at_seq is None else new.at_seq, new.name)
+            end = call.store.info(body.fork_of).seq
+            call.store.fork(body.fork_of, end if body.at_seq is None else body.at_seq, body.name)
     except CallError as error:
-        if exists(call.store, new.name):
-            raise HttpRefusal(409, str(error), hint=error.hint, state=call.store.info(new.name)) from error
+        if exists(call.store, body.name):
+            raise HttpRefusal(409, str(error), hint=error.hint, state=call.store.info(body.name)) from error
         raise
-    return call.store.info(new.name)
+    return call.store.info(body.name)
 
 
 def show_thread(call: RouteCall) -> ThreadInfo:
@@ -100,21 +97,19 @@ def delete_thread(call: RouteCall) -> None:
     call.store.delete(call.name)
 
 
-def read_entries(call: RouteCall) -> Entries:
+def read_entries(call: RouteCall, after: Count = 0, limit: PageSize = 1000) -> Entries:
     """A page of a thread's entries: those behind `after`, in order."""
-    page: Page = call.query
-    entries = call.store.read(call.name, page.after, page.limit)
+    entries = call.store.read(call.name, after, limit)
     return Entries(list(map(entry_json, entries)), call.store.info(call.name))
 
 
-def append_entries(call: RouteCall) -> Entries:
+def append_entries(call: RouteCall, body: NewEntries) -> Entries:
     """Append entries, all or none, durably; where `expected_seq` is not the end, 409 says what is."""
-    new: NewEntries = call.body
     redact = call.service.redactor.entry
-    entries = [redact(_checked(body, at)) for at, body in enumerate(new.entries)]
+    entries = [redact(_checked(entry, at)) for at, entry in enumerate(body.entries)]
     try:
-        with in_held_turn(call, new.turn):
-            appended = _append(call, entries, new.expected_seq)
+        with in_held_turn(call, body.turn):
+            appended = _append(call, entries, body.expected_seq)
     except ConflictError as error:
         state = call.store.info(call.name) if exists(call.store, call.name) else None
         raise HttpRefusal(409, str(error), hint=error.hint, state=state) from error
@@ -176,10 +171,6 @@ class NewRequest(msgspec.Struct, forbid_unknown_fields=True):
     layers: bool = False
 
 
-class ForModel(msgspec.Struct, forbid_unknown_fields=True):
-    model: Model
-
-
 class MadeRequest(msgspec.Struct):
     """A request as its provider takes it, what a cache compares of it (`sha256`), and what it does not show."""
 
@@ -200,19 +191,18 @@ class SentRequests(msgspec.Struct):
     next: int | None
 
 
-def assemble_request(call: RouteCall) -> MadeRequest:
+def assemble_request(call: RouteCall, body: NewRequest) -> MadeRequest:
     """The next request of a thread; a rebase that is due is recorded first, as the library does."""
-    new: NewRequest = call.body
     thread = call.tenant.thread(call.name)
     with thread.lock:
-        request = thread.request(known_model(new.model), check=new.check, **new.options)
+        request = thread.request(known_model(body.model), check=body.check, **body.options)
         assert isinstance(request.layers, LayerHashes)
-        return _request_json(request, request.layers.built, dict(request.layers) if new.layers else {})
+        return _request_json(request, request.layers.built, dict(request.layers) if body.layers else {})
 
 
-def render_request(call: RouteCall) -> MadeRequest:
+def render_request(call: RouteCall, model: Model) -> MadeRequest:
     """The next request for any model, without recording anything."""
-    target = known_model(call.query.model)
+    target = known_model(model)
     thread = call.tenant.thread(call.name)
     with thread.lock:
         built = thread.build(target)
@@ -244,12 +234,11 @@ def known_model(target: str) -> str:
     return target
 
 
-def list_requests(call: RouteCall) -> SentRequests:
+def list_requests(call: RouteCall, after: Count = 0, limit: PageSize = 1000) -> SentRequests:
     """A page of what was sent, with usage and money: of the entries behind `after`."""
-    page: Page = call.query
-    entries = call.store.read(call.name, page.after, page.limit)
+    entries = call.store.read(call.name, after, limit)
     rows = [sent_row(entry) for entry in entries if entry.kind == "sent" and isinstance(entry.body.get("usage"), dict)]
-    return SentRequests(rows, entries[-1].seq if len(entries) == page.limit and entries else None)
+    return SentRequests(rows, entries[-1].seq if len(entries) == limit and entries else None)
 
 
 def show_usage(call: RouteCall) -> Spending:
@@ -263,14 +252,6 @@ def show_all_usage(call: RouteCall) -> Spending:
 
 
 # Recall, the window, records, models, audit: as the library has them.
-
-
-class Question(msgspec.Struct, forbid_unknown_fields=True):
-    """What is looked for: in this thread, or in all `threads`; what the next request shows anyway is left out."""
-
-    q: Annotated[str, msgspec.Meta(min_length=1, max_length=10_000)]
-    k: Annotated[int, msgspec.Meta(ge=1, le=100)] = 5
-    scope: Literal["thread", "threads"] = "thread"
 
 
 class FoundRow(msgspec.Struct):
@@ -287,10 +268,17 @@ class Hits(msgspec.Struct):
     hits: list[FoundRow]
 
 
-def recall_entries(call: RouteCall) -> Hits:
-    """Older entries that have to do with a question, by words and, where the model is installed, by meaning."""
-    question: Question = call.query
-    hits = call.tenant.thread(call.name).recall(question.q, question.k, scope=question.scope)
+def recall_entries(
+    call: RouteCall,
+    q: Annotated[str, msgspec.Meta(min_length=1, max_length=10_000)],
+    k: Annotated[int, msgspec.Meta(ge=1, le=100)] = 5,
+    scope: Literal["thread", "threads"] = "thread",
+) -> Hits:
+    """Older entries that have to do with a question, by words and, where the model is installed, by meaning.
+
+    What the next request shows anyway is left out.
+    """
+    hits = call.tenant.thread(call.name).recall(q, k, scope=scope)
     return Hits([FoundRow(hit.thread, entry_json(hit.entry), hit.score, hit.relevance, hit.by) for hit in hits])
 
 
@@ -313,11 +301,10 @@ def show_window(call: RouteCall) -> KeptWindow:
     return KeptWindow(list(window), window.pinned)
 
 
-def keep_item(call: RouteCall) -> Item:
+def keep_item(call: RouteCall, body: NewItem) -> Item:
     """Put an item into the window: it joins every turn until it is removed or evicted."""
-    new: NewItem = call.body
     redactor, window = call.service.redactor, call.tenant.thread(call.name).window
-    return window.put(redactor.text(new.content), type=new.type, metadata=redactor.value(new.metadata))
+    return window.put(redactor.text(body.content), type=body.type, metadata=redactor.value(body.metadata))
 
 
 def remove_item(call: RouteCall) -> None:
@@ -347,33 +334,29 @@ class ChangedRecord(msgspec.Struct, forbid_unknown_fields=True):
     llm_hints: JsonObject | None = None
 
 
-class RecordQuery(msgspec.Struct, forbid_unknown_fields=True):
-    """Which records: of a schema, with a tag, that have to do with `q`; the newest `limit` of them."""
-
-    schema_name: str = ""
-    tag: str = ""
-    q: str = ""
-    limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100
-
-
 class RecordsFound(msgspec.Struct):
     records: list[Record]
 
 
-def list_records(call: RouteCall) -> RecordsFound:
-    """Records of a schema or with a tag; with `q` those that have to do with it, the nearest first."""
-    query: RecordQuery = call.query
+def list_records(
+    call: RouteCall,
+    schema_name: str = "",
+    tag: str = "",
+    q: str = "",
+    limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100,
+) -> RecordsFound:
+    """Records of a schema or with a tag, the newest; with `q` those that have to do with it, the nearest first."""
     records, now = Records(call.store), call.service.clock()
-    tags = (query.tag,) if query.tag else ()
-    if query.q:
-        hits = records.search(query.q, nn=query.limit, tag=tags, schema_name=query.schema_name, now=now)
+    tags = (tag,) if tag else ()
+    if q:
+        hits = records.search(q, nn=limit, tag=tags, schema_name=schema_name, now=now)
         return RecordsFound([hit.record for hit in hits])
-    return RecordsFound(records.list(schema_name=query.schema_name, tag=tags, limit=query.limit, now=now))
+    return RecordsFound(records.list(schema_name=schema_name, tag=tags, limit=limit, now=now))
 
 
-def create_record(call: RouteCall) -> Record:
+def create_record(call: RouteCall, body: NewRecord) -> Record:
     """Keep a new record, at version 1."""
-    new = call.service.redactor.value(msgspec.structs.asdict(call.body))
+    new = call.service.redactor.value(msgspec.structs.asdict(body))
     return Records(call.store).create(**new, now=call.service.clock())
 
 
@@ -382,9 +365,9 @@ def show_record(call: RouteCall) -> Record:
     return Records(call.store).read_full(record_id(call), now=call.service.clock())
 
 
-def update_record(call: RouteCall) -> Record:
+def update_record(call: RouteCall, body: ChangedRecord) -> Record:
     """Change a record that still is at the version that was seen."""
-    new = call.service.redactor.value(msgspec.structs.asdict(call.body))
+    new = call.service.redactor.value(msgspec.structs.asdict(body))
     return Records(call.store).update(record_id(call), new.pop("version"), **new, now=call.service.clock())
 
 
@@ -426,38 +409,38 @@ class Audited(msgspec.Struct):
     conversations: list[JsonObject]
 
 
-def audit_requests(call: RouteCall) -> Audited:
+def audit_requests(call: RouteCall, body: Recorded) -> Audited:
     """What recorded requests lost of the provider's cache, why, and what it cost."""
     calls = []
-    for place, value in enumerate(call.body.requests, 1):
-        body = value["request"] if isinstance(value.get("request"), dict) else value
-        if is_body(body):
-            calls.append(call_of(f"request {place}", value, body, value.get("reply")))
-    return Audited(len(call.body.requests) - len(calls), **audit(calls).as_json())
+    for place, value in enumerate(body.requests, 1):
+        request = value["request"] if isinstance(value.get("request"), dict) else value
+        if is_body(request):
+            calls.append(call_of(f"request {place}", value, request, value.get("reply")))
+    return Audited(len(body.requests) - len(calls), **audit(calls).as_json())
 
 
 _THREAD = "/api/threads/{name}"
 ROUTES = (
-    Route("GET", "/api/threads", list_threads, Threads),
-    Route("POST", "/api/threads", create_thread, ThreadInfo, NewThread, status=201, errors=(404,)),
-    Route("GET", "/api/threads/{name}", show_thread, ThreadInfo),
-    Route("DELETE", "/api/threads/{name}", delete_thread),
-    Route("GET", "/api/threads/{name}/entries", read_entries, Entries, query=Page),
-    Route("POST", "/api/threads/{name}/entries", append_entries, Entries, NewEntries, status=201),
-    Route("POST", f"{_THREAD}/requests", assemble_request, MadeRequest, NewRequest),
-    Route("GET", f"{_THREAD}/requests", list_requests, SentRequests, query=Page),
-    Route("GET", f"{_THREAD}/render", render_request, MadeRequest, query=ForModel),
-    Route("GET", f"{_THREAD}/usage", show_usage, Spending),
-    Route("GET", f"{_THREAD}/recall", recall_entries, Hits, query=Question),
-    Route("GET", f"{_THREAD}/window", show_window, KeptWindow),
-    Route("POST", f"{_THREAD}/window", keep_item, Item, NewItem, status=201),
-    Route("DELETE", f"{_THREAD}/window/{{id}}", remove_item),
-    Route("GET", "/api/records", list_records, RecordsFound, query=RecordQuery),
-    Route("POST", "/api/records", create_record, Record, NewRecord, status=201),
-    Route("GET", "/api/records/{id}", show_record, Record),
-    Route("PUT", "/api/records/{id}", update_record, Record, ChangedRecord),
-    Route("DELETE", "/api/records/{id}", delete_record),
-    Route("GET", "/api/models", list_models, Models),
-    Route("GET", "/api/usage", show_all_usage, Spending),
-    Route("POST", "/api/audit", audit_requests, Audited, Recorded),
+    route("GET", "/api/threads", list_threads),
+    route("POST", "/api/threads", create_thread, status=201, errors=(404,)),
+    route("GET", _THREAD, show_thread),
+    route("DELETE", _THREAD, delete_thread),
+    route("GET", f"{_THREAD}/entries", read_entries),
+    route("POST", f"{_THREAD}/entries", append_entries, status=201),
+    route("POST", f"{_THREAD}/requests", assemble_request),
+    route("GET", f"{_THREAD}/requests", list_requests),
+    route("GET", f"{_THREAD}/render", render_request),
+    route("GET", f"{_THREAD}/usage", show_usage),
+    route("GET", f"{_THREAD}/recall", recall_entries),
+    route("GET", f"{_THREAD}/window", show_window),
+    route("POST", f"{_THREAD}/window", keep_item, status=201),
+    route("DELETE", f"{_THREAD}/window/{{id}}", remove_item),
+    route("GET", "/api/records", list_records),
+    route("POST", "/api/records", create_record, status=201),
+    route("GET", "/api/records/{id}", show_record),
+    route("PUT", "/api/records/{id}", update_record),
+    route("DELETE", "/api/records/{id}", delete_record),
+    route("GET", "/api/models", list_models),
+    route("GET", "/api/usage", show_all_usage),
+    route("POST", "/api/audit", audit_requests),
 )

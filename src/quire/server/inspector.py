@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Iterator
 from functools import cache
 from importlib import resources
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
@@ -24,7 +24,7 @@ from quire.audit import SentCall, audit
 from quire.errors import NotFound
 from quire.log.entries import encode
 from quire.log.store import Store
-from quire.server import Count, Recent, Route, RouteCall, ThreadName
+from quire.server import Count, Recent, RouteCall, ThreadName, route
 from quire.server.figures import ThreadRow, ThreadTotals, Whereabouts, usage_of
 from quire.server.views import Comparison, RequestBody, RequestDetail, ThreadPicture, ThreadView, WhatIf, try_policies
 from quire.thread import Thread
@@ -165,61 +165,12 @@ def _thread_view(call: RouteCall) -> ThreadView:
 
 Number = Annotated[int, msgspec.Meta(ge=1, le=2**31)]
 Words = Annotated[str, msgspec.Meta(min_length=1, max_length=4_000)]
-
-
-class OneRequest(msgspec.Struct, forbid_unknown_fields=True):
-    n: Number
-
-
-class OneSegment(msgspec.Struct, forbid_unknown_fields=True):
-    n: Number
-    place: Count
-
-
-class OneBody(msgspec.Struct, forbid_unknown_fields=True):
-    """A request, for a model: "provider:model"; without one, as the thread's own."""
-
-    n: Number
-    target: Annotated[str, msgspec.Meta(max_length=200)] = ""
-
-
-class TwoRequests(msgspec.Struct, forbid_unknown_fields=True):
-    first: Number
-    second: Number
-
-
-class OneEntry(msgspec.Struct, forbid_unknown_fields=True):
-    seq: Number
-
-
-class Wanted(msgspec.Struct, forbid_unknown_fields=True):
-    text: Words
-
-
-class SearchWords(msgspec.Struct, forbid_unknown_fields=True):
-    """What is looked for; with `thread` in that one alone."""
-
-    text: Words
-    thread: ThreadName | None = None
+# A model; empty: the thread's own.
+TargetName = Annotated[str, msgspec.Meta(max_length=200)]
 
 
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Price = Annotated[float, msgspec.Meta(ge=0, le=1000)]
-
-
-class OtherPolicy(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """What of the thread's policy shall be another; `only` one of the policies that are compared, or the optimum."""
-
-    budget: Annotated[int, msgspec.Meta(ge=1, le=10**9)] | None = None
-    floor: Share | None = None
-    handles: Share | None = None
-    summary: Share | None = None
-    opening: Share | None = None
-    read: Price | None = None
-    write: Price | None = None
-    ttl_s: Annotated[int, msgspec.Meta(ge=0, le=10**7)] | None = None
-    promote: Literal["at-rebase", "each-turn"] | None = None
-    only: Annotated[str, msgspec.Meta(max_length=100)] = ""
 
 
 class ThreadRows(msgspec.Struct):
@@ -263,27 +214,27 @@ def inspect_thread(call: RouteCall) -> ThreadPicture:
     return _thread_view(call).picture()
 
 
-def inspect_request(call: RouteCall) -> RequestDetail:
+def inspect_request(call: RouteCall, n: Number) -> RequestDetail:
     """One request: layers, segments, what was left out and why."""
-    return _thread_view(call).request(call.query.n)
+    return _thread_view(call).request(n)
 
 
-def inspect_text(call: RouteCall) -> FullText:
+def inspect_text(call: RouteCall, n: Number, place: Count) -> FullText:
     """The whole text of one segment of a request."""
-    return FullText(_thread_view(call).segment_text(call.query.n, call.query.place))
+    return FullText(_thread_view(call).segment_text(n, place))
 
 
-def inspect_body(call: RouteCall) -> RequestBody:
+def inspect_body(call: RouteCall, n: Number, target: TargetName = "") -> RequestBody:
     """The exact body of a request for any provider, with its marks, and what the provider's rules say of it."""
-    return _thread_view(call).body(call.query.n, call.query.target)
+    return _thread_view(call).body(n, target)
 
 
-def inspect_compare(call: RouteCall) -> Comparison:
+def inspect_compare(call: RouteCall, first: Number, second: Number) -> Comparison:
     """Where two requests part, why, and what that cost."""
-    return _thread_view(call).compare(call.query.first, call.query.second)
+    return _thread_view(call).compare(first, second)
 
 
-def inspect_where(call: RouteCall) -> Whereabouts:
+def inspect_where(call: RouteCall, text: Words) -> Whereabouts:
     """When a string entered, in which requests it stood and as what, and whether recall brings it back."""
     thread = Thread(call.store, call.name, observers=())
 
@@ -291,34 +242,45 @@ def inspect_where(call: RouteCall) -> Whereabouts:
         return [hit.seq for hit in thread.recall(text, 10, exclude=()) if text in whole_text(hit.entry)]
 
     try:
-        return _thread_view(call).where(call.query.text, recalled)
+        return _thread_view(call).where(text, recalled)
     finally:
         thread.close()
 
 
-def inspect_what_if(call: RouteCall) -> WhatIf:
+def inspect_what_if(
+    call: RouteCall,
+    budget: Annotated[int, msgspec.Meta(ge=1, le=10**9)] | None = None,
+    floor: Share | None = None,
+    handles: Share | None = None,
+    summary: Share | None = None,
+    opening: Share | None = None,
+    read: Price | None = None,
+    write: Price | None = None,
+    ttl_s: Annotated[int, msgspec.Meta(ge=0, le=10**7)] | None = None,
+    promote: Literal["at-rebase", "each-turn"] | None = None,
+    only: Annotated[str, msgspec.Meta(max_length=100)] = "",
+) -> WhatIf:
     """The recorded thread under other policies, each run over the whole of it."""
-    changes = msgspec.to_builtins(call.query)
-    return try_policies(_thread_view(call), changes.pop("only", ""), **changes)
+    changes = {name: value for name, value in call.arguments.items() if name != "only" and value is not None}
+    return try_policies(_thread_view(call), only, **changes)
 
 
-def inspect_entry(call: RouteCall) -> FullText:
+def inspect_entry(call: RouteCall, seq: Number) -> FullText:
     """The original of an entry."""
-    entries = call.store.read(call.name, call.query.seq - 1, 1)
+    entries = call.store.read(call.name, seq - 1, 1)
     if not entries:
-        raise NotFound(f"{call.name} has no entry {call.query.seq}", hint="Entries count from 1.")
+        raise NotFound(f"{call.name} has no entry {seq}", hint="Entries count from 1.")
     entry = entries[0]
     text = whole_text(entry) if entry.kind in ("result", "attach", "user", "respond") else entry.text
     return FullText(text or encode(entry, ids=False))
 
 
-def inspect_search(call: RouteCall) -> FoundEntries:
+def inspect_search(call: RouteCall, text: Words, thread: ThreadName | None = None) -> FoundEntries:
     """Entries of all threads, or of one, by words and by meaning, with the reasons for each."""
     from quire.recall import Recall, relevant
     from quire.recall.meaning import installed
 
     searching = Recall(call.store, installed())
-    text, thread = call.query.text, call.query.thread
     hits = searching.search(text, 20, thread=thread)
     # A score above zero is better than usual among what was looked through.
     best = [hit for hit in hits if hit.score > 0] if relevant(hits) else hits[:5]
@@ -373,16 +335,16 @@ def proxy_conversations(call: RouteCall) -> JsonObject:
 
 _THREAD = "/api/inspect/threads/{name}"
 ROUTES = (
-    Route("GET", "/api/inspect/threads", inspect_threads, ThreadRows),
-    Route("GET", "/api/inspect/search", inspect_search, FoundEntries, query=SearchWords, errors=(404,)),
-    Route("GET", "/api/inspect/audit", inspect_audit, dict[str, Any]),
-    Route("GET", "/api/proxy/conversations", proxy_conversations, dict[str, Any], errors=(404,)),
-    Route("GET", _THREAD, inspect_thread, ThreadPicture),
-    Route("GET", f"{_THREAD}/request", inspect_request, RequestDetail, query=OneRequest),
-    Route("GET", f"{_THREAD}/text", inspect_text, FullText, query=OneSegment),
-    Route("GET", f"{_THREAD}/body", inspect_body, RequestBody, query=OneBody),
-    Route("GET", f"{_THREAD}/compare", inspect_compare, Comparison, query=TwoRequests),
-    Route("GET", f"{_THREAD}/where", inspect_where, Whereabouts, query=Wanted),
-    Route("GET", f"{_THREAD}/what-if", inspect_what_if, WhatIf, query=OtherPolicy),
-    Route("GET", f"{_THREAD}/entry", inspect_entry, FullText, query=OneEntry),
+    route("GET", "/api/inspect/threads", inspect_threads),
+    route("GET", "/api/inspect/search", inspect_search, errors=(404,)),
+    route("GET", "/api/inspect/audit", inspect_audit),
+    route("GET", "/api/proxy/conversations", proxy_conversations, errors=(404,)),
+    route("GET", _THREAD, inspect_thread),
+    route("GET", f"{_THREAD}/request", inspect_request),
+    route("GET", f"{_THREAD}/text", inspect_text),
+    route("GET", f"{_THREAD}/body", inspect_body),
+    route("GET", f"{_THREAD}/compare", inspect_compare),
+    route("GET", f"{_THREAD}/where", inspect_where),
+    route("GET", f"{_THREAD}/what-if", inspect_what_if),
+    route("GET", f"{_THREAD}/entry", inspect_entry),
 )

@@ -28,7 +28,7 @@ from quire.log import in_turn, own_fence
 from quire.log.entries import check_entry
 from quire.log.store import ClosingStore, Index, RecordRow, RecordTable, Store, check_name, check_page
 from quire.records.record import decode, encode
-from quire.server import EVENTS, HttpRefusal, Route, RouteCall, TurnNumber
+from quire.server import EVENTS, HttpRefusal, RouteCall, TurnNumber, arguments_type, route
 from quire.server.follow import ALIVE, named_bytes
 from quire.values import Entry, Json, JsonObject, canonical, sha256_hex
 
@@ -59,16 +59,9 @@ def _calls() -> dict[str, StoreCall]:
     for part, protocol in _PARTS.items():
         for name, method in vars(protocol).items():
             if not name.startswith("_") and f"{part}{name}" not in _APART and inspect.isfunction(method):
-                hints = get_type_hints(method)
-                gives = _plain(hints.pop("return"))
-                fields = [
-                    (parameter.name, _plain(hints[parameter.name]))
-                    if parameter.default is inspect.Parameter.empty
-                    else (parameter.name, _plain(hints[parameter.name]), parameter.default)
-                    for parameter in list(inspect.signature(method).parameters.values())[1:]
-                ]
-                arguments = msgspec.defstruct(name, fields, forbid_unknown_fields=True)
-                calls[f"{part}{name}"] = StoreCall(f"{part}{name}", arguments, gives)
+                types = {argument: _plain(hint) for argument, hint in get_type_hints(method).items()}
+                gives = types.pop("return")
+                calls[f"{part}{name}"] = StoreCall(f"{part}{name}", arguments_type(method, name, types), gives)
     return calls
 
 
@@ -103,12 +96,12 @@ class Given(msgspec.Struct):
 _REDACTED = ("records.insert", "records.update", "save_window")
 
 
-def call_store(call: RouteCall) -> Given:
+def call_store(call: RouteCall, body: Arguments) -> Given:
     """Call a method of the store: what the library's own client does."""
     store_call = CALLS.get(call.path["call"])
     if store_call is None:
         raise HttpRefusal(404, f"a store has no {call.path['call']!r}", hint=f"It has: {', '.join(CALLS)}.")
-    raw_arguments = call.body.arguments
+    raw_arguments = body.arguments
     if store_call.name in _REDACTED:
         raw_arguments = call.service.redactor.value(raw_arguments)
     try:
@@ -201,18 +194,18 @@ async def _hold_events(call: RouteCall, turn: HeldTurn) -> AsyncIterator[bytes]:
         turn.give_back()
 
 
-async def release_turn(call: RouteCall) -> None:
+async def release_turn(call: RouteCall, body: Hold) -> None:
     """Give a turn back that is held; one that is not held here is given back when its connection ends."""
-    turn = call.tenant.held.get(call.body.hold)
+    turn = call.tenant.held.get(body.hold)
     if turn is not None:
         turn.give_back()
         await turn.given_back.wait()
 
 
 ROUTES = (
-    Route("POST", "/api/store/{call}", call_store, Given, Arguments, redacted=False),
-    Route("POST", "/api/threads/{name}/hold", hold_turn, str, media=EVENTS),
-    Route("POST", "/api/threads/{name}/release", release_turn, body=Hold),
+    route("POST", "/api/store/{call}", call_store, redacted=False),
+    route("POST", "/api/threads/{name}/hold", hold_turn, gives=str, media=EVENTS),
+    route("POST", "/api/threads/{name}/release", release_turn),
 )
 
 # The caller's end.

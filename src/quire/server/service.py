@@ -263,7 +263,7 @@ class Service:
     async def _once(
         self, route: Route, call: RouteCall, answer: Callable[[Route, RouteCall], Awaitable[Any]], mark: str
     ) -> Any:
-        digest = sha256_hex(msgspec.json.encode([route.method, route.path, call.path, call.body]))
+        digest = sha256_hex(msgspec.json.encode([route.method, route.path, call.path, call.arguments.get("body")]))
         before = await off_loop(self._read_note, mark)
         if before and before["asked"] != digest:
             raise HttpRefusal(

@@ -21,7 +21,7 @@ from quire.send.cycle import Cycle, Decision, going_on, interrupted_result, last
 from quire.send.events import event_id
 from quire.send.transport import Transport, address_for, close, endpoint_for, key_for
 from quire.send.turn import RECALL_SHARE, Limits, Runner, standing, usage_of, usd_of
-from quire.server import EVENTS, EntryJson, HttpRefusal, Model, Route, RouteCall, entry_json, problem_of
+from quire.server import EVENTS, EntryJson, HttpRefusal, Model, RouteCall, entry_json, problem_of, route
 from quire.server.follow import ALIVE, OPENING, event_bytes, named_bytes
 from quire.values import Entry, Item, JsonObject, RequestOptions, chain
 
@@ -304,12 +304,11 @@ def _outcome(tenant: Tenant, name: str, stop: str, model: str, problem: JsonObje
 # The routes.
 
 
-async def begin_turn(call: RouteCall) -> Any:
+async def begin_turn(call: RouteCall, body: NewTurn) -> Any:
     """Say something and have it answered: events as they come, with the outcome at the end.
 
     The turn goes on where its caller goes away; `events` tells what it missed, `stop` ends it.
     """
-    body: NewTurn = call.body
     items = await off_loop(_window_items, call)
     user = values.user(body.text, [*items, *body.attach], at=call.service.clock())
     entry = call.service.redactor.entry(user)
@@ -321,9 +320,8 @@ def _window_items(call: RouteCall) -> list[JsonObject]:
     return call.tenant.thread(call.name).kept_items() if exists(call.store, call.name) else []
 
 
-async def resume_turn(call: RouteCall) -> Any:
+async def resume_turn(call: RouteCall, body: Resumed) -> Any:
     """Go on with an open turn: with the results of calls that wait, from wherever the log ends."""
-    body: Resumed = call.body
     if call.began and await off_loop(_is_stored, call, call.began):
         # An earlier attempt stored the results; another process may have ended before the turn did.
         return await _answer(call, await _begin_or_join(call, [], body), body.stream)
@@ -427,28 +425,24 @@ async def stop_turn(call: RouteCall) -> Stopped:
     return Stopped(await call.service.turns.stop(call.tenant, call.name))
 
 
-class From(msgspec.Struct, forbid_unknown_fields=True):
-    """Behind which event to begin; the header Last-Event-ID wins."""
-
-    last: Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,15}(:[0-9]{1,9}(,[0-9]{1,9})*)?$")] = "0"
+EventId = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,15}(:[0-9]{1,9}(,[0-9]{1,9})*)?$")]
 
 
-async def follow_thread(call: RouteCall) -> Any:
+async def follow_thread(call: RouteCall, last: EventId = "0") -> Any:
     """A thread's entries and what is being written, as they come; Last-Event-ID goes on where a reader was."""
-    query: From = call.query
-    last = call.headers.get("last-event-id") or query.last
+    last = call.headers.get("last-event-id") or last
     await off_loop(call.store.info, call.name)
     try:
-        msgspec.convert({"last": last}, From)
+        msgspec.convert(last, EventId)
     except msgspec.ValidationError as error:
         raise HttpRefusal(422, f"{last[:80]!r} is no event's id", hint="Ids look like 17 or 17:40.") from error
     return call.service.readers.response(_events(call, last))
 
 
 ROUTES = (
-    Route("POST", "/api/threads/{name}/turns", begin_turn, TurnOutcome, NewTurn, errors=(502,), streams=True),
-    Route("GET", "/api/threads/{name}/turn", show_turn, TurnStanding),
-    Route("POST", "/api/threads/{name}/resume", resume_turn, TurnOutcome, Resumed, errors=(502,), streams=True),
-    Route("POST", "/api/threads/{name}/stop", stop_turn, Stopped),
-    Route("GET", "/api/threads/{name}/events", follow_thread, str, query=From, media=EVENTS),
+    route("POST", "/api/threads/{name}/turns", begin_turn, gives=TurnOutcome, errors=(502,), streams=True),
+    route("GET", "/api/threads/{name}/turn", show_turn),
+    route("POST", "/api/threads/{name}/resume", resume_turn, gives=TurnOutcome, errors=(502,), streams=True),
+    route("POST", "/api/threads/{name}/stop", stop_turn),
+    route("GET", "/api/threads/{name}/events", follow_thread, gives=str, media=EVENTS),
 )
