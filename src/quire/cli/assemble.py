@@ -37,6 +37,8 @@ from quire.cli.output import (
     write_page,
 )
 from quire.errors import CallError, NotFound
+from quire.log.entries import encode
+from quire.providers.models import named_target
 from quire.values import Entry, JsonObject
 
 if TYPE_CHECKING:
@@ -111,7 +113,6 @@ def _policy_from(ttl_s: int, model: str | None, **fields: object) -> Policy:
     chosen = msgspec.convert({**fields, "ttl_s": ttl_s or None}, Policy)
     if not model:
         return chosen
-    from quire.providers.models import named_target
     from quire.thread_state import policy_for
 
     named_target(model)
@@ -307,7 +308,6 @@ def show(name: str, source: str | None, as_json: bool, db: Place | None) -> None
       quire show 3fa9c1d2e4b5 --in entries.jsonl --json
     """
     from quire.assemble.user_message import original
-    from quire.log.entries import encode
 
     entry = _find(name, source, db)
     print_text((encode(entry) if as_json else original(entry)) + "\n")

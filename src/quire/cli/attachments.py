@@ -32,10 +32,12 @@ from quire.cli.output import (
     with_options,
 )
 from quire.errors import CallError, FormatError, NotFound, QuireError, needed
+from quire.items import Window, from_file, from_image, from_region, from_symbol, from_url, item, kept_id
+from quire.items.sources import IMAGE_TYPES, MAX_IMAGE, document_text
+from quire.tokens import IMAGE_TOKENS, counter
 from quire.values import ITEM_TYPES, Item, JsonObject, item_json
 
 if TYPE_CHECKING:
-    from quire.items import Window
     from quire.notes.vault import Vault
     from quire.thread import Thread
 
@@ -73,7 +75,6 @@ class Attachment(msgspec.Struct, frozen=True):
     @property
     def tokens(self) -> int:
         """What it counts for; an image, what a model is shown of it."""
-        from quire.tokens import IMAGE_TOKENS, counter
 
         return counter().count(self.item["content"]) if self.item is not None else IMAGE_TOKENS
 
@@ -160,7 +161,6 @@ def _from_vault(name: str, vault: Vault) -> list[Attachment]:
 
 
 def _from_files(name: str, vault: Vault | None) -> Attachment:
-    from quire.items import from_region, from_symbol
 
     path = Path(name).expanduser()
     if os.path.isfile(path):
@@ -178,8 +178,6 @@ def _from_files(name: str, vault: Vault | None) -> Attachment:
 
 
 def _file(path: Path, name: str) -> Attachment:
-    from quire.items import from_file, from_image
-    from quire.items.sources import IMAGE_TYPES
 
     suffix = path.suffix.lower()
     # A name with ~ is known by the path it means.
@@ -211,8 +209,6 @@ _PLAIN = re.compile(r"text/.*|application/(?:.*\+)?(?:json|xml|yaml|x-yaml|javas
 
 def _from_web(name: str) -> Attachment:
     """A page as an item under its address, an image as an image."""
-    from quire.items import from_url
-    from quire.items.sources import IMAGE_TYPES, document_text
     from quire.send.transport import without_password
 
     url = without_password(name).partition("#")[0]
@@ -239,7 +235,6 @@ def _from_web(name: str) -> Attachment:
 
 def _fetched(name: str, url: str) -> tuple[str, bytes, str]:
     """The media type, the bytes and the encoding of what stands at an address."""
-    from quire.items.sources import IMAGE_TYPES, MAX_IMAGE
     from quire.send.transport import without_password
 
     with needed("fetching pages needs httpx", "send"):
@@ -371,7 +366,6 @@ WINDOW_ACTIONS = ("show", "add", "remove", "pin", "unpin", "clear")
 
 def keep_attached(thread: Thread, attached: Attachment, vault: Vault | None = None) -> Item:
     """Put what was named into the window; a file or note of a vault is read again when it changes."""
-    from quire.items import item
 
     if attached.item is None:
         raise CallError(f"{attached.name} is an image, which cannot be kept in every turn", hint="/attach it instead.")
@@ -383,7 +377,6 @@ def keep_attached(thread: Thread, attached: Attachment, vault: Vault | None = No
 
 def window_item(window: Window, name: str) -> Item:
     """The item that is meant by its ctx-N or by what it is known by."""
-    from quire.items import kept_id
 
     items = [item for item in window if name in (item.id, kept_id(item))]
     if not items:
@@ -402,21 +395,19 @@ def change_window(
         return [*(keep_attached(thread, part, vault) for part in attachments), *map(thread.keep, texts)]
     items = window.get() if action == "clear" else [window_item(window, name) for name in names]
     do = {"pin": window.pin, "unpin": window.unpin}.get(action, window.remove)
-    for item in items:
-        do(item.id)
+    for changed in items:
+        do(changed.id)
     return items
 
 
 def action_lines(action: str, items: Sequence[Item]) -> list[str]:
     """What was done, a line for each item."""
-    from quire.tokens import counter
 
     did = {"add": "kept", "pin": "pinned", "unpin": "unpinned"}.get(action, "removed")
     return [f"{did} {_item_name(item)} ({counter().count(item.content):,} tokens)" for item in items]
 
 
 def _item_name(item: Item) -> str:
-    from quire.items import kept_id
 
     name = kept_id(item)
     return item.id if name == item.id else f"{item.id} {name}"
@@ -427,8 +418,6 @@ WINDOW_COLUMNS = ("id", "item", "type", "tokens", "pinned")
 
 def window_rows(window: Window, types: Sequence[str] = (), limit: int | None = None) -> list[list[object]]:
     """A line for each item, oldest first."""
-    from quire.items import kept_id
-    from quire.tokens import counter
 
     pinned = set(window.pinned)
     return [
@@ -446,7 +435,6 @@ def window_capacity(window: Window) -> str:
 
 def _texts(error: str | None, repl: str | None, language: str) -> list[Item]:
     """What comes as text: an error with its traceback, a stretch of a REPL's history."""
-    from quire.items import item
 
     contents = {"error": error, "repl-history": repl}
     meta = {"language": language} if language else None

@@ -26,6 +26,7 @@ from quire.cli.output import (
     db_json_options,
     echo,
     in_line,
+    open_db,
     print_json,
     print_table,
     write_page,
@@ -166,7 +167,6 @@ def _runner(parts: Sequence[FilePart], jobs: int | None, ray: str | None) -> Run
 
 def _threads_report(db: Place | None) -> AuditReport:
     from quire.audit import audit
-    from quire.cli.output import open_db
     from quire.server.inspector import sent_calls
 
     with open_db(db, create=False) as store:

@@ -24,6 +24,10 @@ from quire.cli.attachments import (
 )
 from quire.cli.output import counted, shortened
 from quire.errors import CallError, NotFound, nearest
+from quire.items import kept_id
+from quire.providers.models import is_embedded
+from quire.providers.usage import known_cost
+from quire.tokens import counter
 from quire.values import Entry, Usage
 
 if TYPE_CHECKING:
@@ -143,7 +147,6 @@ def totals(entries: Iterable[Entry]) -> Totals:
 
 
 def _answered_request(entry: Entry) -> AnsweredRequest:
-    from quire.providers.usage import known_cost
 
     target = f"{entry.body['provider']}:{entry.body['model']}"
     usage = msgspec.convert(entry.body["usage"], Usage, strict=False)
@@ -203,8 +206,6 @@ def _note(session: Session, rest: str) -> None:
 
 
 def _context(session: Session, rest: str) -> None:
-    from quire.items import kept_id
-    from quire.tokens import counter
 
     listed: list[list[object]] = [["next turn", item.label, item.tokens] for item in session.waiting]
     for window_item in session.thread.window.get():
@@ -222,7 +223,6 @@ def _context(session: Session, rest: str) -> None:
 def _attached_tokens(session: Session) -> dict[str, int]:
     """Items that came with the turns since the last cut, which the model has: their name and tokens."""
     from quire.assemble.user_message import block
-    from quire.tokens import counter
 
     sizes: dict[str, int] = {}
     for entry in session.entries():
@@ -355,7 +355,6 @@ def _recall(session: Session, rest: str) -> None:
 
 
 def _model(session: Session, rest: str) -> None:
-    from quire.providers.models import is_embedded
     from quire.send.connect import has_explicit_cache
 
     if rest:

@@ -40,7 +40,9 @@ from quire.cli.output import (
     value_or_lines,
 )
 from quire.errors import CallError, FormatError
-from quire.log.entries import decode_lines
+from quire.log.entries import SCHEMA, check, decode_lines, encode_lines
+from quire.log.shapes import short
+from quire.tokens import counter, entry_texts
 from quire.values import Entry, JsonObject
 
 if TYPE_CHECKING:
@@ -132,7 +134,6 @@ def import_(
       quire import --from anthropic request.json | quire assemble -
       quire import --from markdown chat.md --vault ~/notes --into demo
     """
-    from quire.log.entries import encode_lines
 
     conversations = [talk for path in paths for talk in _read(path, format, model, ChatFiles(vault, db))]
     names = ", ".join(paths)
@@ -224,7 +225,6 @@ def _sessions(file: SourceFile, store: SessionStore | None, model: str, chats: C
 def _in_format(path: str, format: str, model: str, chats: ChatFiles) -> list[ImportedConversation]:
     """A file in a wire format, or a chat file."""
     from quire import providers
-    from quire.log.entries import check
     from quire.providers.convert import strange_kinds
 
     text = read_text(path)
@@ -244,7 +244,6 @@ def _in_format(path: str, format: str, model: str, chats: ChatFiles) -> list[Imp
 def _warn(conversations: list[ImportedConversation]) -> None:
     """Say what was kept although nobody knows it, and what the source did not hold."""
     from quire.providers.convert import strange_kinds
-    from quire.tokens import entry_texts
 
     entries = (entry for conversation in conversations for entry in conversation.entries)
     # Words, calls and results are written anew, without what is strange in their blocks.
@@ -264,7 +263,6 @@ def _warn(conversations: list[ImportedConversation]) -> None:
 
 def _values(text: str, file: str) -> list[Any]:
     """One JSON value; or one a line, which are conversations, or the messages of one."""
-    from quire.log.shapes import short
 
     value, lines = value_or_lines(text, called(file), "conversation, or one message,")
     if lines is None:
@@ -428,7 +426,6 @@ def tokens(file: str, model: str | None, as_json: bool) -> None:
       quire tokens - --model llama-3.3-70b < prompt.txt
       quire tokens README.md --model anthropic:claude-opus-5-5 --json
     """
-    from quire.tokens import counter
 
     text = read_text(file)
     chosen = counter(model)
@@ -461,7 +458,6 @@ def schema(name: str) -> None:
       quire schema window
       quire schema entry > entry.schema.json
     """
-    from quire.log.entries import SCHEMA
 
     if name == "entry":
         print_json(SCHEMA)

@@ -32,7 +32,10 @@ from quire.cli.output import (
 from quire.cli.record import NO_MODEL, embedder, open_records, words_option
 from quire.errors import CallError, DamageError, NotFound
 from quire.log import now_ms
-from quire.values import Entry
+from quire.log.entries import decode_lines, encode, encode_lines
+from quire.log.verify import salvage
+from quire.records import Records
+from quire.values import Entry, chain, result_text
 
 if TYPE_CHECKING:
     from quire.log.store import ThreadInfo
@@ -58,7 +61,6 @@ def preview(entry: Entry) -> str:
 
 
 def _says(entry: Entry) -> str:
-    from quire.values import result_text
 
     body = entry.body
     if entry.kind == "call":
@@ -142,8 +144,6 @@ def append(
       quire log append demo '{"kind": "think", "text": "Hm."}'
       quire log append demo - < more.jsonl
     """
-    from quire.log.entries import decode_lines
-    from quire.values import chain
 
     spoken = [SPEAKERS[kind](text, at=at) for kind, text in ctx.meta["quire.spoken"]]
     if not spoken and file is None:
@@ -189,8 +189,6 @@ def export(thread: str, no_ids: bool, after: int, from_damaged: bool, db: Place 
       quire log export demo > demo.jsonl
       quire log export demo --no-ids | quire log import copy -
     """
-    from quire.log.entries import encode, encode_lines
-    from quire.log.verify import salvage
 
     if from_damaged:
         place = db or default_db()
@@ -223,7 +221,6 @@ def import_(thread: str, file: str | None, expected_seq: int | None, db: Place |
       quire log import copy demo.jsonl
       quire log export demo | quire log import copy -
     """
-    from quire.log.entries import decode_lines
 
     if file is None and (thread == "-" or os.path.isfile(thread)):
         raise CallError(f"no thread is named to read {thread} into", hint=f"quire log import THREAD {thread}")
@@ -539,7 +536,6 @@ def index(rebuild: bool, words: bool, as_json: bool, db: Place | None) -> None:
       quire index --rebuild
     """
     from quire.recall import Indexer
-    from quire.records import Records
 
     model = None if words else embedder()
     with open_db(db, create=False) as store, progress() as tell:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import click
 
 from quire.errors import CallError, DamageError, FormatError, NotFound
-from quire.values import Entry
+from quire.values import Entry, chain, result_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from quire.log.store import Store
     from quire.send.events import Event
-    from quire.values import Entry, Json
+    from quire.values import Json
 
 
 # JSON in files, in lines and in options.
@@ -407,8 +407,6 @@ def _arguments(call: Entry) -> str:
 
 
 def _result_preview(result: Entry) -> str:
-    from quire.values import result_text
-
     text = result.body.get("outcome") or result_text(result)
     if text.startswith("<localSearch"):
         return ", ".join(dict.fromkeys(_TITLE.findall(text))) or "no documents"
@@ -476,7 +474,6 @@ def load_usable(source: str, db: Place | None) -> list[Entry]:
 def load_entries(source: str, db: Place | None, seq: int | None = None) -> list[Entry]:
     """The entries of a file of that name, else of a thread of that name (with `seq`: that one); each with id and seq."""
     from quire.log.entries import decode_lines
-    from quire.values import chain
 
     if is_file(source):
         return list(chain(decode_lines(read_text(source))))

@@ -32,13 +32,13 @@ from quire.cli.output import (
 )
 from quire.cli.requests import numbered, unwrapped
 from quire.errors import CallError, FormatError, NotFound
+from quire.providers.models import ModelInfo, known_models, model_info, resolve
 from quire.values import Entry, JsonObject
 
 if TYPE_CHECKING:
     from rich.text import Text
 
     from quire.assemble import Built, Policy, Refused
-    from quire.providers.models import ModelInfo
     from quire.providers.simulate import Predicted, Simulator
 
 
@@ -302,7 +302,6 @@ def simulate(file: str, provider: str | None, model: str | None, with_marks: boo
 def _predict(requests: list[TimedRequest], provider: str, with_marks: bool) -> list[Predicted]:
     """Each model has a cache of its own; with marks, pauses decide about their lives."""
     from quire.providers.cache_marks import mark
-    from quire.providers.models import model_info
     from quire.providers.simulate import Simulator
     from quire.providers.wires import wire_of
 
@@ -471,7 +470,6 @@ def models(target: str | None, as_json: bool) -> None:
 
 
 def _chosen(target: str | None) -> list[ModelInfo]:
-    from quire.providers.models import known_models, model_info, resolve
 
     if not target:
         return known_models()

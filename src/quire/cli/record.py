@@ -31,12 +31,12 @@ from quire.cli.output import (
 )
 from quire.errors import CallError, FormatError
 from quire.log import now_ms
+from quire.records import Builder, Config, Reaction, Records, config, configured, keep_catalog, react
+from quire.records.record import Record, draft, fields_of, to_json, view
 from quire.values import Json, JsonObject
 
 if TYPE_CHECKING:
     from quire.recall import Embedder
-    from quire.records import Builder, Config, Reaction, Records
-    from quire.records.record import Record
 
 # Opening the records that a command works on, with the embedding model where it is installed.
 
@@ -79,7 +79,6 @@ def open_records(
 
     Whoever searches hears it where that goes by words alone although meaning was wanted.
     """
-    from quire.records import Records
 
     model = None if words else embedder()
     if searched and not words and model is None:
@@ -112,7 +111,6 @@ def content_of(file: str | None) -> Iterator[None]:
 
 def print_records(records: Sequence[Record], as_json: bool) -> None:
     """All fields as JSON, or a table of their heads."""
-    from quire.records.record import to_json
 
     rows = [(record.id, record.version, record.schema_name, record.title, " ".join(record.tags)) for record in records]
     answer(as_json, [*map(to_json, records)], (["id", "version", "schema", "title", "tags"], rows))
@@ -187,8 +185,6 @@ def create(file: str | None, db: Place | None, as_json: bool, **fields: Any) -> 
       quire record create record.json --ttl 3600
       quire record create messages.jsonl
     """
-    from quire.records import react
-    from quire.records.record import fields_of, to_json
 
     now = now_ms()
     values, many = read_records(file) if file else ([{}], False)
@@ -205,7 +201,6 @@ def create(file: str | None, db: Place | None, as_json: bool, **fields: Any) -> 
 
 
 def _draft(fields: JsonObject, now: int) -> Record:
-    from quire.records.record import draft
 
     if "schema_name" not in fields:
         raise CallError("a record needs a schema", hint="Pass --schema, or a FILE with schema_name.")
@@ -226,8 +221,6 @@ def update(id: str, file: str | None, version: int, db: Place | None, as_json: b
       quire record update rec-1 --version 1 --title "New plan"
       quire record update rec-1 changes.json --version 2
     """
-    from quire.records import react
-    from quire.records.record import fields_of, to_json
 
     value = read_json(file) if file else {}
     with content_of(file):
@@ -281,8 +274,6 @@ def catalog(file: str | None, db: Place | None, as_json: bool) -> None:
       quire record catalog tools.json
       quire record create --schema tool.v1 --context '{"name": "echo"}' && quire record catalog
     """
-    from quire.records import keep_catalog, react
-    from quire.records.record import to_json
 
     tools = read_json(file) if file else None
     if tools is not None and not isinstance(tools, list):
@@ -322,7 +313,6 @@ def get(id: str, full: bool, version: int | None, db: Place | None, as_json: boo
       quire record get rec-1
       quire record get rec-1 --full --version 1
     """
-    from quire.records.record import to_json, view
 
     with open_records(db, create=False) as records:
         full_record = records.read_full(id, version=version, now=now_ms())
@@ -439,7 +429,6 @@ def build(
       quire build chat --request "What was that API key?"
       quire build chat --trigger rec-12 --json
     """
-    from quire.records import Builder
 
     if request is not None and trigger is not None:
         raise CallError("--request and --trigger exclude each other", hint="A trigger brings its own request.")
@@ -458,7 +447,6 @@ def build(
 
 
 def _config(records: Records, consumer: str, file: str | None, now: int) -> Config:
-    from quire.records import config, configured
 
     if file is None:
         return configured(records, consumer, now=now)

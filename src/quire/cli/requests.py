@@ -34,6 +34,7 @@ from quire.cli.output import (
     value_or_lines,
 )
 from quire.errors import BudgetError, CallError, FormatError, NotFound
+from quire.tokens import counter
 from quire.values import BOOKKEEPING, SPOKEN, Entry, Json, JsonObject, Request, sha256_hex
 
 if TYPE_CHECKING:
@@ -174,7 +175,6 @@ def _line(at: int | None, built: Built | Refused, request: Request) -> JsonObjec
 def _show(request: Request, built: Built | Refused) -> None:
     """The parts that a cache compares, each with its size, and what could not go along."""
     from quire import providers
-    from quire.tokens import counter
 
     count = counter(f"{request.provider}:{request.model}").count
     lines = [part.decode() for part in providers.prefix_parts(request.body, request.provider)]

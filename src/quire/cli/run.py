@@ -34,6 +34,9 @@ from quire.cli.output import (
 )
 from quire.cli.record import NO_MODEL, embedder, embedding_progress
 from quire.errors import CallError, NotFound
+from quire.items import from_file
+from quire.providers.models import is_embedded, named_target, split_target
+from quire.records import Records
 from quire.values import Entry, JsonObject, item_json
 
 if TYPE_CHECKING:
@@ -122,7 +125,6 @@ class Connection(NamedTuple):
 
 def reach(model: str | None, base_url: str | None = None, explicit_cache: bool = False, last: str = "") -> Connection:
     """The model that was named, else the one of the environment, else the thread's last, else the local one."""
-    from quire.providers.models import is_embedded, named_target
     from quire.send.connect import check_explicit_cache, transport_for
     from quire.send.transport import address_for, key_for
 
@@ -150,7 +152,6 @@ def _local() -> Connection:
 
 def _server_window(target: str, url: str | None) -> int:
     """What a server of one's own says of its window; a provider is not asked."""
-    from quire.providers.models import split_target
     from quire.send.transport import endpoint_for, key_for, server_window
 
     endpoint = endpoint_for(target)
@@ -266,7 +267,6 @@ class Equipment(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(runner, memory=memory, options=options, summary=summary)
 
     def _base(self, thread: Thread, reached: Connection) -> Runner:
-        from quire.records import Records
         from quire.send import runners
         from quire.send.record_runner import record_tools
         from quire.send.tools import Toolbox
@@ -294,7 +294,6 @@ class Equipment(msgspec.Struct, frozen=True):
         return runners.chat(system)
 
     def _project(self, base: Runner) -> Runner:
-        from quire.items import from_file
         from quire.send import runners
 
         choice = self.choice

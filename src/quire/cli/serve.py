@@ -48,7 +48,7 @@ from quire.errors import CallError, FormatError, MissingPart, NotFound
 from quire.log import now_ms
 from quire.log.store import DEFAULT_TENANT
 from quire.send import weights
-from quire.values import JsonObject
+from quire.values import JsonObject, system
 
 if TYPE_CHECKING:
     from quire.log.store import Store
@@ -514,7 +514,6 @@ def begin_demo(store: Store) -> None:
     from quire.send.tools import Toolbox, tool
     from quire.send.turn import Runner
     from quire.thread import Thread
-    from quire.values import system
 
     now = [now_ms() - 18 * 60_000]
 
