@@ -455,12 +455,18 @@ Value = TypeVar("Value")
 class Recent(OrderedDict[Key, Value]):
     """A dictionary of the `most` keys that were set last, and of no more than `most_size` in all, where `size` tells it.
 
-    A server that runs for long forgets the others; the newest is kept whatever its size.
+    A server that runs for long forgets the others, of which `forget` is told; the newest is kept whatever its size.
     """
 
-    def __init__(self, most: int, most_size: int = 0, size: Callable[[Value], int] = lambda value: 0) -> None:
+    def __init__(
+        self,
+        most: int,
+        most_size: int = 0,
+        size: Callable[[Value], int] = lambda value: 0,
+        forget: Callable[[Value], None] = lambda value: None,
+    ) -> None:
         super().__init__()
-        self._most, self._most_size, self._size = most, most_size, size
+        self._most, self._most_size, self._size, self._forget = most, most_size, size, forget
         self._total = 0
 
     def __setitem__(self, key: Key, value: Value) -> None:
@@ -468,4 +474,6 @@ class Recent(OrderedDict[Key, Value]):
         super().__setitem__(key, value)
         self.move_to_end(key)
         while len(self) > self._most or (self._total > self._most_size and len(self) > 1):
-            self._total -= self._size(self.popitem(last=False)[1])
+            oldest = self.popitem(last=False)[1]
+            self._total -= self._size(oldest)
+            self._forget(oldest)

@@ -33,8 +33,8 @@ from quire.server import (
 )
 from quire.server.figures import SentRow, Spending, kept_entries, sent_row, spending
 from quire.server.remote_store import in_held_turn
-from quire.server.turns import exists, tip_of
-from quire.values import Entry, Item, ItemType, JsonObject, Request, RequestOptions, chain
+from quire.server.turns import exists, note_entries, stored_before, tip_of
+from quire.values import Entry, Item, ItemType, JsonObject, Request, RequestOptions
 
 
 class Threads(msgspec.Struct):
@@ -135,17 +135,13 @@ def _append(call: RouteCall, entries: list[Entry], expected: int | None) -> list
     if call.remember is None:
         return call.store.append(call.name, entries, expected)
     if call.began is not None:
-        seq, last = call.began["seq"], call.began["id"]
-        stored = call.store.read(call.name, seq, len(entries)) if exists(call.store, call.name) else []
-        if stored and stored[-1].id == last:
+        if stored := stored_before(call, len(entries)):
             return stored
-        if tip_of(call.store, call.name).seq < seq:
+        if tip_of(call.store, call.name).seq < call.began["seq"]:
             hint = "Make a new key to begin the thread anew."
             raise HttpRefusal(409, "the thread was deleted since this Idempotency-Key was first used", hint=hint)
     while True:
-        tip = tip_of(call.store, call.name)
-        chained = list(chain(entries, tip.id, tip.seq))
-        call.begin({"seq": tip.seq, "id": chained[-1].id if chained else ""})
+        tip = note_entries(call, entries)
         try:
             return call.store.append(call.name, entries, tip.seq if expected is None else expected)
         except ConflictError:

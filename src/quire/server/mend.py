@@ -48,7 +48,6 @@ from quire.server.mend_rules import (
     joined_tails,
     needed_betas,
     offered_tools,
-    patch,
     plain_message,
     tail_text,
 )
@@ -263,10 +262,8 @@ def _tried(rules: Sequence[str], call: SentCall, before: HeadState | None) -> tu
     body = call.body
     state = copy.copy(before) if before is not None else HeadState(body, body, tools=_tool_names(body))
     draft = BodyDraft(body, state, wire_of(call.provider, body), model_info(call.target), rules)
-    fired = ["key-order"] if before is not None and "key-order" in rules and RULES["key-order"](draft) else []
     draft.changes = _changes_before(draft)
-    others = [name for name in rules if name not in ("key-order", "marks")] if before is not None else []
-    fired += [name for name in others if RULES[name](draft)]
+    fired = [name for name in rules if before is not None and name != "marks" and RULES[name](draft)]
     # Texts that were put behind earlier messages are put there again, then the new ones behind the last.
     state.newest = draft.body
     if _with_tails(draft) and not fired:
@@ -314,9 +311,7 @@ def _changes_before(draft: BodyDraft) -> HeadChanges:
     fronts = itertools.product(*({now[at], first[at]} for at in range(min(len(now), len(first)))))
     for front in sorted(fronts, key=lambda front: front != tuple(now[: len(front)])):
         if tails := [state.tails[end] for end in _ends([*front, *now[len(front) :]]) if end in state.tails]:
-            heads, patches = dict(head_texts(state.first, draft.wire)), tails[-1].patches
-            texts = {path: patch.of(heads.get(path, "")) for path, patch in patches.items()}
-            return msgspec.structs.replace(tails[-1].changes, texts=texts)
+            return copy.copy(tails[-1].changes)
     return HeadChanges()
 
 
@@ -337,9 +332,7 @@ def _with_tails(draft: BodyDraft) -> bool:
     if messages and (draft.tail.texts or draft.tail.messages):
         # The same messages may have been sent before, and something told behind them.
         tail = joined_tails(draft.state.tails.get(ends[-1], Tail()), draft.tail)
-        heads = dict(head_texts(draft.state.first, draft.wire))
-        tail.patches = {path: patch(heads.get(path, ""), text) for path, text in draft.changes.texts.items()}
-        tail.changes = msgspec.structs.replace(draft.changes, texts={})
+        tail.changes = draft.changes
         draft.state.tails = {**draft.state.tails, ends[-1]: tail}
     tails = [draft.state.tails.get(end) for end in ends]
     out = [

@@ -25,15 +25,6 @@ from quire.providers.wires import Wire
 from quire.values import Json, JsonObject
 
 
-class HeadChanges(msgspec.Struct):
-    """What was told of a conversation's head since it was first sent, up to one of the messages."""
-
-    # What the head says by now, by where it stands there; early messages by their place.
-    texts: dict[Path, str] = {}
-    late_tools: tuple[str, ...] = ()
-    effort: str = ""
-
-
 class Patch(NamedTuple):
     """A text as what stands between the start and the end that it shares with another."""
 
@@ -52,14 +43,22 @@ def patch(first: str, text: str) -> Patch:
     return Patch(start, text[start : len(text) - end], end)
 
 
+class HeadChanges(msgspec.Struct):
+    """What was told of a conversation's head since it was first sent, up to one of the messages."""
+
+    # What the head says by now, by where it stands there; early messages by their place. As patches of what was first
+    # sent: a head is long, and a conversation has many tails.
+    texts: dict[Path, Patch] = {}
+    late_tools: tuple[str, ...] = ()
+    effort: str = ""
+
+
 class Tail(msgspec.Struct):
-    """What stands behind a message: texts that joined it, and messages of their own."""
+    """What stands behind a message: texts that joined it, messages of their own, and all that was told by then."""
 
     texts: list[str] = []
     messages: list[JsonObject] = []
-    # All that was told by then; its texts by the first ones, since a head is long and a conversation has many tails.
     changes: HeadChanges = msgspec.field(default_factory=HeadChanges)
-    patches: dict[Path, Patch] = {}
 
 
 def joined_tails(old: Tail, new: Tail) -> Tail:
@@ -112,6 +111,15 @@ class BodyDraft:
 
     def tell(self, tag: str, text: str) -> None:
         self.tail.texts.append(f"<{tag}>\n{text}\n</{tag}>")
+
+    def known_text(self, path: Path, first: str) -> str:
+        """What the model knows to stand at a place by now: what it was told last, else what was first sent."""
+        told = self.changes.texts.get(path)
+        return first if told is None else told.of(first)
+
+    def note_text(self, path: Path, first: str, now: str) -> None:
+        """Note that the model was told what stands at a place now."""
+        self.changes.texts = {**self.changes.texts, path: patch(first, now)}
 
 
 # Where a text can join: the end of the user's message, or a message of its own behind it.
@@ -334,7 +342,7 @@ def _changed_head(draft: BodyDraft, kind: str) -> bool:
     first = dict(head_texts(draft.state.first, draft.wire))
     now = dict(head_texts(draft.body, draft.wire))
     # What the model knows by now: what is again as it was first has to be told, too.
-    known = {path: draft.changes.texts.get(path, first.get(path, "")) for path in now}
+    known = {path: draft.known_text(path, first.get(path, "")) for path in now}
     changed = [path for path in now if not first.get(path) == now[path] == known[path]]
     if first.keys() != now.keys() or not changed:
         return False
@@ -350,7 +358,7 @@ def _changed_head(draft: BodyDraft, kind: str) -> bool:
             sections = changed_sections(known[path], now[path])
             for name in dict.fromkeys(name for name, _ in sections):
                 draft.tell(_TAGS[name], "\n".join(text for about, text in sections if about == name))
-            draft.changes.texts = {**draft.changes.texts, path: now[path]}
+            draft.note_text(path, first[path], now[path])
         draft.body = changed_body(draft.body, path, lambda _, path=path: first[path])  # type: ignore[misc]
     draft.restored.update(fits)
     return True
@@ -422,30 +430,31 @@ def _section(lines: Sequence[str], start: int, end: int) -> tuple[str, str]:
 
 def _changed_front(draft: BodyDraft) -> bool:
     """A message in front of the history that is another each time: the first one stays, the newest is told behind."""
-    before = draft.state.newest.get(draft.wire.layout.field)
-    now, fired = draft.messages, False
+    before, now = draft.state.newest.get(draft.wire.layout.field), draft.messages
     if not isinstance(before, list) or len(now) <= len(before):
         return False
     pairs = enumerate(zip(before, now, strict=False))
     moved = [at for at, (was, is_now) in pairs if was != is_now and plain_message(was) != plain_message(is_now)]
     # One that is again as it was first, where the model was told of another since.
-    newest_texts = {at: draft.changes.texts.get((draft.wire.layout.field, at)) for at in range(min(2, len(before)))}
-    moved = moved or [at for at, text in newest_texts.items() if text is not None and text != _joined_texts(now[at])]
+    now_texts = [_joined_texts(message) for message in now[: min(2, len(before))]]
+    field = draft.wire.layout.field
+    moved = moved or [at for at, text in enumerate(now_texts) if draft.known_text((field, at), text) != text]
     if len(moved) != 1 or moved[0] > 1 or moved[0] >= len(before) - 1:
         return False
     at = moved[0]
-    path: Path = (draft.wire.layout.field, at)
-    texts = [_joined_texts(message) for message in (before[at], now[at])]
+    path: Path = (field, at)
+    was, text = (_joined_texts(message) for message in (before[at], now[at]))
     is_user = all(isinstance(message, dict) and message.get("role") == "user" for message in (before[at], now[at]))
-    if is_user and min(map(len, texts)) > 200:
-        if draft.changes.texts.get(path, texts[0]) != texts[1]:
-            if not draft.takes_text:
-                return False
-            draft.tell("context", texts[1])
-            draft.changes.texts = {**draft.changes.texts, path: texts[1]}
-        now[at], fired = before[at], True
-        draft.body = {**draft.body, draft.wire.layout.field: now}
-    return fired
+    if not is_user or min(len(was), len(text)) <= 200:
+        return False
+    if draft.known_text(path, was) != text:
+        if not draft.takes_text:
+            return False
+        draft.tell("context", text)
+        draft.note_text(path, "", text)
+    now[at] = before[at]
+    draft.body = {**draft.body, field: now}
+    return True
 
 
 def _joined_texts(message: Json) -> str:

@@ -322,7 +322,7 @@ def _window_items(call: RouteCall) -> list[JsonObject]:
 
 async def resume_turn(call: RouteCall, body: Resumed) -> Any:
     """Go on with an open turn: with the results of calls that wait, from wherever the log ends."""
-    if call.began and await off_loop(_is_stored, call, call.began):
+    if call.began and await off_loop(stored_before, call, call.began["count"]):
         # An earlier attempt stored the results; another process may have ended before the turn did.
         return await _answer(call, await _begin_or_join(call, [], body), body.stream)
     turn = await off_loop(standing, call.store, call.name)
@@ -351,16 +351,18 @@ async def _begin_or_join(call: RouteCall, entries: Sequence[Entry], body: NewTur
     turns = call.service.turns
     if call.remember is not None:
         before, running = call.began, turns.running(call)
-        if before and await off_loop(_is_stored, call, before):
+        if before and await off_loop(stored_before, call, before["count"]):
             await off_loop(_check_newest, call, before)
             return running or await turns.begin(call, [], body)
-        await off_loop(_note, call, entries)
+        await off_loop(note_entries, call, entries)
     return await turns.begin(call, entries, body)
 
 
-def _is_stored(call: RouteCall, before: JsonObject) -> bool:
-    entries = call.store.read(call.name, before["seq"], before["count"]) if exists(call.store, call.name) else []
-    return bool(entries) and entries[-1].id == before["id"]
+def stored_before(call: RouteCall, count: int) -> list[Entry]:
+    """The entries that an earlier attempt with the same key stored; none where it came no further than its note."""
+    seq, last = call.began["seq"], call.began["id"]
+    entries = call.store.read(call.name, seq, count) if exists(call.store, call.name) else []
+    return entries if entries and entries[-1].id == last else []
 
 
 def _check_newest(call: RouteCall, before: JsonObject) -> None:
@@ -375,10 +377,12 @@ def _check_newest(call: RouteCall, before: JsonObject) -> None:
         )
 
 
-def _note(call: RouteCall, entries: Sequence[Entry]) -> None:
+def note_entries(call: RouteCall, entries: Sequence[Entry]) -> ThreadInfo:
+    """Note which entries are about to be appended; where the thread ends before them."""
     tip = tip_of(call.store, call.name)
     chained = list(chain(entries, tip.id, tip.seq))
     call.begin({"seq": tip.seq, "count": len(chained), "id": chained[-1].id if chained else ""})
+    return tip
 
 
 async def _answer(call: RouteCall, turn: RunningTurn, stream: bool) -> Any:

@@ -14,7 +14,7 @@ import re
 import threading
 import time
 import zlib
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -199,11 +199,15 @@ class CacheWatcher:
         # How often the provider was asked what it could not reuse, and said the same as the moved byte.
         self.compared, self.agreed = 0, 0
         self.savings = Savings()
-        self._tell, self._log, self._most, self._redact = tell, log, most, redact
+        self._tell, self._log, self._redact = tell, log, redact
         self._count = 0
         self._items = ServerItems()
-        self._followed: OrderedDict[int, _Followed] = OrderedDict()
-        self._followed_bytes = 0
+        self._followed: Recent[int, _Followed] = Recent(
+            most,
+            _MOST_FOLLOWED,
+            lambda followed: followed.size,
+            lambda oldest: self.grouping.forget(oldest.conversation),
+        )
         self._lock = threading.Lock()
         self._waiting: queue.SimpleQueue[WatchedExchange | None] = queue.SimpleQueue()
         self._waiting_bytes = 0
@@ -292,22 +296,13 @@ class CacheWatcher:
                 self.fail(f"{self._log} could not be written: {error.strerror}; nothing of this request is kept")
             watched = self._judge(call, reading, exchange)
             self._followed[id(watched.conversation)].rows.append(watched.as_json())
-            self._forget_oldest()
         self._tell(watched)
 
     def _follow(self, conversation: WatchedConversation, size: int) -> _Followed:
         """What is kept of a conversation, which has the newest request now."""
-        followed = self._followed.setdefault(id(conversation), _Followed(conversation, deque(maxlen=200)))
-        self._followed.move_to_end(id(conversation))
-        self._followed_bytes += size - followed.size
-        followed.size = size
+        before = self._followed.get(id(conversation)) or _Followed(conversation, deque(maxlen=200))
+        followed = self._followed[id(conversation)] = msgspec.structs.replace(before, size=size)
         return followed
-
-    def _forget_oldest(self) -> None:
-        while len(self._followed) > self._most or (self._followed_bytes > _MOST_FOLLOWED and len(self._followed) > 1):
-            _, oldest = self._followed.popitem(last=False)
-            self._followed_bytes -= oldest.size
-            self.grouping.forget(oldest.conversation)
 
     def _write(self, call: SentCall, exchange: WatchedExchange, reading: Reading) -> None:
         if self._log is None:
