@@ -5,7 +5,7 @@ Bytes are compared as they were sent, without cache marks. Where no bodies were 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from typing import Literal
 
@@ -96,24 +96,43 @@ class Verdict(msgspec.Struct, frozen=True):
 _TOKENS, _SHARE = 1024, 0.05
 # The same where a server caches to the token.
 _FEWEST = 64
-Sizes = Callable[[Unit], int]
 # What the earlier and the later request say; a cause, how sure it is, where the first byte moved, and what is noted of it.
 Units = tuple[Sequence[Unit], Sequence[Unit]]
 Blamed = tuple[str, Confidence, Moved | None, str]
 
 
-def verdict(before: SentCall, now: SentCall, units: Units, size: Sizes) -> Verdict | None:
+class _Successors(msgspec.Struct, frozen=True):
+    """Two requests of a conversation: what each sent, used and said; `size` counts the tokens of a unit."""
+
+    before: SentCall
+    now: SentCall
+    left: Usage
+    used: Usage
+    old: Sequence[Unit]
+    new: Sequence[Unit]
+    size: Callable[[Unit], int]
+    info: ModelInfo
+
+    def tokens(self, units: Iterable[Unit]) -> int:
+        return sum(map(self.size, units))
+
+    def was_read(self, tokens: int) -> bool:
+        """Whether about so many tokens were read from the cache; they are counted roughly here."""
+        return self.used.cache_read >= 0.6 * tokens - _TOKENS
+
+
+def verdict(before: SentCall, now: SentCall, units: Units, size: Callable[[Unit], int]) -> Verdict | None:
     """Why `now` read less than `before` had left; None where it read all, or where the provider does not say."""
     if now.usage is None or before.usage is None or not now.tells_cache:
         return None
-    info = model_info(now.target)
-    could = min(before.usage.input_total, now.usage.input_total)
-    lost = could - now.usage.cache_read
+    pair = _Successors(before, now, before.usage, now.usage, *units, size, model_info(now.target))
+    could = min(pair.left.input_total, pair.used.input_total)
+    lost = could - pair.used.cache_read
     # Few tokens are a loss where the server caches to the token, known of it or seen.
-    to_the_token = info.min_cache_tokens < _FEWEST or _caches_less(before.usage, info)
+    to_the_token = pair.info.min_cache_tokens < _FEWEST or _caches_less(pair)
     if lost < max(_FEWEST if to_the_token else _TOKENS, _SHARE * could):
         return None
-    cause, confidence, place, note = _cause(before, now, units, size, info)
+    cause, confidence, place, note = _cause(pair)
     set_by_quire = cause == "settings" and not _changed_settings(before.given or before.body, now.given)
     if now.given and cause not in _SIDES and (_moved_by_quire(before, now, place) if place else set_by_quire):
         cause, note = "quire", f"{CAUSES[cause][0]}{': ' if note else ''}{note}"
@@ -123,7 +142,7 @@ def verdict(before: SentCall, now: SentCall, units: Units, size: Sizes) -> Verdi
         cause=cause,
         confidence=confidence,
         lost=lost,
-        usd=_lost_usd(now.usage, lost, info, now.at_ms),
+        usd=_lost_usd(pair.used, lost, pair.info, now.at_ms),
         source=now.source,
         path=where(place[0]) if place else "",
         offset=place[2] if place else 0,
@@ -142,9 +161,9 @@ def _moved_by_quire(before: SentCall, now: SentCall, place: Moved) -> bool:
     return was.section != "system" and (was.hashes in sent if is_now is None else is_now.hashes not in sent)
 
 
-def _caches_less(before: Usage, info: ModelInfo) -> bool:
-    """Whether a request read fewer tokens than what is known of its provider would allow."""
-    return 0 < before.cache_read < info.min_cache_tokens
+def _caches_less(pair: _Successors) -> bool:
+    """Whether the earlier request read fewer tokens than what is known of its provider would allow."""
+    return 0 < pair.left.cache_read < pair.info.min_cache_tokens
 
 
 def _lost_usd(used: Usage, lost: int, info: ModelInfo, at_ms: int | None) -> float | None:
@@ -161,40 +180,36 @@ def _lost_usd(used: Usage, lost: int, info: ModelInfo, at_ms: int | None) -> flo
     return paid - less if paid is not None and less is not None else None
 
 
-def _cause(before: SentCall, now: SentCall, units: Units, size: Sizes, info: ModelInfo) -> Blamed:
+def _cause(pair: _Successors) -> Blamed:
+    before, now = pair.before, pair.now
     if before.model != now.model:
         return "model", "certain", None, f"{before.model}, then {now.model}"
     if not now.body or not before.body:
-        return _from_usage(before, now, info)
-    if _left_nothing(before, info) and not _below_minimum(before, now, info):
+        return _from_usage(pair)
+    if _left_nothing(pair) and not _below_minimum(pair):
         return "marks-absent", "certain", None, "in the request before" if _marks(now.body) else ""
-    old, new = units
-    place = first_moved(old, new)
-    if place is not None:
-        if blamed := _unread_mark(before, now, units, size, info):
-            return blamed
-        # What stands in front of the moved byte can still be read; if less was read, there is another cause besides.
-        standing = sum(map(size, units_before(old, place)))
-        explained = bool(now.usage and now.usage.cache_read >= standing * 0.6 - _TOKENS)
-        cause, note = moved_cause(old, new, place)
-        return cause, "certain" if explained else "likely", place, note
-    return _same_bytes(before, now, units, size, info)
+    place = first_moved(pair.old, pair.new)
+    if place is None:
+        return _same_bytes(pair)
+    if blamed := _unread_mark(pair):
+        return blamed
+    # What stands in front of the moved byte can still be read; if less was read, there is another cause besides.
+    explained = pair.was_read(pair.tokens(units_before(pair.old, place)))
+    cause, note = moved_cause(pair.old, pair.new, place)
+    return cause, "certain" if explained else "likely", place, note
 
 
-def _unread_mark(before: SentCall, now: SentCall, units: Units, size: Sizes, info: ModelInfo) -> Blamed | None:
+def _unread_mark(pair: _Successors) -> Blamed | None:
     """A move behind a cache mark is not the cause where even the part up to that mark was not read."""
-    old, new = units
-    same = next(
-        (at for at, (was, is_now) in enumerate(zip(old, new, strict=False)) if bytes_of(was) != bytes_of(is_now)), 0
-    )
-    marked = [at for at in range(same) if old[at].marked and new[at].marked]
-    marked_tokens = sum(map(size, new[: marked[-1] + 1])) if marked else 0
-    read = now.usage.cache_read if now.usage is not None else 0
-    if marked_tokens < max(2 * _TOKENS, info.min_cache_tokens) or read >= 0.6 * marked_tokens - _TOKENS:
+    rows = list(enumerate(zip(pair.old, pair.new, strict=False)))
+    same = next((at for at, (was, now) in rows if bytes_of(was) != bytes_of(now)), 0)
+    marked = [at for at, (was, now) in rows[:same] if was.marked and now.marked]
+    tokens = pair.tokens(pair.new[: marked[-1] + 1]) if marked else 0
+    if tokens < max(2 * _TOKENS, pair.info.min_cache_tokens) or pair.was_read(tokens):
         return None
-    if expiry := _expired(before, now, info):
+    if expiry := _expired(pair):
         return "ttl", "certain", None, expiry
-    return "provider", "likely", None, f"the mark at {where(new[marked[-1]])} should have been read"
+    return "provider", "likely", None, f"the mark at {where(pair.new[marked[-1]])} should have been read"
 
 
 # Where no byte moved.
@@ -218,42 +233,37 @@ def _changed_settings(before: JsonObject, now: JsonObject) -> list[str]:
     return [name for name in _SETTINGS if _setting(before, name) != _setting(now, name)]
 
 
-def _same_bytes(before: SentCall, now: SentCall, units: Units, size: Sizes, info: ModelInfo) -> Blamed:
+def _same_bytes(pair: _Successors) -> Blamed:
+    before, now, info = pair.before, pair.now, pair.info
     if changed := _changed_settings(before.body, now.body):
         return "settings", "likely", None, ", ".join(changed)
-    if _below_minimum(before, now, info):
+    if _below_minimum(pair):
         return "minimum", "certain", None, f"cached from {info.min_cache_tokens:,} tokens on"
-    if expiry := _expired(before, now, info):
+    if expiry := _expired(pair):
         return "ttl", "certain", None, expiry
     if written(before.body) == written(now.body):
         return "retry", "likely", None, ""
     if info.max_breakpoints and info.engine == "anthropic":
         if not _marks(now.body):
             return "marks-absent", "certain", None, ""
-        read = now.usage.cache_read if now.usage is not None else 0
-        reached = _last_reached(*units)
-        if reached + 1 < len(units[0]) and read >= 0.6 * sum(map(size, units[0][: reached + 1])) - _TOKENS:
-            last = (
-                f"the last that could be read is at {where(units[0][reached])}"
-                if reached >= 0
-                else "none could be read"
-            )
-            return "marks-moved", "certain", None, last
+        reached = _last_reached(pair.old, pair.new)
+        if reached + 1 < len(pair.old) and pair.was_read(pair.tokens(pair.old[: reached + 1])):
+            last = f"the last that could be read is at {where(pair.old[reached])}" if reached >= 0 else ""
+            return "marks-moved", "certain", None, last or "none could be read"
     return "provider", "likely", None, ""
 
 
-def _left_nothing(before: SentCall, info: ModelInfo) -> bool:
+def _left_nothing(pair: _Successors) -> bool:
     """Whether a request left no cache because it has no mark: nothing that comes later can have lost any of it."""
-    used = before.usage
-    wrote = used is not None and used.cache_read + used.cache_write_5m + used.cache_write_1h
-    return bool(info.max_breakpoints) and info.engine == "anthropic" and not wrote and not _marks(before.body)
+    wrote = pair.left.cache_read + pair.left.cache_write_5m + pair.left.cache_write_1h
+    needs_marks = bool(pair.info.max_breakpoints) and pair.info.engine == "anthropic"
+    return needs_marks and not wrote and not _marks(pair.before.body)
 
 
-def _below_minimum(before: SentCall, now: SentCall, info: ModelInfo) -> bool:
+def _below_minimum(pair: _Successors) -> bool:
     """Whether one of two requests was too small: the earlier to leave anything, or the later to read it."""
-    if before.usage is not None and _caches_less(before.usage, info):
-        return False
-    return any(call.usage is not None and call.usage.input_total < info.min_cache_tokens for call in (before, now))
+    smaller = min(pair.left.input_total, pair.used.input_total)
+    return smaller < pair.info.min_cache_tokens and not _caches_less(pair)
 
 
 # From a mark the provider looks back this many blocks for a cached prefix.
@@ -269,35 +279,35 @@ def _last_reached(old: Sequence[Unit], new: Sequence[Unit]) -> int:
     return max(reached, default=-1)
 
 
-def _from_usage(before: SentCall, now: SentCall, info: ModelInfo) -> Blamed:
-    assert before.usage is not None
-    assert now.usage is not None
-    if now.compacted:
+def _from_usage(pair: _Successors) -> Blamed:
+    before, now = pair.left.input_total, pair.used.input_total
+    if pair.now.compacted:
         return "compaction", "certain", None, "the client says so"
-    if expiry := _expired(before, now, info):
+    if expiry := _expired(pair):
         return "ttl", "likely", None, expiry
-    if now.usage.input_total < 0.6 * before.usage.input_total:
-        return ("compaction", "likely", None, f"{before.usage.input_total:,} tokens became {now.usage.input_total:,}")
-    if _below_minimum(before, now, info):
-        return "minimum", "certain", None, f"cached from {info.min_cache_tokens:,} tokens on"
+    if now < 0.6 * before:
+        return "compaction", "likely", None, f"{before:,} tokens became {now:,}"
+    if _below_minimum(pair):
+        return "minimum", "certain", None, f"cached from {pair.info.min_cache_tokens:,} tokens on"
     return "unknown", "unknown", None, ""
 
 
-def _expired(before: SentCall, now: SentCall, info: ModelInfo) -> str:
+def _expired(pair: _Successors) -> str:
     """A sentence where a stored prefix had expired, by the life that its reply reports, else by its marks; else ''.
 
     A provider may give less than was asked for: the life that was received counts.
     """
-    if before.at_ms is None or now.at_ms is None or not info.ttl_s:
+    lives, then, now = pair.info.ttl_s, pair.before.at_ms, pair.now.at_ms
+    if then is None or now is None or not lives:
         return ""
-    used, asks_longer = before.usage, b'"ttl":"1h"' in written(before.body)
-    reported = used is not None and bool(used.cache_write_5m + used.cache_write_1h)
-    longer = bool(used and used.cache_write_1h) if reported else asks_longer
-    life_s = max(info.ttl_s) if longer else min(info.ttl_s)
-    gap = (now.at_ms - before.at_ms) // 1000
+    asks_longer = b'"ttl":"1h"' in written(pair.before.body)
+    reported = bool(pair.left.cache_write_5m + pair.left.cache_write_1h)
+    longer = bool(pair.left.cache_write_1h) if reported else asks_longer
+    life_s = max(lives) if longer else min(lives)
+    gap = (now - then) // 1000
     if not life_s or gap < 0.95 * life_s:
         return ""
-    wish = " (an hour was asked for)" if life_s < max(info.ttl_s) and asks_longer else ""
+    wish = " (an hour was asked for)" if life_s < max(lives) and asks_longer else ""
     return f"{gap:,} s after the request before; kept for {life_s:,} s{wish}"
 
 

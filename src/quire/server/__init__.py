@@ -10,9 +10,9 @@ import inspect
 import logging
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar, get_type_hints
 
 import msgspec
 
@@ -136,6 +136,7 @@ class RouteCall:
 
 
 Handler = Callable[..., Any]
+Endpoint: TypeAlias = "Callable[[Request], Awaitable[Response]]"
 Method = Literal["GET", "POST", "PUT", "DELETE"]
 
 
@@ -220,15 +221,23 @@ def entry_json(entry: Entry) -> JsonObject:
 
 
 def endpoints(routes: Sequence[Route], service: Service) -> list[BaseRoute]:
-    """The routes as Starlette takes them."""
+    """The routes as Starlette takes them below /api: one for each path, so that it can say which methods it has."""
     from starlette.routing import Route as Mounted
 
-    return [
-        Mounted(route.path, _endpoint(route, service), methods=[route.method], name=route.operation) for route in routes
-    ]
+    by_path: dict[str, dict[str, Endpoint]] = {}
+    for route in routes:
+        by_path.setdefault(route.path.removeprefix("/api"), {})[route.method] = _endpoint(route, service)
+    return [Mounted(path, _by_method(answers), methods=list(answers)) for path, answers in by_path.items()]
 
 
-def _endpoint(route: Route, service: Service) -> Callable[[Request], Any]:
+def _by_method(answers: Mapping[str, Endpoint]) -> Endpoint:
+    async def answer(request: Request) -> Response:
+        return await answers["GET" if request.method == "HEAD" else request.method](request)
+
+    return answer
+
+
+def _endpoint(route: Route, service: Service) -> Endpoint:
     async def answer(request: Request) -> Response:
         try:
             name = await service.admit(request)

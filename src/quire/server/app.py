@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
-import re
 import signal
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 from urllib.parse import unquote
@@ -51,7 +50,7 @@ def make_app(service: Service, proxies: Proxies | None = None) -> ASGIApp:
         from starlette.applications import Starlette
         from starlette.exceptions import HTTPException
         from starlette.responses import Response
-        from starlette.routing import Mount
+        from starlette.routing import Mount, Router
         from starlette.routing import Route as Mounted
     table = all_routes()
     importlib.import_module("quire.recall.placement")  # which the first search would load
@@ -62,12 +61,11 @@ def make_app(service: Service, proxies: Proxies | None = None) -> ASGIApp:
     async def always(body: bytes, request: Request) -> Response:
         return Response(body, media_type="application/json")
 
+    api = [*endpoints(table, service), Mounted("/openapi.json", partial(always, page))]
     mounted: list[Any] = [
-        *endpoints(table, service),
-        Mounted("/api/openapi.json", partial(always, page)),
+        Mount("/api", Router(api, redirect_slashes=False)),
         Mounted("/healthz", partial(always, b'{"status":"ok"}')),
         Mounted("/readyz", partial(_ready, service)),
-        Mount("/api", app=_NoRoute(table)),
         Mounted("/", _index),
     ]
     if proxies is not None:
@@ -108,25 +106,6 @@ async def _lifespan(service: Service, connections: contextlib.AsyncExitStack, ap
     for watcher in service.watchers.values():
         await off_loop(watcher.close)
     await off_loop(service.close)
-
-
-class _NoRoute:
-    """What is asked for under /api and not there, or not there by this method."""
-
-    def __init__(self, routes: Sequence[Route]) -> None:
-        self._methods = [(re.compile(re.sub(r"{\w+}", "[^/]+", route.path)), route.method) for route in routes]
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        from starlette.exceptions import HTTPException
-        from starlette.websockets import WebSocketClose
-
-        if scope["type"] == "websocket":
-            await WebSocketClose()(scope, receive, send)
-            return
-        methods = [method for path, method in self._methods if path.fullmatch(scope["path"])]
-        if methods:
-            raise HTTPException(405, headers={"allow": ", ".join(methods)})
-        raise HTTPException(404)
 
 
 async def _index(request: Request) -> Response:
