@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from quire.assemble import Assembly, Built, Policy, ask, reused_tokens, unsent
+from quire.assemble import Assembly, Built, Policy, ask, requests, reused_tokens, unsent
 from quire.assemble.hindsight import numbered
 from quire.assemble.summary import Leaving, extract
 from quire.assemble.telling import telling
@@ -224,28 +224,24 @@ def everything(recorded: RecordedThread, policy: Policy) -> Iterator[SimulatedRe
 
 def quire(recorded: RecordedThread, policy: Policy) -> Iterator[SimulatedRequest]:
     """Quire's own requests under the policy."""
-    assembly = Assembly(policy)
-    for entry in recorded.entries.values():
-        if assembly.asks(entry):
-            built = ask(assembly, entry)
-            yield SimulatedRequest(built if isinstance(built, Built) else None)
-        assembly.feed(entry)
+    for built in requests(recorded.entries.values(), policy):
+        yield SimulatedRequest(built if isinstance(built, Built) else None)
 
 
-def masking(newest: int = 10) -> Sending:
+# Of the tool results so many, the newest, are sent under observation masking.
+_UNMASKED = 10
+
+
+def masking(recorded: RecordedThread, policy: Policy) -> Iterator[SimulatedRequest]:
     """Observation masking: of the tool results only the newest are sent, the others as a line that says so."""
-
-    def sends(recorded: RecordedThread, policy: Policy) -> Iterator[SimulatedRequest]:
-        masked: dict[int, Message] = {}
-        for built in recorded.full:
-            messages, sizes = list(built.prompt.messages), list(built.sizes)
-            results = [place for place, message in enumerate(messages) if message.role == "tool"]
-            for place in results[:-newest]:
-                short = masked.setdefault(id(messages[place]), _masked(messages[place]))
-                messages[place], sizes[place] = short, message_tokens(short)
-            yield SimulatedRequest(_with_messages(built, messages, sizes))
-
-    return sends
+    masked: dict[int, Message] = {}
+    for built in recorded.full:
+        messages, sizes = list(built.prompt.messages), list(built.sizes)
+        results = [place for place, message in enumerate(messages) if message.role == "tool"]
+        for place in results[:-_UNMASKED]:
+            short = masked.setdefault(id(messages[place]), _masked(messages[place]))
+            messages[place], sizes[place] = short, message_tokens(short)
+        yield SimulatedRequest(_with_messages(built, messages, sizes))
 
 
 def _masked(message: Message) -> Message:
@@ -308,7 +304,7 @@ POLICIES: dict[str, tuple[Sending, bool]] = {
     "everything, long life": (everything, True),
     "Quire": (quire, False),
     "Quire, long life": (quire, True),
-    "observation masking": (masking(), False),
+    "observation masking": (masking, False),
     "summary when full": (summary(), False),
     # As Anthropic's threshold compaction has it: at 150,000 tokens all becomes one block.
     "provider compaction": (summary(most=150_000, newest=0.0), False),

@@ -38,7 +38,7 @@ from quire.values import Entry, JsonObject
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from quire.assemble import Built, Policy, Refused
+    from quire.assemble import Policy
     from quire.providers.simulate import Predicted, Simulator
 
 
@@ -130,12 +130,12 @@ def plan(source: str, as_json: bool, db: Place | None, policy: Policy) -> None:
 
 def _short_epochs(entries: list[Entry], policy: Policy) -> str:
     """What a live thread would have warned of under the policy as given: a budget that ends epochs early."""
-    from quire.assemble import Built
+    from quire.assemble import Built, requests
     from quire.observe import EpochWatch
 
     warnings: list[object] = []
     watch = EpochWatch(warnings.append)
-    for built in _thread_requests(entries, policy)[0]:
+    for built in requests(entries, policy):
         if isinstance(built, Built):
             watch.passed(built, built.rebase["reason"] if built.rebase else "")
     return str(warnings[0]) if warnings else ""
@@ -161,43 +161,29 @@ def variants(policy: Policy) -> dict[str, Policy]:
 
 def measure(name: str, entries: list[Entry], policy: Policy) -> JsonObject:
     """Tokens, reuse, cost and cuts of one policy over a thread."""
-    from quire.assemble import Built, reused_tokens
-
-    requests, cold = _thread_requests(entries, policy)
-    sent = [(request, stale) for request, stale in zip(requests, cold, strict=True) if isinstance(request, Built)]
-    if not requests:
-        return {}
-    if not sent:
-        return {"policy": name, "requests": len(requests), "refused": len(requests), "cost": None, "cuts": []}
-    before = [None, *(request for request, _ in sent)]
-    pairs = zip(before, sent, strict=False)
-    reused = [0 if stale else reused_tokens(old, new) for old, (new, stale) in pairs]
-    total = sum(request.tokens for request, _ in sent)
-    return {
-        "policy": name,
-        "requests": len(requests),
-        "refused": len(requests) - len(sent),
-        "tokens": total,
-        "reuse": round(sum(reused) / total, 4),
-        "cost": round(policy.prices[0] * sum(reused) + policy.prices[1] * (total - sum(reused))),
-        "cuts": [n for n, request in enumerate(requests) if isinstance(request, Built) and request.rebase is not None],
-    }
-
-
-def _thread_requests(entries: list[Entry], policy: Policy) -> tuple[list[Built | Refused], list[bool]]:
-    """The requests of a thread, and for each whether the provider's cache was cold."""
-    from quire.assemble import Assembly, ask
+    from quire.assemble import Assembly, Refused, ask, reused_tokens
     from quire.assemble.hindsight import numbered
 
-    assembly = Assembly(policy)
-    requests: list[Built | Refused] = []
-    cold: list[bool] = []
+    assembly, before, cuts = Assembly(policy), None, list[int]()
+    requests = refused = total = reused = 0
     for entry in numbered(entries):
         if assembly.asks(entry):
-            cold.append(assembly.cold)
-            requests.append(ask(assembly, entry))
+            cold, built = assembly.cold, ask(assembly, entry)
+            if isinstance(built, Refused):
+                refused += 1
+            else:
+                total += built.tokens
+                reused += 0 if cold else reused_tokens(before, built)
+                cuts += [requests] if built.rebase is not None else []
+                before = built
+            requests += 1
         assembly.feed(entry)
-    return requests, cold
+    if not requests:
+        return {}
+    read, write = policy.prices
+    cost = round(read * reused + write * (total - reused))
+    figures = {"tokens": total, "reuse": round(reused / total, 4), "cost": cost} if total else {"cost": None}
+    return {"policy": name, "requests": requests, "refused": refused, **figures, "cuts": cuts}
 
 
 def _paid(entries: list[Entry], under: list[Policy]) -> JsonObject | None:
