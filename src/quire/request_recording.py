@@ -39,7 +39,8 @@ def assert_extends(prev: JsonObject | Request, next: JsonObject | Request, provi
     from quire.audit.first_difference import first_moved, units_of
 
     about = {"provider": provider} if provider else {}
-    old, new = (units_of(call_of("", about, _body(request), None)) for request in (prev, next))
+    bodies = (request.body if isinstance(request, Request) else request for request in (prev, next))
+    old, new = (units_of(call_of("", about, body, None)) for body in bodies)
     place = first_moved(old, new)
     if place is not None:
         was, now, offset = place
@@ -72,10 +73,6 @@ def assert_valid(body: JsonObject | Request, provider: str = "", model: str = ""
     if findings:
         problems = "\n".join(f"  {finding.path}: {finding.message} {finding.fix}" for finding in findings)
         raise AssertionError(f"{name} would refuse the request:\n{problems}")
-
-
-def _body(request: JsonObject | Request) -> JsonObject:
-    return request.body if isinstance(request, Request) else request
 
 
 # All that a test sends.

@@ -18,6 +18,7 @@ from quire.assemble import Policy
 from quire.cli.output import (
     FILE_PATH,
     Place,
+    answer,
     console,
     counted,
     db_json_options,
@@ -360,7 +361,7 @@ def diff(source: str, first: str, second: str, as_json: bool, db: Place | None, 
         built = [(request, policy_then.model) for request, policy_then in requests if isinstance(request, Built)]
         (start, earlier), (end, later) = sorted((_request_at(built, name), name) for name in names)
         difference = moved(built[start : end + 1], entries())
-    print_json(difference) if as_json else echo(_sentence(difference, earlier, later))
+    answer(as_json, difference, _sentence(difference, earlier, later))
 
 
 def _turn(name: str) -> int:

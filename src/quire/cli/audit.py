@@ -399,12 +399,8 @@ SETTINGS: tuple[ClientSetting, ...] = (
 )
 
 
-def with_setting(text: str, setting: ClientSetting) -> str:
-    """A configuration file with the setting in it; the same text where it has it already."""
-    return _in_toml(text, setting) if setting.file.endswith(".toml") else _in_json(text, setting)
-
-
 def _in_json(text: str, setting: ClientSetting) -> str:
+    """A configuration file with the setting in it; the same text where it has it already."""
     try:
         settings = json.loads(text) if text.strip() else {}
         if not isinstance(settings, dict):
@@ -425,7 +421,7 @@ def _in_json(text: str, setting: ClientSetting) -> str:
 
 
 def _in_toml(text: str, setting: ClientSetting) -> str:
-    """Keys of the root stand in front of the first table."""
+    """The same for TOML: keys of the root stand in front of the first table."""
     line = f"{setting.key[0]} = {json.dumps(setting.value)}"
     table = re.search(r"^\s*\[", text, re.M)
     root, rest = (text[: table.start()], text[table.start() :]) if table else (text, "")
@@ -462,7 +458,7 @@ def apply(report: AuditReport) -> None:
     for setting in settings:
         path = Path.home() / setting.file
         before = text_of(path)
-        after = with_setting(before or "", setting)
+        after = (_in_toml if setting.file.endswith(".toml") else _in_json)(before or "", setting)
         if after == before:
             echo(f"~/{setting.file} has {'.'.join(setting.key)} already")
             continue

@@ -128,6 +128,12 @@ class AnsweredRequest(msgspec.Struct, frozen=True):
         """Whether the provider said what was used; a reply that was stopped did not come as far."""
         return bool(self.usage.input_total or self.usage.output)
 
+    @property
+    def counts(self) -> tuple[object, ...]:
+        """Tokens in, of these cached, and out."""
+        used = self.usage
+        return (used.input_total, used.cache_read, used.output) if self.reported else ("-", "-", "-")
+
 
 class Totals(msgspec.Struct, frozen=True):
     """All requests of a thread together, and the newest one."""
@@ -257,7 +263,7 @@ def _cost(session: Session, rest: str) -> None:
     used = totals(session.entries())
     models = list(dict.fromkeys(request.target for request in used.requests))
     rows: list[list[object]] = [
-        [*_numbers(request), money(request.usd, request.reported), request.purpose or "turn", request.target]
+        [*request.counts, money(request.usd, request.reported), request.purpose or "turn", request.target]
         for request in used.requests
     ]
     columns = ["tokens in", "cached", "out", "money", "for", "model"]
@@ -270,11 +276,6 @@ def _cost(session: Session, rest: str) -> None:
     session.screen.note(f"{counted(len(rows), 'request')}{by}, {money(used.usd)} in all{without}")
 
 
-def _numbers(request: AnsweredRequest) -> list[object]:
-    used = request.usage
-    return [used.input_total, used.cache_read, used.output] if request.reported else ["-", "-", "-"]
-
-
 def _compact(session: Session, rest: str) -> None:
     if rest not in ("", "built-in"):
         raise CallError(f"/compact takes `built-in` or nothing, not {rest!r}", hint="/pin keeps what must not go.")
@@ -285,8 +286,10 @@ def _compact(session: Session, rest: str) -> None:
 def _pin(session: Session, rest: str) -> None:
     """A file or note joins every turn; without a name, the last answer is kept word for word through every cut."""
     if rest:
-        for item in _to_pin(session, rest):
-            _keep(session, item)
+        for attached in _to_pin(session, rest):
+            item = keep_attached(session.thread, attached, session.kit.vault)
+            session.thread.window.pin(item.id)
+            session.screen.note(f"{attached.name} joins every turn from now on ({item.id})")
         return
     answers = [entry for entry in session.entries() if entry.kind == "respond" and entry.text.strip()]
     if not answers:
@@ -308,12 +311,6 @@ def _to_pin(session: Session, rest: str) -> list[Attachment]:
 
 def _like_a_name(word: str) -> bool:
     return word.startswith(("[[", "#")) or "/" in word or bool(Path(word).suffix[1:]) or os.path.exists(word)
-
-
-def _keep(session: Session, attached: Attachment) -> None:
-    item = keep_attached(session.thread, attached, session.kit.vault)
-    session.thread.window.pin(item.id)
-    session.screen.note(f"{attached.name} joins every turn from now on ({item.id})")
 
 
 def _unpin(session: Session, rest: str) -> None:

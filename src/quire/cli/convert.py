@@ -151,11 +151,8 @@ def import_(
         print_text(encode_lines(conversations[0].entries))
         return
     stored = _store(conversations, thread, db)
-    if as_json:
-        print_json([{"thread": gain.thread, "entries": gain.entries} for gain in stored])
-        return
-    for gain in stored:
-        echo(gain.line())
+    value = [{"thread": gain.thread, "entries": gain.entries} for gain in stored]
+    answer(as_json, value, "\n".join(gain.line() for gain in stored))
 
 
 class ChatFiles(NamedTuple):

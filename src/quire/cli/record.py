@@ -20,7 +20,6 @@ from quire.cli.output import (
     echo,
     open_db,
     print_json,
-    print_table,
     print_text,
     progress,
     read_json,
@@ -376,11 +375,9 @@ def search(
         hits = records.search(
             q, nn=nn, tag=tags, schema_name=schema_name, include_context=include_context, now=now_ms()
         )
-    if as_json or include_context:
-        print_json([hit.to_json() for hit in hits])
-        return
     rows = [(f"{hit.relevance:.2f}", hit.record.id, hit.record.schema_name, hit.preview) for hit in hits]
-    print_table(["relevance", "id", "schema", "text"], rows) if rows else echo("nothing was found")
+    shown = (["relevance", "id", "schema", "text"], rows) if rows else "nothing was found"
+    answer(as_json or include_context, [hit.to_json() for hit in hits], shown)
 
 
 @record.command()

@@ -286,9 +286,11 @@ def _reports(requests: Iterator[tuple[int, Any]], provider: str | None, model: s
             raise CallError(f"cannot tell whose request {place} is", hint="Say it with --provider.")
         findings = validate(body, name, model, seen=memory, headers=headers)
         notes = unchecked(body, name, model, seen=None, headers=headers)
-        yield LintReport(line, name, model or _model_of(body), findings, notes)
-        if isinstance(body, dict):
-            observe(memory, body, name)
+        fields = body if isinstance(body, dict) else {}
+        named = fields.get("model") or fields.get("modelId")
+        yield LintReport(line, name, model or (named if isinstance(named, str) else ""), findings, notes)
+        if fields:
+            observe(memory, fields, name)
 
 
 def unwrapped(request: Any) -> tuple[Any, dict[str, str] | None]:
@@ -298,11 +300,6 @@ def unwrapped(request: Any) -> tuple[Any, dict[str, str] | None]:
     body = next((request[name] for name in ("body", "request") if isinstance(request.get(name), dict)), None)
     headers = request.get("headers")
     return body or request, headers if body and isinstance(headers, dict) else None
-
-
-def _model_of(body: Any) -> str:
-    named = (body.get("model") or body.get("modelId")) if isinstance(body, dict) else None
-    return named if isinstance(named, str) else ""
 
 
 def _print_findings(reports: list[LintReport]) -> None:

@@ -31,7 +31,7 @@ from quire.server import (
     route,
     whole_numbers,
 )
-from quire.server.figures import SentRow, Spending, kept_entries, sent_row, spending
+from quire.server.figures import SentRow, Spending, kept_entries, sent_rows, spending
 from quire.server.remote_store import in_held_turn
 from quire.server.turns import exists, note_entries, stored_before, tip_of
 from quire.values import Entry, Item, ItemType, JsonObject, Request, RequestOptions
@@ -233,8 +233,7 @@ def known_model(target: str) -> str:
 def list_requests(call: RouteCall, after: Count = 0, limit: PageSize = 1000) -> SentRequests:
     """A page of what was sent, with usage and money: of the entries behind `after`."""
     entries = call.store.read(call.name, after, limit)
-    rows = [sent_row(entry) for entry in entries if entry.kind == "sent" and isinstance(entry.body.get("usage"), dict)]
-    return SentRequests(rows, entries[-1].seq if len(entries) == limit and entries else None)
+    return SentRequests(list(sent_rows(entries)), entries[-1].seq if len(entries) == limit and entries else None)
 
 
 def show_usage(call: RouteCall) -> Spending:

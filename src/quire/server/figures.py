@@ -436,24 +436,23 @@ class Spending(msgspec.Struct):
     models: dict[str, JsonObject]
 
 
-def sent_row(entry: Entry) -> SentRow:
-    """A `sent` entry that says what its request used, with what that cost."""
-    target = f"{entry.body['provider']}:{entry.body['model']}"
-    try:
-        used = msgspec.convert(entry.body["usage"], Usage, strict=False)
-    except msgspec.ValidationError:
-        used = usage_of(entry)
-    sha256, stop, usd = entry.body["request_sha256"], entry.body.get("stop"), known_cost(used, target, entry.at)
-    return SentRow(entry.seq, target, sha256, entry.at, used.as_json(), usd, stop)
+def sent_rows(entries: Iterable[Entry]) -> Iterator[SentRow]:
+    """The `sent` entries that say what their request used, with what that cost."""
+    for entry in entries:
+        if entry.kind == "sent" and isinstance(entry.body.get("usage"), dict):
+            target = f"{entry.body['provider']}:{entry.body['model']}"
+            try:
+                used = msgspec.convert(entry.body["usage"], Usage, strict=False)
+            except msgspec.ValidationError:
+                used = usage_of(entry)
+            sha256, stop, usd = entry.body["request_sha256"], entry.body.get("stop"), known_cost(used, target, entry.at)
+            yield SentRow(entry.seq, target, sha256, entry.at, used.as_json(), usd, stop)
 
 
 def spending(entries: Iterable[Entry]) -> Spending:
     """What the requests among these entries used and cost."""
     total, models, usd, unpriced = dict.fromkeys(COUNTS, 0), dict[str, JsonObject](), 0.0, 0
-    for entry in entries:
-        if entry.kind != "sent" or not isinstance(entry.body.get("usage"), dict):
-            continue
-        sent = sent_row(entry)
+    for sent in sent_rows(entries):
         row = models.setdefault(sent.model, {**dict.fromkeys(COUNTS, 0), "requests": 0, "usd": 0.0})
         for name in COUNTS:
             used = int((sent.usage or {}).get(name) or 0)

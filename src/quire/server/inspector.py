@@ -89,20 +89,16 @@ def report(thread: ThreadView, what_if: WhatIf | None = None) -> str:
     cuts = [column.n for column in picture.columns if column.rebase is not None and column.n in set(numbers)]
     pairs = [(numbers[numbers.index(n) - 1], n) for n in cuts if numbers.index(n)]
     chosen = dict.fromkeys([*numbers[-1:], *(n for pair in reversed(pairs) for n in reversed(pair)), *numbers[:1]])
+    bodies = ((n, thread.body(n)) for n in list(chosen)[:_BODIES])
     data: JsonObject = {
         "picture": picture,
         **thread.shared(),
-        "bodies": {str(n): body for n in list(chosen)[:_BODIES] if (body := _small_body(thread, n))},
+        "bodies": {str(n): body for n, body in bodies if len(msgspec.json.encode(body)) <= _BODY_BYTES},
         "compared": {f"{a}-{b}": thread.compare(a, b) for a, b in pairs},
         "what_if": what_if,
         "made": {"version": __version__, "command": shlex.join(["quire", "report", thread.name])},
     }
     return page(data, f"{thread.name} · Quire")
-
-
-def _small_body(thread: ThreadView, n: int) -> RequestBody | None:
-    body = thread.body(n)
-    return body if len(msgspec.json.encode(body)) <= _BODY_BYTES else None
 
 
 # What the page asks for.

@@ -133,7 +133,8 @@ class Mender:
         with self._lock:
             messages = [hashlib.sha256(plain_message(message)).digest() for message in wire.layout.messages(body)]
             key = self._conversation(call, wire, messages)
-            first_user = next((at for at, message in enumerate(body[wire.layout.field]) if _asks(message)), 0)
+            roles = (message.get("role") if isinstance(message, dict) else "" for message in body[wire.layout.field])
+            first_user = next((at for at, role in enumerate(roles) if role == "user"), 0)
             name = f"{hashlib.sha256(call.session.encode() or messages[first_user]).hexdigest()} {key}"
             if self._holdout and self._is_held_out(key, call.session or name, about):
                 return Mended(held_out=True, conversation=name)
@@ -273,10 +274,6 @@ def _tried(rules: Sequence[str], call: SentCall, before: HeadState | None) -> tu
         fired.append("marks")
     draft.betas = needed_betas(draft.messages)
     return draft, fired
-
-
-def _asks(message: Json) -> bool:
-    return isinstance(message, dict) and message.get("role") == "user"
 
 
 def _is_reply(message: Json) -> bool:

@@ -22,6 +22,7 @@ from quire.emulate import PASSING_CONFIG, BackgroundServer
 from quire.errors import needed
 from quire.providers.models import model_info
 from quire.providers.wires import Wire, wire_of
+from quire.server import read_types
 from quire.server.mend import Budget, Mended, Mender, difference, is_subscription, with_betas
 from quire.server.watch import CacheWatcher, Watched, WatchedExchange, events_in, plain
 from quire.values import JsonObject, Reply
@@ -31,7 +32,6 @@ __all__ = ["CacheWatcher", "Passing", "Proxy", "ProxyOptions", "Watched", "make_
 if TYPE_CHECKING:
     import httpx
     from starlette.applications import Starlette
-    from starlette.routing import BaseRoute
 
 Headers = list[tuple[bytes, bytes]]
 # What belongs to one connection and not to the message that it carries, the key of the service among it.
@@ -75,8 +75,7 @@ class ProxyOptions(msgspec.Struct, frozen=True, kw_only=True):
 class Passing:
     """An ASGI application that hands requests on and replies back, piece by piece as they come.
 
-    `routes()` and `connected` make it part of another application: the routes behind all of that one's own,
-    the connection open as long as it runs.
+    `connected` holds the connection open for as long as the application runs that it is part of.
     """
 
     def __init__(self, options: ProxyOptions, watcher: CacheWatcher) -> None:
@@ -88,12 +87,6 @@ class Passing:
         # Without rules it only tells conversations apart.
         self._finder = options.mender or (Mender(()) if options.ask_provider or options.budget else None)
         self._budget = Budget(options.budget) if options.budget else None
-
-    def routes(self, paths: tuple[str, ...] = ("/{path:path}",)) -> list[BaseRoute]:
-        """Routes of all methods, and of WebSockets; `paths` such as ("/v1/{path:path}", "/v1beta/{path:path}")."""
-        with needed("the proxy is not installed", "proxy"):
-            from starlette.routing import Route, WebSocketRoute
-        return [route(path, self) for path in paths for route in (Route, WebSocketRoute)]
 
     @contextlib.asynccontextmanager
     async def connected(self, app: object = None) -> AsyncIterator[None]:
@@ -123,7 +116,8 @@ class Passing:
                 content = b"".join([piece async for piece in _Upload(receive, first)])
                 await _until_disconnect(self._ask(scope, content, send), receive)
             return
-        body = _Upload(receive) if _has_body(scope) else None
+        has_body = any(name in (b"content-length", b"transfer-encoding") for name, _ in scope["headers"])
+        body = _Upload(receive) if has_body else None
         request = self.request(scope["method"], path, query, scope["headers"], body)
         await _until_disconnect(self._pass(request, send, lambda piece: None), receive, body)
 
@@ -337,10 +331,6 @@ def _texts(headers: Headers) -> dict[str, str]:
     return texts
 
 
-def _has_body(scope: Any) -> bool:
-    return any(name in (b"content-length", b"transfer-encoding") for name, _ in scope["headers"])
-
-
 def _headers_of(headers: Headers, betas: tuple[str, ...]) -> Headers:
     """The headers of a body that is no longer the application's own: it is not compressed, and may need betas."""
     texts = _texts(headers)
@@ -523,11 +513,10 @@ def make_app(to: str | ProxyOptions, watcher: CacheWatcher) -> Starlette:
     """The proxy alone, as an application; `app.state.watcher.as_json()` is what it has seen."""
     with needed("the proxy is not installed", "proxy"):
         from starlette.applications import Starlette
-    from quire.server import read_types
-
+        from starlette.routing import Mount
     read_types()
     passing = Passing(ProxyOptions(to=to) if isinstance(to, str) else to, watcher)
-    app = Starlette(routes=passing.routes(), lifespan=passing.connected)
+    app = Starlette(routes=[Mount("/", passing)], lifespan=passing.connected)
     app.state.watcher = watcher
     return app
 

@@ -167,7 +167,8 @@ class Service:
         return Keys(self._service_store)
 
     def _has_keys(self) -> bool:
-        return has_own(self.place) and self.keys.any()
+        has_records = is_server(self.place) or tenant_file(Path(self.place), _OWN).exists()
+        return has_records and self.keys.any()
 
     async def _demands_key(self) -> bool:
         """Whether a key is needed: from the first one on, wherever it was made."""
@@ -333,11 +334,6 @@ def _check_local(request: HTTPConnection) -> None:
 def open_own(place: str | Path) -> Store:
     """The store of the service's own records."""
     return open_store(place, _OWN)
-
-
-def has_own(place: str | Path) -> bool:
-    """Whether a service has records of its own at this place."""
-    return is_server(place) or tenant_file(Path(place), _OWN).exists()
 
 
 # Keys: one is shown once, when it is made; what is stored is its SHA-256, as a record of the service's own store.
@@ -512,7 +508,8 @@ class Redactor:
         """A reply that is being written, as far as its words are whole: of half a secret nobody could tell."""
         if not self._kinds:
             return reply
-        blocks = [{**block, "text": self.text(_whole_words(block["text"]))} for block in reply["blocks"]]
+        whole_words = (re.sub(r"\S+\Z", "", block["text"]) for block in reply["blocks"])
+        blocks = [{**block, "text": self.text(text)} for block, text in zip(reply["blocks"], whole_words, strict=True)]
         return {**reply, "blocks": blocks}
 
     def entry(self, entry: Entry) -> Entry:
@@ -527,9 +524,3 @@ def _replacement(kind: str, match: re.Match[str]) -> str:
     """What stands for a secret; what goes on from a word before it ("task-…") is none."""
     before = match.string[match.start() - 1 : match.start()]
     return match[0] if before.isascii() and before.isalnum() else f"[{kind.partition(',')[0]}]"
-
-
-def _whole_words(text: str) -> str:
-    """Up to the last space: "to be or no" -> "to be or "."""
-    last_word = re.search(r"\S*\Z", text)
-    return text[: last_word.start()] if last_word else text

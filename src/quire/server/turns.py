@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
 
 import msgspec
 
@@ -124,12 +124,11 @@ def _leave_to_caller(call: Entry) -> Decision:
     raise _CallsWait
 
 
-class RunningTurn:
-    """A turn under way in this process."""
+class RunningTurn(NamedTuple):
+    """A turn under way in this process: the user's entry, once it is stored, and the outcome."""
 
-    def __init__(self) -> None:
-        self.began: asyncio.Future[Entry] = asyncio.get_running_loop().create_future()
-        self.task: asyncio.Task[TurnOutcome] | None = None
+    began: asyncio.Future[Entry]
+    task: asyncio.Task[TurnOutcome]
 
 
 def _options(target: str) -> JsonObject:
@@ -160,23 +159,24 @@ class Turns:
             raise ConflictError(
                 f"a turn of thread {call.name!r} is being carried out", hint="Follow its events, or stop it."
             )
-        turn = self._running[key] = RunningTurn()
-        turn.task = asyncio.create_task(self._carry_out(turn, call, entries, body))
-        turn.task.add_done_callback(lambda task: self._ended(key, turn))
-        either: set[asyncio.Future[Any]] = {turn.began, turn.task}
+        began: asyncio.Future[Entry] = asyncio.get_running_loop().create_future()
+        task = asyncio.create_task(self._carry_out(began, call, entries, body))
+        turn = self._running[key] = RunningTurn(began, task)
+        task.add_done_callback(lambda task: self._ended(key, task))
+        either: set[asyncio.Future[Any]] = {began, task}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        if not turn.began.done():
-            turn.began.cancel()
-            await turn.task  # raises why it could not begin
+        if not began.done():
+            began.cancel()
+            await task  # raises why it could not begin
         return turn
 
-    def _ended(self, key: tuple[str, str], turn: RunningTurn) -> None:
+    def _ended(self, key: tuple[str, str], task: asyncio.Task[TurnOutcome]) -> None:
         del self._running[key]
-        if turn.task is not None and not turn.task.cancelled():
-            turn.task.exception()  # the caller has received the error, or has left
+        if not task.cancelled():
+            task.exception()  # the caller has received the error, or has left
 
     async def _carry_out(
-        self, turn: RunningTurn, call: RouteCall, entries: Sequence[Entry], body: NewTurn | Resumed
+        self, began: asyncio.Future[Entry], call: RouteCall, entries: Sequence[Entry], body: NewTurn | Resumed
     ) -> TurnOutcome:
         tenant, name = call.tenant, call.name
         with tenant.store.turn_lock(name):
@@ -189,7 +189,7 @@ class Turns:
                 user = (await off_loop(standing, tenant.store, name)).user
                 if user is None:
                     raise CallError(f"thread {name!r} has no user entry to answer", hint="Begin a turn first.")
-                turn.began.set_result(user)
+                began.set_result(user)
                 limits = Limits(**msgspec.structs.asdict(body.limits))
                 runner = Runner(
                     tools=_CallerRuns(),
@@ -258,7 +258,7 @@ class Turns:
     async def stop(self, tenant: Tenant, name: str) -> bool:
         """Stop a thread's turn: what came is kept and marked."""
         turn = self._running.get((tenant.name, name))
-        if turn is not None and turn.task is not None:
+        if turn is not None:
             turn.task.cancel()
             await asyncio.wait({turn.task})
             return True
@@ -270,7 +270,7 @@ class Turns:
 
     async def drain(self, grace_s: float) -> None:
         """Let turns end by themselves for a while; then stop them, which records what came."""
-        tasks = {turn.task for turn in self._running.values() if turn.task is not None}
+        tasks = {turn.task for turn in self._running.values()}
         if tasks:
             _, late = await asyncio.wait(tasks, timeout=grace_s)
             for task in late:
@@ -309,15 +309,10 @@ async def begin_turn(call: RouteCall, body: NewTurn) -> Any:
 
     The turn goes on where its caller goes away; `events` tells what it missed, `stop` ends it.
     """
-    items = await off_loop(_window_items, call)
+    items = await off_loop(lambda: call.tenant.thread(call.name).kept_items() if exists(call.store, call.name) else [])
     user = values.user(body.text, [*items, *body.attach], at=call.service.clock())
     entry = call.service.redactor.entry(user)
     return await _answer(call, await _begin_or_join(call, [entry], body), body.stream)
-
-
-def _window_items(call: RouteCall) -> list[JsonObject]:
-    """What the thread's window adds to a turn."""
-    return call.tenant.thread(call.name).kept_items() if exists(call.store, call.name) else []
 
 
 async def resume_turn(call: RouteCall, body: Resumed) -> Any:
@@ -386,7 +381,6 @@ def note_entries(call: RouteCall, entries: Sequence[Entry]) -> ThreadInfo:
 
 
 async def _answer(call: RouteCall, turn: RunningTurn, stream: bool) -> Any:
-    assert turn.task is not None
     if stream:
         return call.service.readers.response(_events(call, turn))
     outcome = await asyncio.shield(turn.task)

@@ -312,7 +312,13 @@ class ThreadView:
         if isinstance(built, Refused):
             return RequestDetail(column, last, _policy_settings(request.policy), (), (), ())
         since = self._since(n, len(request.pieces))
-        segments = [self._dated(segment, place, since[place], n) for place, segment in self._segments(n)]
+        times = {row.n: row.at for row in self._columns}
+        segments = [
+            msgspec.structs.replace(
+                segment, place=place, since=since[place], since_at=times.get(since[place]), new=since[place] == n
+            )
+            for place, segment in self._segments(n)
+        ]
         summary = built.rebase.get("summary") or "" if built.rebase is not None else ""
         return RequestDetail(
             column,
@@ -330,10 +336,6 @@ class ThreadView:
         if not 0 <= place < len(segments):
             raise NotFound(f"request {n} has no segment {place}", hint=f"It has {len(segments)}.")
         return segments[place][1].text
-
-    def _dated(self, segment: SegmentView, place: int, since: int, n: int) -> SegmentView:
-        at = self._columns[since - 1].at if since <= len(self._columns) else None
-        return msgspec.structs.replace(segment, place=place, since=since, since_at=at, new=since == n)
 
     def _since(self, n: int, count: int) -> list[int]:
         """For each piece of a request, the request since which the cache has had it."""
@@ -353,7 +355,8 @@ class ThreadView:
     def _segments(self, n: int) -> list[tuple[int, SegmentView]]:
         """The segments in the order of the wire, each with its place among the pieces that caches compare."""
         built, _ = self.built(n)
-        edits = self._edits(n)
+        # What rebases up to this request have made of entries, by seq.
+        edits = {seq: action for request in self._requests[:n] for seq, action in edits_of(request).items()}
         first = len(built.prompt.tools) + bool(built.prompt.system)
         out = list(head_segments(built))
         for index, (message, size) in enumerate(zip(built.prompt.messages, built.sizes, strict=True), first):
@@ -361,13 +364,6 @@ class ThreadView:
                 out += [(index, segment) for segment in user_segments(built, size, message)]
             else:
                 out.append((index, message_segment(message, size, edits)))
-        return out
-
-    def _edits(self, n: int) -> dict[int, str]:
-        """What rebases up to a request have made of entries, by seq."""
-        out: dict[int, str] = {}
-        for request in self._requests[:n]:
-            out |= edits_of(request)
         return out
 
     def body(self, n: int, target: str = "") -> RequestBody:
@@ -409,9 +405,11 @@ class ThreadView:
         lost, before = 0, self._columns[first - 1]
         for column in self.picture().columns[first:second]:
             if not column.refused:
-                lost += (
-                    max(0, min(before.tokens, column.tokens) - _scaled(column.read, column)) if _missed(column) else 0
-                )
+                # Tokens as the provider counts them, in ours.
+                scale = column.tokens / max(1, column.read + column.written + column.fresh)
+                read = round(column.read * scale)
+                if column.cold or column.rebase is not None or read < 0.5 * column.tokens:
+                    lost += max(0, min(before.tokens, column.tokens) - read)
                 before = column
         return lost
 
@@ -471,15 +469,6 @@ def _bands(built: Built) -> tuple[int, ...]:
     sizes = layer_tokens(built)
     older = sum(built.sizes[: built.user]) if built.user is not None else sizes["L4"]
     return (sizes["tools"], sizes["L1"], sizes["L2"], older, sizes["L3"], sizes["L5"], sizes["L4"] - older)
-
-
-def _scaled(tokens: int, column: RequestColumn) -> int:
-    """Tokens as the provider counts them, in ours."""
-    return round(tokens * column.tokens / max(1, column.read + column.written + column.fresh))
-
-
-def _missed(column: RequestColumn) -> bool:
-    return column.cold or column.rebase is not None or _scaled(column.read, column) < 0.5 * column.tokens
 
 
 def _note(record: JsonObject, entries: Sequence[Entry]) -> RebaseNote:
