@@ -81,6 +81,9 @@ class Mended(msgspec.Struct, frozen=True):
     difference: tuple[str, ...] = ()
 
 
+# Which conversation a request belongs to.
+
+
 class _Conversation(msgspec.Struct, frozen=True):
     """How a conversation is known: session, provider and model, its first head, and how much its newest request says."""
 
@@ -100,54 +103,17 @@ class _Conversation(msgspec.Struct, frozen=True):
         return shared > 1 and bool(self.head) == bool(newer.head)
 
 
-class Mender:
-    """Mends the requests of conversations, each in the light of those before it.
+class _Conversations:
+    """Tells requests apart by the conversation they belong to: its session, its head, the messages that both hold."""
 
-    `rules` are names of RULES; of `holdout`, a share, conversations are left as they are, for comparison.
-    """
-
-    def __init__(self, rules: Collection[str] = tuple(RULES), holdout: float = 0.0) -> None:
-        unknown = sorted(set(rules) - set(RULES))
-        if unknown:
-            raise CallError(f"there is no rule {unknown[0]!r}", hint=f"Known: {', '.join(RULES)}.")
-        self._rules = [name for name in RULES if name in rules]
-        self._holdout = holdout
-        self._states: Recent[int, HeadState] = Recent(_MOST_CONVERSATIONS, _MOST_BYTES, lambda state: state.size)
+    def __init__(self) -> None:
         # Which conversations hold a message, by its hash; those that came longest ago are forgotten.
         self._holders: Recent[bytes, list[int]] = Recent(_MOST_MESSAGES)
         self._heads: Recent[int, _Conversation] = Recent(_MOST_CONVERSATIONS)
-        self._held_out: Recent[int, bool] = Recent(_MOST_CONVERSATIONS)
         self._count = 0
-        self._lock = threading.Lock()
 
-    def mend(self, body: JsonObject, about: JsonObject) -> Mended:
-        """The request as it should go on; `about` holds host, path and headers."""
-        if not is_body(body):
-            return Mended()
-        if body.get("previous_response_id") or body.get("conversation"):
-            return Mended(only_watched="the provider holds what it goes on with" if self._rules else "")
-        call = call_of("", about, body, None)
-        wire = wire_of(call.provider, body)
-        if not isinstance(body.get(wire.layout.field), list) or not body[wire.layout.field]:
-            return Mended()
-        with self._lock:
-            messages = [hashlib.sha256(plain_message(message)).digest() for message in wire.layout.messages(body)]
-            key = self._conversation(call, wire, messages)
-            roles = (message.get("role") if isinstance(message, dict) else "" for message in body[wire.layout.field])
-            first_user = next((at for at, role in enumerate(roles) if role == "user"), 0)
-            name = f"{hashlib.sha256(call.session.encode() or messages[first_user]).hexdigest()} {key}"
-            if self._holdout and self._is_held_out(key, call.session or name, about):
-                return Mended(held_out=True, conversation=name)
-            return msgspec.structs.replace(self._mend(call, key, about), conversation=name)
-
-    def _is_held_out(self, key: int, name: str, about: JsonObject) -> bool:
-        """Whether a conversation is left as it is: drawn once, by its name; one that a log tells of stays what it was."""
-        drawn = int(hashlib.sha256(name.encode()).hexdigest()[:8], 16) / 0x1_0000_0000 < self._holdout
-        self._held_out[key] = self._held_out.get(key, bool(about.get("held_out", drawn)))
-        return self._held_out[key]
-
-    def _conversation(self, call: SentCall, wire: Wire, messages: list[bytes]) -> int:
-        """The conversation that a request goes on with, else a new one."""
+    def find(self, call: SentCall, wire: Wire, messages: list[bytes]) -> int:
+        """The number of the conversation that a request goes on with, else of a new one; `messages` are hashes."""
         digests = set(messages)
         newer = _Conversation((call.session, call.provider, call.model), _head_parts(call, wire), len(digests))
         votes = Counter(key for digest in digests for key in self._holders_of(digest, newer))
@@ -185,6 +151,68 @@ class Mender:
         if len(holders) < _MOST_HOLDERS:
             return holders
         return [key for key in holders if key in self._heads and dict.__eq__(self._heads[key].head, newer.head)]
+
+
+def _head_parts(call: SentCall, wire: Wire) -> Counter[str]:
+    """What stands in front of the messages: names of tools and the sentences of the system prompt."""
+    texts = (part for _, text in head_texts(call.body, wire) for part in re.split(r"[.\n]", text))
+    return Counter([*(f"tool {name}" for name in _tool_names(call.body)), *filter(None, map(str.strip, texts))])
+
+
+def _length(parts: Counter[str]) -> int:
+    return sum(len(part) * times for part, times in parts.items())
+
+
+def _is_reply(message: Json) -> bool:
+    """Whether a message is the model's; items of OpenAI's that name no role are calls, results and reasoning."""
+    return isinstance(message, dict) and message.get("role", "assistant") in ("assistant", "model")
+
+
+# Mending: rules tried on a request in the light of the one before it, and put back where the provider would refuse it.
+
+
+class Mender:
+    """Mends the requests of conversations, each in the light of those before it.
+
+    `rules` are names of RULES; of `holdout`, a share, conversations are left as they are, for comparison.
+    """
+
+    def __init__(self, rules: Collection[str] = tuple(RULES), holdout: float = 0.0) -> None:
+        unknown = sorted(set(rules) - set(RULES))
+        if unknown:
+            raise CallError(f"there is no rule {unknown[0]!r}", hint=f"Known: {', '.join(RULES)}.")
+        self._rules = [name for name in RULES if name in rules]
+        self._holdout = holdout
+        self._states: Recent[int, HeadState] = Recent(_MOST_CONVERSATIONS, _MOST_BYTES, lambda state: state.size)
+        self._conversations = _Conversations()
+        self._held_out: Recent[int, bool] = Recent(_MOST_CONVERSATIONS)
+        self._lock = threading.Lock()
+
+    def mend(self, body: JsonObject, about: JsonObject) -> Mended:
+        """The request as it should go on; `about` holds host, path and headers."""
+        if not is_body(body):
+            return Mended()
+        if body.get("previous_response_id") or body.get("conversation"):
+            return Mended(only_watched="the provider holds what it goes on with" if self._rules else "")
+        call = call_of("", about, body, None)
+        wire = wire_of(call.provider, body)
+        if not isinstance(body.get(wire.layout.field), list) or not body[wire.layout.field]:
+            return Mended()
+        with self._lock:
+            messages = [hashlib.sha256(plain_message(message)).digest() for message in wire.layout.messages(body)]
+            key = self._conversations.find(call, wire, messages)
+            roles = (message.get("role") if isinstance(message, dict) else "" for message in body[wire.layout.field])
+            first_user = next((at for at, role in enumerate(roles) if role == "user"), 0)
+            name = f"{hashlib.sha256(call.session.encode() or messages[first_user]).hexdigest()} {key}"
+            if self._holdout and self._is_held_out(key, call.session or name, about):
+                return Mended(held_out=True, conversation=name)
+            return msgspec.structs.replace(self._mend(call, key, about), conversation=name)
+
+    def _is_held_out(self, key: int, name: str, about: JsonObject) -> bool:
+        """Whether a conversation is left as it is: drawn once, by its name; one that a log tells of stays what it was."""
+        drawn = int(hashlib.sha256(name.encode()).hexdigest()[:8], 16) / 0x1_0000_0000 < self._holdout
+        self._held_out[key] = self._held_out.get(key, bool(about.get("held_out", drawn)))
+        return self._held_out[key]
 
     def _mend(self, call: SentCall, key: int, about: JsonObject) -> Mended:
         before = self._states.get(key)
@@ -276,11 +304,6 @@ def _tried(rules: Sequence[str], call: SentCall, before: HeadState | None) -> tu
     return draft, fired
 
 
-def _is_reply(message: Json) -> bool:
-    """Whether a message is the model's; items of OpenAI's that name no role are calls, results and reasoning."""
-    return isinstance(message, dict) and message.get("role", "assistant") in ("assistant", "model")
-
-
 def _tool_names(body: JsonObject) -> tuple[str, ...]:
     tools = body.get("tools")
     return tuple(tool_name(tool) for tool in tools if isinstance(tool, dict)) if isinstance(tools, list) else ()
@@ -349,16 +372,6 @@ def _with_tail(message: JsonObject, tail: Tail, draft: BodyDraft) -> list[Json]:
             message, more = joined
             following += more
     return [message, *following, *tail.messages]
-
-
-def _head_parts(call: SentCall, wire: Wire) -> Counter[str]:
-    """What stands in front of the messages: names of tools and the sentences of the system prompt."""
-    texts = (part for _, text in head_texts(call.body, wire) for part in re.split(r"[.\n]", text))
-    return Counter([*(f"tool {name}" for name in _tool_names(call.body)), *filter(None, map(str.strip, texts))])
-
-
-def _length(parts: Counter[str]) -> int:
-    return sum(len(part) * times for part, times in parts.items())
 
 
 def _broken_rules(
