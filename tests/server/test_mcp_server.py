@@ -125,6 +125,17 @@ def test_what_cannot_be_had_is_an_error_that_says_why(db: Path, name: str, given
     assert why in answer.content[0].text
 
 
+def test_a_record_whose_time_has_passed_is_not_there(tmp_path: Path) -> None:
+    with open_store(tmp_path / "q.db") as store:
+        Records(store).create(schema_name="note.v1", context={"text": "whistles"}, ttl_s=1, now=1)
+        server = mcp_server.make_server(store)
+        for given in ({}, {"q": "whistles"}):
+            found = asked(server, lambda client, given=given: client.call_tool("records", given))
+            assert found.structured_content == {"records": []}
+        with pytest.raises(ExceptionGroup):
+            asked(server, lambda client: client.read_resource("quire://records/rec-1"))
+
+
 def test_a_file_that_is_no_log_is_not_quoted(db: Path, tmp_path: Path) -> None:
     """What a model may ask for is not what it may read."""
     (tmp_path / ".env").write_text("PASSWORD=tulips-at-noon\n")

@@ -341,8 +341,7 @@ def list_records(
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100,
 ) -> RecordsFound:
     """Records of a schema or with a tag, the newest; with `q` those that have to do with it, the nearest first."""
-    records, now = Records(call.store), call.service.clock()
-    tags = (tag,) if tag else ()
+    records, tags, now = Records(call.store), tag or (), call.service.clock()
     if q:
         hits = records.search(q, nn=limit, tag=tags, schema_name=schema_name, now=now)
         return RecordsFound([hit.record for hit in hits])

@@ -17,6 +17,7 @@ from quire import providers
 from quire.assemble.user_message import original
 from quire.audit import audit, read_calls
 from quire.errors import FormatError, NotFound, QuireError, needed
+from quire.log import now_ms
 from quire.log.entries import encode
 from quire.log.store import Store
 from quire.recall import Recall
@@ -134,11 +135,11 @@ class _Reader:
         """Records of a schema or with a tag; with `q` those that have to do with it, the nearest first."""
         from quire.records import Records
 
-        table, tags = Records(self.store), (tag,) if tag else ()
+        table, tags, now = Records(self.store), tag or (), now_ms()
         if q:
-            records = [hit.record for hit in table.search(q, nn=limit, tag=tags, schema_name=schema_name)]
+            records = [hit.record for hit in table.search(q, nn=limit, tag=tags, schema_name=schema_name, now=now)]
         else:
-            records = table.list(schema_name=schema_name, tag=tags, limit=limit)
+            records = table.list(schema_name=schema_name, tag=tags, limit=limit, now=now)
         return {"records": self._redacted(records)}
 
     def audit(
@@ -178,7 +179,7 @@ class _Reader:
         """A record at its newest version."""
         from quire.records import Records
 
-        return msgspec.json.encode(self._redacted(Records(self.store).read_full(record))).decode()
+        return msgspec.json.encode(self._redacted(Records(self.store).read_full(record, now=now_ms()))).decode()
 
     def _entry(self, entry: Entry) -> JsonObject:
         text = self.redactor.text(original(entry))
