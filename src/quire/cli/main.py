@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quire.cli.output import echo
-from quire.errors import CallError, QuireError
+from quire.errors import CallError, QuireError, nearest
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -206,19 +206,11 @@ def _called_wrongly(error: click.ClickException) -> QuireError:
     if ctx and message.startswith(("Missing argument", "Got unexpected extra")):
         usage = " ".join(ctx.get_usage().removeprefix("Usage: ").split())
         return CallError(message, hint=f"It is `{usage}`; `{called} --help` shows how.")
-    if match := _NO_COMMAND.match(message):
-        message += _did_you_mean(match[1], error)
+    if ctx and isinstance(ctx.command, click.Group) and (match := _NO_COMMAND.match(message)):
+        # click itself knows only commands that are loaded.
+        near = nearest(match[1], ctx.command.list_commands(ctx))
+        message += f" Did you mean {near!r}?" if near else ""
     return CallError(message, hint=f"`{called} --help` shows how.")
-
-
-def _did_you_mean(name: str, error: click.ClickException) -> str:
-    """A suggestion for a misspelt command; click itself knows only commands that are loaded."""
-    from quire.errors import nearest
-
-    ctx = error.ctx if isinstance(error, click.UsageError) else None
-    commands = ctx.command.list_commands(ctx) if ctx and isinstance(ctx.command, click.Group) else []
-    near = nearest(name, commands)
-    return f" Did you mean {near!r}?" if near else ""
 
 
 def _check_words(words: list[str]) -> None:

@@ -419,9 +419,8 @@ def _draw(predicted: list[Predicted]) -> None:
 
 
 def _bar(name: str, group: list[Predicted], longest: int) -> Text:
-    read = sum(member.read for member in group)
-    written = sum(member.write_5m + member.write_1h for member in group)
-    total = sum(member.total for member in group)
+    sums = _total(group)
+    read, written, total = sums["read"], sums["write_5m"] + sums["write_1h"], sums["tokens"]
     parts = (read, "█", "green"), (written, "▓", "yellow"), (total - read - written, "░", "red")
     return styled(f"{name:>9} ", *bar(_WIDTH, longest, parts), f" {total:,}")
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -399,13 +400,11 @@ def moved_prefixes(before: Sequence[LockedRequest], now: Sequence[LockedRequest]
 def _first_move(old: LockedRequest, now: LockedRequest) -> tuple[str, str] | None:
     if old.target != now.target:
         return "", f"goes to {now.target} instead of {old.target}"
-    for was, unit in zip(old.units, now.units, strict=False):
+    for was, unit in zip_longest(old.units, now.units):
+        if was is None or unit is None:
+            return (unit.path, "is new") if was is None else (was.path, "is gone")
         if was != unit:
             return was.path, "changed" if was.path == unit.path else f"became {unit.path}"
-    if len(now.units) < len(old.units):
-        return old.units[len(now.units)].path, "is gone"
-    if len(now.units) > len(old.units):
-        return now.units[len(old.units)].path, "is new"
     return None
 
 

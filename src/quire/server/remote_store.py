@@ -334,34 +334,25 @@ class HttpStore(ClosingStore):
 
     def _ask(self, method: str, path: str, body: JsonObject | None = None, once: bool = False) -> Any:
         """Ask, and ask again where no answer came."""
+        import httpx
+
         content = msgspec.json.encode(body) if body is not None else None
         headers = {"content-type": "application/json"} if content is not None else {}
         if once:
             headers["idempotency-key"] = str(uuid.uuid4())
         for wait_s in (*_WAITS_S, None):
-            reply = self._send(method, path, content, headers, last=wait_s is None)
-            if reply is not None and (wait_s is None or not _is_busy(reply)):
-                break
-            time.sleep(wait_s or 0)
-        assert reply is not None  # the last attempt answers or raises
+            try:
+                reply = self._client.request(method, path, content=content, headers=headers)
+                if wait_s is None or not _is_busy(reply):
+                    break
+            except httpx.HTTPError as error:
+                if wait_s is None:
+                    problem = f"{self.url} does not answer: {str(error) or type(error).__name__}"
+                    raise QuireError(problem, hint="Is `quire serve` running there?") from error
+            time.sleep(wait_s)
         if reply.status_code >= 400:
             raise error_of(reply)
         return msgspec.json.decode(reply.content) if reply.content else None
-
-    def _send(
-        self, method: str, path: str, content: bytes | None, headers: dict[str, str], last: bool
-    ) -> httpx.Response | None:
-        import httpx
-
-        try:
-            return self._client.request(method, path, content=content, headers=headers)
-        except httpx.HTTPError as error:
-            if last:
-                raise QuireError(
-                    f"{self.url} does not answer: {str(error) or type(error).__name__}",
-                    hint="Is `quire serve` running there?",
-                ) from error
-            return None
 
     def turn_lock(self, thread: str) -> AbstractContextManager[None]:
         check_name(thread)
@@ -392,15 +383,8 @@ class HttpStore(ClosingStore):
 
 
 def _entries(answer: JsonObject) -> list[Entry]:
-    return [
-        Entry(
-            body["kind"],
-            {key: value for key, value in body.items() if key not in ("seq", "id")},
-            body["seq"],
-            body["id"],
-        )
-        for body in answer["entries"]
-    ]
+    places = [(body.pop("seq"), body.pop("id")) for body in answer["entries"]]
+    return [Entry(body["kind"], body, seq, id) for body, (seq, id) in zip(answer["entries"], places, strict=True)]
 
 
 def _as_json(value: Any) -> Json:
