@@ -188,9 +188,9 @@ def route(method: Method, path: str, handler: Handler, **more: Any) -> Route:
 
 def arguments_type(function: Callable[..., Any], name: str, types: Mapping[str, Any]) -> Any:
     """The parameters of a function that have one of these types, as a struct of that name."""
-    parameters = [each for each in inspect.signature(function).parameters.values() if each.name in types]
-    defaults = [() if each.default is each.empty else (each.default,) for each in parameters]
-    fields = [(each.name, types[each.name], *default) for each, default in zip(parameters, defaults, strict=True)]
+    defaults = {name: parameter.default for name, parameter in inspect.signature(function).parameters.items()}
+    given = {name: () if value is inspect.Parameter.empty else (value,) for name, value in defaults.items()}
+    fields = [(name, types[name], *default) for name, default in given.items() if name in types]
     return msgspec.defstruct(name, fields, forbid_unknown_fields=True)
 
 

@@ -114,8 +114,8 @@ class BodyDraft:
 
     def known_text(self, path: Path, first: str) -> str:
         """What the model knows to stand at a place by now: what it was told last, else what was first sent."""
-        told = self.changes.texts.get(path)
-        return first if told is None else told.of(first)
+        change = self.changes.texts.get(path)
+        return first if change is None else change.of(first)
 
     def note_text(self, path: Path, first: str, now: str) -> None:
         """Note that the model was told what stands at a place now."""
