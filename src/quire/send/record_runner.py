@@ -180,7 +180,6 @@ def _config(store: Records, consumer: str, now: int) -> Config:
 
 RecordAction = Literal["create", "update", "delete"]
 _ENTRY = "entry:"
-_DONE = {"create": "created", "update": "updated", "delete": "deleted"}
 
 
 def entry_tag(entry: Entry) -> str:
@@ -190,30 +189,37 @@ def entry_tag(entry: Entry) -> str:
 
 def record_tools(records: Records, *, clock: Callable[[], int] = now_ms) -> list[Tool]:
     """`find_records` and `change_record`; contexts of consumers that a change concerns are built anew."""
-    in_order = _InOrder()
-    return [_find_tool(records, clock, in_order), _change_tool(records, clock, in_order)]
-
-
-class _InOrder:
-    """Calls one after the other, though they may run again: so that one finds what another wrote."""
-
-    def __init__(self) -> None:
-        self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
-
-    async def __call__(self, work: Callable[[], JsonObject]) -> JsonObject:
-        async with self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
-            return dict(await in_thread(work))
-
-
-def _find_tool(records: Records, clock: Callable[[], int], in_order: _InOrder) -> Tool:
-    @tool(
+    desk = RecordDesk(records, clock)
+    finding = tool(
         idempotent=True,
         category="system",
         output=("count", "records"),
         example='{"query": "API key"} finds by meaning, {"id": "rec-3"} reads one, {"tag": "work"} lists the newest.',
     )
+    changing = tool(
+        idempotent=True,
+        category="system",
+        output=("done", "record"),
+        example='{"action": "create", "schema_name": "note.v1", "title": "Plan", "context": {"text": "Ship it"}}; '
+        '{"action": "update", "id": "rec-3", "version": 1, "context": {"text": "Ship on Monday"}}',
+    )
+    return [finding(desk.find_records), changing(desk.change_record)]
+
+
+class RecordDesk:
+    """Where a model reads and writes records; its calls run one after the other, so that one finds what another wrote."""
+
+    def __init__(self, records: Records, clock: Callable[[], int]) -> None:
+        self._records, self._clock = records, clock
+        self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+
+    async def _in_order(self, work: Callable[[int], JsonObject]) -> JsonObject:
+        now = self._clock()
+        async with self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
+            return dict(await in_thread(lambda: work(now)))
+
     async def find_records(
-        query: str = "", id: str = "", schema_name: str = "", tag: str = "", k: int = 5
+        self, query: str = "", id: str = "", schema_name: str = "", tag: str = "", k: int = 5
     ) -> JsonObject:
         """Search, read or list records.
 
@@ -224,20 +230,26 @@ def _find_tool(records: Records, clock: Callable[[], int], in_order: _InOrder) -
             tag: Only records with this tag.
             k: At most so many.
         """
-        return await in_order(partial(_find, records, query, id, schema_name, tag, max(1, min(k, 50)), clock()))
+        most = max(1, min(k, 50))
+        selector = Selector(schemas=(schema_name,) if schema_name else (), all_tags=(tag,) if tag else ())
 
-    return find_records
+        def find(now: int) -> JsonObject:
+            matching: Sequence[Record]
+            if id:
+                matching = [self._records.read_full(id, now=now)]
+            elif query.strip():
+                near = self._records.near(query, selector, keep=lambda record: not built_by(record), now=now)
+                matching = [hit.record for hit in near if hit.share > 0][:most]
+            else:
+                matching = self._records.select(
+                    selector, newest=most, keep=lambda record: not built_by(record), now=now
+                )
+            return {"count": len(matching), "records": [_record_json(record) for record in matching]}
 
+        return await self._in_order(find)
 
-def _change_tool(records: Records, clock: Callable[[], int], in_order: _InOrder) -> Tool:
-    @tool(
-        idempotent=True,
-        category="system",
-        output=("done", "record"),
-        example='{"action": "create", "schema_name": "note.v1", "title": "Plan", "context": {"text": "Ship it"}}; '
-        '{"action": "update", "id": "rec-3", "version": 1, "context": {"text": "Ship on Monday"}}',
-    )
     async def change_record(
+        self,
         action: RecordAction,
         call: Entry,
         id: str = "",
@@ -260,22 +272,46 @@ def _change_tool(records: Records, clock: Callable[[], int], in_order: _InOrder)
         """
         fields = {"title": title, "tags": tags, "context": context}
         changes = {name: value for name, value in fields.items() if value is not None}
-        return await in_order(partial(_change, records, action, call, id, version, schema_name, changes, clock()))
 
-    return change_record
+        def change(now: int) -> JsonObject:
+            if action == "create":
+                record = self._create(call, schema_name, changes, now)
+            elif not (id and version):
+                raise CallError(f"to {action} a record, name its id and version", hint="find_records shows both.")
+            elif action == "update":
+                record = self._update(id, version, changes, now)
+            else:
+                try:
+                    self._records.delete(id, version, now=now)
+                except NotFound:
+                    return {"done": f"there is no record {id} any more"}
+                return {"done": f"{id} is deleted"}
+            react(self._records, record, now=now)
+            return {"done": f"{record.id} is {action}d", "record": _record_json(record)}
 
+        return await self._in_order(change)
 
-def _find(records: Records, query: str, id: str, schema_name: str, tag: str, k: int, now: int) -> JsonObject:
-    selector = Selector(schemas=(schema_name,) if schema_name else (), all_tags=(tag,) if tag else ())
-    matching: Sequence[Record]
-    if id:
-        matching = [records.read_full(id, now=now)]
-    elif query.strip():
-        near = records.near(query, selector, keep=lambda record: not built_by(record), now=now)
-        matching = [hit.record for hit in near if hit.share > 0][:k]
-    else:
-        matching = records.select(selector, newest=k, keep=lambda record: not built_by(record), now=now)
-    return {"count": len(matching), "records": [_record_json(record) for record in matching]}
+    def _create(self, call: Entry, schema_name: str, fields: JsonObject, now: int) -> Record:
+        if not schema_name:
+            raise CallError("a new record needs a schema_name", hint="Such as note.v1.")
+        mark = entry_tag(call)
+        for old in self._records.select(Selector(all_tags=(mark,), schemas=(schema_name,)), newest=1, now=now):
+            return old
+        tags = [*fields.get("tags", ()), mark]
+        return self._records.create(
+            schema_name, fields.get("context", {}), title=fields.get("title", ""), tags=tags, now=now
+        )
+
+    def _update(self, id: str, version: int, fields: JsonObject, now: int) -> Record:
+        try:
+            return self._records.update(id, version, **fields, now=now)
+        except ConflictError:
+            # The same call may have run before an interruption: then the record is what it asked for.
+            newest = self._records.read_full(id, now=now)
+            same = all(json.dumps(getattr(newest, name)) == json.dumps(value) for name, value in fields.items())
+            if newest.version == version + 1 and same:
+                return newest
+            raise
 
 
 def _record_json(record: Record) -> JsonObject:
@@ -283,53 +319,6 @@ def _record_json(record: Record) -> JsonObject:
     head = {"id": record.id, "version": record.version, "schema_name": record.schema_name}
     tags = [tag for tag in record.tags if not tag.startswith(_ENTRY)]
     return {**head, "title": record.title, "tags": tags, "context": view(record).context}
-
-
-def _change(
-    records: Records,
-    action: RecordAction,
-    call: Entry,
-    id: str,
-    version: int,
-    schema_name: str,
-    fields: JsonObject,
-    now: int,
-) -> JsonObject:
-    if action == "create":
-        record = _create(records, call, schema_name, fields, now)
-    elif not (id and version):
-        raise CallError(f"to {action} a record, name its id and version", hint="find_records shows both.")
-    elif action == "update":
-        record = _update(records, id, version, fields, now)
-    else:
-        try:
-            records.delete(id, version, now=now)
-        except NotFound:
-            return {"done": f"there is no record {id} any more"}
-        return {"done": f"{id} is deleted"}
-    react(records, record, now=now)
-    return {"done": f"{record.id} is {_DONE[action]}", "record": _record_json(record)}
-
-
-def _create(records: Records, call: Entry, schema_name: str, fields: JsonObject, now: int) -> Record:
-    if not schema_name:
-        raise CallError("a new record needs a schema_name", hint="Such as note.v1.")
-    mark = entry_tag(call)
-    old = records.select(Selector(all_tags=(mark,), schemas=(schema_name,)), newest=1, now=now)
-    context, tags = fields.get("context") or {}, [*(fields.get("tags") or ()), mark]
-    return old[0] if old else records.create(schema_name, context, title=fields.get("title") or "", tags=tags, now=now)
-
-
-def _update(records: Records, id: str, version: int, fields: JsonObject, now: int) -> Record:
-    try:
-        return records.update(id, version, **fields, now=now)
-    except ConflictError:
-        # The same call may have run before an interruption: then the record is what it asked for.
-        newest = records.read_full(id, now=now)
-        same = all(json.dumps(getattr(newest, name)) == json.dumps(value) for name, value in fields.items())
-        if newest.version == version + 1 and same:
-            return newest
-        raise
 
 
 # What a conversation says, as records: the user's messages, the replies as they came, what the tools returned.
