@@ -74,22 +74,17 @@ def render(value: Clean) -> str:
 
 
 def formatted_context(value: Clean) -> str:
-    """The text without its last section, for a consumer that appends the request itself."""
-    return "\n\n".join(render_sections(value))
+    """The text without its last section, for a consumer that appends the request itself; empty sections are absent."""
+    tools = f"{TOOLS}\n{tool_list(value.tools, value.detail)}" if value.tools else ""
+    lines = [f"{message.role.capitalize()}: {_indent(message.content, 2)}" for message in value.conversation]
+    conversation = "\n".join([CONVERSATION, *lines]) if lines else ""
+    return "\n\n".join(part for part in (tools, conversation, results_section(value.tool_results)) if part)
 
 
 def with_request(context: str, request: str) -> str:
     """Append the request to a formatted context: the same bytes as rendering both at once."""
     section = f"{REQUEST}\n{request}" if request else ""
     return well_formed("\n\n".join(part for part in (context, section) if part))
-
-
-def render_sections(value: Clean) -> tuple[str, ...]:
-    """The sections before the request, in order, without the empty ones."""
-    tools = f"{TOOLS}\n{tool_list(value.tools, value.detail)}" if value.tools else ""
-    lines = [f"{message.role.capitalize()}: {_indent(message.content, 2)}" for message in value.conversation]
-    conversation = "\n".join([CONVERSATION, *lines]) if lines else ""
-    return tuple(part for part in (tools, conversation, results_section(value.tool_results)) if part)
 
 
 def tool_list(tools: Sequence[CleanTool], detail: Detail = "full") -> str:

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from quire.errors import CallError, QuireError
+from quire.formats import UNKNOWN, CallPair, paired
 from quire.log.store import EntryWords, Index, Store, Stretch
 from quire.recall.document import KINDS, RECALLED, DocumentTerms, Found, Query, SpeechSigns, entry_words, is_blank
 from quire.recall.languages import VERSION
@@ -467,13 +468,8 @@ def _checked(
 
 def _caller(entries: Iterable[Entry], call_id: str) -> str:
     """The name in the last call with this id that no result of these entries answers."""
-    waiting: list[str] = []
-    for entry in entries:
-        if entry.kind == "call" and entry.call_id == call_id:
-            waiting.append(entry.name)
-        elif entry.kind == "result" and entry.call_id == call_id and waiting:
-            waiting.pop()
-    return waiting[-1] if waiting else "unknown"
+    pairs = [pair for pair in paired(entries) if isinstance(pair, CallPair) and pair.result is None]
+    return next((pair.name for pair in reversed(pairs) if pair.call and pair.call.call_id == call_id), UNKNOWN)
 
 
 def _within(scope: Scope, parts: Iterable[Stretch]) -> Bools:

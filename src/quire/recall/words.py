@@ -47,13 +47,6 @@ class Column:
     def all(self) -> Array:
         return self._room[: self.size]
 
-    def padded(self, value: Any) -> Array:
-        """The part in use and one place behind it that holds `value`; for reading only."""
-        if self.size == len(self._room):
-            self._grow(self.size + 1)
-        self._room[self.size] = value
-        return self._room[: self.size + 1]
-
     def extend(self, values: Sequence[Any] | Array) -> None:
         """Append values; the room doubles, so that growing costs the same per row at any size."""
         end = self.size + len(values)

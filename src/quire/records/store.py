@@ -64,9 +64,6 @@ class RecordHit(msgspec.Struct, frozen=True):
         text = " ".join((searchable(self.record).strip() or self.record.title).split())
         return text if len(text) <= PREVIEW else text[: PREVIEW - 1] + "…"
 
-    def with_context(self) -> RecordHit:
-        return msgspec.structs.replace(self, view=view(self.record))
-
     def to_json(self) -> JsonObject:
         """The record's head and score; with its context where that was asked for."""
         fields: JsonObject = {
@@ -450,7 +447,9 @@ class Records:
         if nn < 1:
             raise CallError(f"nn is at least 1, not {nn}")
         hits = [hit for hit in self.near(q, _selector(schema_name, tag), now=now) if hit.share > 0][:nn]
-        return [hit.with_context() for hit in hits] if include_context else hits
+        if include_context:
+            return [msgspec.structs.replace(hit, view=view(hit.record)) for hit in hits]
+        return hits
 
     def near(
         self, q: str, selector: Selector, *, keep: Callable[[Record], bool] = bool, now: int | None = None
