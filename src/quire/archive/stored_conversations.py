@@ -56,8 +56,6 @@ class SourceFile(msgspec.Struct, frozen=True):
     text: str = ""
     head: tuple[tuple[int, Json], ...] = ()
     is_lines: bool = False
-    # Where lines end that are whole: a program that was killed leaves its last one half written.
-    whole_to: int | None = None
     # Of a HAR file, where its entries begin: they are read one by one.
     entries_at: int | None = None
     # What came on standard input in place of a file; a part of the lines instead of all of them.
@@ -90,10 +88,11 @@ class SourceFile(msgspec.Struct, frozen=True):
             yield 1, self.value
             return
         with _readable(self.path), self.opened() as data:
-            part = self.part or LinesOf(0, self.whole_to or 0, 1)
-            data.seek(part.start)
-            lines = iter(lambda: data.readline() if data.tell() < part.end else b"", b"") if part.end else data
-            yield from _values(self.path, enumerate(lines, part.first))
+            lines: Iterable[bytes] = data
+            if part := self.part:
+                data.seek(part.start)
+                lines = iter(lambda: data.readline() if data.tell() < part.end else b"", b"")
+            yield from _values(self.path, enumerate(_whole(self.path, lines), part.first if part else 1))
 
     def har_entries(self) -> Iterator[JsonObject]:
         """The entries of a HAR file, each read when it is asked for."""
@@ -119,8 +118,7 @@ class SourceFile(msgspec.Struct, frozen=True):
             start, first = 0, 1
             while block := data.read(size):
                 block += data.readline()
-                end = start + len(block)
-                yield LinesOf(start, end if self.whole_to is None else min(end, self.whole_to), first)
+                yield LinesOf(start, start + len(block), first)
                 start, first = start + len(block), first + block.count(b"\n")
 
     def rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
@@ -134,23 +132,17 @@ def source_file(path: Path, text: str | None = None) -> SourceFile:
         return SourceFile(path)
     source = SourceFile(path, given=None if text is None else text.encode())
     with _readable(path), source.opened() as data:
-        start = data.read(16)
-        if start.startswith(b"SQLite format 3\0"):
+        head = data.read(_HAR_HEAD)
+        if head.startswith(b"SQLite format 3\0"):
             query = "SELECT name FROM sqlite_master WHERE type = 'table'"
             return SourceFile(path, tables=frozenset(name for (name,) in SourceFile(path).rows(query)))
-        data.seek(0)
-        if har := _HAR.match(data.read(_HAR_HEAD)):
+        if har := _HAR.match(head):
             return msgspec.structs.replace(source, entries_at=har.end())
-        data.seek(0)
-        first = next((line for line in data if line.removeprefix(b"\xef\xbb\xbf").strip()), b"")
-        if not first.removeprefix(b"\xef\xbb\xbf").lstrip().startswith((b"{", b"[")):
-            data.seek(0)
-            return msgspec.structs.replace(source, text=data.read().decode().removeprefix("\ufeff"))
+        if not head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith((b"{", b"[")):
+            return msgspec.structs.replace(source, text=(head + data.read()).decode().removeprefix("\ufeff"))
         data.seek(0)
         if _is_lines(data):
-            data.seek(0)
-            whole_to = _half_written(path, data)
-            source = msgspec.structs.replace(source, is_lines=True, whole_to=whole_to)
+            source = msgspec.structs.replace(source, is_lines=True)
             return msgspec.structs.replace(source, head=tuple(islice(source.numbered(), _HEAD)))
         data.seek(0)
         ((_, value),) = _values(path, [(1, data.read())])
@@ -176,24 +168,22 @@ def _is_lines(data: IO[bytes]) -> bool:
     return False
 
 
-def _half_written(path: Path, data: IO[bytes]) -> int | None:
-    """Where a last line begins that has no end and is no value: its program was killed, or writes it just now."""
-    if not data.seekable() or isinstance(getattr(data, "raw", data), gzip.GzipFile):
-        return None  # one that is cut cannot be unpacked either
-    at = end = data.seek(0, io.SEEK_END)
-    last = b""
-    while at and b"\n" not in last:
-        at = max(0, at - _BLOCK)
-        data.seek(at)
-        last = data.read(end - at)
-    begins = at + last.rfind(b"\n") + 1
-    last = last[last.rfind(b"\n") + 1 :]
-    try:
-        decoded(last.strip() or b"null")
-    except (ValueError, RecursionError):
-        _logger.warning("%s: its last line is half written, and left out", path)
-        return begins
-    return None
+def _whole(path: Path, lines: Iterable[bytes]) -> Iterator[bytes]:
+    """The lines without a last one that has no end and is no value: its program was killed, or writes it just now."""
+    for line in lines:
+        if not line.endswith(b"\n"):
+            try:
+                decoded(line.strip() or b"null")
+            except (ValueError, RecursionError):
+                _say_half_written(path)
+                return
+        yield line
+
+
+@cache
+def _say_half_written(path: Path) -> None:
+    """Once, however often the file is read."""
+    _logger.warning("%s: its last line is half written, and left out", path)
 
 
 # The head of a HAR file up to its entries; what stands in front of them is short.
