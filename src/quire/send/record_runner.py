@@ -120,17 +120,9 @@ def records(
     async def keep(turn: Turn) -> None:
         await off_loop(keep_records, kept, turn.thread.store, turn.thread.name, clock())
 
-    return Runner(
-        name="records",
-        system=system or SYSTEM,
-        memory=memory,
-        tools=box,
-        prepare=prepare,
-        keep=keep,
-        limits=limits or Limits(steps=25),
-        options=options,
-        speech=AgentResponses(),
-    )
+    own = Limits(steps=25)
+    runner = Runner(name="records", tools=box, prepare=prepare, keep=keep, limits=own, speech=AgentResponses())
+    return runner.equip(system or SYSTEM, memory, limits, options)
 
 
 def _catalog_entry(definition: JsonObject) -> JsonObject:

@@ -278,7 +278,7 @@ def chat(system: str = "", *, memory: str | None = None, limits: Limits | None =
     In every runner `memory` is what is known of the user: it stands in front of the system prompt, and where it has
     changed since the thread began, the model is told what did. None leaves it as it is, "" takes it back.
     """
-    return msgspec.structs.replace(CHAT, system=system, memory=memory, limits=limits or Limits(), options=options)
+    return CHAT.equip(system, memory, limits, options)
 
 
 def qa(
@@ -305,15 +305,7 @@ def qa(
         meta = {**call.meta, **({"earlier": earlier} if earlier else {})}
         return [Entry("call", {**call.body, "meta": meta})]
 
-    return Runner(
-        name="qa",
-        system=system,
-        memory=memory,
-        tools=tools,
-        prepare=prepare,
-        limits=limits or Limits(),
-        options=options,
-    )
+    return Runner(name="qa", tools=tools, prepare=prepare).equip(system, memory, limits, options)
 
 
 def planned(
@@ -331,15 +323,7 @@ def planned(
     async def prepare(turn: Turn) -> Sequence[Entry]:
         return await plan(turn, hidden, most=most)
 
-    return Runner(
-        name="planned",
-        system=system,
-        memory=memory,
-        tools=hidden,
-        prepare=prepare,
-        limits=limits or Limits(),
-        options=options,
-    )
+    return Runner(name="planned", tools=hidden, prepare=prepare).equip(system, memory, limits, options)
 
 
 def agent(
@@ -353,7 +337,7 @@ def agent(
 ) -> Runner:
     """The model calls tools until it answers; without native tools they are told of in L1 and called in words."""
     box = _box(tools)
-    base = Runner(name="agent", system=system, memory=memory, tools=box, limits=limits or AGENT_LIMITS, options=options)
+    base = Runner(name="agent", tools=box, limits=AGENT_LIMITS).equip(system, memory, limits, options)
     if native:
         return msgspec.structs.replace(base, recall=RECALL_SHARE, summary="model")
     prompt = system_text(system, tool_text=tool_text(box.definitions())).lstrip("\n")

@@ -163,6 +163,11 @@ class Runner(msgspec.Struct, frozen=True, kw_only=True):
     # Role messages, or quire.send.text_protocol.Completion() for an engine that continues a text.
     speech: ModelProtocol = MESSAGES
 
+    def equip(self, system: str, memory: str | None, limits: Limits | None, options: JsonObject) -> Runner:
+        """This runner with what every caller may give one; its own limits hold where none are given."""
+        limits = limits or self.limits
+        return msgspec.structs.replace(self, system=system, memory=memory, limits=limits, options=options)
+
 
 # Of the budget, what the chat and the agent runner bring back unasked.
 RECALL_SHARE = 0.1
