@@ -396,7 +396,7 @@ class ThreadRecall:
     def for_turn(self, text: str, k: int, assembly: Assembly) -> JsonObject:
         """What a turn's message says of older entries: only what the prompt does not hold already."""
         if not assembly.entries:
-            return place([], 0).meta
+            return {}
         in_request = shown_ahead(assembly)
         entries = assembly.entries
         query = Query(text, _text_before(assembly))

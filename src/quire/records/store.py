@@ -122,34 +122,24 @@ class RecordMeaning:
         query_vector = self.embed([query])[0]
         return [float(vector @ query_vector) for vector in vectors]
 
-    def vectors(self, table: RecordTable, records: Sequence[Record], texts: Sequence[str]) -> list[Any]:
-        """The vector of each record; those that are missing are made first."""
-        import numpy
-
-        self.keep(table, records, texts)
-        stored = self._stored(table, records) if records else {}
-        # A record that changed meanwhile has no vector yet; it is near to nothing this once.
-        none = numpy.zeros(self.dimensions, numpy.float32)
-        return [stored.get(record.id, none) for record in records]
-
-    def keep(self, table: RecordTable, records: Sequence[Record], texts: Sequence[str]) -> int:
-        """Make and store the vectors that are missing; returns how many there were."""
-        stored = self._stored(table, records) if records else {}
-        missing = [(record, text) for record, text in zip(records, texts, strict=True) if record.id not in stored]
-        stored_count = 0
+    def vectors(self, table: RecordTable, records: Sequence[Record], texts: Sequence[str]) -> tuple[list[Any], int]:
+        """The vector of each record, and how many were missing: those are made and stored first."""
+        vectors = self._stored(table, records) if records else {}
+        missing = [(record, text) for record, text in zip(records, texts, strict=True) if record.id not in vectors]
         if self.progress and missing:
             self.progress(0, len(missing))
-        for batch in [missing[at : at + BATCH] for at in range(0, len(missing), BATCH)]:
-            vectors = self.embedder.encode([text for _, text in batch])
+        for at in range(0, len(missing), BATCH):
+            batch = missing[at : at + BATCH]
+            made = self.embedder.encode([text for _, text in batch]).astype("float32")
             rows = [
-                (number(record.id), record.version, vector.astype("float32").tobytes())
-                for (record, _), vector in zip(batch, vectors, strict=True)
+                (number(record.id), record.version, vector.tobytes())
+                for (record, _), vector in zip(batch, made, strict=True)
             ]
             table.add_vectors(self.name, rows)
-            stored_count += len(batch)
+            vectors |= {record.id: vector for (record, _), vector in zip(batch, made, strict=True)}
             if self.progress:
-                self.progress(stored_count, len(missing))
-        return len(missing)
+                self.progress(at + len(batch), len(missing))
+        return [vectors[record.id] for record in records], len(missing)
 
     def _stored(self, table: RecordTable, records: Sequence[Record]) -> dict[str, Any]:
         import numpy
@@ -467,7 +457,7 @@ class Records:
             likely = map(decode, self._table.matching(query_words, filter, MOST))
             records = [record for record in likely if selector.matches(record) and keep(record)]
         texts = self._table.texts([number(record.id) for record in records])
-        vectors = self.meaning.vectors(self._table, records, texts) if self.meaning else None
+        vectors = self.meaning.vectors(self._table, records, texts)[0] if self.meaning else None
         return ranked(q, records, texts, meaning=self.meaning, vectors=vectors, corpus=corpus)
 
     def index(self, *, rebuild: bool = False, now: int | None = None) -> int:
@@ -478,7 +468,7 @@ class Records:
             self._table.clear_vectors()
         records = self.select(Selector(), now=now)
         texts = self._table.texts([number(record.id) for record in records])
-        return self.meaning.keep(self._table, records, texts)
+        return self.meaning.vectors(self._table, records, texts)[1]
 
     def list(
         self,
