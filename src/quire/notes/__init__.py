@@ -289,25 +289,20 @@ class NoteIndex:
         if self._collection is None:
             import numpy as np
 
+            from quire.recall.document import DocumentTerms
             from quire.recall.rank import Collection
 
+            documents, vectors, mark = [], {}, self._mark()
+            for document, vector in self._conn.execute("SELECT document, vector FROM chunks ORDER BY rowid"):
+                documents.append(msgspec.msgpack.decode(document, type=DocumentTerms))
+                # A vector that another model made is none.
+                if mark and vector is not None and vector.startswith(mark):
+                    vectors[documents[-1].id] = np.frombuffer(vector[len(mark) :], np.float32)
             self._collection = Collection(self.embedder)
-            self._collection.add([document for document, _ in self._documents()])
-            if self.embedder is not None:
-                vectors_by_id = [(document.id, vector) for document, vector in self._documents() if vector is not None]
-                if vectors_by_id:
-                    vectors = np.stack([np.frombuffer(vector, np.float32) for _, vector in vectors_by_id])
-                    self._collection.put_vectors([id for id, _ in vectors_by_id], vectors)
+            self._collection.add(documents)
+            if vectors:
+                self._collection.put_vectors(list(vectors), np.stack(list(vectors.values())))
         return self._collection
-
-    def _documents(self) -> Iterator[tuple[Any, bytes | None]]:
-        """Stored documents with their vectors; None for a vector that another model made."""
-        from quire.recall.document import DocumentTerms
-
-        mark = self._mark()
-        for document, vector in self._conn.execute("SELECT document, vector FROM chunks ORDER BY rowid"):
-            is_ours = vector is not None and mark and vector.startswith(mark)
-            yield msgspec.msgpack.decode(document, type=DocumentTerms), vector[len(mark) :] if is_ours else None
 
 
 def _document(note: Note, number: int, chunk: Chunk) -> Any:

@@ -480,10 +480,9 @@ class Records:
         now: int | None = None,
     ) -> RecordList:
         """Records of a schema and with all of the tags, in the order of creation; the last `limit` of them."""
-        records = self.select(_selector(schema_name, tag, owner), now=now)
         if limit is not None and limit < 0:
             raise CallError(f"limit is at least 0, not {limit}")
-        return records if limit is None else records[max(0, len(records) - limit) :]
+        return self.select(_selector(schema_name, tag, owner), newest=limit, now=now)
 
     def select(
         self,
