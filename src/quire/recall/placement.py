@@ -183,17 +183,14 @@ def _entry_words(entry: Entry) -> str:
 # The text behind a handle: what an entry says whole, given piece by piece from a line on.
 
 
-class LineRange(msgspec.Struct, frozen=True):
-    """A part of an entry's text: lines start to end of `count`, counted from 1."""
+class RecallAnswer(msgspec.Struct, frozen=True):
+    """What the tool says, and a line about it."""
 
     text: str
-    entry: Entry
-    start: int
-    end: int
-    count: int
+    about: str
 
 
-def original(store: Store, thread: str, handle: str, start: int, limit: int) -> LineRange:
+def original(store: Store, thread: str, handle: str, start: int, limit: int) -> RecallAnswer:
     """As much of the text behind a handle as `limit` characters hold, from a line on; says where to go on."""
     entry = find_handle(store, thread, handle)
     lines = _lines(whole_text(entry), limit)
@@ -205,7 +202,7 @@ def original(store: Store, thread: str, handle: str, start: int, limit: int) -> 
     text = "\n".join(lines[start - 1 : end])
     if end < len(lines):
         text += f"\n[… {len(lines) - end} more lines; recall again with start={end + 1} …]"
-    return LineRange(text, entry, start, end, len(lines))
+    return RecallAnswer(text, f"entry {entry.seq} ({entry.kind}), lines {start}-{end} of {len(lines)}")
 
 
 def _lines(text: str, limit: int) -> list[str]:
@@ -297,13 +294,6 @@ _CHARACTERS_A_TOKEN_SHOWN = 4
 _NOTHING = "nothing was found that is not shown already"
 
 
-class RecallAnswer(msgspec.Struct, frozen=True):
-    """What the tool says, and a line about it."""
-
-    text: str
-    about: str
-
-
 class Asking:
     """Answers for one thread: what the next request does not show, and the originals behind its handles.
 
@@ -324,15 +314,9 @@ class Asking:
         """What was found, as the sections a recalled turn shows; or the text behind a handle."""
         if not isinstance(query, str) or not isinstance(handle, str) or not (query + handle).strip():
             raise CallError("recall needs a query or a handle", hint="Say what to look for.")
-        return self._original(handle.strip(), start) if handle.strip() else self._search(query, k)
-
-    def _original(self, handle: str, start: int) -> RecallAnswer:
-        limit = self._share * _CHARACTERS_A_TOKEN_SHOWN
-        part = original(self._recall.store, self._thread, handle, start, limit)
-        where = f"lines {part.start}-{part.end} of {part.count}"
-        return RecallAnswer(part.text, f"entry {part.entry.seq} ({part.entry.kind}), {where}")
-
-    def _search(self, query: str, k: int) -> RecallAnswer:
+        if handle.strip():
+            limit = self._share * _CHARACTERS_A_TOKEN_SHOWN
+            return original(self._recall.store, self._thread, handle.strip(), start, limit)
         hits = self._recall.search(
             query, max(1, min(k, MOST)), thread=self._thread, kinds=PLACED, exclude=self._shown()
         )

@@ -301,12 +301,7 @@ def _field(text: str) -> str:
 
 
 def local_search_tool(
-    index: NoteIndex,
-    *,
-    k: int = 8,
-    limit: int = 12_000,
-    question: Callable[[Entry], str] | None = None,
-    now_ms: Callable[[], int] | None = None,
+    index: NoteIndex, *, k: int = 8, limit: int = 12_000, question: Callable[[Entry], str] | None = None
 ) -> Tool:
     """The tool `localSearch` over a vault; `question` gives the user's words, to be said again behind documents.
 
@@ -334,13 +329,12 @@ def local_search_tool(
         if not index.vault.watched:
             index.update()
             index.embed(most=_MOST_MEANT)
-        now = now_ms() if now_ms else None
-        span = timeRange or spoken_time(query, now)
+        span = timeRange or spoken_time(query)
         earlier = str(call.meta.get("earlier") or "")
         if span:
             # The question without the time in it.
             words = re.sub(rf"\b{re.escape(span)}\b", " ", " ".join(query.split()), flags=re.I)
-            notes = _of_time(index, words, time_range(span, now), k, limit)
+            notes = _of_time(index, words, time_range(span), k, limit)
         else:
             notes = documents(index.search(query, k, earlier=earlier), limit)
         user_words = question(call).strip() if question and call.meta.get("placement") != "context" else ""
