@@ -181,3 +181,25 @@ def test_a_reply_nested_beyond_reading_is_an_error_with_a_hint() -> None:
         with pytest.raises(FormatError, match="nested too deeply") as caught:
             stream(target).feed(value)
         assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("target", "event", "lacks"),
+    [
+        ("anthropic:claude-opus-5-5", {"type": "message_start"}, "message"),
+        ("anthropic:claude-opus-5-5", {"type": "content_block_start", "index": 0}, "content_block"),
+        ("anthropic:claude-opus-5-5", {"type": "content_block_delta", "index": 0, "delta": None}, "delta"),
+        ("openai:gpt-6-sol", {"type": "response.created"}, "response"),
+        ("openai:gpt-6-sol", {"type": "response.output_item.added", "output_index": 0}, "item"),
+        ("openai:gpt-6-sol", {"type": "response.completed"}, "response"),
+    ],
+)
+def test_an_event_without_what_it_tells_of_is_an_error(target: str, event: Any, lacks: str) -> None:
+    with pytest.raises(FormatError, match=f"{lacks} is missing"):
+        stream(target).feed(event)
+
+
+def test_an_event_that_is_an_error_is_one_whatever_it_says() -> None:
+    for target in ("anthropic:claude-opus-5-5", "openai:gpt-6-sol"):
+        with pytest.raises(ProviderError, match="error: no message"):
+            stream(target).feed({"type": "error"})

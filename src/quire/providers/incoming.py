@@ -64,6 +64,13 @@ def sub(holder: JsonObject, field: str) -> JsonObject:
     return inner
 
 
+def given(holder: JsonObject, field: str) -> JsonObject:
+    """An object that has to stand inside another."""
+    if holder.get(field) is None:
+        raise FormatError(f"{field} is missing", hint="stream.partial() holds what came before.")
+    return sub(holder, field)
+
+
 def listed(holder: JsonObject, field: str) -> list[Json]:
     """A list inside an object; absent and null are an empty one."""
     items: list[Json] = _inside(holder, field, list, "a list")

@@ -13,11 +13,19 @@ from collections.abc import Iterable
 
 import msgspec
 
-from quire.tokens.vocabularies import Calibration, Calibrations, VocabularyCounter, count, counter, uncalibrated
+from quire.tokens.vocabularies import (
+    Calibration,
+    Calibrations,
+    Counter,
+    VocabularyCounter,
+    count,
+    counter,
+    uncalibrated,
+)
 from quire.values import Call, Entry, Image, Json, JsonObject, Message, Part, Result, Text, Think, ToolSet, canonical
 
 __all__ = [
-    "Calibration", "Calibrations", "VocabularyCounter", "count", "counter", "message_tokens",
+    "Calibration", "Calibrations", "Counter", "VocabularyCounter", "count", "counter", "message_tokens",
     "text_tokens", "tools_tokens", "uncalibrated",
 ]  # fmt: skip
 

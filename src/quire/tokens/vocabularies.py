@@ -10,6 +10,7 @@ import importlib.util
 import re
 import statistics
 from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
 
 import msgspec
 
@@ -24,10 +25,22 @@ DEFAULT = "o200k_base"
 BASE = frozenset({"o200k_base", "cl100k_base"})
 
 
+class Counter(Protocol):
+    """Counts tokens of ordinary text; special-token strings in it are text like any other."""
+
+    @property
+    def vocabulary(self) -> str: ...
+
+    @property
+    def exact(self) -> bool: ...
+
+    def count(self, text: str) -> int: ...
+
+
 class VocabularyCounter(msgspec.Struct, frozen=True):
     """Counts with a vocabulary; an estimate, for a model whose own is not public, multiplies what it finds by `factor`.
 
-    Special-token strings are text like any other. An estimate that was chosen for a model says so in `note`.
+    An estimate that was chosen for a model says so in `note`.
     """
 
     vocabulary: str = DEFAULT

@@ -18,12 +18,14 @@ from quire.providers.incoming import (
     Spelling,
     StreamedBlock,
     cut,
+    given,
     listed,
     not_a_reply,
     number_in,
     objects,
     paragraphs,
     read_messages,
+    refused,
     sub,
     text_in,
     without_nulls,
@@ -400,13 +402,13 @@ class MessageReader(BlockReader):
     def _take(self, event: JsonObject) -> list[Entry]:
         match event.get("type"):
             case "message_start":
-                return self._start(sub(event, "message"))
+                return self._start(given(event, "message"))
             case "content_block_start":
-                block = without_nulls(sub(event, "content_block"))
+                block = without_nulls(given(event, "content_block"))
                 kind = _KINDS.get(str(block.get("type")), "respond")
                 self.open_blocks[number_in(event, "index")] = StreamedBlock(kind, block, block.get("name"))
             case "content_block_delta":
-                self._delta(number_in(event, "index"), sub(event, "delta"))
+                self._delta(number_in(event, "index"), given(event, "delta"))
             case "content_block_stop":
                 return self._close(number_in(event, "index"))
             case "message_delta":
@@ -415,6 +417,8 @@ class MessageReader(BlockReader):
             case "message_stop":
                 self.stopped = True
                 return self._end()
+            case "error":
+                raise refused(event)
             case "ping":
                 pass
             case _:

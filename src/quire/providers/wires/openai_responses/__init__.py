@@ -15,6 +15,7 @@ from quire.providers.incoming import (
     StreamedBlock,
     check_content,
     from_reply,
+    given,
     not_a_reply,
     number_in,
     objects,
@@ -251,15 +252,15 @@ class ResponseReader(ReplyReader):
         if kind == "error":
             raise refused(event)
         if kind in ("response.created", "response.in_progress"):
-            self._answered_by(sub(event, "response"))
+            self._answered_by(given(event, "response"))
         elif kind == "response.output_item.added":
-            item = sub(event, "item")
+            item = given(event, "item")
             kind = _KINDS.get(str(item.get("type")), "respond")
             self.open_blocks[number_in(event, "output_index")] = StreamedBlock(kind, item, item.get("name"))
         elif kind == "response.output_item.done":
-            return self._finish_item(number_in(event, "output_index"), sub(event, "item"))
+            return self._finish_item(number_in(event, "output_index"), given(event, "item"))
         elif kind in _ENDS:
-            return self._end(sub(event, "response"))
+            return self._end(given(event, "response"))
         elif kind == "response.failed":
             raise refused(sub(event, "response").get("error"))
         elif kind.endswith(".delta") and kind.startswith(_PASSED):
