@@ -447,6 +447,29 @@ def test_a_restart_of_the_server_loses_nothing_and_doubles_nothing() -> None:
         assert store.verify().entries == len(kept)
 
 
+def test_connections_that_end_while_many_append_lose_nothing_and_double_nothing(pg_url: str) -> None:
+    tenant, per = new_tenant(), 40
+    with PostgresStore(pg_url, tenant) as store, psycopg.connect(pg_url, autocommit=True) as root:
+        done = [0] * 6
+
+        def write(writer: int) -> None:
+            for n in range(per):
+                store.append(f"t{writer}", users(f"{writer} {n}"))
+                done[writer] += 1
+
+        end = "select pg_terminate_backend(pid) from pg_stat_activity where query like 'select quire.append%'"
+        with ThreadPoolExecutor(6) as pool:
+            running = [pool.submit(write, writer) for writer in range(6)]
+            for part in (1, 2, 3):
+                until(lambda: sum(done) >= part * 50 or any(each.done() for each in running))  # noqa: B023
+                root.execute(end)
+            for each in running:
+                each.result(600)
+        for writer in range(6):
+            assert [entry.text for entry in store.read(f"t{writer}")] == [f"{writer} {n}" for n in range(per)]
+        assert [change.n for change in store.changes()] == list(range(1, 6 * per + 1))
+
+
 class Counted(PostgresStore):
     """A store that counts the entries it was asked for."""
 
