@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from pages import MODEL, recorded, session
 
 from conftest import ROOT
-from quire import Policy, open_store
+from quire import Entry, Policy, open_store
 from quire.audit import audit
 from quire.errors import CallError
 from quire.log.store import ThreadInfo
-from quire.server.figures import ThreadTotals
+from quire.server.figures import ThreadTotals, spending
 from quire.server.inspector import page, security_policy, sent_calls
 from quire.server.views import ThreadView, try_policies
 from toolbox import QUIRE, Store, chain, encode_lines, fewer, invoke, run, talk
@@ -88,6 +88,17 @@ def test_a_thread_that_grows_is_seen_as_if_it_had_been_read_at_once(cut: int, tu
     policy = Policy(budget=400)
     grown = ThreadView("t", entries[:cut], policy).extend(entries[cut:])
     assert grown.picture() == ThreadView("t", entries, policy).picture()
+
+
+def test_a_thread_with_charges_of_no_known_price_has_none_in_the_list_either() -> None:
+    used = {"input_total": 1_000, "output": 10, "besides": ["web_search"]}
+    sent = {"kind": "sent", "provider": "anthropic", "model": "claude-opus-5-5", "request_sha256": "", "segments": []}
+    entries = list(chain([Entry("sent", {**sent, "usage": used})]))
+    totals = ThreadTotals()
+    totals.extend(entries)
+    row, all_in_all = totals.row(ThreadInfo("t", 1, "")), spending(entries)
+    assert (row.requests, row.tokens, row.usd) == (1, 1_000, None)
+    assert (all_in_all.requests, all_in_all.unpriced, all_in_all.usd) == (1, 1, 0.0)
 
 
 def test_segments_tell_since_when_they_are_cached(sent: ThreadView) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
@@ -367,6 +368,8 @@ class ThreadTotals:
 def usage_of(sent: Entry) -> Usage:
     """What a `sent` entry says was used; a log from elsewhere may hold anything."""
     reported = sent.body["usage"]
+    with contextlib.suppress(msgspec.ValidationError):
+        return msgspec.convert(reported, Usage, strict=False)
     counts: dict[str, Any] = {
         name: round(value) for name in COUNTS if isinstance(value := reported.get(name), int | float)
     }
@@ -441,10 +444,7 @@ def sent_rows(entries: Iterable[Entry]) -> Iterator[SentRow]:
     for entry in entries:
         if entry.kind == "sent" and isinstance(entry.body.get("usage"), dict):
             target = f"{entry.body['provider']}:{entry.body['model']}"
-            try:
-                used = msgspec.convert(entry.body["usage"], Usage, strict=False)
-            except msgspec.ValidationError:
-                used = usage_of(entry)
+            used = usage_of(entry)
             sha256, stop, usd = entry.body["request_sha256"], entry.body.get("stop"), known_cost(used, target, entry.at)
             yield SentRow(entry.seq, target, sha256, entry.at, used.as_json(), usd, stop)
 
