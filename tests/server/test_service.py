@@ -79,6 +79,11 @@ def test_what_is_refused_is_a_problem(
     assert refused.json()["title"]
 
 
+def test_a_route_that_is_not_there_says_where_to_look(client: httpx.Client) -> None:
+    assert client.get("/api/nope").json()["hint"] == "/api/openapi.json names the routes."
+    assert "quire serve --to URL" in client.post("/v1/messages", json={"model": "m"}).json()["hint"]
+
+
 def test_a_malformed_entry_is_named_by_its_place_and_its_field(client: httpx.Client) -> None:
     entries = [user("fine"), {"kind": "user", "txt": "hi"}]
     refused = client.post("/api/threads/x/entries", json={"entries": entries}).json()

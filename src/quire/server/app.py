@@ -94,7 +94,13 @@ async def _refusal(service: Service, request: Request, error: Exception) -> Resp
 
     status, headers = (error.status_code, error.headers) if isinstance(error, HTTPException) else (500, None)
     messages = {404: f"there is no route {request.url.path[:200]!r}", 405: f"{request.method} is not taken here"}
-    return problem_response(HttpRefusal(status, messages.get(status, "internal error"), headers=headers), service)
+    hint = ""
+    if status == 404:
+        ours = request.url.path.startswith("/api/")
+        passed_on = "Requests to a model are passed on by `quire serve --to URL`, or answered with --local."
+        hint = "/api/openapi.json names the routes." if ours else passed_on
+    message = messages.get(status, "internal error")
+    return problem_response(HttpRefusal(status, message, hint=hint, headers=headers), service)
 
 
 @contextlib.asynccontextmanager
