@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable
-from typing import Any
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, TypeVar
 
 import msgspec
 
 from quire.assemble import Policy
 from quire.assemble.messages import Epoch, History, PlacedMessage
-from quire.assemble.pending import OpenMessage, Pair, Pending, Reasons, Round
+from quire.assemble.pending import ItemVersion, OpenMessage, Pair, Pending, Round
 from quire.assemble.rebase import CarriedState, Pin, Rebase
 from quire.assemble.rebase_decision import Rent
 from quire.assemble.state import Assembly, FedEntries, ModelHistory
@@ -25,7 +27,7 @@ from quire.log.entries import decode_row, parted, row_of
 from quire.values import Entry, Json, JsonObject, Message, Result, Text, Think
 
 # Raise this when the written form changes, or when the same entries give another state.
-FORMAT = 8
+FORMAT = 9
 _HASH_BYTES = 32
 
 
@@ -59,6 +61,9 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
         return _unpacked(_FOLD.decode(self.fold), self.policy, summarise, FedEntries(self.seq, read))
 
 
+# Fields of the live values are written under their own names; others say how they differ.
+
+
 class _User(msgspec.Struct, frozen=True, array_like=True):
     """A UserTurn; items are places in the table of blocks."""
 
@@ -70,7 +75,7 @@ class _User(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Leaf(msgspec.Struct, frozen=True, array_like=True):
-    """A PlacedMessage, as a checkpoint stores it."""
+    """A PlacedMessage."""
 
     message: Message
     tokens: int
@@ -85,6 +90,8 @@ class _Leaf(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Epoch(msgspec.Struct, frozen=True, array_like=True):
+    """An Epoch; `has` and `used` are its library's."""
+
     number: int
     l1: list[str]
     front: list[JsonObject]
@@ -104,6 +111,8 @@ class _Epoch(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Pending(msgspec.Struct, frozen=True, array_like=True):
+    """What is Pending."""
+
     attached: list[tuple[int, JsonObject]]
     groups: list[OpenMessage]
     late: list[Message]
@@ -119,17 +128,15 @@ class _Fold(msgspec.Struct, frozen=True, array_like=True):
     blocks: list[ItemBlock]
     epoch: _Epoch
     pending: _Pending
-    tools: dict[str, JsonObject]
-    # The versions that a rebase of our own may name.
+    carried: CarriedState
+    # The versions that a rebase of our own may name, which `carried` leaves out.
     versions: list[int]
-    attached_at: list[tuple[str, str, int, int]]
-    late: dict[int, tuple[str, bool]]
-    results: dict[int, str]
+    attached_at: dict[ItemVersion, tuple[int, int]]
     turn: int
     step: int
-    # Reasons with the entries that have them, in the order in which they left.
-    runs: list[tuple[str, list[int]]]
-    attached: dict[int, tuple[str, str]]
+    # Why entries were left out: reasons with the entries that have them, in the order in which they left.
+    reasons: list[tuple[str, list[int]]]
+    attached: dict[int, ItemVersion]
     rebases: list[Rebase]
     pins: list[Pin]
     rent: Rent
@@ -174,6 +181,24 @@ def _version() -> str:
     return __version__
 
 
+_Written = TypeVar("_Written", bound=msgspec.Struct)
+_Live = TypeVar("_Live")
+
+
+def _written(kind: type[_Written], live: object, **others: Any) -> _Written:
+    """The written form of a live value: its fields as they are, but for the `others`."""
+    fields = {name: getattr(live, name) for name in kind.__struct_fields__ if name not in others}
+    return kind(**fields, **others)
+
+
+def _restored(live: _Live, written: msgspec.Struct, *others: str) -> _Live:
+    """The live value with the fields of its written form, but for the `others`."""
+    for name in written.__struct_fields__:
+        if name not in others:
+            setattr(live, name, getattr(written, name))
+    return live
+
+
 class _Blocks:
     """A table of items, each at one place however often it is named."""
 
@@ -193,57 +218,33 @@ class _Blocks:
 
 
 def _packed(assembly: Assembly) -> _Fold:
-    blocks, carried, waiting = _Blocks(), assembly.carried, assembly.pending.user
-    epoch, pending = _packed_epoch(assembly.epoch, blocks), _packed_pending(assembly.pending, blocks)
-    users = [
-        *(leaf.user for leaf in assembly.epoch.history.leaves if leaf.user is not None),
-        *([waiting] if waiting else []),
-    ]
+    blocks, carried, pending, left_out = _Blocks(), assembly.carried, assembly.pending, assembly.left_out_log
+    epoch = _packed_epoch(assembly.epoch, blocks)
+    waiting = _written(_Pending, pending, user=_packed_user(pending.user, blocks))
     at_hand = {(block.id, block.sha256) for block in blocks.listed}
-    return _Fold(
+    return _written(
+        _Fold,
+        assembly,
         epoch=epoch,
-        pending=pending,
-        tools=carried.tools,
+        pending=waiting,
+        carried=msgspec.structs.replace(carried, versions={}, results=_results_in_place(assembly)),
         versions=blocks.places(item for key, item in carried.versions.items() if key in at_hand),
-        attached_at=[(*key, *place) for key, place in assembly.attached_at.items()],
-        late=carried.late,
-        results=_results_in_place(assembly, users),
-        turn=assembly.turn,
-        step=assembly.step,
-        runs=assembly.left_out_log.reasons.runs(),
-        attached=assembly.left_out_log.attached,
+        reasons=[(why, [seq for seq, _ in run]) for why, run in groupby(left_out.reasons.items(), key=itemgetter(1))],
+        attached=left_out.attached,
         rebases=_needed_later(assembly.rebases, assembly.policy),
-        pins=assembly.pins,
-        rent=assembly.rent,
-        requests=assembly.requests,
-        tools_moved=assembly.tools_moved,
-        round=assembly.round,
-        stable=assembly.stable,
-        recorded=assembly.recorded,
-        models=assembly.models,
-        fed=assembly.fed,
         blocks=blocks.listed,
     )
 
 
 def _packed_epoch(epoch: Epoch, blocks: _Blocks) -> _Epoch:
-    return _Epoch(
-        epoch.number,
-        epoch.l1,
-        epoch.front,
-        epoch.tools,
-        blocks.places(epoch.l2),
-        blocks.places(epoch.item_library.has.values()),
-        epoch.item_library.used,
-        [_packed_once(leaf, blocks) for leaf in epoch.history.leaves],
-        epoch.opening,
-        epoch.whole,
-        epoch.fold,
-        epoch.grown,
-        epoch.sent,
-        epoch.ends,
-        epoch.user_message,
-        epoch.head_tokens(),
+    return _written(
+        _Epoch,
+        epoch,
+        l2=blocks.places(epoch.l2),
+        has=blocks.places(epoch.item_library.has.values()),
+        used=epoch.item_library.used,
+        leaves=[_packed_once(leaf, blocks) for leaf in epoch.history.leaves],
+        head_tokens=epoch.head_tokens(),
     )
 
 
@@ -258,10 +259,8 @@ def _packed_once(leaf: PlacedMessage, blocks: _Blocks) -> _Leaf:
 
 
 def _packed_leaf(leaf: PlacedMessage, blocks: _Blocks) -> _Leaf:
-    user = _packed_user(leaf.user, blocks)
-    handled = leaf.handled, leaf.handled_tokens
     message, repeats = _without_repeats(leaf.message)
-    return _Leaf(message, leaf.tokens, leaf.turn, *handled, user, leaf.summary_tokens, leaf.beside, repeats)
+    return _written(_Leaf, leaf, message=message, user=_packed_user(leaf.user, blocks), repeats=repeats)
 
 
 def _without_repeats(message: Message) -> tuple[Message, list[tuple[int, list[Json]]]]:
@@ -280,25 +279,15 @@ def _packed_user(user: UserTurn | None, blocks: _Blocks) -> _User | None:
         return None
     body, repeats = parted(row_of(user.entry.body))
     entry = msgspec.structs.replace(user.entry, body=body)
-    return _User(entry, tuple(blocks.places(user.blocks)), user.context, user.seqs, repeats)
+    return _written(_User, user, entry=entry, blocks=tuple(blocks.places(user.blocks)), repeats=repeats)
 
 
-def _packed_pending(pending: Pending, blocks: _Blocks) -> _Pending:
-    return _Pending(
-        pending.attached,
-        pending.groups,
-        pending.late,
-        _packed_user(pending.user, blocks),
-        pending.context,
-        pending.interrupted,
-    )
-
-
-def _results_in_place(assembly: Assembly, users: Iterable[UserTurn]) -> dict[int, str]:
+def _results_in_place(assembly: Assembly) -> dict[int, str]:
     """The results whose ids are still needed: those of messages that stand or are pending."""
-    pending, ids = assembly.pending, assembly.carried.results
-    seqs = {seq for message in (*assembly.epoch.history.messages, *pending.late) for seq in message.seqs}
-    seqs |= {seq for user in users for seq in user.seqs}
+    history, pending, ids = assembly.epoch.history, assembly.pending, assembly.carried.results
+    users = [*(history.leaves[at].user for at in history.turn_starts), pending.user]
+    seqs = {seq for message in (*history.messages, *pending.late) for seq in message.seqs}
+    seqs |= {seq for user in users if user is not None for seq in user.seqs}
     seqs |= {entry.seq for group in pending.groups for entry in group.entries}
     pairs = [pair for group in pending.groups for pair in group.pairs] + pending.context
     seqs |= {result.seq for _, result in pairs if result is not None}
@@ -315,34 +304,25 @@ def _needed_later(rebases: list[Rebase], policy: Policy) -> list[Rebase]:
 
 
 def _unpacked(fold: _Fold, policy: Policy, summarise: Summarise, entries: FedEntries) -> Assembly:
-    assembly = Assembly(policy, summarise)
-    assembly.entries, assembly.fed = entries, fold.fed
+    apart = ("blocks", "epoch", "pending", "versions", "reasons", "attached")
+    assembly = _restored(Assembly(policy, summarise), fold, *apart)
+    assembly.entries = entries
     assembly.epoch = _unpacked_epoch(fold.epoch, fold.blocks)
-    assembly.pending = _unpacked_pending(fold.pending, fold.blocks)
-    versions = {(block.id, block.sha256): block for block in (fold.blocks[place] for place in fold.versions)}
-    assembly.carried = CarriedState(fold.tools, versions, fold.late, fold.turn, fold.results)
-    assembly.attached_at = {(id, sha256): (seq, place) for id, sha256, seq, place in fold.attached_at}
-    assembly.left_out_log.restore(Reasons(fold.runs), fold.attached)
-    assembly.turn, assembly.step = fold.turn, fold.step
-    assembly.rebases, assembly.pins = fold.rebases, fold.pins
-    assembly.rent = fold.rent
-    assembly.requests, assembly.tools_moved = fold.requests, fold.tools_moved
-    assembly.round, assembly.stable = fold.round, fold.stable
-    assembly.recorded, assembly.models = fold.recorded, fold.models
+    assembly.pending = _restored(Pending(), fold.pending, "user")
+    assembly.pending.user = _unpacked_user(fold.pending.user, fold.blocks)
+    versions = (fold.blocks[place] for place in fold.versions)
+    assembly.carried.versions = {(block.id, block.sha256): block for block in versions}
+    assembly.left_out_log.reasons = {seq: reason for reason, seqs in fold.reasons for seq in seqs}
+    assembly.left_out_log.attached = fold.attached
     return assembly
 
 
 def _unpacked_epoch(packed: _Epoch, blocks: list[ItemBlock]) -> Epoch:
-    epoch = Epoch()
-    epoch.number, epoch.l1, epoch.tools = packed.number, packed.l1, packed.tools
-    epoch.front = packed.front
+    epoch = _restored(Epoch(), packed, "l2", "has", "used", "leaves", "head_tokens")
     epoch.l2 = tuple(blocks[place] for place in packed.l2)
     epoch.item_library.has = {blocks[place].id: blocks[place] for place in packed.has}
     epoch.item_library.used = packed.used
     epoch.history = History(_unpacked_leaf(leaf, blocks) for leaf in packed.leaves)
-    epoch.opening, epoch.whole, epoch.fold = packed.opening, packed.whole, packed.fold
-    epoch.grown, epoch.sent = packed.grown, packed.sent
-    epoch.ends, epoch.user_message = packed.ends, packed.user_message
     epoch.keep_head_tokens(packed.head_tokens)
     return epoch
 
@@ -361,11 +341,3 @@ def _unpacked_user(user: _User | None, blocks: list[ItemBlock]) -> UserTurn | No
         return None
     decode_row([user.entry.body, *user.repeats])  # in place
     return UserTurn(user.entry, tuple(blocks[place] for place in user.blocks), user.context, user.seqs)
-
-
-def _unpacked_pending(packed: _Pending, blocks: list[ItemBlock]) -> Pending:
-    pending = Pending()
-    pending.attached, pending.groups, pending.late = packed.attached, packed.groups, packed.late
-    pending.user, pending.context = _unpacked_user(packed.user, blocks), packed.context
-    pending.interrupted = packed.interrupted
-    return pending

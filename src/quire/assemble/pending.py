@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import cached_property
-from itertools import groupby
-from operator import itemgetter
 from typing import overload
 
 import msgspec
@@ -268,43 +266,21 @@ class Round(msgspec.Struct, frozen=True):
 ItemVersion = tuple[str, str]
 
 
-class Reasons:
-    """Why each entry is left out. Most of a long thread is, so rows are made when they are first looked at."""
-
-    def __init__(self, runs: Iterable[tuple[str, Iterable[int]]] = ()) -> None:
-        self._runs = runs
-
-    @cached_property
-    def by_seq(self) -> dict[int, str]:
-        return {seq: reason for reason, seqs in self._runs for seq in seqs}
-
-    @cached_property
-    def rows(self) -> tuple[LeftOut, ...]:
-        return tuple(map(LeftOut, self.by_seq, self.by_seq.values()))
-
-    def runs(self) -> list[tuple[str, list[int]]]:
-        """Reasons with the entries that have them, in the order in which they left."""
-        return [(why, [seq for seq, _ in run]) for why, run in groupby(self.by_seq.items(), key=itemgetter(1))]
-
-    def copy(self) -> Reasons:
-        """A copy to be changed."""
-        twin = Reasons()
-        twin.by_seq = dict(self.by_seq)
-        return twin
-
-
 class LeftOutEntries(Sequence[LeftOut]):
-    """What one request does not show: what was left out before, and what is left out of this one alone."""
+    """What one request does not show: what was left out before, and what is left out of this one alone.
 
-    def __init__(self, reasons: Reasons, more: tuple[LeftOut, ...] = ()) -> None:
+    Most of a long thread is, so rows are made when they are first looked at.
+    """
+
+    def __init__(self, reasons: Mapping[int, str], more: tuple[LeftOut, ...] = ()) -> None:
         self._reasons, self._more = reasons, more
 
     @cached_property
     def _rows(self) -> tuple[LeftOut, ...]:
-        return self._reasons.rows + self._more
+        return (*map(LeftOut, self._reasons, self._reasons.values()), *self._more)
 
     def __len__(self) -> int:
-        return len(self._reasons.by_seq) + len(self._more)
+        return len(self._reasons) + len(self._more)
 
     @overload
     def __getitem__(self, at: int) -> LeftOut: ...
@@ -317,7 +293,7 @@ class LeftOutEntries(Sequence[LeftOut]):
         return iter(self._rows)
 
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, LeftOutEntries) and (self._reasons, self._more) == (other._reasons, other._more):
+        if isinstance(other, LeftOutEntries) and self._reasons is other._reasons and self._more == other._more:
             return True  # nothing has left since
         return isinstance(other, Sequence) and self._rows == tuple(other)
 
@@ -328,15 +304,12 @@ class LeftOutLog:
     """One reason for each entry; what an entry attached counts as shown while the library holds it."""
 
     def __init__(self) -> None:
-        self.reasons = Reasons()
+        # By the entry's seq, in the order in which they left.
+        self.reasons: dict[int, str] = {}
         # Whether others hold the reasons, which must then be copied before they change.
         self._shared = False
         # The item that each `attach` entry brought.
         self.attached: dict[int, ItemVersion] = {}
-
-    def restore(self, reasons: Reasons, attached: dict[int, ItemVersion]) -> None:
-        """Go on from reasons that were found before."""
-        self.reasons, self.attached = reasons, attached
 
     def copy(self) -> LeftOutLog:
         self._shared = True
@@ -350,14 +323,14 @@ class LeftOutLog:
         return LeftOutEntries(self.reasons, more)
 
     def leave(self, seq: int, reason: str) -> None:
-        if seq not in self.reasons.by_seq:
+        if seq not in self.reasons:
             self._own_reasons()[seq] = reason
 
     def _own_reasons(self) -> dict[int, str]:
-        """The reasons as a dictionary of our own, which may be changed; a copy where it was shared."""
+        """The reasons, which may be changed; a copy where others hold them."""
         if self._shared:
-            self.reasons, self._shared = self.reasons.copy(), False
-        return self.reasons.by_seq
+            self.reasons, self._shared = dict(self.reasons), False
+        return self.reasons
 
     def attach(self, seq: int, item: JsonObject) -> None:
         """Note which item version an `attach` entry brought, once a user entry has taken it in."""
