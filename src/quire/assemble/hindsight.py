@@ -17,7 +17,7 @@ from quire.assemble import Policy, When
 from quire.assemble.fit import Built, Refused
 from quire.assemble.messages import Epoch, PlacedMessage
 from quire.assemble.rebase import CarriedState, Pin, Rebase
-from quire.assemble.rebase_decision import decide, effective
+from quire.assemble.rebase_decision import decide
 from quire.assemble.state import Assembly
 from quire.assemble.summary import Summarise, extract
 from quire.errors import BudgetError
@@ -179,7 +179,7 @@ def _join(assembly: Assembly, step: Step) -> None:
 def _goes_on(run: Run, place: int, step: Step) -> bool:
     """Make the request of a run by its rule, or without a cut where it has none; False where it cannot fit."""
     assembly, before = run.assembly, run.assembly.epoch
-    if run.when is None and not _fits(assembly):
+    if run.when is None and not assembly.fits():
         return False
     if run.when is not None or step.moves:
         try:
@@ -192,11 +192,6 @@ def _goes_on(run: Run, place: int, step: Step) -> bool:
             run.cuts += (place,) if run.when else ()
     _pay(run, before, step.cold)
     return True
-
-
-def _fits(assembly: Assembly) -> bool:
-    epoch = assembly.epoch
-    return effective(assembly).fits(epoch.head_tokens(), epoch.history.total)
 
 
 def _pay(run: Run, before: Epoch, cold: bool) -> None:

@@ -17,7 +17,8 @@ from quire.assemble.pending import LeftOutEntries, LeftOutLog, Pending, Round
 from quire.assemble.rebase import CarriedState, Pin, Rebase, apply, parse_rebase, pins_of
 from quire.assemble.rebase_decision import Decision, Rent, decide, effective, rent_owed
 from quire.assemble.summary import Summarise, extract
-from quire.assemble.user_message import ItemBlock, block, normal, unique
+from quire.assemble.user_message import ItemBlock, normal
+from quire.assemble.user_message import block as item_block
 from quire.errors import BudgetError
 from quire.log.entries import usable
 from quire.providers.convert import came_to, is_known
@@ -237,21 +238,22 @@ class Assembly:
             self.carried.results[entry.seq] = entry.id
         for seq, item in self.pending.attached:
             self.left_out_log.attach(seq, item)
-        attached = [(seq, self._block(item)) for seq, item in self.pending.attached]
-        inline = [self._block(item) for item in entry.attached]
-        blocks = tuple(unique([*(item for _, item in attached), *inline]))
-        self.carried.versions.update({(item.id, item.sha256): item for item in blocks})
-        places = [(seq, 0) for seq, _ in attached] + [(entry.seq, n) for n in range(len(inline))]
-        at = {item.id: place for item, place in zip([*(item for _, item in attached), *inline], places, strict=True)}
-        self.attached_at.update({(item.id, item.sha256): at[item.id] for item in blocks})
-        older = [seq for seq, item in attached if item not in blocks]
+        attached = [(self._block(item), seq, 0) for seq, item in self.pending.attached]
+        inline = [(self._block(item), entry.seq, place) for place, item in enumerate(entry.attached)]
+        # Of each item the version that was given last, where the first stood.
+        newest = {given[0].id: given for given in (*attached, *inline)}
+        for block, seq, place in newest.values():
+            self.carried.versions[block.id, block.sha256] = block
+            self.attached_at[block.id, block.sha256] = seq, place
+        blocks = tuple(block for block, _, _ in newest.values())
+        older = [seq for block, seq, _ in attached if block not in blocks]
         for seq in older:
             self.left_out_log.leave(seq, "a newer version was attached in the same turn")
         self.pending.attached = [pair for pair in self.pending.attached if pair[0] not in older]
         self.pending.say(entry, blocks)
 
     def _block(self, item: JsonObject) -> ItemBlock:
-        return block(item, self.policy.times, self.policy.items)
+        return item_block(item, self.policy.times, self.policy.items)
 
     def _feed_spoken(self, entry: Entry) -> None:
         """The model goes on with its message, or begins another: an imported one keeps its boundaries."""
@@ -344,7 +346,7 @@ class Assembly:
 
     def _decide(self) -> Decision:
         # The same request sent again: nothing is decided twice, unless it no longer fits.
-        if self.recorded is not None or (self.round.sent and not self.tools_moved and self._fits()):
+        if self.recorded is not None or (self.round.sent and not self.tools_moved and self.fits()):
             return Decision(None, self.rent)
         if self.round.decided:
             # It was sent without a rebase: it still adds to the rent.
@@ -360,7 +362,8 @@ class Assembly:
         """What was decided for the request that the newest entry records, if this object decided it."""
         return self._memo[1] if self._memo is not None and self._memo[0] == self.fed - 1 else None
 
-    def _fits(self) -> bool:
+    def fits(self) -> bool:
+        """Whether a request would keep its budget without a rebase."""
         return effective(self).fits(self.epoch.head_tokens(), self.epoch.history.total)
 
     def _apply(self, rebase: Rebase, decision: Decision | None = None) -> None:

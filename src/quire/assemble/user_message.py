@@ -222,14 +222,6 @@ def references(ids: list[str], promote: Promote) -> str:
     return "\n".join(["Context attached:", *(f"- {id}" for id in ids), _FIND[promote]])
 
 
-def unique(blocks: Iterable[ItemBlock]) -> list[ItemBlock]:
-    """One block per identity, the last given wins, in first-seen order."""
-    last: dict[str, ItemBlock] = {}
-    for block in blocks:
-        last[block.id] = block
-    return list(last.values())
-
-
 QUERY_MARK = "---\n\n[User query]:"
 TOOLS_HEADING = "# Additional context:"
 

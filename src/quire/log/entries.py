@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from math import isfinite
 from typing import Any, TypeAlias
 
 import msgspec
@@ -32,9 +31,11 @@ from quire.log.shapes import (
     Shape,
     check_json,
     either,
+    finite,
     fit,
     hint_for,
     json_schema,
+    not_json,
     one_of,
     path_name,
     short,
@@ -238,35 +239,20 @@ def _located(fault: Fault, body: Json, line: int, text: str) -> FormatError:
     return FormatError(message, line=line, column=column, hint=hint or _HINT)
 
 
-class _Refused(ValueError):
-    """The quick reader met something that only the strict one can place."""
-
-
 def _pairs(pairs: list[tuple[str, Any]]) -> JsonObject:
     out = dict(pairs)
     if len(out) != len(pairs):
-        raise _Refused
+        raise Fault((), "a key stands twice in one object")
     return out
 
 
-def _refuse(_constant: str) -> Json:
-    raise _Refused
-
-
-def _finite(number: str) -> float:
-    value = float(number)
-    if not isfinite(value):
-        raise _Refused
-    return value
-
-
-_reader = json.JSONDecoder(object_pairs_hook=_pairs, parse_constant=_refuse, parse_float=_finite)
+_reader = json.JSONDecoder(object_pairs_hook=_pairs, parse_constant=not_json, parse_float=finite)
 
 
 def _parse(text: str, line: int) -> Json:
     try:
         return _reader.decode(text)
-    except (ValueError, RecursionError) as error:
+    except (Fault, ValueError, RecursionError) as error:
         Positions(text, line)  # raises, with the place
         raise FormatError(f"not JSON: {error}", line=line, column=1, hint=_HINT) from error
 

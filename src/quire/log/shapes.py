@@ -272,11 +272,11 @@ def path_name(path: Path) -> str:
 _SPACE = re.compile(r"[ \t\n\r]*")
 
 
-def _not_json(word: str) -> Json:
+def not_json(word: str) -> Json:
     raise Fault((), f"{word} is not a JSON number", hint="Use null where there is no number.")
 
 
-def _fraction(number: str) -> float:
+def finite(number: str) -> float:
     if not isfinite(value := float(number)):
         raise Fault((), f"the number {number[:40]} is too large", hint="Use a string instead.")
     return value
@@ -289,7 +289,7 @@ def _integer(number: str) -> int:
         raise Fault((), f"an integer of {len(number)} digits is too long", hint="Use a string instead.") from error
 
 
-_decoder = json.JSONDecoder(parse_constant=_not_json, parse_float=_fraction, parse_int=_integer)
+_decoder = json.JSONDecoder(parse_constant=not_json, parse_float=finite, parse_int=_integer)
 _scan: Callable[[str, int], tuple[Json, int]] = _decoder.scan_once  # type: ignore[attr-defined]  # not in the stubs
 
 

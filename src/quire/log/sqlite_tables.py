@@ -11,7 +11,7 @@ import json
 import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import msgspec
@@ -204,11 +204,8 @@ class SqliteIndex(_Tables):
 
     kept_by_writers: ClassVar[bool] = True
 
-    def snapshot(self) -> AbstractContextManager[None]:
-        return self._snapshot()
-
     @contextmanager
-    def _snapshot(self) -> Iterator[None]:
+    def snapshot(self) -> Iterator[None]:
         with self._file.transaction("DEFERRED"):
             yield
 

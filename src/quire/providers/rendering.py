@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
+from copy import copy
 from itertools import chain
 
 import msgspec
@@ -156,12 +157,9 @@ class Draft:
         self.half: tuple[JsonObject, list[Part]] | None = None
 
     def copy(self) -> Draft:
-        other = Draft(self.info, self.native, self.ask)
+        other = copy(self)
         other.messages, other.left_out = list(self.messages), list(self.left_out)
         other.late_tools, other.betas = list(self.late_tools), list(self.betas)
-        other.effort, other.has_tools, other.called = self.effort, self.has_tools, self.called
-        other.sealed, other.original_end, other.original_seq = self.sealed, self.original_end, self.original_seq
-        other.half = self.half
         return other
 
     @property
