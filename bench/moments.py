@@ -87,16 +87,16 @@ def _applied(epoch: SizedEpoch, plan: Cuts) -> SizedEpoch:
         gone = sum(leaf.tokens for _, leaf in stays) - sum(leaf.tokens for _, leaf in kept)
         told = min(plan.summary_limit, int(told + SUMMED_UP * gone))
     if told:
-        after.history.add(PlacedMessage(Message("user", ()), told, SUMMARY_TURN, None, told, None, told))
+        after.history.add(PlacedMessage(Message("user", ()), told, SUMMARY_TURN, (), told, None, told))
     for at, leaf in kept:
-        short = at < plan.handle and leaf.handled is not None
+        short = at < plan.handle and bool(leaf.handles)
         after.history.add(_handled(leaf) if short else leaf)
     after.fold = len(after.history.leaves)
     return after
 
 
 def _handled(leaf: PlacedMessage) -> PlacedMessage:
-    return msgspec.structs.replace(leaf, tokens=leaf.handled_tokens, handled=None)
+    return msgspec.structs.replace(leaf, tokens=leaf.handled_tokens, handles=())
 
 
 class Way(msgspec.Struct):
@@ -221,13 +221,13 @@ SPREADS: tuple[Callable[[random.Random], float], ...] = (
 
 def _made(share: float, spread: Callable[[random.Random], float], budget: int = 24_000) -> Sized:
     dice, steps, turn = random.Random(1), Steps(), 0
-    say, short = Message("assistant", ()), Message("tool", ())
+    say, gave = Message("assistant", ()), Message("tool", ())
     for number in range(int(max(40, min(350, 6 / share)))):
         size = max(5, int(budget * min(0.6, share * spread(dice))))
         turn += number % 8 == 0
-        asked = (PlacedMessage(Message("user", ()), 60, turn, None, 60, _USER),) if number % 8 == 0 else ()
-        result = PlacedMessage(short, size, turn, short if size > 80 else None, min(size, 64))
-        spoken = (PlacedMessage(say, 30, turn, None, 30), result) if number else ()
+        asked = (PlacedMessage(Message("user", ()), 60, turn, (), 60, _USER),) if number % 8 == 0 else ()
+        result = PlacedMessage(gave, size, turn, ((0, "handle"),) if size > 80 else (), min(size, 64))
+        spoken = (PlacedMessage(say, 30, turn, (), 30), result) if number else ()
         steps.append((*spoken, *asked))
     cold = [number % 8 == 0 and number > 0 and dice.random() < 0.35 for number in range(len(steps))]
     return Sized("made up", steps, budget, 300, cold)

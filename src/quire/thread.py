@@ -34,7 +34,7 @@ from quire.providers.models import named_target
 from quire.providers.rules import GrowingCheck, require
 from quire.providers.wires import events_in, feed, parse_reply
 from quire.thread_state import CHECKPOINT_EVERY_READ, ThreadState, changed_policy, changes, policy_for, within
-from quire.values import Entry, Envelope, Item, Json, JsonObject, LeftOutRow, Prompt, Reply, Request, RequestOptions
+from quire.values import Entry, Envelope, Item, Json, JsonObject, LazyRows, Prompt, Reply, Request, RequestOptions
 
 if TYPE_CHECKING:
     from quire.providers.cache_marks import Marker
@@ -114,15 +114,12 @@ class Thread:
         self.observers: tuple[Observer, ...] = usual if observers is None else tuple(observers)
         self._fold = ThreadState(store, name)
         self._newest: Request | None = None
-        # The newest policy with what it was computed from, and how it differs from the model's own.
-        self._policy: tuple[object, Policy] = None, Policy()
-        self._changes: tuple[object, JsonObject] = None, {}
+        # The newest policy and changes, with what they were computed from.
+        self._policy: tuple[object, tuple[Policy, JsonObject]] = None, (Policy(), {})
         self._renderings: dict[str, tuple[providers.Rendering, Marker, GrowingCheck]] = {}
         self._recollection: ThreadRecall | None = None
         # What was appended since words were made last, and who makes them.
         self._without_words, self._indexer = 0, cast("Indexer | None", None)
-        # The state that was searched for handles without finding one, and how many of its rebases were searched.
-        self._no_handle: tuple[Assembly | None, int] = None, 0
         self.lock = threading.RLock()
         self._kept = ThreadWindow(store, name, clock, self.lock)
         # Whether closing the thread closes the store too.
@@ -282,11 +279,8 @@ class Thread:
         assembly = self._fold.assembly
         if assembly is None or "recall" in assembly.carried.tools:
             return False
-        checked = self._no_handle[1] if self._no_handle[0] is assembly else 0
-        actions = {edit["action"] for edit in built.rebase["edits"]} if built.rebase is not None else set()
-        actions |= {edit.action for rebase in assembly.rebases[checked:] for edit in rebase.edits}
-        if actions.isdisjoint(SHORTENING):
-            self._no_handle = assembly, len(assembly.rebases)
+        edits = built.rebase["edits"] if built.rebase is not None else ()
+        if not assembly.has_handles and not any(edit["action"] in SHORTENING for edit in edits):
             return False
         from quire.recall import RECALL_TOOL, installed
 
@@ -319,11 +313,15 @@ class Thread:
 
     def policy_at(self, target: str) -> Policy:
         """The policy given, else the one that the thread was last sent under; what neither says is the model's."""
+        return self._policy_and_changes(target)[0]
+
+    def _policy_and_changes(self, target: str) -> tuple[Policy, JsonObject]:
+        """The policy for a model, and what of it is the thread's own choice."""
         key = target, self.policy, self.policy_changes, self.windows.get(target)
         if key != self._policy[0]:
-            policy = policy_for(target, self.policy) if self.policy is not None else None
-            policy = policy or changed_policy(target, self.policy_changes)
-            self._policy = key, within(target, policy, self.windows.get(target))
+            given = self.policy is not None
+            policy = policy_for(target, self.policy) if given else changed_policy(target, self.policy_changes)
+            self._policy = key, (within(target, policy, self.windows.get(target)), changes(target, policy))
         return self._policy[1]
 
     @cached_property
@@ -384,9 +382,9 @@ class Thread:
         if check:
             require(request, growing)
             self._fold.checked = growing.checked
-        layers = LayerHashes(built)
-        left_out = LeftOutRow(request.left_out, built.left_out)
-        return msgspec.structs.replace(request, layers=layers, left_out=left_out, epoch=built.epoch)
+        not_carried, cut = request.left_out, built.left_out
+        left_out = LazyRows(len(not_carried) + len(cut), lambda: (*not_carried, *map(msgspec.structs.asdict, cut)))
+        return msgspec.structs.replace(request, layers=LayerHashes(built), left_out=left_out, epoch=built.epoch)
 
     def _tell(self, request: Request, built: Built) -> None:
         since = self._fold.handed_out()
@@ -481,14 +479,8 @@ class Thread:
             "at": self.clock(),
         }
         # The window of one server is not the thread's choice: it is named apart, and another model has its own.
-        window = self.windows.pop(request.target, 0)
-        basis = request.target, self.policy_at(request.target)
-        if basis != self._changes[0]:
-            self._changes = basis, changes(*basis)
-        changed = self._changes[1]
-        if window:
-            self.windows[request.target] = window
-        named = {"policy": changed, "window": window, "same_segments": same}
+        _, changed = self._policy_and_changes(request.target)
+        named = {"policy": changed, "window": self.windows.get(request.target), "same_segments": same}
         if meta := {key: value for key, value in named.items() if value}:
             body["meta"] = meta
         if reply is not None:

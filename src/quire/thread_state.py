@@ -97,8 +97,7 @@ class ThreadState:
         except NotFound:
             data = None
         saved = checkpoint.decode(data) if data is not None else None
-        named = self._store.read(self._name, saved.seq - 1, 1) if saved is not None and saved.seq > 0 else []
-        return saved if saved is not None and [entry.id for entry in named] == [saved.entry_id] else None
+        return saved if saved is not None and _holds(self._store, self._name, saved.seq, saved.entry_id) else None
 
     def _go_on_from(self, saved: Checkpoint) -> None:
         """Continue from a checkpoint, with the entries that may explain the next request."""
@@ -175,13 +174,7 @@ class ThreadState:
 
     def is_current(self) -> bool:
         """Whether the log still holds the last entry that was read."""
-        if not self.seq:
-            return True
-        try:
-            last = self._store.read(self._name, self.seq - 1, 1)
-        except NotFound:
-            return False
-        return [entry.id for entry in last] == [self._entry_id]
+        return not self.seq or _holds(self._store, self._name, self.seq, self._entry_id)
 
     def handed_out(self) -> tuple[Entry, ...]:
         """A request is handed out: the entries that came since the one before."""
@@ -255,6 +248,14 @@ def _stated(entry: Entry) -> dict[str, str]:
     if entry.kind == "tools":
         return {f"tool {tool['name']}": sha256_hex(canonical(tool)) for tool in entry.tools}
     return {}
+
+
+def _holds(store: Store, name: str, seq: int, entry_id: str) -> bool:
+    """Whether a log has this very entry at its place, and so everything that was before it."""
+    try:
+        return seq > 0 and [entry.id for entry in store.read(name, seq - 1, 1)] == [entry_id]
+    except NotFound:
+        return False
 
 
 def is_request(entry: Entry) -> bool:
@@ -458,9 +459,7 @@ class EarlierFolds:
             saved = checkpoint.decode(zlib.decompress(base64.b64decode(packed)))
         except (TypeError, ValueError, zlib.error):
             return None
-        named = self._store.read(self._name, point.seq - 1, 1)
-        sound = saved is not None and [entry.id for entry in named] == [saved.entry_id]
-        return saved if sound else None
+        return saved if saved is not None and _holds(self._store, self._name, point.seq, saved.entry_id) else None
 
 
 def _distinct(under: Sequence[Policy]) -> list[Policy]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, get_args, overload
 
 import msgspec
@@ -424,30 +425,36 @@ class Lines(msgspec.Struct, frozen=True):
     sha256: str = ""
 
 
-class LeftOutRow(Sequence[JsonObject]):
-    """What a request does not show, and why: {"entry", "reason"}; for a tool in front also "tool".
+_Row = TypeVar("_Row")
 
-    A long thread leaves out most entries, so each row is made only when it is read.
-    """
 
-    def __init__(self, not_carried: Sequence[JsonObject], cut: Sequence[LeftOut]) -> None:
-        self._not_carried, self._cut = not_carried, cut
+class LazyRows(Sequence[_Row]):
+    """So many rows, made when one of them is first looked at: a long thread leaves out most entries, and few ask why."""
+
+    def __init__(self, count: int, make: Callable[[], Iterable[_Row]]) -> None:
+        self._count, self._make = count, make
+
+    @cached_property
+    def _rows(self) -> tuple[_Row, ...]:
+        return tuple(self._make())
 
     def __len__(self) -> int:
-        return len(self._not_carried) + len(self._cut)
+        return self._count
 
     @overload
-    def __getitem__(self, at: int) -> JsonObject: ...
+    def __getitem__(self, at: int) -> _Row: ...
     @overload
-    def __getitem__(self, at: slice) -> list[JsonObject]: ...
-    def __getitem__(self, at: int | slice) -> JsonObject | list[JsonObject]:
-        if isinstance(at, slice):
-            return [self[place] for place in range(*at.indices(len(self)))]
-        place = range(len(self))[at]
-        if place < len(self._not_carried):
-            return self._not_carried[place]
-        row = self._cut[place - len(self._not_carried)]
-        return {"entry": row.entry, "reason": row.reason}
+    def __getitem__(self, at: slice) -> tuple[_Row, ...]: ...
+    def __getitem__(self, at: int | slice) -> _Row | tuple[_Row, ...]:
+        return self._rows[at]
+
+    def __iter__(self) -> Iterator[_Row]:
+        return iter(self._rows)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Sequence) and self._rows == tuple(other))
+
+    __hash__ = None  # type: ignore[assignment]  # compared by what it holds, as a list is
 
     def __repr__(self) -> str:
         return repr(list(self))
@@ -469,7 +476,8 @@ class Request(msgspec.Struct, frozen=True):
     layers: Mapping[str, str] = {}
     # HTTP headers the body needs (Anthropic betas, x-grok-conv-id); empty for most.
     headers: dict[str, str] = {}
-    # Entries that it does not show, and why: cut from the history, or not accepted by this provider.
+    # Entries that it does not show, and why: {"entry", "reason"}, for a tool in front also "tool". They were cut from the
+    # history, or are not accepted by this provider.
     left_out: Sequence[JsonObject] = ()
     # How many of the body's messages the request before this one held; 0 where there was none or nobody knows.
     stable: int = 0

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from quire.assemble import Policy
-from quire.assemble.messages import Epoch, History, PlacedMessage
+from quire.assemble.messages import Epoch, Handles, History, PlacedMessage
 from quire.assemble.pending import ItemVersion, OpenMessage, Pair, Pending, Round
 from quire.assemble.rebase import CarriedState, Pin, Rebase
 from quire.assemble.rebase_decision import Rent
@@ -80,7 +80,7 @@ class _Leaf(msgspec.Struct, frozen=True, array_like=True):
     message: Message
     tokens: int
     turn: int
-    handled: Message | None
+    handles: Handles
     handled_tokens: int
     user: _User | None
     summary_tokens: int
@@ -132,7 +132,6 @@ class _Fold(msgspec.Struct, frozen=True, array_like=True):
     # The versions that a rebase of our own may name, which `carried` leaves out.
     versions: list[int]
     attached_at: dict[ItemVersion, tuple[int, int]]
-    turn: int
     step: int
     # Why entries were left out: reasons with the entries that have them, in the order in which they left.
     reasons: list[tuple[str, list[int]]]
@@ -307,6 +306,7 @@ def _unpacked(fold: _Fold, policy: Policy, summarise: Summarise, entries: FedEnt
     apart = ("blocks", "epoch", "pending", "versions", "reasons", "attached")
     assembly = _restored(Assembly(policy, summarise), fold, *apart)
     assembly.entries = entries
+    assembly.has_handles = any(edit.shortens for rebase in fold.rebases for edit in rebase.edits)
     assembly.epoch = _unpacked_epoch(fold.epoch, fold.blocks)
     assembly.pending = _restored(Pending(), fold.pending, "user")
     assembly.pending.user = _unpacked_user(fold.pending.user, fold.blocks)
@@ -329,7 +329,7 @@ def _unpacked_epoch(packed: _Epoch, blocks: list[ItemBlock]) -> Epoch:
 
 def _unpacked_leaf(leaf: _Leaf, blocks: list[ItemBlock]) -> PlacedMessage:
     user = _unpacked_user(leaf.user, blocks)
-    handled = leaf.handled, leaf.handled_tokens
+    handled = leaf.handles, leaf.handled_tokens
     for at, places in leaf.repeats:
         part: Any = leaf.message.parts[at]  # one with a text and a wire
         decode_row([{"text": part.text, "wire": part.wire}, *places])

@@ -169,7 +169,7 @@ def _join(assembly: Assembly, step: Step) -> None:
             assembly.epoch.history.add(leaf)
     carried.late.update(step.late)
     carried.tools = step.tools
-    carried.turn = assembly.turn = step.turn
+    carried.turn = step.turn
     assembly.pins = step.pins
     assembly.tools_moved |= step.tools_moved
     # A cold cache is that of a thread without requests.

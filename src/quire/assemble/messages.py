@@ -6,6 +6,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import cached_property
+from typing import TypeAlias
 
 import msgspec
 
@@ -51,13 +52,18 @@ _MARK = re.compile(r"\[… \d+ tokens in all; the whole text: recall with handle
 _CUT = re.compile(r"\n?\[… cut here: (\d+) tokens in all; the whole text: recall with handle ([\da-f]*) …\]\Z")
 
 
+# Entries, each with the shorter text that may stand for it.
+Handles: TypeAlias = tuple[tuple[int, str], ...]
+
+
 class PlacedMessage(msgspec.Struct, frozen=True, dict=True):
-    """One message in place. `handled` is the same with its tool results as handles (None: no shorter)."""
+    """One message in place."""
 
     message: Message
     tokens: int
     turn: int
-    handled: Message | None = None
+    # The entries in it that a handle would shorten, each with the text that stands for it, and its tokens with these.
+    handles: Handles = ()
     handled_tokens: int = 0
     user: UserTurn | None = None
     # How much of it is the summary of what went before; the rest is pinned.
@@ -99,18 +105,16 @@ def leaf(
     spelling = sum(_spelling_tokens(part) for part in message.parts)
     tokens = message_tokens(message, image_tokens=image_tokens) + spelling
     if not any(blocks) and not any(isinstance(part, Text) and "cut" in part.wire for part in message.parts):
-        return PlacedMessage(message, tokens, turn, None, tokens, user)
+        return PlacedMessage(message, tokens, turn, (), tokens, user)
     blocks = blocks or [[] for _ in message.parts]
     sizes = [sum(map(block_tokens, row)) for row in blocks]
     tokens += sum(sizes)
-    shorter = msgspec.structs.replace(message, parts=_cut_handled(message.parts, user))
-    parts = _documents_handled(shorter, user, blocks, sizes) if user else _own_handled(shorter, ids or {}, blocks)
-    if parts == message.parts:
-        return PlacedMessage(message, tokens, turn, None, tokens, user)
-    shorter = msgspec.structs.replace(message, parts=parts)
-    handled = message_tokens(shorter, image_tokens=image_tokens) + spelling
+    parts, handles = _words_handled(message, user, blocks, sizes) if user else _own_handled(message, ids or {}, blocks)
+    if not handles:
+        return PlacedMessage(message, tokens, turn, (), tokens, user)
+    handled = message_tokens(msgspec.structs.replace(message, parts=parts), image_tokens=image_tokens) + spelling
     handled += sum(size for size, old, new in zip(sizes, message.parts, parts, strict=True) if new is old)
-    return PlacedMessage(message, tokens, turn, shorter, min(tokens, handled), user)
+    return PlacedMessage(message, tokens, turn, handles, min(tokens, handled), user)
 
 
 def _results_leaf(message: Message, turn: int, ids: Mapping[int, str], beside: Sequence[int] = ()) -> PlacedMessage:
@@ -121,44 +125,31 @@ def _results_leaf(message: Message, turn: int, ids: Mapping[int, str], beside: S
     framing = MESSAGE_TOKENS * max(1, len(sizes))
     tokens = framing + sum(sizes)
     if tokens <= SMALL:
-        return PlacedMessage(message, tokens, turn, None, tokens, beside=sum(beside))
-    parts = tuple(
-        _handled(part, size, ids.get(seq, ""))
-        for part, size, seq in zip(message.parts, sizes, message.seqs, strict=True)
-    )
-    if parts == message.parts:
-        return PlacedMessage(message, tokens, turn, None, tokens, beside=sum(beside))
+        return PlacedMessage(message, tokens, turn, (), tokens, beside=sum(beside))
+    each = zip(message.parts, sizes, message.seqs, strict=True)
+    handles = {seq: text for part, size, seq in each if (text := _result_handle(part, size, ids.get(seq, "")))}
     shorter = [
-        size if new is old else part_tokens(new) for old, new, size in zip(message.parts, parts, sizes, strict=True)
+        counter().count(handles[seq]) if seq in handles else size for size, seq in zip(sizes, message.seqs, strict=True)
     ]
-    handled = Message("tool", parts, message.seqs)
-    return PlacedMessage(message, tokens, turn, handled, framing + sum(shorter), beside=sum(beside))
+    return PlacedMessage(message, tokens, turn, (*handles.items(),), framing + sum(shorter), beside=sum(beside))
 
 
-def _documents_handled(
+def _words_handled(
     message: Message, user: UserTurn, blocks: list[list[JsonObject]], sizes: list[int]
-) -> tuple[Part, ...]:
-    """A user's parts with what they enclose as a handle behind the words."""
-    if sum(sizes) <= SMALL or not user.entry.id:
-        return message.parts
-    handle = handle_of(user.entry.id)
-    return tuple(
-        Text(f"{part.text}\n\n{handle_text(documents_text(row), size, handle)}")
-        if row and isinstance(part, Text)
-        else part
-        for part, row, size in zip(message.parts, blocks, sizes, strict=True)
-    )
-
-
-def _cut_handled(parts: tuple[Part, ...], user: UserTurn | None) -> tuple[Part, ...]:
-    """Parts with what is left of a text that was cut, behind a user's words, as its handle."""
-    text = user.entry.text if user else ""
-    return tuple(
-        Text(part.text.replace(text, cut_handle(text, part.wire)) if text else cut_handle(part.text, part.wire))
-        if isinstance(part, Text) and "cut" in part.wire
-        else part
-        for part in parts
-    )
+) -> tuple[tuple[Part, ...], Handles]:
+    """A user's parts with a handle for what their words came with: documents, or what a cut has left of a text."""
+    parts, entry = message.parts, user.entry
+    at, part = next((at, part) for at, part in enumerate(parts) if isinstance(part, Text))
+    if "cut" in part.wire:
+        words = cut_handle(entry.text, entry.wire)
+        text = part.text.replace(entry.text, words)
+    elif sizes[at] > SMALL and entry.id:
+        handle = handle_text(documents_text(blocks[at]), sizes[at], handle_of(entry.id))
+        # The message also holds the turn's context; the entry's own words are without.
+        text, words = f"{part.text}\n\n{handle}", f"{entry.text}\n\n{handle}"
+    else:
+        return parts, ()
+    return (*parts[:at], Text(text), *parts[at + 1 :]), ((entry.seq, words),)
 
 
 def cut_handle(text: str, wire: JsonObject) -> str:
@@ -175,16 +166,23 @@ def documents_text(blocks: Iterable[JsonObject]) -> str:
     return "\n\n".join(filter(None, (countable(block)[0] for block in blocks)))
 
 
-def _own_handled(message: Message, ids: Mapping[int, str], blocks: list[list[JsonObject]]) -> tuple[Part, ...]:
+def _own_handled(
+    message: Message, ids: Mapping[int, str], blocks: list[list[JsonObject]]
+) -> tuple[tuple[Part, ...], Handles]:
     """The model's parts with the provider's own calls as words and their results as handles: in pairs, or not at all."""
-    parts = list(message.parts)
+    shorter = {
+        place: cut_handle(part.text, part.wire)
+        for place, part in enumerate(message.parts)
+        if isinstance(part, Text) and "cut" in part.wire
+    }
     for places in pairs([row[0] if row else None for row in blocks]):
         named = [ids.get(message.seqs[place], "") for place in places]
         sizes = [block_tokens(blocks[place][0]) for place in places]
         if sum(sizes) > SMALL and all(named):
             for place, size, entry_id in zip(places, sizes, named, strict=True):
-                parts[place] = Text(own_handle(blocks[place][0], size, entry_id, place == places[-1]))
-    return tuple(parts)
+                shorter[place] = own_handle(blocks[place][0], size, entry_id, place == places[-1])
+    parts = tuple(Text(shorter[place]) if place in shorter else part for place, part in enumerate(message.parts))
+    return parts, tuple((message.seqs[place], shorter[place]) for place in sorted(shorter))
 
 
 def own_handle(block: JsonObject, tokens: int, entry_id: str, result: bool) -> str:
@@ -202,12 +200,13 @@ def _spelling_tokens(part: Part) -> int:
     return max(0, min(64, len(part.name)) + _MARK_TOKENS - counter().count(part.name))
 
 
-def _handled(part: Part, tokens: int, entry_id: str) -> Part:
+def _result_handle(part: Part, tokens: int, entry_id: str) -> str:
+    """What stands for a long result; nothing where that would not be shorter, or cannot be."""
     if not isinstance(part, Result) or not entry_id or tokens <= SMALL or not takes_words(part):
-        return part
-    cut = "cut" in part.wire
-    text = cut_handle(part.text, part.wire) if cut else handle_text(part.text, tokens, handle_of(entry_id))
-    return msgspec.structs.replace(part, text=text, wire={})
+        return ""
+    if "cut" in part.wire:
+        return cut_handle(part.text, part.wire)
+    return handle_text(part.text, tokens, handle_of(entry_id))
 
 
 def handle_of(entry_id: str) -> str:
@@ -318,7 +317,7 @@ class History:
             self.turn_starts.append(index)
         elif leaf.message.role == "assistant":
             self.group_starts.append(index)
-        if leaf.handled is not None:
+        if leaf.handles:
             self.long.append(index)
         self.leaves.append(leaf)
         self.messages.append(leaf.message)

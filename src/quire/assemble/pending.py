@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from enum import Enum
-from functools import cached_property
-from typing import overload
 
 import msgspec
 
@@ -13,7 +11,18 @@ from quire.assemble import Policy, Promote
 from quire.assemble.messages import Epoch, PlacedMessage, assistant, leaf, results
 from quire.assemble.user_message import ItemBlock, UserTurn, query_alone
 from quire.items import identity
-from quire.values import BOOKKEEPING, SPOKEN, Entry, JsonObject, LeftOut, Message, Text, result_text, sha256_hex
+from quire.values import (
+    BOOKKEEPING,
+    SPOKEN,
+    Entry,
+    JsonObject,
+    LazyRows,
+    LeftOut,
+    Message,
+    Text,
+    result_text,
+    sha256_hex,
+)
 
 # What no request has shown yet: a user turn, the model's messages, late instructions; closed into leaves.
 
@@ -266,40 +275,6 @@ class Round(msgspec.Struct, frozen=True):
 ItemVersion = tuple[str, str]
 
 
-class LeftOutEntries(Sequence[LeftOut]):
-    """What one request does not show: what was left out before, and what is left out of this one alone.
-
-    Most of a long thread is, so rows are made when they are first looked at.
-    """
-
-    def __init__(self, reasons: Mapping[int, str], more: tuple[LeftOut, ...] = ()) -> None:
-        self._reasons, self._more = reasons, more
-
-    @cached_property
-    def _rows(self) -> tuple[LeftOut, ...]:
-        return (*map(LeftOut, self._reasons, self._reasons.values()), *self._more)
-
-    def __len__(self) -> int:
-        return len(self._reasons) + len(self._more)
-
-    @overload
-    def __getitem__(self, at: int) -> LeftOut: ...
-    @overload
-    def __getitem__(self, at: slice) -> tuple[LeftOut, ...]: ...
-    def __getitem__(self, at: int | slice) -> LeftOut | tuple[LeftOut, ...]:
-        return self._rows[at]
-
-    def __iter__(self) -> Iterator[LeftOut]:
-        return iter(self._rows)
-
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, LeftOutEntries) and self._reasons is other._reasons and self._more == other._more:
-            return True  # nothing has left since
-        return isinstance(other, Sequence) and self._rows == tuple(other)
-
-    __hash__ = None  # type: ignore[assignment]  # compared by what it holds, as a list is
-
-
 class LeftOutLog:
     """One reason for each entry; what an entry attached counts as shown while the library holds it."""
 
@@ -317,10 +292,10 @@ class LeftOutLog:
         twin.__dict__.update(self.__dict__)
         return twin
 
-    def entries(self, more: tuple[LeftOut, ...] = ()) -> LeftOutEntries:
-        """All that was left out so far, and `more`."""
-        self._shared = True
-        return LeftOutEntries(self.reasons, more)
+    def entries(self, more: tuple[LeftOut, ...] = ()) -> Sequence[LeftOut]:
+        """All that was left out so far, and `more`, which is left out of one request alone."""
+        self._shared, reasons = True, self.reasons
+        return LazyRows(len(reasons) + len(more), lambda: (*map(LeftOut, reasons, reasons.values()), *more))
 
     def leave(self, seq: int, reason: str) -> None:
         if seq not in self.reasons:

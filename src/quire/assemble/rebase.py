@@ -12,7 +12,7 @@ import msgspec
 
 from quire.assemble import Policy
 from quire.assemble.fit import Cuts
-from quire.assemble.messages import SUMMARY_TURN, Epoch, PlacedMessage, cut_handle, leaf, naming_handle, ordered
+from quire.assemble.messages import SUMMARY_TURN, Epoch, PlacedMessage, leaf, naming_handle, ordered
 from quire.assemble.telling import telling
 from quire.assemble.user_message import ItemBlock, Library, UserTurn, call_text, entry_text, normal, query_alone
 from quire.assemble.user_message import block as item_block
@@ -335,7 +335,7 @@ def edits(epoch: Epoch, plan: Cuts, results: Container[int] = (), spared: Contai
         if index < plan.drop and index != plan.request:
             folds = placed.message.role in ("note", "tools") and placed.message.seqs[0] not in results
             out += _drops(placed, "fold" if folds else "drop")
-        elif placed.handled is not None:
+        else:
             out += [edit for edit in _handles(placed, shorter) if edit.entry not in spared]
     staying = leaves[: plan.opening] + leaves[plan.drop :] if plan.drop else leaves
     return out + _thoughts(staying)
@@ -368,24 +368,16 @@ class _Shorter:
 
 
 def _handles(placed: PlacedMessage, shorter: _Shorter) -> list[Edit]:
-    assert placed.handled is not None  # the caller asked
-    whole, short = placed.message, placed.handled
-    if placed.user is not None:
-        before, after = (next(p.text for p in message.parts if isinstance(p, Text)) for message in (whole, short))
-        if "cut" in (entry := placed.user.entry).wire:
-            text = cut_handle(entry.text, entry.wire)
-            return [Edit(entry.seq, "handle", text, placed.tokens - placed.handled_tokens)]
-        # The message also holds the turn's context; the edit is for the entry's own words.
-        text = placed.user.entry.text + after.removeprefix(before)
-        return [Edit(placed.user.entry.seq, "handle", text, placed.tokens - placed.handled_tokens)]
-    out: list[Edit] = []
-    for part, less, seq in zip(whole.parts, short.parts, whole.seqs, strict=True):
-        if part == less or not isinstance(less, Result | Text):
-            continue
-        text = shorter.text(seq, part.text, less.text) if isinstance(part, Result) else less.text
-        text_freed = placed.tokens - placed.handled_tokens if isinstance(less, Text) and not out else 0
-        freed = _result_tokens(placed, part) - text_tokens(text) if isinstance(part, Result) else text_freed
-        out.append(Edit(seq, "handle", text, freed))
+    by_seq = zip(placed.message.seqs, placed.message.parts, strict=False)
+    results = {seq: part for seq, part in by_seq if isinstance(part, Result)}
+    # What is freed of others than results is counted for the message as a whole.
+    out, freed = list[Edit](), placed.tokens - placed.handled_tokens
+    for seq, text in placed.handles:
+        if (result := results.get(seq)) is not None:
+            text = shorter.text(seq, result.text, text)
+            out.append(Edit(seq, "handle", text, _result_tokens(placed, result) - text_tokens(text)))
+        else:
+            out.append(Edit(seq, "handle", text, 0 if out else freed))
     return out
 
 

@@ -6,14 +6,14 @@ gives the same bytes. `request` looks ahead on a copy and changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from quire.assemble import Policy
 from quire.assemble.fit import Built, build, check_shares
 from quire.assemble.messages import Epoch, merge_tools, ordered
-from quire.assemble.pending import LeftOutEntries, LeftOutLog, Pending, Round
+from quire.assemble.pending import LeftOutLog, Pending, Round
 from quire.assemble.rebase import CarriedState, Pin, Rebase, apply, parse_rebase, pins_of
 from quire.assemble.rebase_decision import Decision, Rent, decide, effective, rent_owed
 from quire.assemble.summary import Summarise, extract
@@ -115,12 +115,13 @@ class Assembly:
         self.summarise = summarise
         self.epoch = Epoch()
         self.carried = CarriedState({}, {}, {})
-        self.turn = 0
         self.step = 0
         self.left_out_log = LeftOutLog()
         self.rebases: list[Rebase] = []
         # Whether one of them was decided here and is not in the log: its summary is by the current summariser.
         self.unrecorded = False
+        # Whether one of them put a handle in place of a longer text.
+        self.has_handles = False
         self.pending = Pending()
         # Every entry fed, for summaries and pins, and how many there are.
         self.entries, self.fed = FedEntries(), 0
@@ -137,6 +138,11 @@ class Assembly:
         self.models = ModelHistory()
         # What looking ahead has decided already; dropped when the request is passed.
         self._memo: tuple[int, Decision] | None = None
+
+    @property
+    def turn(self) -> int:
+        """How many times the user has spoken."""
+        return self.carried.turn
 
     # Feeding
 
@@ -231,9 +237,8 @@ class Assembly:
     def _feed_user(self, entry: Entry) -> None:
         late = [self.entries[message.seqs[0]] for message in self.pending.late]
         self._close(final=bool(late) and all(map(self._keeps_its_place, late)))
-        self.turn += 1
+        self.carried.turn += 1
         self.step = 0
-        self.carried.turn = self.turn
         if "encloses" in entry.wire:
             self.carried.results[entry.seq] = entry.id
         for seq, item in self.pending.attached:
@@ -376,6 +381,7 @@ class Assembly:
             del carried.late[seq]
         self.left_out_log.rebased(old, self.epoch, rebase.reason, self.turn, self.policy.promote, carried.results)
         self.rebases.append(rebase)
+        self.has_handles |= any(edit.shortens for edit in rebase.edits)
         self.rent, self.tools_moved = self.rent.ended(), False
 
     # Asking
@@ -386,7 +392,7 @@ class Assembly:
         return self.requests == 0 or self.models.is_cold(self.policy)
 
     @property
-    def left_out(self) -> LeftOutEntries:
+    def left_out(self) -> Sequence[LeftOut]:
         """What no request holds any more, and why."""
         return self.left_out_log.entries()
 
@@ -399,9 +405,7 @@ class Assembly:
         twin = Assembly.__new__(Assembly)
         twin.__dict__.update(self.__dict__)
         twin.epoch = self.epoch.copy()
-        twin.carried = CarriedState(
-            self.carried.tools, self.carried.versions, dict(self.carried.late), self.turn, self.carried.results
-        )
+        twin.carried = _to(self.carried, late=dict(self.carried.late))
         twin.left_out_log, twin.rebases = self.left_out_log.copy(), self.rebases[:]
         twin.pending = self.pending.copy()
         return twin
