@@ -383,8 +383,8 @@ class Thread:
             require(request, growing)
             self._fold.checked = growing.checked
         not_carried, cut = request.left_out, built.left_out
-        left_out = LazyRows(len(not_carried) + len(cut), lambda: (*not_carried, *map(msgspec.structs.asdict, cut)))
-        return msgspec.structs.replace(request, layers=LayerHashes(built), left_out=left_out, epoch=built.epoch)
+        rows = LazyRows(lambda: len(not_carried) + len(cut), lambda: (*not_carried, *map(msgspec.structs.asdict, cut)))
+        return msgspec.structs.replace(request, layers=LayerHashes(built), left_out=rows, epoch=built.epoch)
 
     def _tell(self, request: Request, built: Built) -> None:
         since = self._fold.handed_out()

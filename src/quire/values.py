@@ -429,9 +429,9 @@ _Row = TypeVar("_Row")
 
 
 class LazyRows(Sequence[_Row]):
-    """So many rows, made when one of them is first looked at: a long thread leaves out most entries, and few ask why."""
+    """Rows that are counted and made when somebody looks: a long thread leaves out most entries, and few ask why."""
 
-    def __init__(self, count: int, make: Callable[[], Iterable[_Row]]) -> None:
+    def __init__(self, count: Callable[[], int], make: Callable[[], Iterable[_Row]]) -> None:
         self._count, self._make = count, make
 
     @cached_property
@@ -439,7 +439,7 @@ class LazyRows(Sequence[_Row]):
         return tuple(self._make())
 
     def __len__(self) -> int:
-        return self._count
+        return self._count()
 
     @overload
     def __getitem__(self, at: int) -> _Row: ...

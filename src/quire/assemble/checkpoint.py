@@ -16,7 +16,7 @@ import msgspec
 
 from quire.assemble import Policy
 from quire.assemble.messages import Epoch, Handles, History, PlacedMessage
-from quire.assemble.pending import ItemVersion, OpenMessage, Pair, Pending, Round
+from quire.assemble.pending import ItemVersion, LeftOutLog, OpenMessage, Pair, Pending, Round
 from quire.assemble.rebase import CarriedState, Pin, Rebase
 from quire.assemble.rebase_decision import Rent
 from quire.assemble.state import Assembly, FedEntries, ModelHistory
@@ -228,7 +228,7 @@ def _packed(assembly: Assembly) -> _Fold:
         pending=waiting,
         carried=msgspec.structs.replace(carried, versions={}, results=_results_in_place(assembly)),
         versions=blocks.places(item for key, item in carried.versions.items() if key in at_hand),
-        reasons=[(why, [seq for seq, _ in run]) for why, run in groupby(left_out.reasons.items(), key=itemgetter(1))],
+        reasons=[(why, [seq for seq, _ in run]) for why, run in groupby(left_out.reasons().items(), itemgetter(1))],
         attached=left_out.attached,
         rebases=_needed_later(assembly.rebases, assembly.policy),
         blocks=blocks.listed,
@@ -312,7 +312,7 @@ def _unpacked(fold: _Fold, policy: Policy, summarise: Summarise, entries: FedEnt
     assembly.pending.user = _unpacked_user(fold.pending.user, fold.blocks)
     versions = (fold.blocks[place] for place in fold.versions)
     assembly.carried.versions = {(block.id, block.sha256): block for block in versions}
-    assembly.left_out_log.reasons = {seq: reason for reason, seqs in fold.reasons for seq in seqs}
+    assembly.left_out_log = LeftOutLog(fold.reasons)
     assembly.left_out_log.attached = fold.attached
     return assembly
 

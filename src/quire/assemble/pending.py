@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from enum import Enum
+from functools import cache
 
 import msgspec
 
@@ -278,13 +279,18 @@ ItemVersion = tuple[str, str]
 class LeftOutLog:
     """One reason for each entry; what an entry attached counts as shown while the library holds it."""
 
-    def __init__(self) -> None:
-        # By the entry's seq, in the order in which they left.
-        self.reasons: dict[int, str] = {}
-        # Whether others hold the reasons, which must then be copied before they change.
-        self._shared = False
+    def __init__(self, runs: Iterable[tuple[str, Iterable[int]]] = ()) -> None:
+        # `runs` are reasons with their entries; a long thread has many, so they are gone through when somebody asks.
+        self._use(cache(lambda: {seq: reason for reason, seqs in runs for seq in seqs}))
         # The item that each `attach` entry brought.
         self.attached: dict[int, ItemVersion] = {}
+
+    def _use(self, reasons: Callable[[], dict[int, str]]) -> None:
+        # By the entry's seq, in the order in which they left; and the same as rows.
+        self.reasons = reasons
+        self._rows = LazyRows(lambda: len(reasons()), lambda: map(LeftOut, reasons(), reasons().values()))
+        # Whether others hold them, so that they must be copied before they change.
+        self._shared = False
 
     def copy(self) -> LeftOutLog:
         self._shared = True
@@ -294,18 +300,19 @@ class LeftOutLog:
 
     def entries(self, more: tuple[LeftOut, ...] = ()) -> Sequence[LeftOut]:
         """All that was left out so far, and `more`, which is left out of one request alone."""
-        self._shared, reasons = True, self.reasons
-        return LazyRows(len(reasons) + len(more), lambda: (*map(LeftOut, reasons, reasons.values()), *more))
+        self._shared, rows = True, self._rows
+        return LazyRows(lambda: len(rows) + len(more), lambda: (*rows, *more)) if more else rows
 
     def leave(self, seq: int, reason: str) -> None:
-        if seq not in self.reasons:
+        if seq not in self.reasons():
             self._own_reasons()[seq] = reason
 
     def _own_reasons(self) -> dict[int, str]:
         """The reasons, which may be changed; a copy where others hold them."""
         if self._shared:
-            self.reasons, self._shared = dict(self.reasons), False
-        return self.reasons
+            changed = dict(self.reasons())
+            self._use(lambda: changed)
+        return self.reasons()
 
     def attach(self, seq: int, item: JsonObject) -> None:
         """Note which item version an `attach` entry brought, once a user entry has taken it in."""
