@@ -294,7 +294,7 @@ class LeftOutLog:
 
     def copy(self) -> LeftOutLog:
         self._shared = True
-        twin = LeftOutLog()
+        twin = LeftOutLog.__new__(LeftOutLog)
         twin.__dict__.update(self.__dict__)
         return twin
 

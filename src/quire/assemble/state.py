@@ -381,7 +381,7 @@ class Assembly:
             del carried.late[seq]
         self.left_out_log.rebased(old, self.epoch, rebase.reason, self.turn, self.policy.promote, carried.results)
         self.rebases.append(rebase)
-        self.has_handles |= any(edit.shortens for edit in rebase.edits)
+        self.has_handles = self.has_handles or any(edit.shortens for edit in rebase.edits)
         self.rent, self.tools_moved = self.rent.ended(), False
 
     # Asking

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
-from copy import copy
 from itertools import chain
 
 import msgspec
@@ -157,7 +156,8 @@ class Draft:
         self.half: tuple[JsonObject, list[Part]] | None = None
 
     def copy(self) -> Draft:
-        other = copy(self)
+        other = Draft.__new__(Draft)
+        other.__dict__.update(self.__dict__)
         other.messages, other.left_out = list(self.messages), list(self.left_out)
         other.late_tools, other.betas = list(self.late_tools), list(self.betas)
         return other
