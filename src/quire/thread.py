@@ -162,7 +162,7 @@ class Thread:
     @property
     def read_to(self) -> int:
         """How far its log has been read."""
-        return self._fold.seq
+        return self._fold.position.seq
 
     # Into the log
 
@@ -178,7 +178,7 @@ class Thread:
                     f"append() takes entries, not {short(entry)}",
                     hint='Write thread.append(quire.user("…")); `quire import` reads messages of other formats.',
                 )
-        seq = self._fold.seq
+        seq = self._fold.position.seq
         if not seq or any(entry.kind in ("system", "tools") for entry in entries):
             seq = self._fold.catch_up()
         while True:
@@ -198,7 +198,8 @@ class Thread:
     def _put(self, entries: Sequence[Entry]) -> list[Entry]:
         """Append entries directly behind what was read of the log; nothing where they only repeat what is in force."""
         new = [entry for entry in entries if not self._fold.repeats(entry)]
-        return self.store.append(self.name, new, expected_seq=self._fold.seq) if new or not entries else []
+        seq = self._fold.position.seq
+        return self.store.append(self.name, new, expected_seq=seq) if new or not entries else []
 
     def _make_searchable(self, new: int) -> None:
         """Index the words of new entries once there are many, ten times cheaper; a search indexes the last few."""
@@ -376,9 +377,11 @@ class Thread:
                 )
             }
         rendering, marker, growing = self._renderings[key]
-        before = self._fold.reply_id if self.diagnose else None
-        how = {"times": self._fold.turn_times, "previous_id": before}
-        request = marker.marked(rendering.request(built.prompt), built.prompt, **how)
+        position = self._fold.position
+        # Within a turn the log decides, not the clock: a resumed turn keeps the marks it began with.
+        times = tuple(position.times[: position.times_before_turn])
+        previous_id = position.reply_id if self.diagnose else None
+        request = marker.marked(rendering.request(built.prompt), built.prompt, times=times, previous_id=previous_id)
         if check:
             require(request, growing)
             self._fold.checked = growing.checked
@@ -390,7 +393,7 @@ class Thread:
         since = self._fold.handed_out()
         fold = self._fold
         expected = fold.assembly.expected_tokens(built) if fold.assembly is not None else 0
-        sending = Sending(request, built, self.clock(), since, bool(fold.sent_seq), expected)
+        sending = Sending(request, built, self.clock(), since, bool(fold.position.sent_seq), expected)
         self._newest = request
         for observer in self.observers:
             observer.on_request(sending)
@@ -450,7 +453,7 @@ class Thread:
 
         refuse_loop("await AsyncThread(thread).results(…)")
         toolbox = toolbox_of(run)
-        newest = self.store.read(self.name, after=self._fold.catch_up() and self._fold.sent_seq)
+        newest = self.store.read(self.name, after=self._fold.catch_up() and self._fold.position.sent_seq)
         answered = {entry.call_id for entry in newest if entry.kind == "result"}
         if not isinstance(reply, list):
             target = self._newest.target if self._newest is not None else self._last_target()

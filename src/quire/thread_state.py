@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from quire.assemble import Assembly, Built, Policy, Refused, ask, checkpoint
-from quire.assemble.checkpoint import Checkpoint
+from quire.assemble.checkpoint import Checkpoint, LogPosition
 from quire.assemble.summary import Summarise, extract
 from quire.errors import CallError, NotFound, QuireError
 from quire.log.entries import usable
@@ -40,24 +40,15 @@ class ThreadState:
 
     def __init__(self, store: Store, name: str) -> None:
         self._store, self._name = store, name
-        self.seq = 0
-        self._entry_id = ""
+        self.position = LogPosition()
         self.assembly: Assembly | None = None
         # The entries since the newest request: one of them may explain why the prefix moves.
         self._since: list[Entry] = []
         self._last_read = 0
-        # The newest `sent` entry; until a request is handed out here, it is the newest request.
-        self.sent_seq, self._handed_out = 0, False
-        # All segment hashes of that entry's request; the log keeps of each request only those that are new.
-        self._segments: list[str] = []
-        # The newest system prompt and the tools, by their hash: the same again is no news.
-        self._in_force: dict[str, str] = {}
-        self.reply_id: str | None = None
+        # Until a request is handed out here, the newest `sent` entry is the newest request.
+        self._handed_out = False
         # The messages of the newest request that passed the provider's rules.
         self.checked: Callable[[], Checked] = lambda: ("", {})
-        # When requests were sent before this turn: pauses decide how long caches must live.
-        self.turn_times: tuple[int, ...] = ()
-        self._times: list[int] = []
         # The checkpoint that was read and has not been used yet, and the entry that the newest one ends at.
         self._checkpoint: Checkpoint | None = None
         self._checkpoint_seq = 0
@@ -73,7 +64,7 @@ class ThreadState:
         return self.assembly
 
     def _from_start(self, policy: Policy, summarise: Summarise) -> Assembly:
-        self.seq, self._times = 0, []
+        self.position.seq, self.position.times, self.position.times_before_turn = 0, [], 0
         return Assembly(policy, summarise)
 
     def _from_checkpoint(self, policy: Policy, summarise: Summarise) -> Assembly | None:
@@ -105,27 +96,17 @@ class ThreadState:
         if unread < saved.seq:
             self._since += self._store.read(self._name, unread, saved.seq - unread)
         self._last_read = max(self._last_read, saved.seq)
-        self.seq, self._entry_id, self.reply_id = saved.seq, saved.entry_id, saved.reply_id
-        self.sent_seq, self._checkpoint_seq = saved.sent_seq, saved.seq
-        self._segments, self._in_force = saved.segments[:], dict(saved.standing)
+        self.position, self._checkpoint_seq = saved.position(), saved.seq
         self.checked = lambda: saved.checked
-        self._times, self.turn_times = saved.times[:], tuple(saved.times[: saved.times_before_turn])
 
     def keep_checkpoint(self, every: int = CHECKPOINT_EVERY) -> None:
         """Save a checkpoint once enough is new; a failure costs nothing, since the log has everything."""
-        if self.assembly is None or self.seq - self._checkpoint_seq < every:
+        if self.assembly is None or self.position.seq - self._checkpoint_seq < every:
             return
-        self._checkpoint_seq, self._has_checkpoint = self.seq, True
+        self._checkpoint_seq, self._has_checkpoint = self.position.seq, True
         now = Checkpoint(
-            seq=self.seq,
-            entry_id=self._entry_id,
+            **msgspec.structs.asdict(self.position),
             policy=self.assembly.policy,
-            times=self._times,
-            times_before_turn=len(self.turn_times),
-            reply_id=self.reply_id,
-            sent_seq=self.sent_seq,
-            segments=self._segments,
-            standing=self._in_force,
             unrecorded=self.assembly.unrecorded,
             checked=self.checked(),
         )
@@ -140,17 +121,17 @@ class ThreadState:
         """Take in what the log has gained; the seq it ends at."""
         self._begin()
         try:
-            fresh = self._store.read(self._name, after=self.seq)
+            fresh = self._store.read(self._name, after=self.position.seq)
         except NotFound:
-            if self.seq:
+            if self.position.seq:
                 raise
             fresh = []
         self.feed(fresh)
-        return self.seq
+        return self.position.seq
 
     def _begin(self) -> None:
         """Begin with the store's checkpoint, before anything was read."""
-        if not self.seq and self.assembly is None and self._checkpoint is None:
+        if not self.position.seq and self.assembly is None and self._checkpoint is None:
             self._checkpoint = self._read_checkpoint()
             self._has_checkpoint = self._checkpoint is not None
             if self._checkpoint is not None:
@@ -163,18 +144,20 @@ class ThreadState:
         except NotFound:
             return {}
         self._begin()
-        while end > self.seq:
-            after = max(self.seq, end - page)
+        while end > self.position.seq:
+            after = max(self.position.seq, end - page)
             for entry in reversed(self._store.read(self._name, after, end - after)):
                 if is_request(entry):
                     return entry.body
             end, page = after, page * 4
-        sent = self._store.read(self._name, self.sent_seq - 1, 1) if self.sent_seq else []
+        seq = self.position.sent_seq
+        sent = self._store.read(self._name, seq - 1, 1) if seq else []
         return sent[0].body if sent else {}
 
     def is_current(self) -> bool:
         """Whether the log still holds the last entry that was read."""
-        return not self.seq or _holds(self._store, self._name, self.seq, self._entry_id)
+        seq = self.position.seq
+        return not seq or _holds(self._store, self._name, seq, self.position.entry_id)
 
     def handed_out(self) -> tuple[Entry, ...]:
         """A request is handed out: the entries that came since the one before."""
@@ -189,6 +172,7 @@ class ThreadState:
         return True
 
     def feed(self, entries: Iterable[Entry]) -> None:
+        position = self.position
         for entry in entries:
             if self.assembly is not None:
                 self.assembly.feed(entry)
@@ -199,45 +183,45 @@ class ThreadState:
                 self._since.append(entry)
                 self._last_read = entry.seq
             if entry.kind == "user":
-                # Within a turn the log decides, not the clock: a resumed turn keeps the marks it began with.
-                self.turn_times = tuple(self._times)
+                position.times_before_turn = len(position.times)
             elif entry.kind == "sent":
                 self._note_sent(entry)
             elif entry.kind in ("system", "tools"):
                 if entry.meta.get("replace"):
-                    self._in_force = {key: value for key, value in self._in_force.items() if key == "system"}
-                self._in_force |= _stated(entry)
-            self.seq, self._entry_id = entry.seq, entry.id
+                    position.in_force = {key: value for key, value in position.in_force.items() if key == "system"}
+                position.in_force |= _stated(entry)
+            position.seq, position.entry_id = entry.seq, entry.id
 
     def repeats(self, entry: Entry) -> bool:
         """Whether an entry only repeats the system prompt or the tools that are in force."""
         stated = _stated(entry)
-        return bool(stated) and not entry.meta.get("replace") and stated.items() <= self._in_force.items()
+        return bool(stated) and not entry.meta.get("replace") and stated.items() <= self.position.in_force.items()
 
     def _note_sent(self, entry: Entry) -> None:
+        position = self.position
         if is_request(entry):
-            self._segments, self.sent_seq = self._segments_of(entry), entry.seq
+            position.segments, position.sent_seq = self._segments_of(entry), entry.seq
             if entry.at is not None:
-                self._times.append(entry.at)
-        self.reply_id = entry.wire.get("id") or self.reply_id
+                position.times.append(entry.at)
+        position.reply_id = entry.wire.get("id") or position.reply_id
 
     def _segments_of(self, entry: Entry) -> list[str]:
         """All segments of a request: those it shares with the request before are named, not repeated."""
         same = entry.meta.get("same_segments")
         if not isinstance(same, dict):
             return list(entry.body["segments"])
-        if same.get("seq") != self.sent_seq or not isinstance(same.get("count"), int):
+        if same.get("seq") != self.position.sent_seq or not isinstance(same.get("count"), int):
             return []  # it continues a request that was not read here: the next `sent` entry lists all segments
-        return [*self._segments[: same["count"]], *entry.body["segments"]]
+        return [*self.position.segments[: same["count"]], *entry.body["segments"]]
 
     def new_segments(self, segments: Sequence[str]) -> tuple[list[str], JsonObject | None]:
         """The segments that the request before did not have, and the meta fields that say where they belong."""
-        old = self._segments
+        old = self.position.segments
         count = min(len(old), len(segments))
         # Nearly always all of the earlier segments are repeated, as the very same strings.
         if old[:count] != list(segments[:count]):
             count = bytes(map(ne, old, segments)).find(1)
-        same: JsonObject | None = {"seq": self.sent_seq, "count": count} if count else None
+        same: JsonObject | None = {"seq": self.position.sent_seq, "count": count} if count else None
         return list(segments[count:]), same
 
 
@@ -568,6 +552,6 @@ class SentTurns:
             assembly.feed(entry)
             sent_seq = entry.seq if is_request(entry) else sent_seq
             if entry.seq % FOLD_EVERY == 0:
-                now = Checkpoint(entry.seq, entry.id, policy, [], 0, None, sent_seq, [], {}, assembly.unrecorded)
+                now = Checkpoint(entry.seq, entry.id, sent_seq=sent_seq, policy=policy, unrecorded=assembly.unrecorded)
                 with contextlib.suppress(QuireError):
                     self._folds.keep(now, assembly.turn, partial(checkpoint.encode, now, assembly))

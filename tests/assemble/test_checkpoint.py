@@ -29,7 +29,7 @@ TARGET = "openai-chat:gpt-5"
 def reopened(assembly: Assembly, log: list[Entry]) -> Assembly:
     """The fold written down and read again; older entries come from the log."""
     seq, id = (log[-1].seq, log[-1].id) if log else (0, "")
-    now = Checkpoint(seq, id, assembly.policy, [], 0, None, 0, [], {}, assembly.unrecorded)
+    now = Checkpoint(seq, id, policy=assembly.policy, unrecorded=assembly.unrecorded)
     data = checkpoint.encode(now, assembly)
     assert data is not None
     found = checkpoint.decode(data)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable
+from copy import copy
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, TypeVar
@@ -31,23 +32,32 @@ FORMAT = 9
 _HASH_BYTES = 32
 
 
-class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
+class LogPosition(msgspec.Struct, array_like=True):
+    """How far a log was read, and what of it the next entries and requests depend on besides the fold."""
+
+    # The newest entry; its id names everything before it too.
+    seq: int = 0
+    entry_id: str = ""
+    # When requests were sent, and how many of them before the newest turn: pauses decide how long caches must live.
+    times: list[int] = []
+    times_before_turn: int = 0
+    reply_id: str | None = None
+    # The newest `sent` entry of the conversation itself, 0 where there is none.
+    sent_seq: int = 0
+    # All segment hashes of that entry's request; the log keeps of each request only those that are new.
+    segments: list[str] = []
+    # The newest system prompt and the tools, by their hash: the same again is no news.
+    in_force: dict[str, str] = {}
+
+    def position(self) -> LogPosition:
+        """A copy of the position alone, to go on from."""
+        return LogPosition(*(copy(getattr(self, name)) for name in LogPosition.__struct_fields__))
+
+
+class Checkpoint(LogPosition, array_like=True, kw_only=True):
     """Where a fold stood, what it was made under, and the fold itself, read only when it is wanted."""
 
-    # The newest entry in it; its id names everything before it too.
-    seq: int
-    entry_id: str
     policy: Policy
-    # When requests were sent, and how many of them before the newest turn.
-    times: list[int]
-    times_before_turn: int
-    reply_id: str | None
-    # The newest `sent` entry of the conversation itself, 0 where there is none.
-    sent_seq: int
-    # The segment hashes of that request, all of them.
-    segments: list[str]
-    # What the newest system prompt and each tool are, by their hash.
-    standing: dict[str, str]
     # Whether a rebase in it was made by a summariser and is in no log.
     unrecorded: bool
     # The messages that were checked against the provider's rules, with nothing wrong in them.
@@ -180,17 +190,17 @@ def _version() -> str:
     return __version__
 
 
-_Written = TypeVar("_Written", bound=msgspec.Struct)
+_Form = TypeVar("_Form", bound=msgspec.Struct)
 _Live = TypeVar("_Live")
 
 
-def _written(kind: type[_Written], live: object, **others: Any) -> _Written:
+def _form_of(kind: type[_Form], live: object, **others: Any) -> _Form:
     """The written form of a live value: its fields as they are, but for the `others`."""
     fields = {name: getattr(live, name) for name in kind.__struct_fields__ if name not in others}
     return kind(**fields, **others)
 
 
-def _restored(live: _Live, written: msgspec.Struct, *others: str) -> _Live:
+def _fill(live: _Live, written: msgspec.Struct, *others: str) -> _Live:
     """The live value with the fields of its written form, but for the `others`."""
     for name in written.__struct_fields__:
         if name not in others:
@@ -219,9 +229,9 @@ class _Blocks:
 def _packed(assembly: Assembly) -> _Fold:
     blocks, carried, pending, left_out = _Blocks(), assembly.carried, assembly.pending, assembly.left_out_log
     epoch = _packed_epoch(assembly.epoch, blocks)
-    waiting = _written(_Pending, pending, user=_packed_user(pending.user, blocks))
+    waiting = _form_of(_Pending, pending, user=_packed_user(pending.user, blocks))
     at_hand = {(block.id, block.sha256) for block in blocks.listed}
-    return _written(
+    return _form_of(
         _Fold,
         assembly,
         epoch=epoch,
@@ -236,7 +246,7 @@ def _packed(assembly: Assembly) -> _Fold:
 
 
 def _packed_epoch(epoch: Epoch, blocks: _Blocks) -> _Epoch:
-    return _written(
+    return _form_of(
         _Epoch,
         epoch,
         l2=blocks.places(epoch.l2),
@@ -259,7 +269,7 @@ def _packed_once(leaf: PlacedMessage, blocks: _Blocks) -> _Leaf:
 
 def _packed_leaf(leaf: PlacedMessage, blocks: _Blocks) -> _Leaf:
     message, repeats = _without_repeats(leaf.message)
-    return _written(_Leaf, leaf, message=message, user=_packed_user(leaf.user, blocks), repeats=repeats)
+    return _form_of(_Leaf, leaf, message=message, user=_packed_user(leaf.user, blocks), repeats=repeats)
 
 
 def _without_repeats(message: Message) -> tuple[Message, list[tuple[int, list[Json]]]]:
@@ -278,7 +288,7 @@ def _packed_user(user: UserTurn | None, blocks: _Blocks) -> _User | None:
         return None
     body, repeats = parted(row_of(user.entry.body))
     entry = msgspec.structs.replace(user.entry, body=body)
-    return _written(_User, user, entry=entry, blocks=tuple(blocks.places(user.blocks)), repeats=repeats)
+    return _form_of(_User, user, entry=entry, blocks=tuple(blocks.places(user.blocks)), repeats=repeats)
 
 
 def _results_in_place(assembly: Assembly) -> dict[int, str]:
@@ -304,11 +314,11 @@ def _needed_later(rebases: list[Rebase], policy: Policy) -> list[Rebase]:
 
 def _unpacked(fold: _Fold, policy: Policy, summarise: Summarise, entries: FedEntries) -> Assembly:
     apart = ("blocks", "epoch", "pending", "versions", "reasons", "attached")
-    assembly = _restored(Assembly(policy, summarise), fold, *apart)
+    assembly = _fill(Assembly(policy, summarise), fold, *apart)
     assembly.entries = entries
     assembly.has_handles = any(edit.shortens for rebase in fold.rebases for edit in rebase.edits)
     assembly.epoch = _unpacked_epoch(fold.epoch, fold.blocks)
-    assembly.pending = _restored(Pending(), fold.pending, "user")
+    assembly.pending = _fill(Pending(), fold.pending, "user")
     assembly.pending.user = _unpacked_user(fold.pending.user, fold.blocks)
     versions = (fold.blocks[place] for place in fold.versions)
     assembly.carried.versions = {(block.id, block.sha256): block for block in versions}
@@ -318,7 +328,7 @@ def _unpacked(fold: _Fold, policy: Policy, summarise: Summarise, entries: FedEnt
 
 
 def _unpacked_epoch(packed: _Epoch, blocks: list[ItemBlock]) -> Epoch:
-    epoch = _restored(Epoch(), packed, "l2", "has", "used", "leaves", "head_tokens")
+    epoch = _fill(Epoch(), packed, "l2", "has", "used", "leaves", "head_tokens")
     epoch.l2 = tuple(blocks[place] for place in packed.l2)
     epoch.item_library.has = {blocks[place].id: blocks[place] for place in packed.has}
     epoch.item_library.used = packed.used

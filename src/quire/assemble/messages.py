@@ -109,7 +109,7 @@ def leaf(
     blocks = blocks or [[] for _ in message.parts]
     sizes = [sum(map(block_tokens, row)) for row in blocks]
     tokens += sum(sizes)
-    parts, handles = _words_handled(message, user, blocks, sizes) if user else _own_handled(message, ids or {}, blocks)
+    parts, handles = _user_handles(message, user, blocks, sizes) if user else _own_handled(message, ids or {}, blocks)
     if not handles:
         return PlacedMessage(message, tokens, turn, (), tokens, user)
     handled = message_tokens(msgspec.structs.replace(message, parts=parts), image_tokens=image_tokens) + spelling
@@ -134,7 +134,7 @@ def _results_leaf(message: Message, turn: int, ids: Mapping[int, str], beside: S
     return PlacedMessage(message, tokens, turn, (*handles.items(),), framing + sum(shorter), beside=sum(beside))
 
 
-def _words_handled(
+def _user_handles(
     message: Message, user: UserTurn, blocks: list[list[JsonObject]], sizes: list[int]
 ) -> tuple[tuple[Part, ...], Handles]:
     """A user's parts with a handle for what their words came with: documents, or what a cut has left of a text."""
