@@ -126,12 +126,12 @@ def _results_leaf(message: Message, turn: int, ids: Mapping[int, str], beside: S
     tokens = framing + sum(sizes)
     if tokens <= SMALL:
         return PlacedMessage(message, tokens, turn, (), tokens, beside=sum(beside))
-    each = zip(message.parts, sizes, message.seqs, strict=True)
-    handles = {seq: text for part, size, seq in each if (text := _result_handle(part, size, ids.get(seq, "")))}
-    shorter = [
-        counter().count(handles[seq]) if seq in handles else size for size, seq in zip(sizes, message.seqs, strict=True)
-    ]
-    return PlacedMessage(message, tokens, turn, (*handles.items(),), framing + sum(shorter), beside=sum(beside))
+    handles, handled = list[tuple[int, str]](), framing
+    for part, size, seq in zip(message.parts, sizes, message.seqs, strict=True):
+        text = _result_handle(part, size, ids.get(seq, ""))
+        handles += [(seq, text)] if text else []
+        handled += counter().count(text) if text else size
+    return PlacedMessage(message, tokens, turn, tuple(handles), handled, beside=sum(beside))
 
 
 def _user_handles(
