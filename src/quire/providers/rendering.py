@@ -156,10 +156,12 @@ class Draft:
         self.half: tuple[JsonObject, list[Part]] | None = None
 
     def copy(self) -> Draft:
-        other = Draft.__new__(Draft)
-        other.__dict__.update(self.__dict__)
+        other = Draft(self.info, self.native, self.ask)
         other.messages, other.left_out = list(self.messages), list(self.left_out)
         other.late_tools, other.betas = list(self.late_tools), list(self.betas)
+        other.effort, other.has_tools, other.called = self.effort, self.has_tools, self.called
+        other.sealed, other.original_end, other.original_seq = self.sealed, self.original_end, self.original_seq
+        other.half = self.half
         return other
 
     @property
