@@ -568,3 +568,47 @@ def test_what_a_threads_calls_are_made_with_is_what_its_summary_names(opens: boo
         entries += [values.call(f"o{n}", "open", told), values.result(f"o{n}", None, "A page.")]
     text = summary(entries, 700).partition("Named: ")[2]
     assert text.count("//journals.example") > 15 if opens else text.count("/firn.") == 20
+
+
+@pytest.mark.parametrize(
+    ("reply", "told"),
+    [
+        ("J'ai annulé l'article 6326451463. Que puis-je faire ?", "J'ai annulé l'article 6326451463."),
+        ("Offen ist noch die Adresse für NL-331473.", "Offen ist noch die Adresse für NL-331473."),
+        ("注文NL-331473を変更しました。ほかにありますか？", "注文NL-331473を変更しました。"),
+    ],
+)
+def test_what_the_model_reports_at_the_end_of_a_turn_is_told_in_every_language(reply: str, told: str) -> None:
+    announced = [
+        values.respond("Je regarde la commande NL-331473."),
+        values.call("1", "get_order", {"id": "NL-331473"}),
+    ]
+    entries = [values.user("?"), *announced, values.result("1", "ok"), values.respond(reply), values.user("merci")]
+    lines = [Line("User", "?"), Line("User", "merci"), Line("Assistant", told)]
+    assert list(earlier(summary(entries, 300)).lines) == lines
+    assert list(earlier(summary([values.user("?")], 300, before=summary(entries, 300))).lines)[-1] == lines[-1]
+
+
+def test_what_a_line_named_that_has_no_place_any_more_is_named_without_it() -> None:
+    removed = [
+        values.respond(f"I removed the old parts of the module, as we had agreed, {n} of them.") for n in range(20)
+    ]
+    told = summary(removed, 120, "Done: I cancelled the order CMD-2026-435865.")
+    assert "I cancelled" not in told
+    assert "CMD-2026-435865" in told
+
+
+def test_marks_of_pages_that_no_call_names_are_not_listed_however_much_room_there_is() -> None:
+    page = "\n".join(f"- link [ref=e{n}]" for n in range(2_000, 4_000))
+    entries = [
+        values.user("Find a room."),
+        values.call("1", "open", {"url": "/rooms/lisbon"}),
+        values.result("1", page),
+    ]
+    assert summary(entries, 900) == "User: Find a room.\nUsed: /rooms/lisbon"
+
+
+def test_annotations_and_ids_that_no_space_parts_from_their_sentence_are_telling_words() -> None:
+    assert telling("use @SerialName, not @SerializedName") == ("@SerialName", "@SerializedName")
+    assert telling("注文NL-2026-729572の商品2543507343を確認") == ("NL-2026-729572", "2543507343")
+    assert telling("/文書/報告.md") == ("/文書/報告.md",)

@@ -29,6 +29,7 @@ from quire.assemble.telling import (
     WHOLES,
     Whole,
     demands,
+    has_fact,
     is_code,
     likelihood,
     telling,
@@ -89,9 +90,9 @@ def lines_that_fit(text: str, characters: int) -> str:
 
 # An earlier summary, read back: what was listed, what was named, and how much went unlisted even then.
 
-# What a line tells: a request of the user, what the model settled, what it left open, and what failed.
-KINDS = ("User", "Done", "Open", "Failed")
-# Older summaries tell what was settled as the assistant's.
+# What a line tells: a request of the user, what the model settled, what it left open, what failed, and what it reported
+# in a language in which these are not told apart.
+KINDS = ("User", "Done", "Open", "Failed", "Assistant")
 _LINE = re.compile(r"(User|Done|Open|Failed|Assistant): (.*)")
 _LABEL = re.compile(r"(User|Done|Open|Failed|Assistant|Changed|Used|Named|Not listed): ")
 _UNLISTED = re.compile(r"Not listed: (?=\d)(?:(\d{1,9}) requests)?(?:, )?(?:(\d{1,9}) decisions)?")
@@ -151,7 +152,7 @@ def earlier(text: str) -> EarlierSummary:
     who = ""
     for line in text.split("\n"):
         if match := _LINE.fullmatch(line):
-            who = match[1].replace("Assistant", "Done")
+            who = match[1]
             lines.append(Line(who, match[2]))
         elif label := next((label for label in words if line.startswith(label)), ""):
             words[label] += line.removeprefix(label).replace(",", " ").split()
@@ -195,6 +196,8 @@ _LEFT_OPEN = re.compile(
     r"(?i)\b(?:todo|next steps?|open questions?|(?:left|remains|still) to\b|still (?:needs?|fail|missing|broken|ha(?:s|ve) to\b)|"
     r"remaining (?:work|tasks?|steps?|issues?|problems?)|not yet (?:\w+ed|done|sent|built)|blocked (?:by|on)|waiting (?:for|on))"
 )
+# A reply with none of these words is hardly English.
+_ENGLISH = re.compile(r"(?i)\b(?:the|and|are|if|it|now|let|you|your|this|that|these|with|from|have|been)\b")
 # Announcements ('Let me …') are neither done nor open.
 _ANNOUNCED = re.compile(r"(?i)(?:\w+,? )?(?:let me|let's|let us)\b")
 _FENCED = re.compile(r"(?ms)^ {0,3}(`{3,}|~{3,}).*?(?:^ {0,3}\1|\Z)")
@@ -245,7 +248,7 @@ def extract(leaving: Leaving) -> str:
         if length < longest:
             length = max(length, min(longest, _length(size, limit * share)))
     named_elsewhere = {*leaving.present, *telling("\n".join([prose, *_cut(lines, length, whole)]))}
-    words = _words(leaving.entries, before.words, named_elsewhere, min(limit - size(length), limit * _WORDS))
+    words = _words(leaving.entries, before, named_elsewhere, min(limit - size(length), limit * _WORDS))
     # Tokens that the named words do not need go to the lines.
     length = max(length, _length(size, limit - _count(words)))
     return _within(_Draft(prose, missing, tuple(lines), length, whole, words), most)
@@ -273,7 +276,7 @@ def forgotten(leaving: Leaving, text: str) -> str:
         del lines[0]
     left = leaving.limit - _count("\n".join([text, *written(lines)]))
     named_elsewhere = {*leaving.present, *telling(text)}
-    words = _words(leaving.entries, before.words, named_elsewhere, max(leaving.limit / 4, left * _WORDS))
+    words = _words(leaving.entries, before, named_elsewhere, max(leaving.limit / 4, left * _WORDS))
     return "\n".join(part for part in (*written(lines), words) if part)
 
 
@@ -333,6 +336,7 @@ def _summary_lines(before: Sequence[Line], entries: Sequence[Entry]) -> Iterator
         if entry.body.get("error") and worked.get(_target(call), 0) < entry.seq
     }
     newest = list(failed)[-_FEW["Failed"] :]
+    closing = _closing(entries)
     for line in before:
         if line.who == "Open" and plan is not None:
             continue
@@ -342,8 +346,10 @@ def _summary_lines(before: Sequence[Line], entries: Sequence[Entry]) -> Iterator
         if entry.kind == "user" and entry.text.strip():
             yield Line("User", _request_text(entry.text))
         elif entry.kind == "respond":
-            sentences = re.split(r"(?<=[.!?])\s+|\n+", _FENCED.sub("\n", _BOX.sub("", entry.text)))
-            settled = (Line(kind, _flat(sentence)) for sentence in sentences if (kind := _settles(sentence)))
+            sentences = re.split(r"(?<=[.!?])\s+|(?<=[。！？])|\n+", _FENCED.sub("\n", _BOX.sub("", entry.text)))
+            reports = entry.seq in closing and not _ENGLISH.search(entry.text)
+            kinds = (_settles(sentence) or (_reported(sentence) if reports else "") for sentence in sentences)
+            settled = (Line(kind, _flat(text)) for kind, text in zip(kinds, sentences, strict=True) if kind)
             yield from (line for line in settled if line.who != "Open" or plan is None or entry.seq >= plan)
         elif entry.seq in newest and (text := _failure(result_text(entry))):
             tool, target = _target(failed[entry.seq])
@@ -351,6 +357,17 @@ def _summary_lines(before: Sequence[Line], entries: Sequence[Entry]) -> Iterator
             yield Line("Failed", f"{text} {tool}{called if target in called else target})")
         if entry.seq == plan:
             yield from (Line("Open", _flat(step)) for step in _next_steps(_open_steps(entry) or []))
+
+
+def _closing(entries: Sequence[Entry]) -> set[int]:
+    """The replies that end a turn: no call comes behind them before the user speaks."""
+    closing, behind = set[int](), "user"
+    for entry in reversed(entries):
+        if entry.kind == "respond" and behind == "user":
+            closing.add(entry.seq)
+        elif entry.kind in ("user", "call"):
+            behind = entry.kind
+    return closing
 
 
 def _open_steps(entry: Entry) -> list[str] | None:
@@ -410,6 +427,11 @@ def _settles(sentence: str) -> str:
     return "Done" if _DECISION.search(sentence) else ""
 
 
+def _reported(sentence: str) -> str:
+    """'Assistant' where a sentence in whatever language states something with a fact in it, else ''."""
+    return "Assistant" if has_fact(sentence) and sentence[-1] not in "?？:：" and not is_code(sentence) else ""
+
+
 def _listed(lines: Sequence[Line], missing: Unlisted, limit: int, whole: Whole) -> tuple[list[Line], Unlisted]:
     """The lines that can be told at least by their first words, and how many are missing with all others.
 
@@ -420,7 +442,7 @@ def _listed(lines: Sequence[Line], missing: Unlisted, limit: int, whole: Whole) 
     by_age = sorted(newest, key=newest.__getitem__)
     kinds = {kind: [line for line in by_age if line.who == kind] for kind in KINDS}
     room = max(_DECIDED * limit, _SHARES[0][0] * limit - _size(kinds["User"], _SHORTEST, whole))
-    few = {"Done": _newest_within(kinds["Done"], room)}
+    few = {kind: _newest_within(kinds[kind], room) for kind in ("Done", "Assistant")}
     few |= {kind: kinds[kind][-number:] for kind, number in _FEW.items()}
     for kind, some in few.items():
         missing = missing.plus(kinds[kind][: len(kinds[kind]) - len(some)])
@@ -536,11 +558,13 @@ def _fitted(text: str, limit: int) -> str:
     return cut
 
 
-def _words(entries: Sequence[Entry], before: dict[str, list[str]], named_elsewhere: set[str], room: float) -> str:
+def _words(entries: Sequence[Entry], before: EarlierSummary, named_elsewhere: set[str], room: float) -> str:
     """The words that are likeliest named again, within `room` tokens, under what was done with them."""
-    label = {word: label for label in reversed(LISTS) for word in before[label]}
+    # A line that was told before may have no place any more: what it named is as likely as what was used.
+    label = {word: USED for line in before.lines if line.who != "Failed" for word in telling(line.text)}
+    label |= {word: label for label in reversed(LISTS) for word in before.words[label]}
     weight = dict.fromkeys(label, 1.0)
-    offered, called = set(before[NAMED]), set[str]()
+    offered, called = set(before.words[NAMED]), set[str]()
     for place, entry in enumerate(entries, 1):
         words_of_entry = telling(_text(entry))
         if entry.kind == "call":
@@ -559,9 +583,9 @@ def _words(entries: Sequence[Entry], before: dict[str, list[str]], named_elsewhe
     }
     here = weights(offered, called)
     likely = {
-        word: score * (1 if label.get(word, NAMED) != NAMED else here(word))
+        word: weighted
         for word, score in scored.items()
-        if score >= LEAST
+        if score >= LEAST and (weighted := score * (1 if label.get(word, NAMED) != NAMED else here(word)))
     }
     top = within(likely, room - 3 * len(LISTS))
     lines = {name: [word for word in top if label.get(word, NAMED) == name] for name in LISTS}

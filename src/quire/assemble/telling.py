@@ -23,7 +23,9 @@ _TERM = re.compile(r'[\w@#$€£./~+-]{4,}+(?!"\s*:)')
 # other signs become white space.
 _KEY_ENDS, _KEY = re.compile(r'"\s*:'), "\0"
 _SPACED = {code: " " for code in range(1, 128) if not re.match(r"[\w@#$./~+-]", chr(code))}
-_TELLING = re.compile(r"\d|\w_\w|\w/|/\w|\w@\w|[$€£]|\w\.\w|^[A-Z]{5,}$")
+_TELLING = re.compile(r"\d|\w_\w|\w/|/\w|@\w|[$€£]|\w\.\w|^[A-Z]{5,}$")
+# Signs of languages that put no space around an id.
+_UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+")
 _EDGE = re.compile(r"^(?:[-+]+|\.(?![\w/.])|\.\.(?!/))+|[.+~-]+$")
 # The first that matches tells how likely a word is named again: one that was only said, one that a call was made with.
 _KINDS = tuple(
@@ -50,8 +52,9 @@ _OTHER = (0.1, 0.25)
 _RATES = (*((when_said, when_used) for _, when_said, when_used in _KINDS), _OTHER)
 # What was counted elsewhere is worth as much as so many words of this thread.
 _PRIOR = 8
-# A word that is less likely than this is not worth its place.
-LEAST = 0.03
+# A word that is less likely than this is not worth its place, nor is one of a kind that this thread's calls name by so
+# much less often than others do: the marks of a page, the cells of a table.
+LEAST, _HARDLY = 0.03, 0.02
 # Counting every number of a long listing would take longer than all the rest.
 _MOST = 1_500
 
@@ -82,7 +85,7 @@ def telling_behind(text: str, start: int) -> tuple[str, ...]:
 def _terms(text: str) -> list[str]:
     """The runs of a word's characters; short ones and keys, which then end in a sign of their own, may be among them."""
     if not text.isascii() or _KEY in text:
-        return _TERM.findall(text)
+        return [part for term in _TERM.findall(text) for part in ([term] if "/" in term else _UNSPACED.split(term))]
     return _KEY_ENDS.sub(_KEY + " ", text).translate(_SPACED).split()
 
 
@@ -106,6 +109,7 @@ def weights(offered: Iterable[str], named: Iterable[str]) -> Callable[[str], flo
         (_PRIOR + many_named[kind] / rate) / (_PRIOR + many_offered[kind]) if rate else 0.0
         for kind, (rate, _) in enumerate(_RATES)
     ]
+    by_kind = [weight if weight >= _HARDLY else 0.0 for weight in by_kind]
     return lambda word: by_kind[_kind(word)]
 
 
@@ -284,6 +288,11 @@ def demands(text: str, whole: Whole = WHOLES[0]) -> tuple[str, ...]:
         if typed or sum(map(len, demanding)) - pasted < _PASTED:
             demanding += parts
     return tuple(dict.fromkeys(filter(None, demanding)))
+
+
+def has_fact(sentence: str) -> bool:
+    """Whether a sentence, no mere word or two, holds a date, an id, an amount or a name."""
+    return _FACT.search(sentence) is not None and _THREE_WORDS.search(sentence) is not None
 
 
 def _states(sentence: str, whole: Whole) -> bool:
