@@ -165,6 +165,16 @@ def test_what_is_mended_keeps_headers_that_come_twice(mirror: tuple[Mirror, str,
     assert [value for name, value in headers if name == b"anthropic-beta"] == [b"one-1,two-2,three-3"]
 
 
+def test_a_body_for_claude_in_another_cloud_is_not_mended(mirror: tuple[Mirror, str, str, list[Watched]]) -> None:
+    app, direct, _, _ = mirror
+    app.seen.clear()
+    asked = {"anthropic_version": "vertex-2023-10-16", "messages": [{"role": "user", "content": "Hi " * 9_000}]}
+    with Proxy(ProxyOptions(to=direct, mender=Mender(), budget=3_000), CacheWatcher()) as proxy:
+        httpx.post(f"{proxy.url}{VERTEX}/claude-opus-4-5:rawPredict", json=asked)
+    assert json.loads(app.seen[0][4]) == asked
+
+
+VERTEX = "/v1/projects/ours/locations/global/publishers/anthropic/models"
 GEMINI_PIECES = [
     {
         "candidates": [{"content": {"parts": [{"text": "Yes"}], "role": "model"}}],
@@ -181,8 +191,27 @@ GEMINI_PIECES = [
         ("/v1beta/models/gemini-2.5-pro:streamGenerateContent", "gemini-2.5-pro", GEMINI_PIECES, 9),
         ("/v1beta/tunedModels/ours-1:generateContent", "ours-1", GEMINI_PIECES[0], 9),
         ("/openai/deployments/gpt-6-sol/chat/completions?api-version=1", "gpt-6-sol", {}, None),
+        (
+            f"{VERTEX}/claude-opus-4-5@20251101:rawPredict",
+            "claude-opus-4-5@20251101",
+            {"usage": {"input_tokens": 7}},
+            7,
+        ),
+        (f"{VERTEX}/claude-opus-4-5:streamRawPredict", "claude-opus-4-5", {"usage": {"input_tokens": 7}}, 7),
+        ("/model/anthropic.claude-v1%3A0/invoke", "anthropic.claude-v1:0", {"usage": {"input_tokens": 7}}, 7),
+        ("/model/anthropic.claude-v1:0/invoke/", "anthropic.claude-v1:0", {"usage": {"input_tokens": 7}}, 7),
+        ("/v1/chat/completions/", "", {"usage": {"prompt_tokens": 8}}, 8),
     ],
-    ids=["a list of events", "a tuned model", "a deployment, and an empty answer"],
+    ids=[
+        "a list of events",
+        "a tuned model",
+        "a deployment, and an empty answer",
+        "Claude on Vertex",
+        "Claude on Vertex, streamed",
+        "Claude on Bedrock",
+        "Claude on Bedrock, and a slash behind it",
+        "a slash behind it",
+    ],
 )
 def test_models_in_paths_and_other_forms_of_replies_are_read(
     mirror: tuple[Mirror, str, str, list[Watched]], path: str, model: str, answer: Any, tokens: int | None
@@ -190,7 +219,8 @@ def test_models_in_paths_and_other_forms_of_replies_are_read(
     app, _, url, seen = mirror
     seen.clear()
     app.reply = json.dumps(answer).encode(), [(b"content-type", b"application/json; charset=UTF-8")]
-    said = {"contents": [{"role": "user", "parts": [{"text": "Hi"}]}]} if "v1beta" in path else {"messages": []}
+    said: Any = {"contents": [{"role": "user", "parts": [{"text": "Hi"}]}]} if "v1beta" in path else {"messages": []}
+    said |= {"anthropic_version": "vertex-2023-10-16"} if "laude" in path else {}
     assert httpx.post(f"{url}{path}", json=said).json() == answer
     until(lambda: bool(seen))
     assert (seen[0].call.model, seen[0].whole) == (model, True)

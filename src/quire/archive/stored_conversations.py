@@ -367,15 +367,17 @@ def call_of(source: str, about: JsonObject, body: JsonObject, reply: Json) -> Se
 
 
 def url_model(url: str) -> str:
-    """Gemini, Bedrock and Azure name the model in the address."""
+    """Gemini, Vertex, Bedrock and Azure name the model in the address."""
     for word in ("/models/", "/model/", "/tunedModels/", "/deployments/"):
         if word in url:
-            return unquote(url).split(word)[1].partition("/")[0].partition(":generate")[0].partition(":stream")[0]
+            return re.split(r"/|:(?:generate|stream|rawPredict)", unquote(url).split(word)[1])[0]
     return ""
 
 
 def _provider(host: str, path: str, body: JsonObject) -> str:
     """Who was asked: by the host, else by the path, else by what the body itself holds."""
+    if "anthropic_version" in body:  # so Claude is asked in other clouds
+        return "anthropic"
     if host in _hosts():
         return _hosts()[host]
     if path.endswith("/messages"):

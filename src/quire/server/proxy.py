@@ -42,8 +42,10 @@ _HOP = frozenset(
 _KEY_HEADERS = frozenset({b"authorization", b"x-api-key", b"x-goog-api-key", b"api-key"})
 # Requests to a model are read whole before they go on; all else is handed on as it comes.
 _ASKS_MODEL = re.compile(
-    r"(/messages|/chat/completions|/responses|:(streamGenerateContent|generateContent)|/converse(-stream)?)$"
+    r"(/messages|/chat/completions|/responses|:(streamGenerateContent|generateContent)|/converse(-stream)?)/*$"
 )
+# Claude as other clouds have it: what may be changed in such a body is theirs to say, so it is only watched.
+_OF_A_CLOUD = re.compile(r"((?<!/count-tokens):(streamRawPredict|rawPredict)|/invoke(-with-response-stream)?)/*$")
 # How often a model is asked for one answer: what it wants to look up comes between.
 _MOST_ASKED = 5
 _VERSION = re.compile(r"^/(v\d\w*)(?=/|$)")
@@ -105,9 +107,11 @@ class Passing:
             await SocketPassing(self, scope, receive, send).run()
             return
         path, query = _path(scope)
-        if scope["method"] == "POST" and _ASKS_MODEL.search(path.decode("latin-1")):
+        text = path.decode("latin-1")
+        is_of_a_cloud = _OF_A_CLOUD.search(text) is not None
+        if scope["method"] == "POST" and (is_of_a_cloud or _ASKS_MODEL.search(text)):
             first = await receive()
-            if self._finder is None and first.get("more_body"):
+            if (self._finder is None or is_of_a_cloud) and first.get("more_body"):
                 # It can be passed on as it comes, unread.
                 upload = _Upload(receive, first, keep=True)
                 await _until_disconnect(self._ask(scope, upload, send), receive, upload)
@@ -156,10 +160,10 @@ class Passing:
         """A request to a model: read along, and told to the watcher however it ends."""
         path, query = _path(scope)
         given = content if isinstance(content, bytes) else b""
-        exchange = WatchedExchange(path.decode("latin-1"), _texts(scope["headers"]), given)
+        exchange = WatchedExchange(path.decode("latin-1").rstrip("/"), _texts(scope["headers"]), given)
         headers = await self._prepared(exchange, scope["headers"])
         request = self.request("POST", path, query, headers, exchange.sent if isinstance(content, bytes) else content)
-        exchange.host, exchange.path = request.url.host, request.url.path
+        exchange.host, exchange.path = request.url.host, request.url.path.rstrip("/")
         try:
             if exchange.fitted is None:
                 await self._pass(request, _tapped(exchange, send), exchange.piece)
@@ -174,7 +178,7 @@ class Passing:
 
     async def _prepared(self, exchange: WatchedExchange, headers: Headers) -> Headers:
         """The headers to send on; a failure in Quire leaves the request unchanged."""
-        if self._finder is None:
+        if self._finder is None or _OF_A_CLOUD.search(exchange.path):
             return headers
         try:
             return await asyncio.to_thread(self._prepare, exchange, headers, self._finder)
