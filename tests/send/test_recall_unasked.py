@@ -252,3 +252,15 @@ def test_a_bare_threads_user_gets_what_is_surely_relevant_and_each_thing_once() 
         assert "recalled" not in thread.user(words).meta
     thread.append(values.respond("Yes."))
     assert thread.user("Who is the harbor master now?").meta["recalled"].count(SECRET) == 1
+
+
+def test_what_differs_in_its_name_alone_is_not_brought_back() -> None:
+    thread = Thread(MemoryStore(), "t", Policy(budget=2400, reply=200, summary=0, recall=0.1, ttl_s=None))
+    for n in range(11, 15):
+        thread.append(values.user(f"Module src/parser/m_{n}.rs holds the grammar of step {n}."), values.respond("Yes."))
+    long_talk(thread, "louder")
+    thread.user("Go on.")
+    thread.request("openai-chat:gpt-5")
+    thread.append(values.respond("Yes."))
+    recalled = thread.user("Now src/parser/m_11.rs").meta["recalled"]
+    assert [n for n in range(11, 15) if f"m_{n}.rs" in recalled] == [11]

@@ -443,8 +443,15 @@ class ThreadRecall:
         query = Query(text, before)
         hits = self._recall.search(query, MOST_UNASKED, thread=self._thread, kinds=PLACED, exclude=context.exclude)
         # Nobody asked for it: only hits that are surely relevant and share a word with the question are brought back.
-        near = [hit for hit in hits if hit.relevance >= FLOOR]
-        hits = [hit for hit in near if query_words.intersection(terms(entry_text(hit.entry)))]
+        # A name is shared whole: m_12.rs is none of m_11.rs's, though both have an m and end in rs.
+        names = _names(text.lower())
+        beside_names = set(terms(_TELLING.sub(lambda word: "" if _names(word[0]) else word[0], text), is_query=True))
+        near = [(hit, entry_text(hit.entry)) for hit in hits if hit.relevance >= FLOOR]
+        hits = [
+            hit
+            for hit, words in near
+            if any(name in words.lower() for name in names) or beside_names.intersection(terms(words))
+        ]
         # A summary tells short messages whole, and the same words once more tell nothing.
         known = "\n".join([text, *_texts(context.prompt, set())]) if hits else ""
         by_text = {entry_text(hit.entry).strip(): hit for hit in reversed(hits)}
@@ -535,6 +542,10 @@ def _telling(entries: Sequence[Entry]) -> list[str]:
     text = "\n".join(
         part for entry in spoken for part in (_leaves(entry.args) if entry.kind == "call" else [entry.text])
     )
+    return _names(text)
+
+
+def _names(text: str) -> list[str]:
     words = (word.strip(".:/-#") for word in _TELLING.findall(text))
     return list(dict.fromkeys(word for word in words if len(word) >= 4 and _NAMES_ONE.search(word)))
 
