@@ -84,9 +84,12 @@ def telling_behind(text: str, start: int) -> tuple[str, ...]:
 
 def _terms(text: str) -> list[str]:
     """The runs of a word's characters; short ones and keys, which then end in a sign of their own, may be among them."""
-    if not text.isascii() or _KEY in text:
-        return [part for term in _TERM.findall(text) for part in ([term] if "/" in term else _UNSPACED.split(term))]
-    return _KEY_ENDS.sub(_KEY + " ", text).translate(_SPACED).split()
+    if text.isascii() and _KEY not in text:
+        return _KEY_ENDS.sub(_KEY + " ", text).translate(_SPACED).split()
+    found = _TERM.findall(text)
+    if not _UNSPACED.search(text):
+        return found
+    return [part for term in found for part in ([term] if "/" in term else _UNSPACED.split(term))]
 
 
 def likelihood(word: str, used: bool = False) -> float:
