@@ -196,7 +196,7 @@ _LEFT_OPEN = re.compile(
     r"(?i)\b(?:todo|next steps?|open questions?|(?:left|remains|still) to\b|still (?:needs?|fail|missing|broken|ha(?:s|ve) to\b)|"
     r"remaining (?:work|tasks?|steps?|issues?|problems?)|not yet (?:\w+ed|done|sent|built)|blocked (?:by|on)|waiting (?:for|on))"
 )
-# A reply with none of these words is hardly English.
+# Where fewer than a quarter of what was said has one of these words, it is hardly English.
 _ENGLISH = re.compile(r"(?i)\b(?:the|and|are|if|it|now|let|you|your|this|that|these|with|from|have|been)\b")
 # Announcements ('Let me …') are neither done nor open.
 _ANNOUNCED = re.compile(r"(?i)(?:\w+,? )?(?:let me|let's|let us)\b")
@@ -336,7 +336,7 @@ def _summary_lines(before: Sequence[Line], entries: Sequence[Entry]) -> Iterator
         if entry.body.get("error") and worked.get(_target(call), 0) < entry.seq
     }
     newest = list(failed)[-_FEW["Failed"] :]
-    closing = _closing(entries)
+    closing = set[int]() if _is_english(entries) else _closing(entries)
     for line in before:
         if line.who == "Open" and plan is not None:
             continue
@@ -347,7 +347,7 @@ def _summary_lines(before: Sequence[Line], entries: Sequence[Entry]) -> Iterator
             yield Line("User", _request_text(entry.text))
         elif entry.kind == "respond":
             sentences = re.split(r"(?<=[.!?])\s+|(?<=[。！？])|\n+", _FENCED.sub("\n", _BOX.sub("", entry.text)))
-            reports = entry.seq in closing and not _ENGLISH.search(entry.text)
+            reports = entry.seq in closing
             kinds = (_settles(sentence) or (_reported(sentence) if reports else "") for sentence in sentences)
             settled = (Line(kind, _flat(text)) for kind, text in zip(kinds, sentences, strict=True) if kind)
             yield from (line for line in settled if line.who != "Open" or plan is None or entry.seq >= plan)
@@ -357,6 +357,11 @@ def _summary_lines(before: Sequence[Line], entries: Sequence[Entry]) -> Iterator
             yield Line("Failed", f"{text} {tool}{called if target in called else target})")
         if entry.seq == plan:
             yield from (Line("Open", _flat(step)) for step in _next_steps(_open_steps(entry) or []))
+
+
+def _is_english(entries: Sequence[Entry]) -> bool:
+    said = [entry.text for entry in entries if entry.kind in ("user", "respond")]
+    return 4 * sum(_ENGLISH.search(text) is not None for text in said) >= len(said)
 
 
 def _closing(entries: Sequence[Entry]) -> set[int]:
