@@ -289,8 +289,17 @@ class Readers:
             raise HttpRefusal(
                 503, f"{self._most} readers are connected", hint="Try again later.", headers={"retry-after": "5"}
             )
+
+        async def counted() -> AsyncIterator[bytes]:
+            """Make room when the reader leaves; that the response is forgotten may take until garbage is collected."""
+            try:
+                async for piece in pieces:
+                    yield piece
+            finally:
+                self._now.discard(response)
+
         response = StreamingResponse(
-            pieces, media_type=EVENTS, headers={"cache-control": "no-store", "x-accel-buffering": "no"}
+            counted(), media_type=EVENTS, headers={"cache-control": "no-store", "x-accel-buffering": "no"}
         )
         self._now.add(response)
         return response
