@@ -60,7 +60,8 @@ def serve(address: str, *without: str) -> None:
     # What commands load when they need it, but for what few do and takes long: frameworks, pytest, MCP.
     found = walk_packages(quire.__path__, "quire.", onerror=lambda name: None)
     ours = [each.name for each in found if not any(word in each.name for word in ("adapters", "mcp", "recording"))]
-    for module in (*ours, "anthropic", "anyio._backends._asyncio", "httpcore2", "h11", "Stemmer"):
+    theirs = "anthropic anyio._backends._asyncio h11 httpcore2 httpx rich.progress Stemmer"
+    for module in (*ours, *theirs.split()):
         with suppress(ImportError, QuireError):
             import_module(module)
     counter().count("warm")

@@ -5,6 +5,7 @@ was told is stored, `done` when the cycle ended, and `dead STATUS`.
 """
 
 import asyncio
+import gc
 import json
 import os
 import sys
@@ -150,6 +151,7 @@ def warm_up() -> None:
 
 def main() -> None:
     warm_up()
+    gc.freeze()  # else each fork looks for garbage in all that is loaded, and gets a copy of it
     for line in sys.stdin:
         pid = os.fork()
         if pid == 0:
