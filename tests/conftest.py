@@ -12,9 +12,10 @@ import shutil
 import signal
 import sqlite3
 import tempfile
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -81,9 +82,13 @@ def new_database() -> sqlite3.Connection:
     return conn
 
 
+_copying = threading.Lock()
+
+
 def _copied(conn: sqlite3.Connection, path: str | Path, owners: Any) -> None:
-    if str(path) == ":memory:":
-        new_database().backup(conn)
+    with _copying, suppress(sqlite3.Error):  # of OS threads that open a new file, one copies
+        if conn.execute("PRAGMA schema_version").fetchone() == (0,):
+            new_database().backup(conn)
     _migrate(conn, path, owners)
 
 
@@ -233,8 +238,6 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    with closing(sqlite3.connect(tmp_path / "quire.db")) as conn:
-        new_database().backup(conn)
     with open_store(tmp_path / "quire.db") as opened:
         yield opened
 
