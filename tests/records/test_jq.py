@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from quire.records import HintLimits, apply_hints
+from quire.records import HintLimits, apply_hints, paths
 
 pytest.importorskip("jq")
 
@@ -52,8 +52,16 @@ def test_many_is_always_an_array() -> None:
         (5, "transform.x: jq: expected a string, not int"),
     ],
 )
-def test_a_jq_program_that_fails_or_reaches_out_is_an_error(query: object, message: str) -> None:
+def test_a_jq_program_that_fails_or_reaches_out_is_an_error(
+    query: object, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paths, "_START_SECONDS", 600.0)  # a busy machine may take long to give a second of its time
     assert message in str(run(query))
+
+
+def test_a_jq_program_that_is_given_no_time_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paths, "_START_SECONDS", -0.9)
+    assert "still running after 0.1 s" in str(run("def f: f; f"))
 
 
 def test_a_jq_program_sees_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
