@@ -81,7 +81,7 @@ def test_a_limit_in_seconds_stops_a_tool_that_hangs(thread: Thread) -> None:
 
     with emulator("anthropic", ten_calls) as server:
         thread.user("Write ten lines.")
-        runner = Runner(tools=Hanging(), limits=Limits(seconds=0.2))
+        runner = Runner(tools=Hanging(), limits=Limits(seconds=1))
         assert carry_out(thread, TARGETS["anthropic"], server.url, runner).stop == "seconds"
     assert thread.store.read("t")[-1].kind == "sent"
 
