@@ -360,8 +360,8 @@ def _summary_lines(before: Sequence[Line], entries: Sequence[Entry]) -> Iterator
 
 
 def _is_english(entries: Sequence[Entry]) -> bool:
-    said = [entry.text for entry in entries if entry.kind in ("user", "respond")]
-    return 4 * sum(_ENGLISH.search(text) is not None for text in said) >= len(said)
+    texts = [entry.text for entry in entries if entry.kind in ("user", "respond")]
+    return 4 * sum(_ENGLISH.search(text) is not None for text in texts) >= len(texts)
 
 
 def _closing(entries: Sequence[Entry]) -> set[int]:
