@@ -406,7 +406,9 @@ def serve_local(port: int, ctx: int, slots: int, threads: int, gguf: Path | None
                 _say(_SMALL)
             announce(front.url)
             echo(f"serving {name} at {front.url} (Ctrl-C stops it)")
-            threading.Event().wait()
+            # In short waits: a signal may reach another OS thread, which does not wake this one, the only one to handle it.
+            while not threading.Event().wait(0.2):
+                pass
         finally:
             retract()
 
