@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import sys
-import threading
+import time
 import urllib.parse
 from collections.abc import Callable
 from pathlib import Path
@@ -407,8 +407,8 @@ def serve_local(port: int, ctx: int, slots: int, threads: int, gguf: Path | None
             announce(front.url)
             echo(f"serving {name} at {front.url} (Ctrl-C stops it)")
             # In short waits: a signal may reach another OS thread, which does not wake this one, the only one to handle it.
-            while not threading.Event().wait(0.2):
-                pass
+            while True:
+                time.sleep(0.2)
         finally:
             retract()
 
