@@ -46,6 +46,8 @@ KEYS = " ".join(f"the editor handles key number {at}" for at in range(400))
 EDITOR = ["look at the editor", f"{KEYS} onShiftTab {KEYS}", "done with the tab", "shift it", "the key"]
 BUDGET = ["Is the retry budget known?", "The parser timeout, the parser timeout is all of it.", "We had lunch."]
 BUDGET += ["Nobody came.", "Our parser timeout eats up the whole retry budget on a slow morning.", "Fine.", "Good."]
+BESIDE_SPANISH = [*BUDGET, "El parser no está en el retry de la semana, y el timeout es de los otros."]
+BICYCLES = ["Inés compró un reloj en León.", "Inés compró dos bicicletas en León.", "Lucía compró dos bicicletas en León."]
 PRICES = ["the red hat costs 5", "the blue train costs 9", "sky"]
 COST = "How much does it cost?"
 
@@ -61,6 +63,9 @@ COST = "How much does it cost?"
         (told(EDITOR, "user", "tool", "assistant", session="s"), "onShiftTab", "1"),
         (told(EDITOR, "user", "tool", "assistant", session="s"), "where did we see onshifttab?", "1"),
         (told(BUDGET, "user", "assistant", session="s"), "parser timeout retry budget", "4"),
+        # That another entry is in Spanish takes nothing from an English one that holds all that is asked.
+        (told(BESIDE_SPANISH, "user", "assistant", session="s"), "parser timeout retry budget", "4"),
+        (told(BICYCLES), "¿Dónde compraba Inés la bicicleta?", "1"),
         # Two words side by side stand before the same apart.
         (told(["the group gave support", "the support group met", "a group", "support"]), "support group", "1"),
         # The turn before settles what a follow-up leaves unsaid.

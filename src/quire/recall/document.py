@@ -15,9 +15,11 @@ from quire.assemble.user_message import whole_text
 from quire.errors import MissingPart
 from quire.log.store import EntryWords
 from quire.recall.languages import (
+    FORM,
+    MARKS,
     VERSION,
-    WHOLE,
     date_words,
+    lookups,
     meant_dates,
     readable,
     spelled,
@@ -392,10 +394,13 @@ def _weighed(query: Query) -> tuple[tuple[str, float], ...]:
     for text, weight in ((query.text, 1.0), (query.earlier, EARLIER)):
         dates, forms = spelled(text)
         words = terms(dates, is_query=True)
-        row = [word for word in words if word[0] != WHOLE]
+        row = [word for word in words if word[0] not in MARKS]
         beside = _BESIDE if any(map(tells, words)) else 1.0
         for word in words:
-            out.setdefault(word, weight if tells(word) else weight * beside)
+            if word[0] == FORM:
+                out.setdefault(word[1:], weight * _OTHERWISE)
+            else:
+                out.setdefault(word, weight if tells(word) else weight * beside)
         for first, second in pairwise(row):
             out.setdefault(f"{first} {second}", weight * SIDE_BY_SIDE)
         for word in terms(forms, is_query=True) if forms else ():
@@ -460,8 +465,8 @@ def _spans(text: str) -> Iterator[Span]:
 
 def _best(parts: Sequence[str], query: str) -> int | None:
     """The part that holds the query's words best, the rare ones above all; None where none stands anywhere."""
-    query_terms = set(terms(query, is_query=True))
-    matches = [query_terms.intersection(terms(part)) for part in parts]
+    asked = lookups(query, is_query=True)
+    matches = [asked & lookups(part) for part in parts]
     holders = Counter(word for some in matches for word in some)
     weights = [sum(1 / holders[word] for word in some) for some in matches]
     if not any(weights):

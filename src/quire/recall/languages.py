@@ -1,9 +1,9 @@
 """From text to the words that are searched: split, folded, without grammar, reduced to stems.
 
 A compound (`readFile`, `snake_case`, `src/app.py`, `W-12`) gives its parts and, marked with "=", itself. English
-is the usual language; a text in another one that Snowball knows is stemmed by its own rules and keeps its words
-whole beside the stems, so that a query too short to tell its language finds them. Scripts without spaces are cut
-into pairs of signs, and so is Korean, which writes particles to the word.
+is the usual language; a text in another one that Snowball knows is stemmed by its own rules, and by those of all that it
+may be in where it is too short to tell. Such forms, and its words as they are written, stand behind it marked with "~".
+Scripts without spaces are cut into pairs of signs, and so is Korean, which writes particles to the word.
 """
 
 from __future__ import annotations
@@ -21,14 +21,20 @@ from typing import Any
 from quire.errors import needed
 
 # Raised when the rules below change, or how much of an entry they see, so that stored words are made again.
-VERSION = 9
+VERSION = 10
 
-# In front of a word that stands for itself: a compound, a word of another language as it is written, a single sign.
+# In front of a word that stands for itself: a compound, a single sign, in a question each of its words.
 WHOLE = "="
+# In front of another form of a word, which helps to find and need not be found: as it is written, and its stems by other
+# languages that a text may be in.
+FORM = "~"
+MARKS = WHOLE + FORM
 # A compound longer than this is no name but data.
 _LONGEST = 120
 # By how many words the language of a text is told.
 _TELLING = 400
+# A text that may be in more languages than these is taken for English.
+_UNSURE = 4
 
 # Letters, digits, underscores, and the marks that some scripts write as signs of their own.
 _MARKS = "".join(chr(sign) for sign in range(0x300, 0x1100) if unicodedata.category(chr(sign))[0] == "M")
@@ -102,7 +108,7 @@ _GRAMMAR = {
         do od o u po pro při že co kdo kde kdy jak proč který která ne se to ten ta si""",
     "romanian": """și sau dar eu tu el ea noi voi ei ele mă te se meu tău său este sunt era au am a fi în din la cu pe de
         pentru că ce cine unde când cum care nu un o unei unui al ale""",
-    "hungarian": """a az és vagy de én te ő mi ti ők van vannak volt voltak lesz lenni nem hogy ha mint mi ki hol mikor
+    "hungarian": """a az és vagy de én te ő mi ti van vannak volt voltak lesz lenni nem hogy ha mint mi ki hol mikor
         hogyan miért melyik ez egy is meg el""",
     "turkish": """ve veya ama ben sen o biz siz onlar benim senin onun bu şu bir ile için gibi de da mi ne kim nerede ne
         zaman nasıl neden hangi değil var yok çok olan olarak""",
@@ -162,6 +168,18 @@ _LANGUAGES = {
     if len(word) > 1
 }
 
+# The languages that a letter speaks for.
+_ALPHABETS = {
+    "german": "äöüß", "french": "àâçèéêëîïôùûœ", "spanish": "áéíóúñ¿¡", "italian": "àèéìòù",
+    "portuguese": "ãõáéíóúâêôçà", "dutch": "ëï", "swedish": "åäö", "danish": "åæø", "norwegian": "åæø",
+    "finnish": "äö", "polish": "ąćęłńóśźż", "czech": "áčďéěíňóřšťúůýž", "romanian": "ăâîșț",
+    "hungarian": "áéíóöőúüű", "turkish": "çğıöşü",
+}  # fmt: skip
+_LETTERS = {
+    letter: [language for language, letters in _ALPHABETS.items() if letter in letters]
+    for letter in frozenset().union(*_ALPHABETS.values())
+}
+
 
 def tokens(text: str) -> list[str]:
     """All words of a text in order, lower case: "Where's W-12?" -> ["where", "s", "w", "12"]."""
@@ -181,16 +199,32 @@ def terms(text: str, is_query: bool = False) -> list[str]:
         split = _cached_parts if len(compound) <= _LONGEST else _split_compound
         parts[compound], names = split(compound.strip(_JOINED), is_query)
         whole += names
-    beginning = set(islice(chain.from_iterable(map(parts.__getitem__, compounds)), _TELLING))
-    language, foreign = _language(beginning, text.isascii())
+    beginning = islice(chain.from_iterable(map(parts.__getitem__, compounds)), _TELLING)
+    language, others = _languages(set(beginning if text.isascii() else map(_fold, beginning)), text)
     # What is said again is stemmed once.
-    stemmed = dict[str, list[str]]()
+    stemmed, plain_words = dict[str, list[str]](), list[str]()
     for compound, words in parts.items():
-        plain_words, stemmed[compound] = (_cached_stems if len(compound) <= _LONGEST else _stemmed)(words, language)
-        if is_query or foreign:
-            whole += (word for word in plain_words if not word.isdigit())
-    stems_in_order = chain.from_iterable(map(stemmed.__getitem__, compounds))
-    return [*stems_in_order, *(WHOLE + word for word in dict.fromkeys(whole))]
+        some, stemmed[compound] = (_cached_stems if len(compound) <= _LONGEST else _stemmed)(words, language)
+        plain_words += some
+    out = list(chain.from_iterable(map(stemmed.__getitem__, compounds)))
+    if is_query or others:
+        forms = {*plain_words, *_other_stems(parts.values(), language, others)}
+        out += (FORM + form for form in sorted(forms.difference(out)))
+    if is_query:
+        whole += (word for word in plain_words if not word.isdigit())
+    return out + [WHOLE + word for word in dict.fromkeys(whole)]
+
+
+def _other_stems(parts: Iterable[tuple[str, ...]], language: str, others: Iterable[str]) -> Iterator[str]:
+    """The stems by other languages of all that is no grammar in a text's own."""
+    grammar = FUNCTION_WORDS[language]
+    words = tuple(part for some in parts for part in some if _fold(part) not in grammar)
+    return chain.from_iterable(_stemmed(words, other)[1] for other in others)
+
+
+def lookups(text: str, is_query: bool = False) -> set[str]:
+    """All that a text is found by, or a question looks for: its terms, other forms like any."""
+    return {term.removeprefix(FORM) for term in terms(text, is_query)}
 
 
 def _composed(text: str) -> str:
@@ -220,10 +254,12 @@ def _split_compound(compound: str, is_query: bool) -> tuple[tuple[str, ...], tup
 
 
 def _stemmed(parts: tuple[str, ...], language: str) -> tuple[list[str], list[str]]:
-    """Of the parts of a compound those that are no grammar, and their stems."""
+    """Of the parts of a compound those that are no grammar, and their stems, both without accents."""
     grammar = FUNCTION_WORDS[language]
-    plain_words = [part for part in parts if part and part not in grammar and part not in _OF_SCRIPTS]
-    return plain_words, stems(plain_words, language)
+    plain = [part for part in parts if part and (word := _fold(part)) not in grammar and word not in _OF_SCRIPTS]
+    folded = [*map(_fold, plain)]
+    # English has no accents; other stemmers know a word by them.
+    return folded, [_fold(stem) for stem in stems(folded if language == "english" else plain, language)]
 
 
 # Texts of one thread say the same words again and again.
@@ -235,13 +271,13 @@ def _take_signs(word: str, parts: list[str], whole: list[str], is_query: bool) -
     at = 0
     for run in _UNSPACED.finditer(word):
         if run.start() > at:
-            parts.append(_fold(word[at : run.start()]))
+            parts.append(word[at : run.start()].casefold())
         for signs in filter(None, _ASKS.split(run[0]) if is_query else (run[0],)):
             parts += (first + second for first, second in pairwise(signs))
             whole += signs if not is_query or len(signs) == 1 else filter(is_sign, _TELLING_SIGNS.findall(signs))
         at = run.end()
     if at < len(word):
-        parts.append(_fold(word[at:]))
+        parts.append(word[at:].casefold())
 
 
 def is_sign(word: str) -> bool:
@@ -254,20 +290,25 @@ def tells(word: str) -> bool:
     return _GRAMMAR_SIGN.search(word) is None
 
 
-def _language(words: set[str], is_ascii: bool) -> tuple[str, bool]:
-    """The language whose grammar the words hold most of, English where two hold as much; and whether it is another.
+def _languages(words: set[str], text: str) -> tuple[str, list[str]]:
+    """The language whose words of grammar and letters a text holds most of, and those it may be in where that is unsure.
 
-    Code and lists hold a word of some language by chance, so others need a fifth of the words and, without accents, two.
+    Names and code hold a word or a letter of some language by chance. Another than English needs more of its words than
+    English has, and with its letters two signs, a fifth as many as there are words; with half of that it may be the one.
     """
-    speaking = _LANGUAGES.keys() & words
-    if not speaking:
-        return "english", False
-    counts = Counter(language for word in speaking for language in _LANGUAGES[word])
-    most = max(counts.values())
-    if most <= counts["english"] or 5 * most < len(words) or most < (2 if is_ascii else 1):
-        return "english", False
-    best = [language for language, count in counts.items() if count == most]
-    return (best[0] if len(best) == 1 else "english"), True
+    spoken = Counter(chain.from_iterable(map(_LANGUAGES.__getitem__, _LANGUAGES.keys() & words)))
+    english = spoken["english"]
+    if english and english == max(spoken.values()):
+        return "english", []
+    letters = () if text.isascii() else _LETTERS.keys() & text[: 8 * _TELLING].lower()
+    signs = spoken + Counter(chain.from_iterable(map(_LETTERS.__getitem__, letters)))
+    foreign = {language: count for language, count in signs.items() if not english or spoken[language] > english}
+    most = max(foreign.values(), default=0)
+    best = [language for language, count in foreign.items() if count == most]
+    if not best or len(best) > _UNSURE or 10 * most < len(words):
+        return "english", []
+    is_sure = len(best) == 1 and spoken[best[0]] and most > 1 and 5 * most >= len(words)
+    return (best[0], ["english"]) if is_sure else ("english", best)
 
 
 # A stemmer keeps state while it works, so each Python thread has its own.

@@ -22,7 +22,7 @@ from quire.log.store import Store
 from quire.providers.convert import holds_blocks
 from quire.recall import MOST, RECALL_TOOL
 from quire.recall.document import FLOOR, Query, first_words, passage, relevant
-from quire.recall.languages import WHOLE, terms
+from quire.recall.languages import MARKS, lookups, terms
 from quire.recall.meaning import Embedder, installed
 from quire.recall.search import Hit, Recall, SearchRecords
 from quire.tokens import counter
@@ -438,19 +438,17 @@ class ThreadRecall:
     def _for_words(self, text: str, before: str, context: _Context) -> Placed:
         query_words = set(terms(text, is_query=True))
         # One word ("continue", "thanks") asks for nothing, unless it names one thing.
-        if sum(word[0] != WHOLE for word in query_words) < 2 and not _NAMES_ONE.search(text):
+        if sum(word[0] not in MARKS for word in query_words) < 2 and not _NAMES_ONE.search(text):
             return Placed("")
         query = Query(text, before)
         hits = self._recall.search(query, MOST_UNASKED, thread=self._thread, kinds=PLACED, exclude=context.exclude)
         # Nobody asked for it: only hits that are surely relevant and share a word with the question are brought back.
         # A name is shared whole: m_12.rs is none of m_11.rs's, though both have an m and end in rs.
         names = _names(text.lower())
-        beside_names = set(terms(_TELLING.sub(lambda word: "" if _names(word[0]) else word[0], text), is_query=True))
+        beside_names = lookups(_TELLING.sub(lambda word: "" if _names(word[0]) else word[0], text), is_query=True)
         near = [(hit, entry_text(hit.entry)) for hit in hits if hit.relevance >= FLOOR]
         hits = [
-            hit
-            for hit, words in near
-            if any(name in words.lower() for name in names) or beside_names.intersection(terms(words))
+            hit for hit, words in near if any(name in words.lower() for name in names) or beside_names & lookups(words)
         ]
         # A summary tells short messages whole, and the same words once more tell nothing.
         known = "\n".join([text, *_texts(context.prompt, set())]) if hits else ""

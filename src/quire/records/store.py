@@ -183,9 +183,9 @@ def words_of(text: str) -> tuple[str, ...]:
 @lru_cache(maxsize=8192)
 def terms_of(text: str) -> frozenset[str]:
     """The words of a text without their endings: 'The API keys' -> {'api', 'key'}."""
-    from quire.recall.languages import WHOLE, terms
+    from quire.recall.languages import MARKS, terms
 
-    return frozenset(term for term in terms(text) if term[0] != WHOLE)
+    return frozenset(term for term in terms(text) if term[0] not in MARKS)
 
 
 def by_words(query: str, texts: Sequence[str], corpus: Corpus | None = None) -> list[float]:
