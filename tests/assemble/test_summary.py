@@ -442,6 +442,24 @@ def test_demands_are_told_however_they_are_put(said: str, demanded: list[str]) -
     assert [demand for demand in demanded if demand not in text] == []
 
 
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "Nikdy nemaž ty zálohy",  # Czech
+        "Nu șterge copiile de siguranță",  # Romanian
+        "Soha ne töröld a mentéseket",  # Hungarian
+        "Älä poista varmuuskopioita",  # Finnish
+        "Đừng xóa các bản sao lưu",  # Vietnamese
+        "Jangan hapus semua cadangan",  # Indonesian
+        "ห้ามลบข้อมูลสำรองทั้งหมด",  # Thai
+        "אל תמחק את הגיבויים",  # Hebrew
+        "هرگز پشتیبان‌ها را پاک نکن",  # Persian
+    ],
+)
+def test_a_command_is_a_demand_where_there_is_room_for_nothing_else(sentence: str) -> None:
+    assert demands(f"{sentence}\nhello there", Whole()) == (sentence,)
+
+
 def test_facts_of_a_task_that_is_as_long_as_a_paste_are_told_and_take_no_more_than_a_long_message() -> None:
     facts = [
         "Ticket falcon-33 is the one that counts.",

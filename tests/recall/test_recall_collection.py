@@ -47,7 +47,11 @@ EDITOR = ["look at the editor", f"{KEYS} onShiftTab {KEYS}", "done with the tab"
 BUDGET = ["Is the retry budget known?", "The parser timeout, the parser timeout is all of it.", "We had lunch."]
 BUDGET += ["Nobody came.", "Our parser timeout eats up the whole retry budget on a slow morning.", "Fine.", "Good."]
 BESIDE_SPANISH = [*BUDGET, "El parser no está en el retry de la semana, y el timeout es de los otros."]
-BICYCLES = ["Inés compró un reloj en León.", "Inés compró dos bicicletas en León.", "Lucía compró dos bicicletas en León."]
+BICYCLES = [
+    "Inés compró un reloj en León.",
+    "Inés compró dos bicicletas en León.",
+    "Lucía compró dos bicicletas en León.",
+]
 PRICES = ["the red hat costs 5", "the blue train costs 9", "sky"]
 COST = "How much does it cost?"
 

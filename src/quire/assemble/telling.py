@@ -168,6 +168,10 @@ _COMMAND_WORDS = frozenset(
     nigdy zawsze nie nic nikt tylko musi musisz bez najpóźniej
     никогда всегда не нет ничего никто только должен должна должно должны нужно надо нельзя без кроме после
     обязательно запрещено ніколи завжди лише тільки треба потрібно
+    nikdy vždy pouze jen musí nesmí nesmíš dokud nejpozději niciodată mereu întotdeauna nu doar numai trebuie fără până
+    soha mindig csak ne nem kell tilos nélkül älä älkää koskaan aina vain täytyy pitää ilman saakka mennessä
+    đừng không luôn chỉ phải cấm trước jangan tidak selalu hanya harus tanpa sebelum dilarang wajib
+    אל לא לעולם תמיד רק חייב חייבים אסור בלי עד هرگز نباید باید همیشه
     ποτέ πάντα μη μην δεν μόνο πρέπει χωρίς μέχρι πριν asla daima sadece yalnızca değil sakın gerek
     """,
     )
@@ -178,7 +182,7 @@ _PHRASES = re.compile(
     r"al massimo|vanaf nu|her zaman|de a(?:hora|gora) en)|"
     r"不要|不得|不能|不可|不许|不准|别|勿|禁止|必须|必須|务必|一定|绝对|絶対|总是|永远|从不|只能|仅|除非|之前|之后|以内|最多|至少|截止|"
     r"ないで|ません|なければ|必ず|決して|常に|だけ|のみ|まで|마세요|하지 마|절대|반드시|항상|까지|없이|금지|"
-    r"لا |لن |أبد|دائم|فقط|يجب|ممنوع|بدون|मत |नहीं|कभी|हमेशा|केवल|सिर्फ़?|बिना"
+    r"لا |لن |أبد|دائم|فقط|يجب|ممنوع|بدون|मत |नहीं|कभी|हमेशा|केवल|सिर्फ़?|बिना|ห้าม|อย่า|ต้อง|เสมอ|เท่านั้น"
 )
 _SPOKEN_WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)?")
 
