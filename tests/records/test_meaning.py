@@ -117,6 +117,11 @@ def test_rare_words_count_more_and_words_that_nothing_holds_count_too() -> None:
     assert 0 < max(by_words("garden zebra unicorn", texts)) < 0.1
     corpus = Corpus(1000, {"garden": 900, "shed": 2})
     assert by_words("garden shed", ["garden shed", "shed"], corpus)[1] > 0.9
+    # A short text may be in one of several languages.
+    bicycles, keys = by_words(
+        "onde está a bicicleta?", ["Sofia comprou duas bicicletas em Lisboa", "Guardei as chaves"]
+    )
+    assert bicycles > keys == 0
 
 
 def test_where_words_fail_meaning_decides_and_else_words_lead() -> None:

@@ -180,7 +180,6 @@ def words_of(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(word for word in tokens(text) if word not in FUNCTION_WORDS["english"]))
 
 
-@lru_cache(maxsize=8192)
 def terms_of(text: str) -> frozenset[str]:
     """The words of a text without their endings: 'The API keys' -> {'api', 'key'}."""
     from quire.recall.languages import MARKS, terms
@@ -188,9 +187,16 @@ def terms_of(text: str) -> frozenset[str]:
     return frozenset(term for term in terms(text) if term[0] not in MARKS)
 
 
+@lru_cache(maxsize=8192)
+def _lookups(text: str) -> set[str]:
+    from quire.recall.languages import lookups
+
+    return lookups(text)
+
+
 def by_words(query: str, texts: Sequence[str], corpus: Corpus | None = None) -> list[float]:
     """The share of the query's words in each text, weighed by how few texts hold them."""
-    query_words, word_sets = sorted(terms_of(query)), [terms_of(text) for text in texts]
+    query_words, word_sets = sorted(terms_of(query)), [_lookups(text) for text in texts]
     if corpus is None:
         size, holding = (
             len(word_sets),
