@@ -329,7 +329,7 @@ def _accepted(check: Check) -> Iterator[Finding]:
     """What the model table and the list of fields tell of a request, its messages aside."""
     yield from _fields(check)
     if check.model_named:
-        yield from advice(_name(check))
+        yield from _name(check)
         yield from _by_family(check, _effort(check, _levels(check.body)))
 
 
@@ -357,8 +357,7 @@ def _name(check: Check) -> Iterator[Finding]:
         return
     rows = data("models")["models"].get(info.provider, {})
     near = nearest(info.model, rows)
-    fix = f"Did you mean {near}?" if near else "Check its name; what is said of it here is its family's."
-    yield found("B.model", "$.model", name=info.model, provider=info.provider, fix=fix)
+    yield found("B.model", "$.model", near and "near", sure=False, name=info.model, provider=info.provider, near=near)
 
 
 def _effort(check: Check, levels_at: Iterable[tuple[str, Json]]) -> Iterator[Finding]:
@@ -448,14 +447,11 @@ def _fields(check: Check) -> Iterator[Finding]:
         if name in names or check.body[name] is None or "$closed" in data("shapes")[wire]["body"]:
             continue
         near = nearest(str(name), names)
-        unknown = [
-            found("B.field", at("$", str(name)), name=name, fix=f"Did you mean {near}?" if near else "Leave it out.")
-        ]
-        slip = (near and _is_slip(str(name), near)) or _is_slip_of_any(str(name))
-        if check.info.provider == wire.removesuffix("-chat").removesuffix("-responses"):
-            yield from unknown if slip else advice(unknown)
-        elif slip:
-            yield from advice(unknown)
+        slip = bool(near and _is_slip(str(name), near)) or _is_slip_of_any(str(name))
+        by_maker = check.info.provider == wire.removesuffix("-chat").removesuffix("-responses")
+        if slip or by_maker:
+            path = at("$", str(name))
+            yield found("B.field", path, near and "near", sure=slip and by_maker, name=name, near=near)
 
 
 def _is_slip_of_any(name: str) -> bool:

@@ -332,14 +332,18 @@ def errors(findings: Iterable[Finding]) -> list[Finding]:
     return [finding for finding in findings if finding.severity == "error"]
 
 
-def found(row: str, path: str, **details: Json) -> Finding:
-    """A finding of a row of the table; `details` fill in its texts. {where} is the place as providers write it."""
+def found(row: str, path: str, case: str = "", *, sure: bool = True, **details: Json) -> Finding:
+    """A finding of a row of the table, or of one of its cases; `details` fill in its texts.
+
+    {where} is the place as providers write it. What is not `sure` to be refused is advice.
+    """
     facts = data("rules")["rows"][row]
+    facts = {**facts, **facts["cases"][case]} if case else facts
     # {n} is the message, {m} the block: the first two indexes of the path.
     n, m, *_ = [*re.findall(r"\[(\d+)\]", path), "0", "0"]
     values = {"where": where(path), "n": n, "m": m, **details}
     error, fix = (facts[name].format_map(values) for name in ("error", "fix"))
-    return Finding(row, path, error, fix, facts["status"], facts.get("severity", "error"))
+    return Finding(row, path, error, fix, facts["status"], facts.get("severity", "error") if sure else "warning")
 
 
 def limit(name: str) -> Json:

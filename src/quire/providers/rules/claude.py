@@ -51,9 +51,8 @@ def sampling(check: Check) -> Iterator[Finding]:
     for name, usual in (("temperature", 1), ("top_p", 1), ("top_k", None)):
         value = check.body.get(name)
         if value is not None:
-            findings = [found("B.sampling", f"$.{name}", name=name)]
             # Whether the usual value is refused too is not established.
-            yield from advice(findings) if value == usual else findings
+            yield found("B.sampling", f"$.{name}", sure=value != usual, name=name)
 
 
 def prewarm(check: Check) -> Iterator[Finding]:
@@ -214,28 +213,22 @@ def _is_passing(message: TurnMessage) -> bool:
 
 def mark_fields(mark: JsonObject, path: str, kind: str = "ephemeral") -> Iterator[Finding]:
     """A mark's own fields: its type and its life."""
-    problems = []
-    if mark.get("type") != kind:
-        problems.append(f"type should be '{kind}', not {mark.get('type')!r}")
-    if mark.get("ttl") is not None and mark["ttl"] not in TTLS:
-        problems.append(f"ttl should be '5m' or '1h', not {mark['ttl']!r}")
-    yield from (found("A3.mark", path, problem=problem, type=kind, ttls=" or ".join(TTLS)) for problem in problems)
+    for name, values in (("type", (kind,)), ("ttl", (None, *TTLS))):
+        if mark.get(name) not in values:
+            yield found("A3.mark", path, name, value=mark.get(name), type=kind, ttls=" or ".join(TTLS))
 
 
 def _top_level(check: Check, explicit: list[Mark], ttl: str) -> Iterator[Finding]:
     """Row 8 and A3: the mark goes to the last block that can carry one."""
     if check.via_bedrock and check.info.features.legacy_bedrock:
-        problem = "cache_control: Extra inputs are not permitted"
-        yield found("A3.top-level", "$.cache_control", problem=problem, fix="Mark the last block instead.")
+        yield found("A3.top-level", "$.cache_control", "bedrock")
         return
     target = _target(check.conversation)
     mark = obj(target.raw.get("cache_control")) if target else {}
     if mark and ttl_of(mark) != ttl:
         yield found("B2.8", "$.cache_control", top=ttl, block=ttl_of(mark))
     elif not mark and len(explicit) >= check.info.cache.max_breakpoints > 0:
-        problem = f"A maximum of {len(explicit)} blocks with cache_control may be provided. Found {len(explicit) + 1}."
-        fix = "Take one explicit mark off: the top-level one needs a place."
-        yield found("A3.top-level", "$.cache_control", problem=problem, fix=fix)
+        yield found("A3.top-level", "$.cache_control", "full", most=len(explicit), found=len(explicit) + 1)
     elif not mark and target:
         # Only a finding of its own: marks among themselves are looked at by `out_of_order`.
         findings = out_of_order([*explicit, Mark("$.cache_control", ttl)])
@@ -398,9 +391,7 @@ class ToolsDefined(Sequel):
         block = next(iter(turn.of("tool_use", "tool_result")), None)
         if block is not None and not self._reported and check.body.get("toolConfig") is None:
             self._reported = True
-            problem = "The toolConfig field must be defined when using toolUse and toolResult content blocks."
-            fix = "Define the tools that were called in toolConfig, or tell calls and results as text."
-            yield found("B.converse", block.path, problem=problem, fix=fix)
+            yield found("B.converse", block.path, "tools")
 
 
 def blank_blocks(blocks: Iterable[TurnBlock]) -> Iterator[Finding]:
@@ -422,41 +413,25 @@ def empty_errors(turn: TurnMessage) -> Iterator[Finding]:
 class ConverseOrder(turns.Pairs):
     """Roles take turns, the user first, and calls are answered in the next message."""
 
+    unanswered, unasked = ("B.converse", "unanswered"), ("B.converse", "unasked")
+
     def __init__(self) -> None:
         super().__init__()
         self._last = ""
 
     def take(self, check: Check, turn: TurnMessage) -> Iterator[Finding]:
         if turn.role == "assistant" and not self._last:
-            problem = "A conversation must start with a user message. Try again with a conversation that starts with a user message."
-            unasked = [found("B.converse", turn.path, problem=problem, fix="Begin with a user message.")]
-            yield from advice(unasked) if _is_claude(check) else unasked
+            yield found("B.converse", turn.path, "first", sure=not _is_claude(check))
         if turn.role in ("user", "assistant"):
             if turn.role == self._last:
-                problem = "A conversation must alternate between user and assistant roles."
-                fix = "Join it with the message before it."
-                twice = [found("B.converse", turn.path, problem=problem, fix=fix)]
                 # Claude was seen to take two messages of the user.
-                yield from advice(twice) if turn.role == "user" and _is_claude(check) else twice
+                yield found("B.converse", turn.path, "twice", sure=turn.role != "user" or not _is_claude(check))
             self._last = turn.role
-        yield from map(_converse_pair, super().take(check, turn))
-
-    def end(self, check: Check) -> Iterator[Finding]:
-        yield from map(_converse_pair, super().end(check))
+        yield from super().take(check, turn)
 
 
 def _is_claude(check: Check) -> bool:
     return "claude" in check.info.model
-
-
-def _converse_pair(finding: Finding) -> Finding:
-    if finding.row == "B2.3":
-        return finding
-    if finding.row == "B2.1":
-        problem = f"Expected toolResult blocks behind {where(finding.path)} for its toolUse id."
-    else:
-        problem = f"The toolResult at {where(finding.path)} has no toolUse in the previous turn."
-    return found("B.converse", finding.path, problem=problem, fix=finding.fix)
 
 
 def converse_model(check: Check) -> Iterator[Finding]:
@@ -475,12 +450,9 @@ def placed(check: Check, path: str, kind: str, block: JsonObject) -> Iterator[Fi
     source = obj(block.get("source"))
     returned = kind == "document" and "toolResult" in path
     if _is_claude(check) and source.get("s3Location") is not None and not returned:
-        problem = f"{where(path)}.source.type: Field required. This model doesn't support the s3Uri field."
-        yield found("B.place", f"{path}.source.s3Location", problem=problem, fix="Send its bytes.")
+        yield found("B.place", f"{path}.source.s3Location", "s3", block=where(path))
     elif kind == "video" and "toolResult" in path:
-        message = path.split(".content")[0]
-        problem = f"Malformed input request: {where(message)}: extraneous key [toolResult]: it holds a video."
-        yield found("B.place", path, problem=problem, fix="Send the video in the user's message.")
+        yield found("B.place", path, "video", message=where(path.split(".content")[0]))
 
 
 def _converse_head(check: Check) -> Iterator[Finding]:

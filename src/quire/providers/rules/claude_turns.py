@@ -22,7 +22,6 @@ from quire.providers.rules.check import (
     ServerMemory,
     TurnBlock,
     TurnMessage,
-    advice,
     chain,
     conversation,
     fingerprint,
@@ -63,6 +62,9 @@ def pieces(conversation: Conversation) -> Iterator[tuple[str, Json]]:
 class Pairs(Sequel):
     """Rows 1 to 3; neighbours of one role are joined as the API joins them, system messages left out."""
 
+    # The row, and the case of it, of a call without a result and of a result without a call.
+    unanswered, unasked = ("B2.1", ""), ("B2.2", "")
+
     def __init__(self) -> None:
         self._role = ""
         # The calls of the newest assistant turn, those that are answered, and the ids that results may name.
@@ -97,7 +99,8 @@ class Pairs(Sequel):
         if block.type == "tool_result":
             id = text(block.raw.get("tool_use_id"))
             if self._waiting[id] < 1 and not self._elsewhere:
-                yield found("B2.2", block.path, id=id or "(no id)")
+                row, case = self.unasked
+                yield found(row, block.path, case, id=id or "(no id)")
             if self._others:
                 yield found("B2.3", block.path)
             self._waiting[id] -= 1
@@ -105,9 +108,10 @@ class Pairs(Sequel):
         self._others = self._others or block.type not in ("tool_result", "cache_point")
 
     def _unanswered(self) -> Iterator[Finding]:
+        row, case = self.unanswered
         for call in self._calls:
             if text(call.raw.get("id")) not in self._answered_ids:
-                yield found("B2.1", call.path, id=text(call.raw.get("id")) or "(no id)")
+                yield found(row, call.path, case, id=text(call.raw.get("id")) or "(no id)")
 
 
 class CallIds(Sequel):
@@ -120,12 +124,9 @@ class CallIds(Sequel):
         for use in turn.of("tool_use"):
             id = text(use.raw.get("id"))
             if id and not re.fullmatch(limit("tool_id"), id):
-                problem = f"{where(use.path)}.id: String should match pattern '{limit('tool_id')}'"
-                yield found("B2.1b", f"{use.path}.id", problem=problem, fix="Use letters, digits, _ and - only.")
+                yield found("B2.1b", f"{use.path}.id", "letters", pattern=limit("tool_id"))
             elif id in self._ids:
-                problem = f"{where(use.path)}: `tool_use` ids must be unique"
-                fix = f"Give the second {id} a name of its own."
-                yield found("B2.1b", f"{use.path}.id", problem=problem, fix=fix)
+                yield found("B2.1b", f"{use.path}.id", "twice", block=where(use.path), id=id)
             self._ids.add(id)
 
 
@@ -145,12 +146,12 @@ def speakers(turn: TurnMessage) -> Iterator[Finding]:
 # Tool names, in definitions and in calls (row 17), and Anthropic's demand that they differ.
 
 
-def names(names_at: Iterable[tuple[str, Json]]) -> Iterator[Finding]:
+def names(names_at: Iterable[tuple[str, Json]], row: str = "B2.17", allowed: str = "tool_name") -> Iterator[Finding]:
     """Row 17 over (path, name); what is no string has the wrong shape and is not looked at here."""
-    pattern = limit("tool_name")
+    pattern = limit(allowed)
     for path, name in names_at:
         if isinstance(name, str) and not re.fullmatch(pattern, name):
-            yield found("B2.17", path, name=name, pattern=pattern, most=limit("tool_name_length"))
+            yield found(row, path, name=name, pattern=pattern, most=limit("tool_name_length"))
 
 
 def unique(names_at: Iterable[tuple[str, Json]]) -> Iterator[Finding]:
@@ -196,9 +197,9 @@ def version(check: Check, turn: TurnMessage) -> Iterator[Finding]:
         return
     for block in turn.blocks:
         if block.type == "document" and turn.role == "assistant":
-            yield found("B.version", block.path, fix="Send the document in a user message.")
+            yield found("B.version", block.path, "document")
         if block.type == "text" and turn.role == "user" and block.raw.get("citations"):
-            yield found("B.version", f"{block.path}.citations", fix="Leave citations out of user text.")
+            yield found("B.version", f"{block.path}.citations", "citations")
 
 
 # Claude's texts: not empty, through Bedrock not blank, no cache mark on nothing (rows 4, 4b, 5).
@@ -375,11 +376,9 @@ def edits(check: Check) -> Iterator[Finding]:
     listed = list(objects_at(obj(management).get("edits"), "$.context_management.edits"))
     for index, (path, edit) in enumerate(listed):
         if text(edit.get("type")).startswith("clear_thinking") and index:
-            problem = "context_management.edits: clear_thinking must be the first edit"
-            yield found("B2.18", path, problem=problem, fix="Move clear_thinking to the front of edits.")
+            yield found("B2.18", path, "order")
     if check.body.get("compaction") and management:
-        problem = "compaction cannot be combined with context_management"
-        yield found("B2.18", "$.compaction", problem=problem, fix="Leave one of the two out.")
+        yield found("B2.18", "$.compaction", "both")
 
 
 class Compaction(Sequel):
@@ -396,12 +395,9 @@ class Compaction(Sequel):
             return
         for block in compactions:
             if self._compacted:
-                problem = "more than one compaction block with content"
-                yield _row19(block.path, "ambiguous", problem, "Send only the last one.")
+                yield found("B2.19", block.path, "ambiguous")
             elif turn.index or turn.role == "system" or block is not turn.blocks[0]:
-                problem = "the compaction block is not the first block of the conversation"
-                fix = "Put it first and leave out what it summarises."
-                yield _row19(block.path, "misplaced", problem, fix)
+                yield found("B2.19", block.path, "misplaced")
             self._compacted = True
             yield from _verbatim(check.memory, block)
 
@@ -413,31 +409,21 @@ class Compaction(Sequel):
 def _verbatim(memory: ServerMemory | None, block: TurnBlock) -> Iterator[Finding]:
     signature = text(block.raw.get("signature"))
     if block.raw.get("content") == "":
-        fix = "Send the block as it came."
-        yield _row19(block.path, "content_mismatch", "empty content is not allowed", fix, code="compaction")
+        yield found("B2.19", block.path, "empty")
     elif memory is not None and signature in memory.sealed:
         if memory.sealed[signature] != fingerprint(block.raw):
-            problem = "the block's content differs from the text its signature recorded"
-            yield _row19(block.path, "content_mismatch", problem, "Send it as it came.", code="compaction")
+            yield found("B2.19", block.path, "changed")
     elif memory is not None and memory.complete:
-        problem = "the block's signature does not verify"
-        yield _row19(block.path, "signature_invalid", problem, "Send it as it came.", code="compaction")
+        yield found("B2.19", block.path, "unsigned")
 
 
 def _request(check: Check) -> Iterator[Finding]:
     role, blocks = last_turn(check.conversation.messages)
     kinds = [block.type for block in blocks]
     if not any(turn.blocks for turn in check.conversation.messages if turn.role in ("user", "assistant")):
-        problem, fix = "no user or assistant content to summarise", "Send the conversation."
-        yield _row19("$.messages", "nothing_to_summarize", problem, fix, code="compaction")
+        yield found("B2.19", "$.messages", "nothing")
     elif role == "assistant" and ("tool_use" in kinds or kinds[-1:] == ["server_tool_use"]):
-        problem = "the request ends on an assistant turn that is not finished"
-        path, fix = check.conversation.messages[-1].path, "Add the tool results first."
-        yield _row19(path, "incomplete_turn", problem, fix, code="compaction")
-
-
-def _row19(path: str, fault: str, problem: str, fix: str, *, code: str = "compaction_block") -> Finding:
-    return found("B2.19", path, code=f"{code}_{fault}", problem=problem, fix=fix)
+        yield found("B2.19", check.conversation.messages[-1].path, "unfinished")
 
 
 # What each model takes of turns: a prefill, late instructions, a forced tool, ways of thinking (rows 9, 14, 15, 16).
@@ -471,27 +457,19 @@ class LateSystem(Sequel):
         self._before, self._waits = turn, False
         if before is not None and waited and turn.role != "assistant":
             # Where it parts nothing, the API has been seen to take it.
-            yield from advice([_misplaced(before, "role 'system' must come before an assistant message or last")])
+            yield found("B2.14", before.path, "before", sure=False)
         if turn.role != "system":
             return
         if check.model_named and not check.info.features.late_system:
-            problem = f"messages.{turn.index}: role 'system' is not supported on this model"
-            fix = "Put its text into the next user message."
-            unknown = [found("B2.14", turn.path, problem=problem, fix=fix)]
-            yield from unknown if check.info.known else advice(unknown)
+            yield found("B2.14", turn.path, "model", sure=check.info.known)
         elif before is None:
-            yield _misplaced(turn, "role 'system' cannot be the first message")
+            yield found("B2.14", turn.path, "first")
         elif before.of("tool_use") and before.role == "assistant":
-            yield _misplaced(turn, "role 'system' cannot stand between tool_use and tool_result")
+            yield found("B2.14", turn.path, "between")
         elif before.role != "user" and not _ends_in_server_result(before):
-            yield from advice([_misplaced(turn, "role 'system' must follow a user message")])
+            yield found("B2.14", turn.path, "after", sure=False)
         else:
             self._waits = True
-
-
-def _misplaced(turn: TurnMessage, problem: str) -> Finding:
-    fix = "Move it behind a user message, before the assistant's next one or to the end."
-    return found("B2.14", turn.path, problem=f"messages.{turn.index}: {problem}", fix=fix)
 
 
 def _ends_in_server_result(turn: TurnMessage) -> bool:
@@ -512,12 +490,10 @@ def modes(check: Check, thinking: JsonObject, path: str, max_tokens: object) -> 
     if not thinking:
         return
     if check.model_named and allowed and kind not in allowed:
-        problem = f'"thinking.type.{kind}" is not supported for this model.'
-        fix = f"Use {' or '.join(allowed)}"
-        fix += "; output_config.effort says how much to think." if "adaptive" in allowed else "."
-        missing = [found("B2.16", path, problem=problem, fix=fix)]
+        case = "adaptive" if "adaptive" in allowed else "type"
         # Which models take other types than these the table does not say.
-        yield from missing if kind in ("enabled", "disabled", "adaptive") else advice(missing)
+        sure = kind in ("enabled", "disabled", "adaptive")
+        yield found("B2.16", path, case, sure=sure, kind=kind, allowed=" or ".join(allowed))
     elif kind == "enabled":
         yield from _budget(thinking.get("budget_tokens"), max_tokens, path)
 
@@ -525,8 +501,6 @@ def modes(check: Check, thinking: JsonObject, path: str, max_tokens: object) -> 
 def _budget(budget: object, max_tokens: object, path: str) -> Iterator[Finding]:
     least = limit("thinking_budget")
     if not isinstance(budget, int) or budget < least:
-        problem = f"thinking.enabled.budget_tokens: Input should be greater than or equal to {least}"
-        yield found("B2.16", path, problem=problem, fix=f"Set budget_tokens to {least} or more.")
+        yield found("B2.16", path, "least", least=least)
     elif isinstance(max_tokens, int) and budget >= max_tokens:
-        problem = "`max_tokens` must be greater than `thinking.budget_tokens`."
-        yield found("B2.16", path, problem=problem, fix="Raise max_tokens or lower budget_tokens.")
+        yield found("B2.16", path, "most")

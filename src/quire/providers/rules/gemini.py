@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 
 from quire.providers.models import data
@@ -16,14 +15,12 @@ from quire.providers.rules.check import (
     TurnMessage,
     Unchecked,
     WireRules,
-    advice,
     at,
     conversation,
     fingerprint,
     found,
-    limit,
-    where,
 )
+from quire.providers.rules.claude_turns import names
 from quire.providers.rules.grammar import grammar_of, misfits, obj, objects_at, shape, snake, text
 from quire.tokens import count
 from quire.values import Json, JsonObject
@@ -87,9 +84,8 @@ def order(check: Check, turn: TurnMessage) -> Iterator[Finding]:
     """Row 28. Behind a cached content the conversation has already begun."""
     if turn.index or turn.role != "model" or setting(check.body, "cachedContent")[1] is not None:
         return
-    unasked = [found("B2.28", turn.path, fix="Begin contents with a user turn.")]
     # Words of the model in front are taken, calls are not.
-    yield from unasked if having(turn, "functionCall") else advice(unasked)
+    yield found("B2.28", turn.path, sure=bool(having(turn, "functionCall")))
 
 
 class Responses(Sequel):
@@ -245,11 +241,9 @@ def _schema(schema: JsonObject, path: str) -> Iterator[Finding]:
             continue
         for name in value:
             if name not in fields:
-                fix = f"Leave {name} out, or send the schema as parametersJsonSchema."
-                yield found("B2.34", at(place, name), name=name, fix=fix)
+                yield found("B2.34", at(place, name), "field", name=name)
         if isinstance(value.get("type"), list):
-            fix = "Use one type, and nullable for null; or send the schema as parametersJsonSchema."
-            yield found("B2.34", f"{place}.type", name="type", fix=fix)
+            yield found("B2.34", f"{place}.type", "types", name="type")
         waiting += _children(value, place)
 
 
@@ -259,15 +253,6 @@ def _children(schema: JsonObject, path: str) -> list[tuple[str, Json]]:
     options = list(objects_at(either, f"{path}.anyOf"))
     items = [(f"{path}.items", schema["items"])] if "items" in schema else []
     return [*properties, *options, *items]
-
-
-def function_names(check: Check) -> Iterator[Finding]:
-    """Gemini's own pattern, wider than row 17's."""
-    pattern = limit("gemini_name")
-    for path, declaration in declarations(check.body):
-        name = declaration.get("name")
-        if isinstance(name, str) and not re.fullmatch(pattern, name):
-            yield found("B.gemini-name", f"{path}.name", name=name)
 
 
 def _media_kind(part: JsonObject) -> str:
@@ -284,14 +269,15 @@ def placed(check: Check, path: str, kind: str, block: JsonObject) -> Iterator[Fi
     if "functionResponse" not in path and "function_response" not in path:
         return
     if not check.info.features.signatures or kind not in ("image", "document"):
-        problem = f"{where(path)}: a functionResponse of {check.info.model} cannot hold {kind} parts."
-        yield found("B.place", path, problem=problem, fix="Send it in a part of its own behind the response.")
+        yield found("B.place", path, "response", model=check.info.model, kind=kind)
 
 
 def _head(check: Check) -> Iterator[Finding]:
     yield from cached(check)
     yield from schemas(check)
-    yield from function_names(check)
+    declared = ((f"{path}.name", declaration.get("name")) for path, declaration in declarations(check.body))
+    # Gemini's own pattern, wider than row 17's.
+    yield from names(declared, "B.gemini-name", "gemini_name")
 
 
 def _turn(check: Check, turn: TurnMessage) -> Iterator[Finding]:

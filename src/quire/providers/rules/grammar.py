@@ -237,15 +237,9 @@ def closed(schema: Json, path: str, owner: str) -> Iterator[Finding]:
         listed = schema.get("required")
         absent = [name for name in properties if not isinstance(listed, list) or name not in listed]
         if schema.get("additionalProperties") is not False:
-            problem = "'additionalProperties' is required to be supplied and to be false."
-            yield found("B.strict", path, owner=owner, problem=problem, fix='Say "additionalProperties": false.')
+            yield found("B.strict", path, "open", owner=owner)
         elif absent:
-            problem = (
-                "'required' is required to be supplied and to be an array including every key in properties. "
-                f"Missing '{absent[0]}'."
-            )
-            fix = "List every property; one that may be absent takes null as well."
-            yield found("B.strict", path, owner=owner, problem=problem, fix=fix)
+            yield found("B.strict", path, "optional", owner=owner, name=absent[0])
     for name in ("properties", "$defs", "definitions"):
         for key, inner in obj(schema.get(name)).items():
             yield from closed(inner, f"{path}.{name}.{key}", owner)

@@ -244,14 +244,13 @@ def _thinkers(check: Check) -> Iterator[Finding]:
     if not check.info.known:
         return
     refused = [name for name in ("reasoning", "reasoning_effort") if body.get(name)]
-    fix = "Leave it out."
     if features.reasoning:
         always = bool(features.effort) and "none" not in features.effort
         refused = [name for name, usual in _DRAWN.items() if always and body.get(name) not in (None, usual)]
     for name in refused:
-        yield found("B.reasoning", f"$.{name}", name=name, fix=fix)
+        yield found("B.reasoning", f"$.{name}", name=name)
     if features.reasoning and body.get("max_tokens") is not None:
-        yield found("B.reasoning", "$.max_tokens", name="max_tokens", fix="Use max_completion_tokens.")
+        yield found("B.reasoning", "$.max_tokens", "max_tokens", name="max_tokens")
 
 
 def marks_in(check: Check, turn: TurnMessage) -> Iterator[Finding]:
@@ -425,13 +424,12 @@ class CallsAndOutputs(Sequel):
 
     def end(self, check: Check) -> Iterator[Finding]:
         for path, id in () if self._elsewhere or _has_state(check.body) else self._orphans:
-            missing = [found("B2.25b", path, id=id or "(none given)")]
             # An output too many is not refused by everybody, nor is one that stands before its call, or names none.
-            yield from missing if id and id not in self._call_ids and is_openais(check) else advice(missing)
+            sure = bool(id) and id not in self._call_ids and is_openais(check)
+            yield found("B2.25b", path, sure=sure, id=id or "(none given)")
         for id, paths in self._waiting.items():
-            missing = [found("B2.25", path, id=id) for path in paths]
-            lenient = id in self._served and not (check.info.features.strict and is_openais(check))
-            yield from advice(missing) if lenient else missing
+            sure = id not in self._served or (check.info.features.strict and is_openais(check))
+            yield from (found("B2.25", path, sure=sure, id=id) for path in paths)
 
 
 class Reasoning(Sequel):
@@ -481,7 +479,7 @@ def _reason(check: Check, turn: TurnMessage, reasoned: bool) -> Iterator[Finding
         return
     if id.startswith("fc_") and not reasoned and _reasons(check):
         # Not every call of such a model follows from reasoning.
-        yield from advice([found("B2.23", turn.path, id=id, reasoning="rs_...")])
+        yield found("B2.23", turn.path, sure=False, id=id, reasoning="rs_...")
 
 
 def _reasons(check: Check) -> bool:
@@ -501,7 +499,7 @@ def _follower(memory: ServerMemory | None, item: JsonObject, path: str, behind: 
         yield found("B2.24", path, id=id or "rs_...")
     elif memory is None and id and behind is not None and kind_of(behind) == "message" and not behind.get("id"):
         # OpenAI knows what followed by its id; without one it may not be that.
-        yield from advice([found("B2.24", path, id=id)])
+        yield found("B2.24", path, sure=False, id=id)
 
 
 def _is_spoken(item: JsonObject) -> bool:
@@ -521,8 +519,7 @@ class Trigger(Sequel):
 
     def take(self, check: Check, turn: TurnMessage) -> Iterator[Finding]:
         if self._newest:
-            problem = "compaction_trigger must be the final input item."
-            yield found("B2.27", self._newest, problem=problem, fix="Move it to the end of input.")
+            yield found("B2.27", self._newest, "last")
         self._newest = turn.path if kind_of(turn.raw) == "compaction_trigger" else ""
 
 
@@ -557,8 +554,7 @@ def remember_items(memory: ServerMemory, output: Json) -> None:
 def _responses_head(check: Check) -> Iterator[Finding]:
     yield from marks_around(check)
     if check.body.get("previous_response_id") and check.body.get("conversation"):
-        problem = "Cannot specify both 'previous_response_id' and 'conversation'."
-        yield found("B2.27", "$.conversation", problem=problem, fix="Leave one of the two out.")
+        yield found("B2.27", "$.conversation", "both")
     yield from names(_tool_names(check.body, "$"))
 
 
