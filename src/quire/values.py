@@ -20,6 +20,36 @@ from quire.errors import CallError, FormatError
 Json: TypeAlias = Any
 JsonObject: TypeAlias = dict[str, Any]
 
+# Readers that never raise: what has the wrong type is passed over here, and found by whoever checks types.
+
+
+def as_object(value: Json) -> JsonObject:
+    """The value if it is an object, else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def as_text(value: Json) -> str:
+    """The value if it is a string, else an empty one."""
+    return value if isinstance(value, str) else ""
+
+
+def as_list(value: Json) -> Sequence[Json]:
+    """A list as it is; of anything else, nothing."""
+    return value if isinstance(value, list | tuple) else ()
+
+
+def as_objects(value: Json) -> list[JsonObject]:
+    """The objects of a list; anything else is passed over."""
+    return [item for item in as_list(value) if isinstance(item, dict)]
+
+
+def value_at(value: Json, *names: str) -> Json:
+    """What stands at a path of names: {"a": {"b": 1}}, "a", "b" -> 1; None where there is nothing."""
+    for name in names:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
 Kind = Literal["system", "tools", "attach", "user", "think", "call", "result", "respond", "note", "rebase", "sent"]
 KINDS: tuple[str, ...] = get_args(Kind)
 # The kinds that the model itself writes: a request stands before each run of them.

@@ -24,7 +24,7 @@ from quire.archive.stored_conversations import (
 )
 from quire.providers.usage import usage
 from quire.providers.wires import wire_of
-from quire.values import Json, JsonObject, system, tools
+from quire.values import Json, JsonObject, as_objects, system, tools
 
 # Turns that a store keeps in blocks of its own, as messages of the wire format that its model speaks.
 
@@ -229,9 +229,7 @@ def _rewind(chain: list[JsonObject], line: JsonObject) -> None:
 
 
 def _results(line: JsonObject) -> bool:
-    content = line["message"]["content"]
-    blocks = content if isinstance(content, list) else []
-    return any(isinstance(block, dict) and block.get("type") == "tool_result" for block in blocks)
+    return any(block.get("type") == "tool_result" for block in as_objects(line["message"]["content"]))
 
 
 def _merged(chain: list[JsonObject]) -> list[tuple[Json, JsonObject]]:
@@ -440,8 +438,7 @@ def _gemini_parts(message: JsonObject) -> list[JsonObject]:
 
 
 def _answered(content: Json) -> list[str]:
-    parts = [part for part in (content if isinstance(content, list) else ()) if isinstance(part, dict)]
-    return [str(part["functionResponse"].get("id")) for part in parts if part.get("functionResponse")]
+    return [str(part["functionResponse"].get("id")) for part in as_objects(content) if part.get("functionResponse")]
 
 
 # opencode: messages and parts in SQLite; a tool part holds its call and its result.

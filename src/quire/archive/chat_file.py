@@ -11,7 +11,7 @@ import msgspec
 
 from quire.errors import CallError, FormatError
 from quire.formats import Marks, well_formed
-from quire.values import Json, JsonObject
+from quire.values import Json, JsonObject, as_text
 
 COMMENT = "<!-- quire: "
 COMMENT_END = " -->"
@@ -191,8 +191,8 @@ def parse(text: str) -> Chat:
         )
     return Chat(
         created=created_of(fields),
-        model=_text(fields.get("model") or fields.get("modelKey")),
-        topic=_text(fields.get("topic")),
+        model=as_text(fields.get("model") or fields.get("modelKey")),
+        topic=as_text(fields.get("topic")),
         tags=tuple(tags.split() if isinstance(tags, str) else tags or ()),
         messages=messages,
         comment=comment,
@@ -209,10 +209,6 @@ def older_contexts(text: str) -> list[tuple[int, Json]]:
             continue
         contexts.append((len(_START.findall(match.string, 0, match.start())), value))
     return contexts
-
-
-def _text(value: Json) -> str:
-    return value if isinstance(value, str) else ""
 
 
 def _take_comment(body: str) -> tuple[JsonObject | None, str]:

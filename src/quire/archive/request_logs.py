@@ -25,7 +25,7 @@ from quire.archive.stored_conversations import (
 from quire.errors import FormatError, QuireError
 from quire.providers.prefix import unmarked
 from quire.providers.wires import as_body, detect, wire_of
-from quire.values import Entry, Json, JsonObject, canonical, sha256_hex
+from quire.values import Entry, Json, JsonObject, as_object, canonical, sha256_hex
 
 
 def grouped(exchanges: Iterable[LoggedExchange], name: str) -> list[StoredConversation]:
@@ -274,8 +274,7 @@ def _spans(file: SourceFile) -> Iterator[tuple[str, JsonObject]]:
 
 def _attributes(span: JsonObject) -> JsonObject:
     """The attributes of a span that the SDK printed."""
-    attributes = span.get("attributes")
-    return attributes if isinstance(attributes, dict) else {}
+    return as_object(span.get("attributes"))
 
 
 def _otel_value(value: JsonObject) -> Json:

@@ -16,7 +16,7 @@ from quire.audit.first_difference import Moved, bytes_of, first_moved, moved_cau
 from quire.providers.models import ModelInfo, model_info
 from quire.providers.prefix import Unit, written
 from quire.providers.usage import cost
-from quire.values import Json, JsonObject, Usage
+from quire.values import JsonObject, Usage, value_at
 
 Confidence = Literal["certain", "likely", "unknown"]
 # Whose doing a loss is; a provider's is suspected at most, and what is below a minimum is nobody's.
@@ -221,16 +221,8 @@ _SETTINGS = (
 )  # fmt: skip
 
 
-def _setting(body: JsonObject, name: str) -> Json:
-    """What a body says at a path: generationConfig.thinkingConfig."""
-    value: Json = body
-    for key in name.split("."):
-        value = value.get(key) if isinstance(value, dict) else None
-    return value
-
-
 def _changed_settings(before: JsonObject, now: JsonObject) -> list[str]:
-    return [name for name in _SETTINGS if _setting(before, name) != _setting(now, name)]
+    return [name for name in _SETTINGS if value_at(before, *name.split(".")) != value_at(now, *name.split("."))]
 
 
 def _same_bytes(pair: _Successors) -> Blamed:

@@ -34,10 +34,9 @@ from quire.errors import CallError, FormatError, needed
 from quire.log import now_ms
 from quire.providers.models import ModelInfo, exists, known_models, model_info, provider_facts, resolve
 from quire.providers.rules import Finding, ServerMemory, errors, issue, malformed, validate
-from quire.providers.rules.grammar import objects_at
 from quire.providers.simulate import Simulator
 from quire.providers.simulate.engine_caches import is_cache
-from quire.values import Json, JsonObject, Think
+from quire.values import Json, JsonObject, Think, as_objects, value_at
 
 if TYPE_CHECKING:
     import uvicorn
@@ -292,7 +291,7 @@ class Emulated:
         """Record a request; two are never at the same moment. Its path may name the model, else its body does."""
         self._now_ms = max(self._clock(), self._now_ms + 1)
         self._number += 1
-        model = model or (str(body.get("model") or "") if isinstance(body, dict) else "")
+        model = model or str(value_at(body, "model") or "")
         received = EmulatedRequest(method, path, dict(headers), body, self._now_ms, self._number, wire, model)
         # A GET (the list of models, the server's window) asks the model for nothing.
         if method != "GET":
@@ -355,7 +354,7 @@ class Emulated:
         body, voice, model = received.body, VOICES[received.wire], received.model
         if model and not self._lenient and not exists(self.provider, model):
             return body, voice.unknown_model(model)
-        id = body.get("previous_response_id") if isinstance(body, dict) else None
+        id = value_at(body, "previous_response_id")
         if not id or not voice.stores:
             return body, None
         previous = stored.get(str(id))
@@ -505,7 +504,7 @@ def _items(body: JsonObject) -> list[JsonObject]:
     if isinstance(input, str):
         return [{"role": "user", "content": input}]
     # What asks for a compaction is no part of the conversation.
-    return [item for _, item in objects_at(input, "") if item.get("type") != "compaction_trigger"]
+    return [item for item in as_objects(input) if item.get("type") != "compaction_trigger"]
 
 
 def _refused(finding: Finding) -> Refuse:

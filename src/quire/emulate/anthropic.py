@@ -26,9 +26,8 @@ from quire.providers.models import ModelInfo
 from quire.providers.rules import ServerMemory
 from quire.providers.rules.check import conversation, where
 from quire.providers.rules.claude_turns import signed
-from quire.providers.rules.grammar import obj
 from quire.providers.simulate import blocks
-from quire.values import Call, JsonObject, Text, Think
+from quire.values import Call, JsonObject, Text, Think, as_object, value_at
 
 _ERROR_TYPES = {
     400: "invalid_request_error",
@@ -186,7 +185,7 @@ def listed(models: list[ModelInfo]) -> JsonObject:
 
 def diagnose(exchange: EmulatedExchange, earlier: dict[str, IssuedReply]) -> JsonObject | None:
     """The `cache_miss_reason` of a request that names the message before it; None when nothing diverged."""
-    previous_id = obj(exchange.body.get("diagnostics")).get("previous_message_id")
+    previous_id = value_at(exchange.body, "diagnostics", "previous_message_id")
     if previous_id is None:
         return None
     before = earlier.get(previous_id)
@@ -210,7 +209,7 @@ CONTROLS_BETA = "thinking-binding-controls-2026-08-01"
 
 def drop_mismatched(body: JsonObject, memory: ServerMemory) -> tuple[JsonObject, tuple[JsonObject, ...]]:
     """The request without the thinking whose prefix changed, if it says drop_block; and what the reply says of it."""
-    binding = obj(obj(body.get("thinking")).get("block_binding"))
+    binding = as_object(value_at(body, "thinking", "block_binding"))
     if binding.get("prefix_mismatch_behavior") != "drop_block":
         return body, ()
     paths = list(_mismatched(body, memory))
@@ -359,7 +358,7 @@ def converse_headers(received: EmulatedRequest) -> dict[str, str]:
 
 def converse_thinks(body: JsonObject, info: ModelInfo) -> bool:
     """What Claude is told of thinking stands among the fields that are the model's own."""
-    fields = obj(body.get("additionalModelRequestFields"))
+    fields = as_object(body.get("additionalModelRequestFields"))
     return thinks({"thinking": fields.get("thinking") or fields.get("reasoning_config")}, info)
 
 
@@ -370,7 +369,7 @@ CONVERSE = ReplyForm(
         EmulatedPath(
             "/model/{model:path}/count-tokens",
             count="inputTokens",
-            inner=lambda body: obj(body.get("input")).get("converse"),
+            inner=lambda body: value_at(body, "input", "converse"),
         ),
     ),
     call_prefix="tooluse_",

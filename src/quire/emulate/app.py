@@ -18,7 +18,7 @@ from quire.emulate import VOICES, Emulated
 from quire.emulate.gemini import EmulatedCaches
 from quire.emulate.script import EmulatedPath, EmulatedReply, EmulatedRequest, Refuse, StoredResponse
 from quire.providers.wires import wire_of
-from quire.values import Json
+from quire.values import Json, as_object
 
 Act: TypeAlias = Callable[[Request, EmulatedRequest], EmulatedReply]
 
@@ -138,7 +138,7 @@ class Endpoints:
     async def _framed(self, socket: WebSocket, text: str, remembered: dict[str, StoredResponse]) -> None:
         """Answer one WebSocket frame."""
         body, problem = _parsed(text.encode())
-        frame = body if isinstance(body, dict) else {}
+        frame = as_object(body)
         if not problem and frame.get("type") != "response.create":
             problem = f"Invalid value: '{frame.get('type')}'. Supported values are: 'response.create'."
         bare = {name: value for name, value in frame.items() if name not in ("type", "generate")}

@@ -20,9 +20,8 @@ from quire.emulate.script import (
 from quire.providers.incoming import iso_ms
 from quire.providers.models import ModelInfo
 from quire.providers.rules import errors, validate
-from quire.providers.rules.grammar import obj
 from quire.providers.simulate.engine_caches import GeminiCache, seconds
-from quire.values import Call, JsonObject, Text, Think
+from quire.values import Call, JsonObject, Text, Think, as_object, value_at
 
 if TYPE_CHECKING:
     from quire.emulate import Emulated
@@ -57,8 +56,8 @@ def _answer(exchange: EmulatedExchange, parts: list[JsonObject], finish: str | N
 
 def _parts(exchange: EmulatedExchange) -> Iterator[JsonObject]:
     """The first call of a step carries the signature of the thought behind it; the thought is shown when asked for."""
-    config = obj(exchange.body.get("generationConfig") or exchange.body.get("generation_config"))
-    thinking = obj(config.get("thinkingConfig") or config.get("thinking_config"))
+    config = as_object(exchange.body.get("generationConfig") or exchange.body.get("generation_config"))
+    thinking = as_object(config.get("thinkingConfig") or config.get("thinking_config"))
     signed, shows_thoughts = False, thinking.get("includeThoughts") or thinking.get("include_thoughts")
     for index, part in enumerate(exchange.parts):
         match part:
@@ -219,8 +218,7 @@ class EmulatedCaches:
 
     def refuses(self, received: EmulatedRequest) -> EmulatedReply | None:
         """The refusal of a request that names a cache which does not exist or has expired; None for any other."""
-        body = received.body if isinstance(received.body, dict) else {}
-        name = body.get("cachedContent")
+        name = value_at(received.body, "cachedContent")
         if not name or self._alive(received, str(name)):
             return None
         return self._missing(received, str(name))

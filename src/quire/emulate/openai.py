@@ -19,9 +19,8 @@ from quire.emulate.script import (
 )
 from quire.providers.explain import moved
 from quire.providers.models import ModelInfo, model_info
-from quire.providers.rules.grammar import obj, objects_at
 from quire.providers.simulate import blocks
-from quire.values import Call, JsonObject, Text, Think
+from quire.values import Call, JsonObject, Text, Think, as_object, as_objects, value_at
 
 # OpenAI Chat Completions: replies, chunk streams, errors; also what compatible servers add to them.
 
@@ -188,7 +187,7 @@ def responses_reply(exchange: EmulatedExchange) -> JsonObject:
         "tool_choice": body.get("tool_choice", "auto"),
         "tools": body.get("tools", []),
         "previous_response_id": exchange.previous,
-        "reasoning": {"effort": None, "summary": None, **obj(body.get("reasoning"))},
+        "reasoning": {"effort": None, "summary": None, **as_object(body.get("reasoning"))},
         "store": body.get("store") is not False,
         "metadata": body.get("metadata") or {},
         "usage": _usage(exchange),
@@ -203,13 +202,13 @@ def responses_reply(exchange: EmulatedExchange) -> JsonObject:
 
 def compacts(body: JsonObject) -> bool:
     """Whether a request asks for nothing but a compaction of what came before."""
-    items = [item for _, item in objects_at(body.get("input"), "")]
+    items = as_objects(body.get("input"))
     return bool(items) and items[-1].get("type") == "compaction_trigger"
 
 
 def compacted(exchange: EmulatedExchange) -> JsonObject:
     """The answer of /responses/compact: the user's messages as they were, and one item for all the rest."""
-    items = [item for _, item in objects_at(exchange.body.get("input"), "")]
+    items = as_objects(exchange.body.get("input"))
     messages = [{**item, "type": "message"} for item in items if item.get("role") == "user"]
     return {
         "id": f"resp_{exchange.number:06d}",
@@ -240,7 +239,7 @@ def _item(exchange: EmulatedExchange, part: Spoken, index: int) -> JsonObject:
 
 def _reasoning(exchange: EmulatedExchange, part: Think, index: int) -> JsonObject:
     """A summary and the sealed thought, each only when it was asked for."""
-    settings = obj(exchange.body.get("reasoning"))
+    settings = as_object(exchange.body.get("reasoning"))
     summarised = part.text and (settings.get("summary") or settings.get("generate_summary"))
     fields: JsonObject = {"summary": [{"type": "summary_text", "text": part.text}] if summarised else []}
     if "reasoning.encrypted_content" in (exchange.body.get("include") or ()):
@@ -263,10 +262,10 @@ def _call(part: Call, name: str, body: JsonObject) -> JsonObject:
 def _offered(body: JsonObject) -> dict[str, JsonObject]:
     """The tools by name, also of namespaces and of those that joined as input items; the first of a name holds."""
     offered: dict[str, JsonObject] = {}
-    late = [item for _, item in objects_at(body.get("input"), "") if item.get("type") == "additional_tools"]
+    late = [item for item in as_objects(body.get("input")) if item.get("type") == "additional_tools"]
     for owner in (body, *late):
-        for _, tool in objects_at(owner.get("tools"), ""):
-            inside = [{**inner, "namespace": tool.get("name")} for _, inner in objects_at(tool.get("tools"), "")]
+        for tool in as_objects(owner.get("tools")):
+            inside = [{**inner, "namespace": tool.get("name")} for inner in as_objects(tool.get("tools"))]
             for function in inside if tool.get("type") == "namespace" else [tool]:
                 offered.setdefault(str(function.get("name")), function)
     return offered
@@ -352,7 +351,7 @@ _INSIDE: dict[str, Callable[[JsonObject, int], Iterator[JsonObject]]] = {
 
 
 def thinks(body: JsonObject, info: ModelInfo) -> bool:
-    return info.features.reasoning and obj(body.get("reasoning")).get("effort") != "none"
+    return info.features.reasoning and value_at(body, "reasoning", "effort") != "none"
 
 
 # Why a request could not reuse another's prefix.
@@ -378,9 +377,9 @@ def _reason(before: JsonObject, body: JsonObject) -> str | None:
         {
             "prompt_cache_key_changed": fields.get("prompt_cache_key") or None,
             "tools_changed": fields.get("tools") or None,
-            "text_format_changed": obj(fields.get("text")).get("format") or None,
-            "reasoning_effort_changed": obj(fields.get("reasoning")).get("effort") or None,
-            "verbosity_changed": obj(fields.get("text")).get("verbosity") or None,
+            "text_format_changed": value_at(fields, "text", "format") or None,
+            "reasoning_effort_changed": value_at(fields, "reasoning", "effort") or None,
+            "verbosity_changed": value_at(fields, "text", "verbosity") or None,
             "service_tier_changed": fields.get("service_tier") or None,
         }
         for fields in (before, body)

@@ -14,7 +14,7 @@ from quire.providers.models import model_info, same_model
 from quire.providers.prefix import unmarked
 from quire.providers.provider_tools import Native
 from quire.providers.rendering import NO_TEXT, Draft, texts
-from quire.providers.rules.grammar import fits, grammar_of, obj
+from quire.providers.rules.grammar import fits, grammar_of
 from quire.providers.wires import FORMATS, Wire, format_of, wire_of
 from quire.tokens import is_image, is_text
 from quire.values import SPOKEN, Call, Entry, Image, Json, JsonObject, Message, Part, Result, Role, Text, Think, ToolSet
@@ -167,7 +167,7 @@ def own_block(part: Text | Think | Call | Result, draft: Draft) -> JsonObject | 
     """The block as this provider and model wrote it, if there is one."""
     native = draft.native
     # A framework's message names the provider that wrote the block (`wire.from`).
-    wire = obj(part.wire.get("from")) or part.wire
+    wire = values.as_object(part.wire.get("from")) or part.wire
     block = _block_in(wire, native)
     if block is None or not is_from(wire, native.formats, draft) or _is_strange(block, native):
         return None
@@ -281,7 +281,7 @@ class UserContent(msgspec.Struct, frozen=True, kw_only=True):
 
     def entry(self, content: Json, *, first: bool = True) -> Entry:
         """The user entry of a content; `first`: nothing of its message came before."""
-        blocks = [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
+        blocks = values.as_objects(content)
         images = [image_json(image) for block in blocks if (image := self.image(block))]
         return values.user(self.text_of(content), images=images or None, wire=self.origin(blocks, first=first))
 
@@ -365,10 +365,9 @@ def _enclosing(message: Message) -> Text | None:
 
 def _content(wire: JsonObject) -> list[JsonObject]:
     """The blocks that the user's words came with, without results, cache points and blank texts."""
-    message = obj(wire.get("message"))
+    message = values.as_object(wire.get("message"))
     content = wire.get("content") or message.get("content") or message.get("parts")
-    blocks = [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
-    return [block for block in blocks if not _is_void(block)]
+    return [block for block in values.as_objects(content) if not _is_void(block)]
 
 
 def normal(text: str) -> str:
@@ -447,13 +446,11 @@ def _enclosed(part: Text | Think | Result, message: Message, draft: Draft | None
 
 def _inside(block: JsonObject) -> list[JsonObject]:
     """The blocks of a message, or of a tool's result."""
-    inner = obj(block.get("toolResult")) or obj(block.get("functionResponse")) or block
+    inner = values.as_object(block.get("toolResult")) or values.as_object(block.get("functionResponse")) or block
     if isinstance(inner.get("output"), dict):
         return [inner["output"]]
-    listed: list[Json] = next(
-        (inner[name] for name in ("content", "parts", "output") if isinstance(inner.get(name), list)), []
-    )
-    return [item for item in listed if isinstance(item, dict)]
+    listed = (inner[name] for name in ("content", "parts", "output") if isinstance(inner.get(name), list))
+    return values.as_objects(next(listed, None))
 
 
 # Outputs whose place takes a screenshot, what a shell printed, or the tools that were found, and no words.
@@ -462,7 +459,7 @@ _WORDLESS = ("computer_call_output", "shell_call_output", "tool_search_output")
 
 def takes_words(part: Result) -> bool:
     """Whether the model that asked for a result takes plain text in its place."""
-    block = obj(part.wire.get("block")) or obj(part.wire.get("message"))
+    block = values.as_object(part.wire.get("block")) or values.as_object(part.wire.get("message"))
     return block.get("type") not in _WORDLESS
 
 
@@ -502,6 +499,6 @@ def _answers(block: JsonObject) -> str:
 
 def _call_id(block: JsonObject, kind: str) -> str:
     """The id of a call, by which its result names it."""
-    inner = obj(block.get(kind)) or block
+    inner = values.as_object(block.get(kind)) or block
     ids = (inner.get(name) for name in ("toolUseId", "tool_use_id", "call_id", "id"))
     return str(next(filter(None, ids), ""))

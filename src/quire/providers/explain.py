@@ -19,7 +19,7 @@ from quire.providers.prefix import Section, same_start
 from quire.providers.simulate import Block, Predicted, Simulator
 from quire.providers.simulate.blocks import continues
 from quire.providers.usage import usage
-from quire.values import LIBRARY_HEADING, Json, JsonObject, Usage
+from quire.values import LIBRARY_HEADING, Json, JsonObject, Usage, as_object, value_at
 
 # The first byte in which two requests of a thread part, and the layer it stands in.
 
@@ -226,11 +226,8 @@ def _by_diagnosis(diagnosis: JsonObject, place: PrefixBreak | None) -> tuple[Cau
 
 def diagnosis_of(reply: Json) -> JsonObject:
     """The cache diagnosis in a provider's reply, if it gave one."""
-    if not isinstance(reply, dict):
-        return {}
-    anthropic = (reply.get("diagnostics") or {}).get("cache_miss_reason")
-    diagnosis = anthropic or reply.get("prompt_cache_diagnostics")
-    return dict(diagnosis) if isinstance(diagnosis, dict) else {}
+    diagnosis = value_at(reply, "diagnostics", "cache_miss_reason") or value_at(reply, "prompt_cache_diagnostics")
+    return dict(as_object(diagnosis))
 
 
 class Watch:

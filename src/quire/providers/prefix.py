@@ -13,7 +13,7 @@ from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar
 import msgspec
 
 from quire.providers.wires import wire_of
-from quire.values import Json, JsonObject, Lines, canonical, sha256_hex
+from quire.values import Json, JsonObject, Lines, as_list, canonical, sha256_hex
 
 # Rows that grow: each knows how many items it shares with the row before it, and values are computed for the rest only.
 
@@ -283,11 +283,6 @@ def parts_of(content: Json, *path: str | int) -> list[UnitPart]:
     if isinstance(content, str):
         return [UnitPart((*path, 0), {"type": "text", "text": content})] if content else []
     return [UnitPart((*path, at), as_block(block), may_carry(block)) for at, block in enumerate(as_list(content))]
-
-
-def as_list(value: Json) -> Sequence[Json]:
-    """A list as it is; of anything else, nothing."""
-    return value if isinstance(value, list | tuple) else ()
 
 
 def as_block(value: Json) -> JsonObject:

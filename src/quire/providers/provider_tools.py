@@ -13,8 +13,8 @@ import msgspec
 from quire.providers.incoming import Spelling, objects
 from quire.providers.models import ModelInfo
 from quire.providers.prefix import unmarked
-from quire.providers.rules.grammar import fits, grammar_of, obj, objects_at
-from quire.values import Entry, Json, JsonObject, tools
+from quire.providers.rules.grammar import fits, grammar_of
+from quire.values import Entry, Json, JsonObject, as_object, as_objects, tools, value_at
 
 # Tools that the provider takes only together with another field of the request.
 _BOUND = {"mcp_toolset": "mcp_servers"}
@@ -219,13 +219,13 @@ def functions_of(tools: Iterable[JsonObject], others: Iterable[str] = ()) -> lis
 
 def found_functions(block: Json) -> list[JsonObject]:
     """The functions that a search for tools brought, for models that do not know the search."""
-    return _members(obj(block).get("tools")) if obj(block).get("type") == "tool_search_output" else []
+    return _members(value_at(block, "tools")) if value_at(block, "type") == "tool_search_output" else []
 
 
 def _members(tools: Json) -> list[JsonObject]:
     """The functions of a list, and of the namespaces in it."""
     out: list[JsonObject] = []
-    for _, tool in objects_at(tools, ""):
+    for tool in as_objects(tools):
         member = _member(tool)
         out += [member] if member else _members(tool.get("tools"))
     return out
@@ -243,4 +243,4 @@ def _member(tool: JsonObject) -> JsonObject | None:
         return _any_text(tool)
     if tool.get("type") != "function":
         return None
-    return tool_json(tool["name"], tool.get("description"), obj(tool.get("parameters")))
+    return tool_json(tool["name"], tool.get("description"), as_object(tool.get("parameters")))

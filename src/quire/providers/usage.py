@@ -16,7 +16,7 @@ from quire.errors import QuireError
 from quire.providers.models import ModelInfo, Tier, data, model_info
 from quire.providers.rules.grammar import snake
 from quire.providers.wires import wire_of
-from quire.values import Json, JsonObject, Usage, read_early
+from quire.values import Json, JsonObject, Usage, as_list, read_early
 
 
 def usage(provider: str, raw: Json) -> Usage:
@@ -45,9 +45,9 @@ def _besides(reply: JsonObject, reported: JsonObject) -> Iterator[str]:
         used = _sub(reported, name)
         # Fetching a page costs its tokens alone.
         yield from (f"{tool}: {used[tool]}" for tool in used if token_count(used, tool) and "web_fetch" not in tool)
-    models = {str(step["model"]) for step in map(_object, _list(reported, "iterations")) if step.get("model")}
+    models = {str(step["model"]) for step in map(_object, as_list(reported.get("iterations"))) if step.get("model")}
     yield from (f"the share of {model}" for model in sorted(models - {str(reply.get("model") or "")}))
-    for item in map(_object, _list(reply, "output")):
+    for item in map(_object, as_list(reply.get("output"))):
         if str(_sub(item, "environment").get("type") or "").startswith("container"):
             yield "a container"
     whole = {**reply, **reported}
@@ -111,7 +111,7 @@ class UsageForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def counts(self, reported: JsonObject) -> Usage:
         """The counts of a usage object in this form."""
         # With compaction the top level leaves the summarising call out; the iterations hold everything.
-        parts = [_object(part) for part in _list(reported, self.parts) if isinstance(part, Mapping)] or [reported]
+        parts = [_object(part) for part in as_list(reported.get(self.parts)) if isinstance(part, Mapping)] or [reported]
         total, read, short, long, output = map(sum, zip(*map(self._part, parts), strict=True))
         reasoning = _tokens(reported, self.reasoning)
         return Usage(total, read, short, long, output + reasoning * self.reasoning_apart, reasoning)
@@ -146,7 +146,9 @@ def _at_path(value: Json, path: list[str]) -> int:
     name, _, word = path[0].removesuffix("]").partition("[")
     held = _object(value)
     name = name if held.get(name) is not None else snake(name)
-    inner = [member for member in _list(held, name) if word in _object(member).values()] if word else held.get(name)
+    inner = (
+        [member for member in as_list(held.get(name)) if word in _object(member).values()] if word else held.get(name)
+    )
     if len(path) > 1:
         return _at_path(inner, path[1:])
     return len(inner) if isinstance(inner, list | tuple | Mapping) else token_count(held, name)
@@ -158,11 +160,6 @@ def _object(value: Json) -> JsonObject:
 
 def _sub(reported: JsonObject, name: str) -> JsonObject:
     return _object(reported.get(name))
-
-
-def _list(reported: JsonObject, name: str) -> list[Json]:
-    value = reported.get(name)
-    return list(value) if isinstance(value, list | tuple) else []
 
 
 def token_count(reported: JsonObject, name: str) -> int:

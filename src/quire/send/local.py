@@ -24,7 +24,7 @@ import msgspec
 
 from quire.errors import CallError, MissingPart, ProviderError
 from quire.send.weights import CTX, Say, cache_folder, chat_template, faster, find
-from quire.values import Json, JsonObject
+from quire.values import Json, JsonObject, value_at
 
 _INSTALL = "pip install 'quire[local]', then quire local install smollm2"
 _START_TIMEOUT_S = 120.0
@@ -322,9 +322,8 @@ def _demanded_tool(choice: Json) -> str | None:
 
 def _name(tool: Json) -> str:
     """A tool's name, of its definition or of a choice, in any of the formats."""
-    definition = tool if isinstance(tool, dict) else {}
-    inner = definition.get("function")
-    return str((inner if isinstance(inner, dict) else definition).get("name") or "")
+    inner = value_at(tool, "function")
+    return str(value_at(inner if isinstance(inner, dict) else tool, "name") or "")
 
 
 class Front:

@@ -53,7 +53,7 @@ from quire.server.mend_rules import (
 )
 from quire.tokens import count as count_tokens
 from quire.tokens import tools_tokens
-from quire.values import Json, JsonObject, Message, Prompt, Reply, Text, Usage
+from quire.values import Json, JsonObject, Message, Prompt, Reply, Text, Usage, as_objects
 
 # Of more conversations, or of more bytes of their newest requests, those that went on longest ago are forgotten.
 _MOST_CONVERSATIONS = 5_000
@@ -282,9 +282,7 @@ def _apply(rules: Sequence[str], call: SentCall, before: HeadState | None) -> tu
 
 def _head(body: JsonObject, wire: Wire) -> tuple[dict[JsonPath, str], list[bytes]]:
     """What a request begins with, without its marks: the texts of its system prompt, and its tools."""
-    tools = body.get("tools")
-    listed = [bare_tool(tool) for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
-    return dict(head_texts(body, wire)), list(map(written, listed))
+    return dict(head_texts(body, wire)), [written(bare_tool(tool)) for tool in as_objects(body.get("tools"))]
 
 
 def _tried(rules: Sequence[str], call: SentCall, before: HeadState | None) -> tuple[BodyDraft, list[str]]:
@@ -305,8 +303,7 @@ def _tried(rules: Sequence[str], call: SentCall, before: HeadState | None) -> tu
 
 
 def _tool_names(body: JsonObject) -> tuple[str, ...]:
-    tools = body.get("tools")
-    return tuple(tool_name(tool) for tool in tools if isinstance(tool, dict)) if isinstance(tools, list) else ()
+    return tuple(map(tool_name, as_objects(body.get("tools"))))
 
 
 def change_rules(changes: HeadChanges) -> Iterator[str]:

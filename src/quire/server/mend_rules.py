@@ -22,7 +22,7 @@ from quire.providers.models import ModelInfo, data
 from quire.providers.prefix import MARKS, Path, changed_body, same_start, written
 from quire.providers.rules import Checked
 from quire.providers.wires import Wire
-from quire.values import Json, JsonObject
+from quire.values import Json, JsonObject, as_objects
 
 
 class Patch(NamedTuple):
@@ -279,9 +279,7 @@ def needed_betas(messages: Sequence[Json]) -> list[str]:
     betas, named = data("rules")["betas"], list[str]()
     for message in messages:
         if isinstance(message, dict) and message.get("role") == "system":
-            content = message.get("content")
-            blocks = content if isinstance(content, list) else []
-            kinds = [block.get("type") for block in blocks if isinstance(block, dict)]
+            kinds = [block.get("type") for block in as_objects(message.get("content"))]
             named += [betas["tool_changes"], betas["inline_tools"]] if "tool_addition" in kinds else []
             named += [betas["output_config"]] if "output_config" in message else []
     return list(dict.fromkeys(named))

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from quire import values
 from quire.tokens.vocabularies import (
     Calibration,
     Calibrations,
@@ -174,8 +175,8 @@ def _look(value: Json, out: list[str | int]) -> None:
 
 def _opaque(part: JsonObject) -> int:
     """The tokens of reasoning that is only there encrypted."""
-    inner = _inner(part.get("reasoningContent") or part)
-    thinking = _inner(inner.get("reasoningText") or inner)
+    inner = values.as_object(part.get("reasoningContent") or part)
+    thinking = values.as_object(inner.get("reasoningText") or inner)
     if thinking.get("thinking") or (thinking.get("text") and "reasoningContent" in part):
         return 0
     hidden = part.get("encrypted_content") or inner.get("redactedContent")
@@ -236,15 +237,15 @@ def _media(block: JsonObject) -> Media | None:
     """The file that a block encloses; None for any other block."""
     kind = block.get("type")
     if kind in ("image", "document") and "source" in block:
-        return _of_source(_inner(block["source"]), f"{kind}/" if kind == "image" else "", "anthropic")
+        return _of_source(values.as_object(block["source"]), f"{kind}/" if kind == "image" else "", "anthropic")
     if kind in ("input_file", "file"):
-        file = _inner(block.get("file")) or block
+        file = values.as_object(block.get("file")) or block
         url = str(file.get("file_data") or file.get("data") or "")
         data_url = _DATA_URL.match(url)
         return Media(data_url[1], url[data_url.end() :]) if data_url else Media("", url)
     if kind == "input_audio":
         audio = block.get("input_audio")
-        sound = {"data": audio} if isinstance(audio, str) else _inner(audio)
+        sound = {"data": audio} if isinstance(audio, str) else values.as_object(audio)
         return Media(f"audio/{sound.get('format') or ''}", str(sound.get("data") or ""))
     if isinstance(kind, str):
         return Media("image/") if kind in ("input_image", "image_url", "image_file", "computer_screenshot") else None
@@ -254,7 +255,9 @@ def _media(block: JsonObject) -> Media | None:
             return Media(type, str(blob.get("data") or ""), "gemini")
     for key in ("image", "document", "video", "audio"):
         if isinstance(source := block.get(key), dict):
-            return _of_source({**_inner(source.get("source")), "format": source.get("format")}, f"{key}/", "bedrock")
+            return _of_source(
+                {**values.as_object(source.get("source")), "format": source.get("format")}, f"{key}/", "bedrock"
+            )
     return None
 
 
@@ -263,7 +266,7 @@ def _of_source(source: JsonObject, prefix: str, form: str) -> Media:
     type = str(source.get("media_type") or prefix.replace("document/", "") + str(source.get("format") or ""))
     content, text = source.get("content"), source.get("text")
     if isinstance(content, list):
-        return Media(type, form=form, blocks=tuple(block for block in content if isinstance(block, dict)))
+        return Media(type, form=form, blocks=tuple(values.as_objects(content)))
     if source.get("type") in ("text", "content") or isinstance(text, str):
         return Media("text/plain", form=form, words=str(source.get("data") or text or content or ""))
     return Media(type, str(source.get("data") or source.get("bytes") or ""), form)
@@ -289,10 +292,6 @@ def _pages(pdf: bytes) -> int:
         except zlib.error:
             continue
     return count or 1 + len(pdf) // _PAGE_BYTES
-
-
-def _inner(value: Json) -> JsonObject:
-    return value if isinstance(value, dict) else {}
 
 
 def entry_texts(entry: Entry) -> list[str]:

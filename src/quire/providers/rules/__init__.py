@@ -39,9 +39,9 @@ from quire.providers.rules.check import (
     turn_at,
     where,
 )
-from quire.providers.rules.grammar import grammar_of, obj, shape, snake, text
+from quire.providers.rules.grammar import grammar_of, shape, snake
 from quire.providers.wires import Wire, detect, wire_of
-from quire.values import Json, JsonObject, Request
+from quire.values import Json, JsonObject, Request, as_object, as_text, value_at
 
 __all__ = [
     "Finding", "GrowingCheck", "ServerMemory", "Unchecked", "errors", "issue", "malformed", "observe",
@@ -51,7 +51,7 @@ __all__ = [
 
 def issue(seen: ServerMemory, body: JsonObject, provider: str, reply: Json) -> None:
     """Record what `reply` (the provider's JSON) gave out in answer to `body`."""
-    wire_of(provider).rules.issued(seen, body, obj(reply))
+    wire_of(provider).rules.issued(seen, body, as_object(reply))
 
 
 def observe(seen: ServerMemory, body: JsonObject, provider: str) -> None:
@@ -337,7 +337,7 @@ def _accepted_in(check: Check, turn: TurnMessage) -> Iterator[Finding]:
     """What the model table tells of a message."""
     if not check.model_named:
         return
-    level = obj(turn.raw.get("output_config")).get("effort")
+    level = value_at(turn.raw, "output_config", "effort")
     yield from _by_family(check, _effort(check, [(f"{turn.path}.output_config.effort", level)]))
     yield from _by_family(check, _media(check, turn))
     if not check.info.features.system_role and turn.raw.get("role") in ("system", "developer"):
@@ -369,7 +369,7 @@ def _effort(check: Check, levels_at: Iterable[tuple[str, Json]]) -> Iterator[Fin
 
 def _levels(body: JsonObject) -> Iterator[tuple[str, Json]]:
     for holder in ("output_config", "outputConfig", "reasoning"):
-        yield f"$.{holder}.effort", obj(body.get(holder)).get("effort")
+        yield f"$.{holder}.effort", as_object(body.get(holder)).get("effort")
     yield "$.reasoning_effort", body.get("reasoning_effort")
 
 
@@ -410,7 +410,7 @@ _AUDIO_OR_VIDEO = re.compile(r"(?:data:)?(audio|video)/[\w.+-]+(?:;.*)?", re.S)
 def _audio_or_video(block: JsonObject) -> str:
     """Audio or video, where a block says that it holds it in place of what its type says."""
     inner = [block, *(value for value in block.values() if isinstance(value, dict))]
-    texts = [text(value)[:80] for part in inner for value in part.values() if isinstance(value, str)]
+    texts = [as_text(value)[:80] for part in inner for value in part.values() if isinstance(value, str)]
     return next((match[1] for words in texts if (match := _AUDIO_OR_VIDEO.fullmatch(words))), "")
 
 
@@ -424,7 +424,7 @@ def _enclosed(check: Check, turn: TurnMessage) -> Iterator[tuple[str, str, JsonO
             waiting += [(f"{path}[{index}]", item) for index, item in enumerate(value) if isinstance(item, dict | list)]
         if not isinstance(value, dict):
             continue
-        if kind := _BY_TYPE.get(text(value.get("type"))):
+        if kind := _BY_TYPE.get(as_text(value.get("type"))):
             yield path, kind, value
             continue
         if media := rules.media(value):

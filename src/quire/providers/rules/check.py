@@ -13,7 +13,7 @@ import msgspec
 from quire.errors import FormatError
 from quire.providers.models import ModelInfo, data, model_info
 from quire.providers.wires import wire_of
-from quire.values import Json, JsonObject, canonical
+from quire.values import Json, JsonObject, as_object, as_text, canonical
 
 if TYPE_CHECKING:
     from quire.providers.prefix import Path, Unit, Walk
@@ -119,7 +119,7 @@ class TurnMessage(msgspec.Struct, frozen=True, dict=True):
     @property
     def raw(self) -> JsonObject:
         """The message, if it is an object."""
-        return self.value if isinstance(self.value, dict) else {}
+        return as_object(self.value)
 
     def of(self, *kinds: str) -> list[TurnBlock]:
         """The blocks of some types."""
@@ -211,7 +211,7 @@ def make_check(
     body: JsonObject, provider: str, model: str | None, memory: ServerMemory | None, headers: Mapping[str, str] | None
 ) -> Check:
     """Put together what `validate` was given; the model may also be named in the body."""
-    name = model or _text(body.get("model")) or _text(body.get("modelId"))
+    name = model or as_text(body.get("model")) or as_text(body.get("modelId"))
     info = model_info(f"{provider}:{name}")
     sent = _headers(body, headers)
     return Check(
@@ -232,7 +232,7 @@ def _headers(body: JsonObject, headers: Mapping[str, str] | None) -> dict[str, s
     extra = body.get("extra_headers")
     if headers is None and not isinstance(extra, dict):
         return None
-    both = {**(headers or {}), **(extra if isinstance(extra, dict) else {})}
+    both = {**(headers or {}), **as_object(extra)}
     return {str(name).lower(): str(value) for name, value in both.items()}
 
 
@@ -243,10 +243,6 @@ def _betas(body: JsonObject, headers: dict[str, str] | None) -> frozenset[str] |
     named = (headers or {}).get("anthropic-beta", "").split(",")
     listed = inside if isinstance(inside, list) else []
     return frozenset(str(beta).strip() for beta in [*named, *listed])
-
-
-def _text(value: Json) -> str:
-    return value if isinstance(value, str) else ""
 
 
 class Unchecked(msgspec.Struct, frozen=True):

@@ -32,8 +32,8 @@ from quire.providers.rules.check import (
     limit,
     where,
 )
-from quire.providers.rules.grammar import grammar_of, misfits, obj, objects_at, shape, text
-from quire.values import Json, JsonObject
+from quire.providers.rules.grammar import grammar_of, misfits, objects_at, shape
+from quire.values import Json, JsonObject, as_object, as_objects, as_text, value_at
 
 
 def size(check: Check) -> Iterator[Finding]:
@@ -62,9 +62,9 @@ def prewarm(check: Check) -> Iterator[Finding]:
     body = check.body
     clashes = {
         "stream": body.get("stream") is True,
-        "thinking": obj(body.get("thinking")).get("type") == "enabled",
-        "output_config": obj(body.get("output_config")).get("format") is not None,
-        "tool_choice": obj(body.get("tool_choice")).get("type") in ("any", "tool"),
+        "thinking": value_at(body, "thinking", "type") == "enabled",
+        "output_config": value_at(body, "output_config", "format") is not None,
+        "tool_choice": value_at(body, "tool_choice", "type") in ("any", "tool"),
     }
     for name, clash in clashes.items():
         if clash:
@@ -86,7 +86,7 @@ def betas(check: Check, uses: Iterable[Beta]) -> Iterator[Finding]:
         if beta in (check.betas or ()):
             continue
         if use.feature == "block_binding":
-            kind = text(obj(check.body.get("thinking")).get("type"))
+            kind = as_text(value_at(check.body, "thinking", "type"))
             yield found("B2.13", use.path, beta=beta, type=kind)
         elif check.betas is not None:
             yield found("B.beta", use.path, beta=beta)
@@ -94,7 +94,7 @@ def betas(check: Check, uses: Iterable[Beta]) -> Iterator[Finding]:
 
 def betas_around(body: JsonObject) -> Iterator[Beta]:
     """Uses of beta features around the messages."""
-    if obj(body.get("thinking")).get("block_binding") is not None:
+    if value_at(body, "thinking", "block_binding") is not None:
         yield Beta("block_binding", "$.thinking.block_binding")
     for name in ("context_management", "compaction", "thread"):
         if body.get(name):
@@ -108,7 +108,7 @@ def betas_in(turn: TurnMessage) -> Iterator[Beta]:
     if turn.role == "system" and turn.raw.get("output_config"):
         yield Beta("output_config", f"{turn.path}.output_config")
     for block in turn.of("tool_addition", "tool_removal"):
-        inline = obj(block.raw.get("tool")).get("type") == "tool_definition"
+        inline = value_at(block.raw, "tool", "type") == "tool_definition"
         yield Beta("inline_tools" if inline else "tool_changes", block.path)
 
 
@@ -172,14 +172,14 @@ def out_of_order(found_marks: list[Mark]) -> Iterator[Finding]:
 
 
 def ttl_of(mark: dict[str, object]) -> str:
-    return text(mark.get("ttl")) or TTLS[0]
+    return as_text(mark.get("ttl")) or TTLS[0]
 
 
 def _all_blocks(blocks: Iterable[TurnBlock]) -> Iterator[TurnBlock]:
     """Blocks, and before each the blocks inside it: those of a tool result may carry a mark of their own."""
     for block in blocks:
         for path, inner in objects_at(block.raw.get("content"), f"{block.path}.content"):
-            yield TurnBlock(text(inner.get("type")), inner, path)
+            yield TurnBlock(as_text(inner.get("type")), inner, path)
         yield block
 
 
@@ -192,7 +192,7 @@ def misplaced(blocks: Iterable[TurnBlock]) -> Iterator[Finding]:
         elif isinstance(mark, dict):
             yield from mark_fields(mark, f"{block.path}.cache_control")
         elif block.type == "cache_point" and "point" in block.raw:
-            yield from mark_fields(obj(block.raw["point"]), f"{block.path}.cachePoint", "default")
+            yield from mark_fields(as_object(block.raw["point"]), f"{block.path}.cachePoint", "default")
         for path, citation in objects_at(block.raw.get("citations"), f"{block.path}.citations"):
             if citation.get("cache_control") is not None:
                 yield found("A3.markable", path)
@@ -224,7 +224,7 @@ def _top_level(check: Check, explicit: list[Mark], ttl: str) -> Iterator[Finding
         yield found("A3.top-level", "$.cache_control", "bedrock")
         return
     target = _target(check.conversation)
-    mark = obj(target.raw.get("cache_control")) if target else {}
+    mark = as_object(target.raw.get("cache_control")) if target else {}
     if mark and ttl_of(mark) != ttl:
         yield found("B2.8", "$.cache_control", top=ttl, block=ttl_of(mark))
     elif not mark and len(explicit) >= check.info.cache.max_breakpoints > 0:
@@ -253,7 +253,7 @@ def _head(check: Check) -> Iterator[Finding]:
     yield from turns.blank_texts(check, check.conversation.system)
     yield from misplaced((*check.conversation.tools, *check.conversation.system))
     yield from betas(check, betas_around(check.body))
-    mode, choice = obj(check.body.get("thinking")), obj(check.body.get("tool_choice"))
+    mode, choice = as_object(check.body.get("thinking")), as_object(check.body.get("tool_choice"))
     yield from turns.forced(check, choice.get("type"), "$.tool_choice", mode)
     yield from turns.modes(check, mode, "$.thinking", check.body.get("max_tokens"))
     yield from turns.names(turns.tool_names(check.conversation))
@@ -280,10 +280,10 @@ def _end(check: Check) -> Iterator[Finding]:
 
 
 def _issued(memory: ServerMemory, body: JsonObject, reply: JsonObject) -> None:
-    content = [block for _, block in objects_at(reply.get("content"), "")]
+    content = as_objects(reply.get("content"))
     turns.remember_reply(memory, body, content, "anthropic")
     for block in content:
-        if block.get("type") == "compaction" and text(block.get("signature")):
+        if block.get("type") == "compaction" and as_text(block.get("signature")):
             memory.sealed.setdefault(block["signature"], fingerprint(block))
 
 
@@ -324,15 +324,15 @@ def converse_block(value: JsonObject, path: str) -> TurnBlock:
 
 
 def _converse_thinking(value: Json) -> JsonObject:
-    reasoning = obj(value)
+    reasoning = as_object(value)
     if reasoning.get("redactedContent") is not None:
         return {"type": "redacted_thinking", "data": str(reasoning["redactedContent"])}
-    inner = obj(reasoning.get("reasoningText"))
+    inner = as_object(reasoning.get("reasoningText"))
     return {"type": "thinking", "thinking": inner.get("text"), "signature": inner.get("signature")}
 
 
 def _tool_use(value: Json) -> JsonObject:
-    use = obj(value)
+    use = as_object(value)
     return {
         # A tool that the provider runs has a type of its own.
         "type": "server_tool_use" if use.get("type") == "server_tool_use" else "tool_use",
@@ -343,7 +343,7 @@ def _tool_use(value: Json) -> JsonObject:
 
 
 def _tool_result(value: Json) -> JsonObject:
-    result = obj(value)
+    result = as_object(value)
     return {
         "type": "tool_result" if result.get("type") in (None, "tool_result") else "server_tool_result",
         "tool_use_id": result.get("toolUseId"),
@@ -357,10 +357,10 @@ _CONVERSE: dict[str, Callable[[Json], JsonObject]] = {
     "toolUse": _tool_use,
     "toolResult": _tool_result,
     "reasoningContent": _converse_thinking,
-    "cachePoint": lambda point: {"type": "cache_point", "ttl": obj(point).get("ttl"), "point": point},
-    "toolSpec": lambda spec: {"type": "custom", "name": obj(spec).get("name"), "spec": spec},
-    "toolAddition": lambda change: {"type": "tool_addition", **obj(change)},
-    "toolRemoval": lambda change: {"type": "tool_removal", **obj(change)},
+    "cachePoint": lambda point: {"type": "cache_point", "ttl": value_at(point, "ttl"), "point": point},
+    "toolSpec": lambda spec: {"type": "custom", "name": value_at(spec, "name"), "spec": spec},
+    "toolAddition": lambda change: {"type": "tool_addition", **as_object(change)},
+    "toolRemoval": lambda change: {"type": "tool_removal", **as_object(change)},
 }
 
 
@@ -369,7 +369,7 @@ def bedrock_body(check: Check) -> Iterator[Finding]:
     body = check.body
     yield from misfits(body, "@body", "$", grammar_of("bedrock"))
     # A stored prompt brings its own messages.
-    if not body.get("messages") and ":prompt/" not in text(body.get("modelId")):
+    if not body.get("messages") and ":prompt/" not in as_text(body.get("modelId")):
         yield shape("$.messages", "A conversation must start with a user message.", "Send a user message.")
 
 
@@ -405,7 +405,7 @@ def blank_blocks(blocks: Iterable[TurnBlock]) -> Iterator[Finding]:
 def empty_errors(turn: TurnMessage) -> Iterator[Finding]:
     """Row 36."""
     for block in turn.of("tool_result"):
-        texts = (part.get("text") for _, part in objects_at(block.raw.get("content"), ""))
+        texts = (part.get("text") for part in as_objects(block.raw.get("content")))
         if block.raw.get("is_error") and all(isinstance(words, str) and not words.strip() for words in texts):
             yield found("B2.36", block.path)
 
@@ -436,18 +436,18 @@ def _is_claude(check: Check) -> bool:
 
 def converse_model(check: Check) -> Iterator[Finding]:
     """Rows 15 and 16, where Converse keeps them."""
-    choice = obj(obj(check.body.get("toolConfig")).get("toolChoice"))
-    extra = obj(check.body.get("additionalModelRequestFields"))
-    mode = obj(extra.get("thinking"))
+    choice = as_object(value_at(check.body, "toolConfig", "toolChoice"))
+    extra = as_object(check.body.get("additionalModelRequestFields"))
+    mode = as_object(extra.get("thinking"))
     kind = next((name for name in ("any", "tool") if choice.get(name) is not None), None)
     yield from turns.forced(check, kind, "$.toolConfig.toolChoice", mode)
-    most = obj(check.body.get("inferenceConfig")).get("maxTokens")
+    most = value_at(check.body, "inferenceConfig", "maxTokens")
     yield from turns.modes(check, mode, "$.additionalModelRequestFields.thinking", most)
 
 
 def placed(check: Check, path: str, kind: str, block: JsonObject) -> Iterator[Finding]:
     """Where Converse's models differ: what lies in S3, and videos that a tool returns."""
-    source = obj(block.get("source"))
+    source = as_object(block.get("source"))
     returned = kind == "document" and "toolResult" in path
     if _is_claude(check) and source.get("s3Location") is not None and not returned:
         yield found("B.place", f"{path}.source.s3Location", "s3", block=where(path))
@@ -472,7 +472,7 @@ def _converse_turn(check: Check, turn: TurnMessage) -> Iterator[Finding]:
     yield from empty_errors(turn)
     yield from misplaced(turn.blocks)
     called = turn.of("tool_use")
-    yield from turns.names((f"{block.path}.toolUse.name", text(block.raw.get("name"))) for block in called)
+    yield from turns.names((f"{block.path}.toolUse.name", as_text(block.raw.get("name"))) for block in called)
     if _is_claude(check):
         yield from turns.unsigned(check, turn)
 
@@ -493,7 +493,7 @@ def _converse_end(check: Check) -> Iterator[Finding]:
 
 
 def _converse_issued(memory: ServerMemory, body: JsonObject, reply: JsonObject) -> None:
-    turns.remember_reply(memory, body, obj(obj(reply.get("output")).get("message")).get("content"), "bedrock")
+    turns.remember_reply(memory, body, value_at(reply, "output", "message", "content"), "bedrock")
 
 
 CONVERSE_RULES = WireRules(

@@ -29,8 +29,8 @@ from quire.providers.rules.check import (
     limit,
     where,
 )
-from quire.providers.rules.grammar import grammar_of, misfits, obj, objects_at, shape, text
-from quire.values import Json, JsonObject
+from quire.providers.rules.grammar import grammar_of, misfits, objects_at, shape
+from quire.values import Json, JsonObject, as_object, as_objects, as_text, value_at
 
 
 def last_turn(messages: Sequence[TurnMessage]) -> tuple[str, list[TurnBlock]]:
@@ -83,9 +83,9 @@ class Pairs(Sequel):
         elif turn.role == "user":
             if self._role != "user":
                 # A continued thread's first message answers calls that the server holds.
-                continued = obj(check.body.get("thread")).get("type") == "continue"
+                continued = value_at(check.body, "thread", "type") == "continue"
                 self._elsewhere, self._others = continued and not self._role, False
-                self._waiting = Counter(text(call.raw.get("id")) for call in self._calls)
+                self._waiting = Counter(as_text(call.raw.get("id")) for call in self._calls)
             for block in turn.blocks:
                 yield from self._result(block)
         self._role = turn.role if turn.role in ("user", "assistant") else self._role
@@ -97,7 +97,7 @@ class Pairs(Sequel):
 
     def _result(self, block: TurnBlock) -> Iterator[Finding]:
         if block.type == "tool_result":
-            id = text(block.raw.get("tool_use_id"))
+            id = as_text(block.raw.get("tool_use_id"))
             if self._waiting[id] < 1 and not self._elsewhere:
                 row, case = self.unasked
                 yield found(row, block.path, case, id=id or "(no id)")
@@ -110,8 +110,8 @@ class Pairs(Sequel):
     def _unanswered(self) -> Iterator[Finding]:
         row, case = self.unanswered
         for call in self._calls:
-            if text(call.raw.get("id")) not in self._answered_ids:
-                yield found(row, call.path, case, id=text(call.raw.get("id")) or "(no id)")
+            if as_text(call.raw.get("id")) not in self._answered_ids:
+                yield found(row, call.path, case, id=as_text(call.raw.get("id")) or "(no id)")
 
 
 class CallIds(Sequel):
@@ -122,7 +122,7 @@ class CallIds(Sequel):
 
     def take(self, check: Check, turn: TurnMessage) -> Iterator[Finding]:
         for use in turn.of("tool_use"):
-            id = text(use.raw.get("id"))
+            id = as_text(use.raw.get("id"))
             if id and not re.fullmatch(limit("tool_id"), id):
                 yield found("B2.1b", f"{use.path}.id", "letters", pattern=limit("tool_id"))
             elif id in self._ids:
@@ -265,7 +265,7 @@ def unsigned(check: Check, turn: TurnMessage) -> Iterator[Finding]:
     """Row 12: thinking without a signature."""
     # Local engines speak Anthropic's format but sign nothing.
     if check.info.features.signed_thinking:
-        missing = (block for block in turn.of("thinking") if not text(block.raw.get("signature")))
+        missing = (block for block in turn.of("thinking") if not as_text(block.raw.get("signature")))
         yield from (found("B2.12", block.path) for block in missing)
 
 
@@ -273,8 +273,8 @@ def thinking(check: Check) -> Iterator[Finding]:
     """Rows 10, 11 and 12, and 12b: the calls that the request answers stand behind their thinking, if enabled."""
     if not check.info.features.signed_thinking:
         return
-    extra = obj(check.body.get("additionalModelRequestFields"))
-    if obj(check.body.get("thinking", extra.get("thinking"))).get("type") == "enabled":
+    extra = as_object(check.body.get("additionalModelRequestFields"))
+    if as_object(check.body.get("thinking", extra.get("thinking"))).get("type") == "enabled":
         yield from _in_front(check.conversation)
     if check.memory is not None:
         yield from _against(check, check.memory, check.conversation)
@@ -320,7 +320,7 @@ def _incomplete(memory: ServerMemory, message: TurnMessage, keys: list[str]) -> 
 
 def _is_bound(check: Check, memory: ServerMemory) -> bool:
     """Whether a changed prefix is an error: by model, by account, and unless the request says drop_block."""
-    binding = obj(obj(check.body.get("thinking")).get("block_binding"))
+    binding = as_object(value_at(check.body, "thinking", "block_binding"))
     behavior = binding.get("prefix_mismatch_behavior")
     if behavior == "drop_block":
         return False
@@ -341,7 +341,7 @@ def signed(conversation: Conversation) -> Iterator[Signed]:
             # Neighbours of one role are one turn, and what stands inside it is no part of its prefix.
             if message.role != role:
                 role, before = message.role, prefix
-            signature, hidden = text(block.raw.get("signature")), text(block.raw.get("data"))
+            signature, hidden = as_text(block.raw.get("signature")), as_text(block.raw.get("data"))
             if block.type == "redacted_thinking" and hidden:
                 yield Signed(f"redacted:{hidden}", block, message.index, before, content)
             elif block.type == "thinking" and signature:
@@ -360,7 +360,7 @@ def remember(memory: ServerMemory, conversation: Conversation, *, since: int = 0
 
 def remember_reply(memory: ServerMemory, body: JsonObject, content: Json, wire: str) -> None:
     """Record the thinking blocks of a reply to a body."""
-    messages = [message for _, message in objects_at(body.get("messages"), "")]
+    messages = as_objects(body.get("messages"))
     whole = {**body, "messages": [*messages, {"role": "assistant", "content": content}]}
     remember(memory, conversation(whole, wire), since=len(messages))
 
@@ -373,9 +373,9 @@ _THRESHOLD = "compact_20260112"
 def edits(check: Check) -> Iterator[Finding]:
     """Row 18."""
     management = check.body.get("context_management")
-    listed = list(objects_at(obj(management).get("edits"), "$.context_management.edits"))
+    listed = list(objects_at(value_at(management, "edits"), "$.context_management.edits"))
     for index, (path, edit) in enumerate(listed):
-        if text(edit.get("type")).startswith("clear_thinking") and index:
+        if as_text(edit.get("type")).startswith("clear_thinking") and index:
             yield found("B2.18", path, "order")
     if check.body.get("compaction") and management:
         yield found("B2.18", "$.compaction", "both")
@@ -390,8 +390,8 @@ class Compaction(Sequel):
     def take(self, check: Check, turn: TurnMessage) -> Iterator[Finding]:
         # A block with null content is a compaction that failed; the server passes over it.
         compactions = [block for block in turn.of("compaction") if block.raw.get("content") is not None]
-        edits = objects_at(obj(check.body.get("context_management")).get("edits"), "")
-        if not compactions or any(edit.get("type") == _THRESHOLD for _, edit in edits):
+        edits = as_objects(value_at(check.body, "context_management", "edits"))
+        if not compactions or any(edit.get("type") == _THRESHOLD for edit in edits):
             return
         for block in compactions:
             if self._compacted:
@@ -407,7 +407,7 @@ class Compaction(Sequel):
 
 
 def _verbatim(memory: ServerMemory | None, block: TurnBlock) -> Iterator[Finding]:
-    signature = text(block.raw.get("signature"))
+    signature = as_text(block.raw.get("signature"))
     if block.raw.get("content") == "":
         yield found("B2.19", block.path, "empty")
     elif memory is not None and signature in memory.sealed:

@@ -21,9 +21,9 @@ from quire.providers.rules.check import (
     found,
 )
 from quire.providers.rules.claude_turns import names
-from quire.providers.rules.grammar import grammar_of, misfits, obj, objects_at, shape, snake, text
+from quire.providers.rules.grammar import grammar_of, misfits, objects_at, shape, snake
 from quire.tokens import count
-from quire.values import Json, JsonObject
+from quire.values import Json, JsonObject, as_object, as_objects, as_text, value_at
 
 
 def get(value: JsonObject, name: str) -> Json:
@@ -33,7 +33,7 @@ def get(value: JsonObject, name: str) -> Json:
 
 def setting(body: JsonObject, name: str) -> tuple[str, Json]:
     """A request setting and its path: at the top (REST) or under `config` (the SDK's call)."""
-    for base, holder in (("$", body), ("$.config", obj(body.get("config")))):
+    for base, holder in (("$", body), ("$.config", as_object(body.get("config")))):
         for spelling in (name, snake(name)):
             if holder.get(spelling) is not None:
                 return f"{base}.{spelling}", holder[spelling]
@@ -56,7 +56,7 @@ def gemini_body(check: Check) -> Iterator[Finding]:
     if absent and not (has_head and is_creation(check.body)):
         yield shape(path, "contents is not specified", "Send at least one content.")
     # The SDK's call holds settings under `config`.
-    yield from misfits(obj(check.body.get("config")), "@settings", "$.config", grammar)
+    yield from misfits(as_object(check.body.get("config")), "@settings", "$.config", grammar)
 
 
 def gemini_content(check: Check, turn: TurnMessage) -> Iterator[Finding]:
@@ -137,7 +137,7 @@ class Signatures(Sequel):
             self._missing = []
         calls = having(turn, "functionCall") if turn.role == "model" else []
         if calls and not get(calls[0].raw, "thoughtSignature"):
-            name = text(obj(get(calls[0].raw, "functionCall")).get("name"))
+            name = as_text(as_object(get(calls[0].raw, "functionCall")).get("name"))
             self._missing.append(found("B2.30", calls[0].path, name=name))
         return ()
 
@@ -179,7 +179,7 @@ def _one_alphabet(signature: str) -> str:
 
 def _call_print(call: Json) -> str:
     # Ids may be left out on the way back; the name and arguments may not change.
-    return fingerprint({"name": obj(call).get("name"), "args": obj(call).get("args") or {}})
+    return fingerprint({"name": value_at(call, "name"), "args": value_at(call, "args") or {}})
 
 
 def _observed(memory: ServerMemory, body: JsonObject) -> None:
@@ -215,10 +215,10 @@ def least(check: Check) -> Iterator[Finding]:
         return
     parts = [part.raw for turn in check.conversation.messages for part in turn.blocks]
     system = setting(check.body, "systemInstruction")[1]
-    parts += [part for _, part in objects_at(obj(system).get("parts"), "")]
+    parts += as_objects(value_at(system, "parts"))
     if any(get(part, name) is not None for part in parts for name in ("inlineData", "fileData")):
         return
-    instructions = "\n".join([text(system), *(text(part.get("text")) for part in parts)])
+    instructions = "\n".join([as_text(system), *(as_text(part.get("text")) for part in parts)])
     tokens = count(instructions, check.info.model).tokens
     if tokens < check.info.min_cache_tokens:
         yield found("B2.33", setting(check.body, "contents")[0], found=tokens, least=check.info.min_cache_tokens)
@@ -248,7 +248,7 @@ def _schema(schema: JsonObject, path: str) -> Iterator[Finding]:
 
 
 def _children(schema: JsonObject, path: str) -> list[tuple[str, Json]]:
-    properties = [(at(f"{path}.properties", name), item) for name, item in obj(schema.get("properties")).items()]
+    properties = [(at(f"{path}.properties", name), item) for name, item in as_object(schema.get("properties")).items()]
     either = get(schema, "anyOf")
     options = list(objects_at(either, f"{path}.anyOf"))
     items = [(f"{path}.items", schema["items"])] if "items" in schema else []
@@ -258,7 +258,7 @@ def _children(schema: JsonObject, path: str) -> list[tuple[str, Json]]:
 def _media_kind(part: JsonObject) -> str:
     """What kind of media a Gemini part is, by its type."""
     for name in ("inlineData", "fileData"):
-        kind, _, _ = text(get(obj(get(part, name)), "mimeType")).partition("/")
+        kind, _, _ = as_text(get(as_object(get(part, name)), "mimeType")).partition("/")
         if kind:
             return kind if kind in MEDIA else "document"
     return ""
@@ -286,8 +286,8 @@ def _turn(check: Check, turn: TurnMessage) -> Iterator[Finding]:
 
 
 def _issued(memory: ServerMemory, body: JsonObject, reply: JsonObject) -> None:
-    for _, candidate in objects_at(reply.get("candidates"), ""):
-        _observed(memory, {"contents": [obj(candidate.get("content"))]})
+    for candidate in as_objects(reply.get("candidates")):
+        _observed(memory, {"contents": [as_object(candidate.get("content"))]})
 
 
 def _unchecked(check: Check) -> Iterator[Unchecked]:

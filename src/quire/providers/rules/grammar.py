@@ -13,7 +13,7 @@ import msgspec
 
 from quire.providers.models import data
 from quire.providers.rules.check import Finding, at, found
-from quire.values import Json, JsonObject
+from quire.values import Json, JsonObject, as_list, as_object
 
 _TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,),
@@ -232,7 +232,7 @@ def closed(schema: Json, path: str, owner: str) -> Iterator[Finding]:
             yield from closed(inner, f"{path}[{place}]", owner)
     if not isinstance(schema, dict):
         return
-    properties = obj(schema.get("properties"))
+    properties = as_object(schema.get("properties"))
     if properties or schema.get("type") == "object":
         listed = schema.get("required")
         absent = [name for name in properties if not isinstance(listed, list) or name not in listed]
@@ -241,28 +241,14 @@ def closed(schema: Json, path: str, owner: str) -> Iterator[Finding]:
         elif absent:
             yield found("B.strict", path, "optional", owner=owner, name=absent[0])
     for name in ("properties", "$defs", "definitions"):
-        for key, inner in obj(schema.get(name)).items():
+        for key, inner in as_object(schema.get(name)).items():
             yield from closed(inner, f"{path}.{name}.{key}", owner)
     for name in ("items", "anyOf"):
         yield from closed(schema.get(name), f"{path}.{name}", owner)
 
 
-# Readers that never raise: what has the wrong type is passed over here, and found by the grammar.
-
-
 def objects_at(value: Json, path: str) -> Iterator[tuple[str, JsonObject]]:
     """The objects of a list, with their paths; anything else is passed over."""
-    if isinstance(value, list | tuple):
-        for index, item in enumerate(value):
-            if isinstance(item, dict):
-                yield f"{path}[{index}]", item
-
-
-def obj(value: Json) -> JsonObject:
-    """The value if it is an object, else an empty one."""
-    return value if isinstance(value, dict) else {}
-
-
-def text(value: Json) -> str:
-    """The value if it is a string, else an empty one."""
-    return value if isinstance(value, str) else ""
+    for index, item in enumerate(as_list(value)):
+        if isinstance(item, dict):
+            yield f"{path}[{index}]", item

@@ -23,8 +23,8 @@ from quire.providers.rules.check import (
     found,
 )
 from quire.providers.rules.claude_turns import names
-from quire.providers.rules.grammar import closed, grammar_of, misfits, obj, objects_at, shape, text
-from quire.values import Json, JsonObject
+from quire.providers.rules.grammar import closed, grammar_of, misfits, objects_at, shape
+from quire.values import Json, JsonObject, as_object, as_objects, as_text, value_at
 
 
 def chat_body(check: Check) -> Iterator[Finding]:
@@ -87,7 +87,7 @@ def _strict_message(message: JsonObject, path: str) -> Iterator[Finding]:
         if part.get("type") not in ("text", None):
             yield shape(place, "tool messages hold text only", "Send the image in a user message behind it.")
     for place, call in objects_at(message.get("tool_calls"), f"{path}.tool_calls"):
-        if isinstance(obj(call.get("function")).get("arguments"), dict):
+        if isinstance(value_at(call, "function", "arguments"), dict):
             arguments = f"{place}.function.arguments"
             yield shape(arguments, "Input should be a string", "Encode the arguments as JSON text.")
     yield from _filled(message, ("content", "tool_calls"), path)
@@ -120,7 +120,7 @@ class ToolMessages(Sequel):
         if turn.role != "tool":
             yield from self.end(check)
             self._calls, self._path = dict.fromkeys(call_ids(turn.raw), False), turn.path
-        elif (id := text(turn.raw.get("tool_call_id"))) in self._calls:
+        elif (id := as_text(turn.raw.get("tool_call_id"))) in self._calls:
             self._calls[id] = True
         else:
             yield found("B2.22", turn.path)
@@ -135,7 +135,7 @@ def call_ids(message: JsonObject) -> list[str]:
     """The ids of an assistant message's calls."""
     if message.get("role") != "assistant":
         return []
-    return [text(call.get("id")) for _, call in objects_at(message.get("tool_calls"), "")]
+    return [as_text(call.get("id")) for call in as_objects(message.get("tool_calls"))]
 
 
 def _named_here(tool: tuple[str, JsonObject]) -> bool:
@@ -146,7 +146,7 @@ def _named_here(tool: tuple[str, JsonObject]) -> bool:
 def called_names(turn: TurnMessage) -> Iterator[tuple[str, Json]]:
     """The names of the tools that a message calls."""
     for path, call in filter(_named_here, objects_at(turn.raw.get("tool_calls"), f"{turn.path}.tool_calls")):
-        yield f"{path}.function.name", obj(call.get("function")).get("name")
+        yield f"{path}.function.name", value_at(call, "function", "name")
 
 
 class MistralOrder(Sequel):
@@ -174,8 +174,8 @@ def deepseek(check: Check, turn: TurnMessage) -> Iterator[Finding]:
     if check.info.features.reasoning_content != "required" or not check.model_named:
         return
     # Thinking is on unless it is turned off; the OpenAI SDK passes the switch in extra_body.
-    settings = {**obj(check.body.get("extra_body")), **check.body}
-    thinks = obj(settings.get("thinking")).get("type") != "disabled" and settings.get("reasoning_effort") != "none"
+    settings = {**as_object(check.body.get("extra_body")), **check.body}
+    thinks = value_at(settings, "thinking", "type") != "disabled" and settings.get("reasoning_effort") != "none"
     if thinks and call_ids(turn.raw) and turn.raw.get("reasoning_content") is None:
         yield found("B2.39", turn.path)
 
@@ -221,13 +221,13 @@ def _strict_schemas(body: JsonObject) -> Iterator[Finding]:
     """Schemas that are to be kept to the letter: of functions, and of the reply."""
     for path, tool in objects_at(body.get("tools"), "$.tools"):
         inner = "function" in tool
-        function = obj(tool.get("function")) if inner else tool
+        function = as_object(tool.get("function")) if inner else tool
         if function.get("strict") is True:
             at = f"{path}.function.parameters" if inner else f"{path}.parameters"
             yield from closed(function.get("parameters"), at, f"function '{function.get('name')}'")
     formats = {
-        "$.response_format.json_schema": obj(obj(body.get("response_format")).get("json_schema")),
-        "$.text.format": obj(obj(body.get("text")).get("format")),
+        "$.response_format.json_schema": as_object(value_at(body, "response_format", "json_schema")),
+        "$.text.format": as_object(value_at(body, "text", "format")),
     }
     for path, format in formats.items():
         if format.get("strict") is True:
@@ -272,7 +272,7 @@ def _breakpoint(check: Check, path: str, block: JsonObject, allowed: list[str]) 
         yield found("B2.26", path, what=kind_text, allowed=", ".join(allowed) or "an input block")
     else:
         allowed_values = {"mode": ["explicit"], "ttl": data("rules")["openai"]["mark_ttl"]}
-        yield from _wrong_values(obj(block[_MARK]), f"{path}.{_MARK}", allowed_values, required="mode")
+        yield from _wrong_values(as_object(block[_MARK]), f"{path}.{_MARK}", allowed_values, required="mode")
     if check.info.features.strict and _takes_none(check):
         yield found("A4.model", f"{path}.{_MARK}", name=_MARK)
 
@@ -304,7 +304,7 @@ def _options(check: Check) -> Iterator[Finding]:
         yield found("A4.model", "$.prompt_cache_options", name="prompt_cache_options")
     facts = data("rules")["openai"]
     allowed = {"mode": facts["modes"], "ttl": facts["ttl"].get(check.info.wire, facts["mark_ttl"])}
-    yield from _wrong_values(obj(options), "$.prompt_cache_options", allowed)
+    yield from _wrong_values(as_object(options), "$.prompt_cache_options", allowed)
     retention, retentions = check.body.get("prompt_cache_retention"), check.info.features.retention
     if retention is not None and retentions and retention not in retentions:
         yield found("A4.retention", "$.prompt_cache_retention", value=retention, values=", ".join(retentions))
@@ -317,7 +317,7 @@ def _head(check: Check) -> Iterator[Finding]:
     # A local server's template takes any name.
     if not check.info.features.template:
         tools = filter(_named_here, objects_at(check.body.get("tools"), "$.tools"))
-        yield from names((f"{path}.function.name", obj(tool.get("function")).get("name")) for path, tool in tools)
+        yield from names((f"{path}.function.name", value_at(tool, "function", "name")) for path, tool in tools)
     yield from marks_around(check)
 
 
@@ -396,7 +396,7 @@ class CallsAndOutputs(Sequel):
         self._elsewhere = self._parted = False
 
     def take(self, check: Check, turn: TurnMessage) -> Iterator[Finding]:
-        kind, id = kind_of(turn.raw), text(turn.raw.get("call_id"))
+        kind, id = kind_of(turn.raw), as_text(turn.raw.get("call_id"))
         self._elsewhere = self._elsewhere or kind in ("item_reference", "compaction")
         if kind.endswith("_call"):
             self._call_ids.add(id)
@@ -409,11 +409,11 @@ class CallsAndOutputs(Sequel):
         if kind in _CALLS:
             self._free |= {id} if kind == "custom_tool_call" else set()
             self._waiting.setdefault(id, deque()).append(turn.path)
-            self._names[id] = text(turn.raw.get("name"))
+            self._names[id] = as_text(turn.raw.get("name"))
             return
         if kind in _OUTPUTS and not id:
             # It answers the first call that waits, of its name where it says one.
-            name = text(turn.raw.get("name"))
+            name = as_text(turn.raw.get("name"))
             id = next((id for id in self._waiting if not name or self._names[id] == name), "")
         if kind in _OUTPUTS and id in self._waiting:
             self._waiting[id].popleft()
@@ -447,7 +447,7 @@ class Reasoning(Sequel):
         if check.info.features.template:
             return
         kind = kind_of(turn.raw)
-        self._ids.add(text(turn.raw.get("id")))
+        self._ids.add(as_text(turn.raw.get("id")))
         if kind == "reasoning":
             self._reasoned = True
             self._open.append(turn)
@@ -458,7 +458,7 @@ class Reasoning(Sequel):
         if kind == "message" and turn.raw.get("role") == "user":
             self._reasoned = False
         elif kind == "function_call":
-            needed = check.memory.reasoning_of.get(text(turn.raw.get("id"))) if check.memory else None
+            needed = check.memory.reasoning_of.get(as_text(turn.raw.get("id"))) if check.memory else None
             if needed:
                 self._missing.append((turn, needed))
             else:
@@ -467,14 +467,14 @@ class Reasoning(Sequel):
     def end(self, check: Check) -> Iterator[Finding]:
         for turn, needed in self._missing:
             if needed not in self._ids:
-                yield found("B2.23", turn.path, id=text(turn.raw.get("id")), reasoning=needed)
+                yield found("B2.23", turn.path, id=as_text(turn.raw.get("id")), reasoning=needed)
         for reasoning in self._open:
             yield from _follower(check.memory, reasoning.raw, reasoning.path, None)
 
 
 def _reason(check: Check, turn: TurnMessage, reasoned: bool) -> Iterator[Finding]:
     """Row 23 where no server tells: a call with an id and no reasoning in its turn."""
-    id = text(turn.raw.get("id"))
+    id = as_text(turn.raw.get("id"))
     if check.memory and check.memory.complete:
         return
     if id.startswith("fc_") and not reasoned and _reasons(check):
@@ -484,17 +484,17 @@ def _reason(check: Check, turn: TurnMessage, reasoned: bool) -> Iterator[Finding
 
 def _reasons(check: Check) -> bool:
     """Whether this model's calls come from reasoning that this request would have to hold."""
-    effort = obj(check.body.get("reasoning")).get("effort")
+    effort = value_at(check.body, "reasoning", "effort")
     thinks = check.model_named and check.info.features.reasoning and check.info.features.strict
     return thinks and effort != "none" and not _has_state(check.body)
 
 
 def _follower(memory: ServerMemory | None, item: JsonObject, path: str, behind: JsonObject | None) -> Iterator[Finding]:
     """Row 24: what follows must be the model's own, and the item that was issued."""
-    id = text(item.get("id"))
+    id = as_text(item.get("id"))
     issued = memory.follower_of.get(id, "") if memory else ""
     spoken = behind is not None and _is_spoken(behind)
-    moved = bool(behind and issued and text(behind.get("id")) and behind["id"] != issued)
+    moved = bool(behind and issued and as_text(behind.get("id")) and behind["id"] != issued)
     if not spoken or moved:
         yield found("B2.24", path, id=id or "rs_...")
     elif memory is None and id and behind is not None and kind_of(behind) == "message" and not behind.get("id"):
@@ -538,8 +538,8 @@ def _has_state(body: JsonObject) -> bool:
 def remember_items(memory: ServerMemory, output: Json) -> None:
     """Record which reasoning each item of a reply belongs to, and what follows it."""
     last, waiting = "", list[str]()
-    for _, item in objects_at(output, ""):
-        id = text(item.get("id"))
+    for item in as_objects(output):
+        id = as_text(item.get("id"))
         if kind_of(item) == "reasoning":
             last = id
             waiting.append(id)

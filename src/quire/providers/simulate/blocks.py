@@ -31,7 +31,7 @@ from quire.providers.prefix import (
 from quire.providers.wires import wire_of
 from quire.tokens import MESSAGE_TOKENS, countable, counter, kind_of
 from quire.tokens.vocabularies import BASE, DEFAULT
-from quire.values import Json, JsonObject, canonical, sha256_hex
+from quire.values import Json, JsonObject, as_objects, canonical, sha256_hex
 
 
 class Block(msgspec.Struct, frozen=True):
@@ -188,9 +188,7 @@ def _life(part: JsonObject) -> int:
     if mark is not None:
         return _LIVES.get(str(mark.get("ttl") or ""), -1)
     # A mark inside a tool result counts for the result.
-    inner = part.get("content")
-    lives = [_life(inside) for inside in inner if isinstance(inside, dict)] if isinstance(inner, list) else []
-    return next((life for life in lives if life), 0)
+    return next(filter(None, map(_life, as_objects(part.get("content")))), 0)
 
 
 def continues(old: Sequence[Block], new: Sequence[Block]) -> bool:

@@ -12,7 +12,7 @@ import msgspec
 
 from quire.errors import CallError
 from quire.providers.models import resolve, split_target
-from quire.values import JsonObject, body_and_headers
+from quire.values import JsonObject, as_objects, as_text, body_and_headers
 
 if TYPE_CHECKING:
     from quire.providers.incoming import ReplyReader
@@ -200,9 +200,9 @@ def detect(body: Json, otherwise: str = "openai-chat") -> str | None:
 
 def as_body(messages: list[JsonObject]) -> JsonObject:
     """A list of messages, or of items, as the body of a request that holds them."""
-    blocks = [block for message in messages for block in _objects(message.get("content"))]
+    blocks = [block for message in messages for block in as_objects(message.get("content"))]
     items = any("type" in message for message in messages) or any(
-        _text(block.get("type")) in _ITEM_BLOCKS for block in blocks
+        as_text(block.get("type")) in _ITEM_BLOCKS for block in blocks
     )
     parts = any("parts" in message for message in messages)
     return {"contents" if parts else "input" if items else "messages": messages}
@@ -210,24 +210,24 @@ def as_body(messages: list[JsonObject]) -> JsonObject:
 
 def _by_messages(body: JsonObject, otherwise: str) -> str:
     """Chat, Anthropic and Converse all say `messages`; their blocks, fields and models differ."""
-    messages = _objects(body["messages"])
+    messages = as_objects(body["messages"])
     # The others say their system prompt beside the messages.
     if messages and messages[0].get("role") == "system":
         return _chat(body)
     if any(message.get("role") in ("tool", "developer") or "tool_calls" in message for message in messages):
         return _chat(body)
-    blocks = [block for message in messages for block in _objects(message.get("content"))]
+    blocks = [block for message in messages for block in as_objects(message.get("content"))]
     if any(isinstance(block.get("thinking"), list) for block in blocks):
         return _chat(body)  # Mistral's thinking is a list of texts
-    by_type = next((_TYPES[kind] for block in blocks if (kind := _text(block.get("type"))) in _TYPES), None)
+    by_type = next((_TYPES[kind] for block in blocks if (kind := as_text(block.get("type"))) in _TYPES), None)
     if by_type is not None:
         return _chat(body) if by_type == "openai-chat" else by_type
     if any("type" not in block for block in blocks):
         return "bedrock"
-    if any("function" in tool for tool in _objects(body.get("tools"))):
+    if any("function" in tool for tool in as_objects(body.get("tools"))):
         return _chat(body)
     fields = _BODY if _chat(body) == "openai-chat" else {"system": "anthropic"}
-    named = _text(body.get("model"))
+    named = as_text(body.get("model"))
     # Others than Claude have a `thinking` switch too.
     shared = {"thinking"} if named and "claude" not in named else set()
     by_field = next((wire for field, wire in fields.items() if field in body.keys() - shared), None)
@@ -238,23 +238,15 @@ def _by_messages(body: JsonObject, otherwise: str) -> str:
 
 def _is_claudes(body: JsonObject, blocks: list[JsonObject]) -> bool:
     """Marked blocks, tools with an input_schema, or a Claude that no router's prefix names."""
-    schemas = any("input_schema" in tool for tool in _objects(body.get("tools")))
-    model = _text(body.get("model"))
+    schemas = any("input_schema" in tool for tool in as_objects(body.get("tools")))
+    model = as_text(body.get("model"))
     named = "claude" in model and "/" not in model
     return schemas or named or ("/" not in model and any("cache_control" in block for block in blocks))
 
 
 def _chat(body: JsonObject) -> str:
     """Chat is spoken by many; the model's name may tell which one."""
-    model = _text(body.get("model"))
+    model = as_text(body.get("model"))
     if "/" in model:
         return "openrouter"
     return next((provider for pattern, provider in _MODELS if re.search(pattern, model)), "openai-chat")
-
-
-def _objects(value: Json) -> list[JsonObject]:
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list | tuple) else []
-
-
-def _text(value: Json) -> str:
-    return value if isinstance(value, str) else ""

@@ -47,7 +47,6 @@ from quire.providers.rendering import (
 )
 from quire.providers.rules.check import turn_at
 from quire.providers.rules.claude import ANTHROPIC_RULES, betas_around, betas_in
-from quire.providers.rules.grammar import obj
 from quire.providers.usage import usage
 from quire.providers.wires import ModelCall, Wire
 from quire.values import Call, Entry, Image, Json, JsonObject, Message, Prompt, Reply, Result, Text, Think, Usage
@@ -125,12 +124,12 @@ def _from_bedrock(part: Think, draft: Draft) -> JsonObject | None:
 
     Where they are bound to the prefix they had there, that prefix is not the one here.
     """
-    block = obj(part.wire.get("block"))
+    block = values.as_object(part.wire.get("block"))
     bound = draft.info.features.thinking_bound != "no"
     if not block or bound or not is_from(part.wire, ("bedrock",), draft):
         return None
-    content = obj(block.get("reasoningContent"))
-    if text := obj(content.get("reasoningText")):
+    content = values.as_object(block.get("reasoningContent"))
+    if text := values.as_object(content.get("reasoningText")):
         return {"type": "thinking", "thinking": text.get("text", ""), "signature": text.get("signature", "")}
     if data := content.get("redactedContent"):
         return {"type": "redacted_thinking", "data": data}
@@ -345,8 +344,7 @@ def _head_entries(request: JsonObject, model: str) -> list[Entry]:
 
 
 def _entries(message: Json, where: str = "message") -> list[Entry]:
-    role = message.get("role") if isinstance(message, dict) else None
-    content = message.get("content") if isinstance(message, dict) else None
+    role, content = values.value_at(message, "role"), values.value_at(message, "content")
     blocks = objects(message, "content") if isinstance(content, list) else [{"type": "text", "text": content or ""}]
     match role:
         case "user":

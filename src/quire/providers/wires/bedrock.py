@@ -32,11 +32,10 @@ from quire.providers.incoming import (
     text_in,
 )
 from quire.providers.outgoing import by_role, compact, exported_request, object_of, whole_message, with_originals
-from quire.providers.prefix import NO_REPLY, Layout, Path, Section, Unit, as_list, changed_body, parts_of
+from quire.providers.prefix import NO_REPLY, Layout, Path, Section, Unit, changed_body, parts_of
 from quire.providers.provider_tools import Native, Offered, function, offered, tool_json
 from quire.providers.rendering import GO_ON, NO_OUTPUT, Draft, Writer, note_text, texts, wanted_effort
 from quire.providers.rules.claude import CONVERSE_RULES
-from quire.providers.rules.grammar import obj
 from quire.providers.wires import ModelCall, Wire
 from quire.values import Call, Entry, Image, Json, JsonObject, Message, Part, Prompt, Reply, Result, Text, Think
 
@@ -120,7 +119,7 @@ def _reasoning(part: Think, message: Message, draft: Draft) -> JsonObject | None
 
 def _from_anthropic(part: Think, draft: Draft) -> JsonObject | None:
     """Anthropic's own API writes the same models' signatures in other fields, bound to a prefix or not."""
-    block = obj(part.wire.get("block"))
+    block = values.as_object(part.wire.get("block"))
     bound = draft.info.features.thinking_bound != "no"
     if not block or bound or not is_from(part.wire, ("anthropic",), draft):
         return None
@@ -365,8 +364,7 @@ def _offer(tool: JsonObject) -> Offered:
 
 
 def _entries(message: Json, where: str = "message") -> list[Entry]:
-    role = message.get("role") if isinstance(message, dict) else None
-    content = message.get("content") if isinstance(message, dict) else None
+    role, content = values.value_at(message, "role"), values.value_at(message, "content")
     if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):
         raise FormatError(f"{where}: no list of content blocks", hint="Converse's content is a list of objects.")
     match role:
@@ -462,10 +460,10 @@ class ConverseReader(BlockReader):
 
 def other_format(body: JsonObject) -> str:
     """Bedrock takes Anthropic's own format too: `anthropic_version`, or blocks with a `type`."""
-    contents = (message.get("content") for message in as_list(body.get("messages")) if isinstance(message, dict))
+    contents = (message.get("content") for message in values.as_objects(body.get("messages")))
     # The first message that says something tells.
     first = next((content for content in contents if content), None)
-    typed = any(isinstance(block, dict) and isinstance(block.get("type"), str) for block in as_list(first))
+    typed = any(isinstance(block.get("type"), str) for block in values.as_objects(first))
     return "anthropic" if "anthropic_version" in body or typed or isinstance(first, str) else ""
 
 
@@ -473,9 +471,7 @@ def other_format(body: JsonObject) -> str:
 
 
 def _head(body: JsonObject) -> Iterator[Unit]:
-    config = body.get("toolConfig")
-    tools = config.get("tools") if isinstance(config, dict) else None
-    yield _listed_unit(("toolConfig", "tools"), "tools", "tool", tools)
+    yield _listed_unit(("toolConfig", "tools"), "tools", "tool", values.value_at(body, "toolConfig", "tools"))
     yield _listed_unit(("system",), "system", "system", body.get("system"))
 
 
@@ -486,7 +482,7 @@ def _listed_unit(path: Path, section: Section, role: str, blocks: Json) -> Unit:
 
 def _message(message: Json, index: int) -> Unit:
     content = plain(message.get("content") or [])
-    compared = {**message, "content": _unpointed(as_list(content))}
+    compared = {**message, "content": _unpointed(values.as_list(content))}
     parts = tuple(parts_of(content, "content"))
     return Unit(("messages", index), "messages", str(message.get("role", "")), message, parts, (compared,))
 

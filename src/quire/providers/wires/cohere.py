@@ -21,11 +21,11 @@ from quire.providers.incoming import (
     without_nulls,
 )
 from quire.providers.outgoing import by_role, compact, exported_request, object_text, parsed_arguments, whole_message
-from quire.providers.prefix import Layout, Section, Unit, UnitPart, as_block, as_list, parts_of
+from quire.providers.prefix import Layout, Section, Unit, UnitPart, as_block, parts_of
 from quire.providers.provider_tools import Native, tools_in
 from quire.providers.rendering import GO_ON, NO_OUTPUT, Draft, Writer, note_text, text_block, texts, wanted_effort
 from quire.providers.rules.check import Check, Finding, Sequel, TurnMessage, WireRules
-from quire.providers.rules.grammar import grammar_of, misfits, objects_at, shape, text
+from quire.providers.rules.grammar import grammar_of, misfits, objects_at, shape
 from quire.providers.wires import ModelCall, Wire
 from quire.providers.wires.openai_chat import chat_head, image_in, show_image, tool_definition, tool_entry
 from quire.values import Call, Entry, Json, JsonObject, Message, Prompt, Reply, Result, Text, Think
@@ -125,7 +125,7 @@ WRITER = Writer(FORMAT, _write, _request, Native((FORMAT,), read=tool_entry, def
 
 
 def _entries(message: Json, where: str = "message") -> list[Entry]:
-    role = message.get("role") if isinstance(message, dict) else None
+    role = values.value_at(message, "role")
     match role:
         case "system":
             return [values.system(CONTENT.text_of(message.get("content")))]
@@ -232,7 +232,7 @@ def _message(message: Json, index: int) -> Unit:
     parts = [part._replace(markable=False) for part in parts_of(message.get("content"), "content")]
     if plan := message.get("tool_plan"):
         parts.append(UnitPart(("tool_plan",), {"type": "thinking", "thinking": plan}))
-    calls = as_list(message.get("tool_calls"))
+    calls = values.as_list(message.get("tool_calls"))
     parts += [UnitPart(("tool_calls", at), as_block(call)) for at, call in enumerate(calls)]
     if role == "tool":
         parts = [part._replace(also={"tool_call_id": message.get("tool_call_id")}) for part in parts]
@@ -248,12 +248,12 @@ class _Answers(Sequel):
 
     def take(self, check: Check, turn: TurnMessage) -> Iterator[Finding]:
         if turn.role == "tool":
-            if self._waiting.pop(text(turn.raw.get("tool_call_id")), None) is None:
+            if self._waiting.pop(values.as_text(turn.raw.get("tool_call_id")), None) is None:
                 yield shape(turn.path, "a tool message answers no call before it", "Send it behind its call.")
             return
         yield from self.end(check)
         calls = objects_at(turn.raw.get("tool_calls"), f"{turn.path}.tool_calls")
-        self._waiting = {text(call.get("id")): place for place, call in calls}
+        self._waiting = {values.as_text(call.get("id")): place for place, call in calls}
 
     def end(self, check: Check) -> Iterator[Finding]:
         for id, path in self._waiting.items():

@@ -18,7 +18,7 @@ from quire.providers.rendering import Draft, Writer
 from quire.providers.wires import Format
 from quire.providers.wires.openai_responses import entries_of
 from quire.providers.wires.openai_responses.write import FORMAT as RESPONSES
-from quire.values import Call, Entry, Image, Json, JsonObject, Message, Part, Result, Text, Think
+from quire.values import Call, Entry, Image, Json, JsonObject, Message, Part, Result, Text, Think, as_object, as_objects
 
 # Reads one message; `where` names it in an error.
 _Read: TypeAlias = Callable[[Json, str], list[Entry]]
@@ -87,7 +87,7 @@ def _opened(message: Json) -> tuple[str, JsonObject]:
 
 
 def _human(content: Json) -> Entry:
-    images = [block for block in _blocks(content) if block.get("type") in ("image", "image_url")]
+    images = [block for block in as_objects(content) if block.get("type") in ("image", "image_url")]
     return values.user(text_of(content), images=[image_json(_image(block)) for block in images] or None)
 
 
@@ -121,10 +121,6 @@ def _ai(data: JsonObject) -> list[Entry]:
     return out or [values.respond("")]
 
 
-def _blocks(content: Json) -> list[JsonObject]:
-    return [block for block in (content if isinstance(content, list) else ()) if isinstance(block, dict)]
-
-
 def _model(data: JsonObject) -> str:
     answered = sub(data, "response_metadata")
     return str(answered.get("model_name") or answered.get("model") or "")
@@ -133,7 +129,7 @@ def _model(data: JsonObject) -> str:
 def _thoughts(data: JsonObject) -> list[Entry]:
     """What the model thought; signed, in the form that its provider takes back."""
     out = []
-    for block in _blocks(data.get("content")):
+    for block in as_objects(data.get("content")):
         text = block.get("thinking") or block.get("reasoning") or block.get("reasoning_content")
         signed = {key: block[key] for key in ("type", "thinking", "signature", "data") if block.get(key)}
         origin = {"format": "anthropic", "model": _model(data), "block": signed}
@@ -150,7 +146,7 @@ _LANGCHAINS = ("index", "extras")
 
 def _responses_items(data: JsonObject) -> list[Entry]:
     """The entries of a message whose content is the Responses API's items: reasoning goes back as it came."""
-    blocks = _blocks(data.get("content"))
+    blocks = as_objects(data.get("content"))
     if not any(block.get("type") == "reasoning" and "summary" in block for block in blocks):
         return []
     out = []
@@ -250,7 +246,7 @@ _FAILED = ("failed", "denied", "interrupted", "retried")
 
 
 def _pydantic_ai_entries(message: Json, where: str) -> list[Entry]:
-    kind = message.get("kind") if isinstance(message, dict) else None
+    kind = as_object(message).get("kind")
     if kind not in ("request", "response"):
         raise FormatError(f"{where}: unknown kind {kind!r}", hint="Messages are of kind request or response.")
     read = _request_entries if kind == "request" else _response_entries

@@ -46,7 +46,6 @@ from quire.providers.prefix import (
     Unit,
     UnitPart,
     as_block,
-    as_list,
     definition,
     parts_of,
     schema,
@@ -56,7 +55,6 @@ from quire.providers.prefix import (
 )
 from quire.providers.provider_tools import Native, tool_json, tools_in
 from quire.providers.rendering import GO_ON, Draft, Writer, note_text, text_block, texts, user_text, wanted_effort
-from quire.providers.rules.grammar import obj
 from quire.providers.rules.openai import CHAT_RULES
 from quire.providers.usage import usage
 from quire.providers.wires import ModelCall, Wire
@@ -69,8 +67,8 @@ FORMAT = "openai-chat"
 
 def thought_of(content: Json) -> str:
     """Thinking that stands among the parts of the content, as Mistral writes it."""
-    parts = [part for part in (content if isinstance(content, list) else ()) if isinstance(part, dict)]
-    return "\n".join(CONTENT.text_of(part.get("thinking")) for part in parts if part.get("type") == "thinking")
+    thoughts = [part.get("thinking") for part in values.as_objects(content) if part.get("type") == "thinking"]
+    return "\n".join(map(CONTENT.text_of, thoughts))
 
 
 def _kind(part: JsonObject) -> str:
@@ -182,7 +180,7 @@ def _imported_message(draft: Draft, parts: Iterable[Part]) -> JsonObject:
     """The message that imported parts came as, if it goes back to the very model it was sent to."""
     wire = next((part.wire for part in parts if isinstance(part, Text | Think | Call | Result)), {})
     named = wire.get("model") and draft.info.model
-    return unmarked(obj(wire["message"])) if named and came_to(wire, draft) else {}
+    return unmarked(values.as_object(wire["message"])) if named and came_to(wire, draft) else {}
 
 
 # What else a message of the model may say, by the documentation of one server or another.
@@ -196,7 +194,7 @@ def _also(original: JsonObject) -> JsonObject:
 def _besides(original: JsonObject, text: str) -> JsonObject:
     """The fields of an imported message beside its text, and the text in its original parts."""
     out = _also(original)
-    if audio := obj(original.get("audio")).get("id"):
+    if audio := values.value_at(original, "audio", "id"):
         # Audio of the model's own is sent back by its id.
         out |= {"audio": {"id": audio}, "content": None}
     elif isinstance(parts := original.get("content"), list) and CONTENT.text_of(parts) == text:
@@ -240,7 +238,7 @@ def is_own_thought(part: Think, draft: Draft) -> bool:
     if not dialect_of(draft.info).thinking and (draft.info.provider != "openai" or draft.info.known):
         return False
     named = [str(wire.get(name) or "") for name in ("model", "asked")]
-    returnable = "field" in wire or "reasoning_details" in obj(wire.get("block"))
+    returnable = "field" in wire or "reasoning_details" in values.as_object(wire.get("block"))
     return returnable and wire.get("format") == FORMAT and any(name and same_model(name, model) for name in named)
 
 
@@ -374,7 +372,7 @@ _SHOWN = {
 
 
 def _entries(message: Json, where: str = "message") -> list[Entry]:
-    role = message.get("role") if isinstance(message, dict) else None
+    role = values.value_at(message, "role")
     match role:
         case "system" | "developer":
             return [values.system(CONTENT.text_of(message.get("content")))]
@@ -589,7 +587,7 @@ def _called(block: StreamedBlock) -> JsonObject:
 
 def chat_head(body: JsonObject) -> Iterator[Unit]:
     """The tools and the form of the answer, which stand in front of the messages."""
-    for index, tool in enumerate(as_list(body.get("tools"))):
+    for index, tool in enumerate(values.as_list(body.get("tools"))):
         yield definition(("tools", index), as_block(tool))
     if body.get("response_format"):
         yield schema(("response_format",), body["response_format"])
@@ -601,7 +599,7 @@ def _message(message: Json, index: int) -> Unit:
     parts += parts_of(message.get("content"), "content")
     # A refusal is the text of a message that has none; calls follow whatever was said.
     parts += [UnitPart(("refusal",), {"type": "text", "text": refusal})] if refusal else []
-    calls = as_list(message.get("tool_calls"))
+    calls = values.as_list(message.get("tool_calls"))
     parts += [UnitPart(("tool_calls", at), as_block(call)) for at, call in enumerate(calls)]
     parts = parts or [UnitPart(("content",), {"type": "text", "text": ""})]
     if role == "tool":

@@ -24,7 +24,7 @@ from quire.providers.incoming import (
 )
 from quire.providers.models import model_info
 from quire.providers.outgoing import compact, exported, whole_message
-from quire.providers.prefix import Layout, Unit, UnitPart, as_block, as_list, definition
+from quire.providers.prefix import Layout, Unit, UnitPart, as_block, definition
 from quire.providers.provider_tools import Offered, function, functions_of, offered
 from quire.providers.rules.gemini import RULES, setting
 from quire.providers.wires import ModelCall, Wire
@@ -42,7 +42,7 @@ from quire.providers.wires.gemini.write import (
     sdk_kwargs,
     tool_entry,
 )
-from quire.values import Entry, Json, JsonObject, Reply, respond, system
+from quire.values import Entry, Json, JsonObject, Reply, as_list, as_objects, as_text, respond, system, value_at
 
 
 def import_messages(value: Any, model: str = "") -> list[Entry]:
@@ -80,7 +80,7 @@ def _asks(content: Json) -> bool:
     if not isinstance(content, dict) or content.get("role", "user") != "user":
         return False
     answers = {"functionResponse", "function_response"}
-    return not any(isinstance(part, dict) and part.keys() & answers for part in as_list(content.get("parts")))
+    return not any(part.keys() & answers for part in as_objects(content.get("parts")))
 
 
 def _head_entries(request: JsonObject) -> list[Entry]:
@@ -135,7 +135,7 @@ def parts_in(candidate: JsonObject) -> list[JsonObject]:
 
 
 def _entries(content: Json, where: str = "content", waiting: Iterable[Entry] = ()) -> list[Entry]:
-    role = content.get("role") if isinstance(content, dict) else None
+    role = value_at(content, "role")
     if not isinstance(content, dict) or role not in (None, "user", "model", "function"):
         raise FormatError(f"{where}: unknown role {role!r}", hint="Roles are user and model.")
     if not isinstance(content.get("parts"), list):
@@ -331,9 +331,8 @@ def _content(content: Json, index: int) -> Unit:
         parts = tuple(UnitPart(("parts", at), part) for at, part in numbered if isinstance(part, dict))
     else:
         parts = (UnitPart((), content if isinstance(content, dict) else {"text": str(content)}),)
-    role = content.get("role") if isinstance(content, dict) else ""
-    who = role if role and isinstance(role, str) else "user"
-    return Unit(("contents", index), "messages", who, content, parts, (content,))
+    role = as_text(value_at(content, "role")) or "user"
+    return Unit(("contents", index), "messages", role, content, parts, (content,))
 
 
 _METHODS = ("generateContent", "streamGenerateContent?alt=sse")

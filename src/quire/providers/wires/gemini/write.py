@@ -13,8 +13,7 @@ from quire.providers.models import data
 from quire.providers.outgoing import by_role, compact, object_of, with_originals
 from quire.providers.provider_tools import Native, tool_json, with_more
 from quire.providers.rendering import GO_ON, NO_TEXT, Draft, Writer, note_text, texts, user_text, wanted_effort
-from quire.providers.rules.grammar import obj
-from quire.values import Call, Entry, Image, Json, JsonObject, Message, Prompt, Request, Result, Text, Think
+from quire.values import Call, Entry, Image, Json, JsonObject, Message, Prompt, Request, Result, Text, Think, as_object
 
 # Tools as Gemini declares them: its own schema where that says it all, else the JSON schema itself.
 
@@ -215,14 +214,14 @@ def _function_call(part: Call, message: Message, draft: Draft, signed: bool) -> 
     mine = is_from(part.wire, (FORMAT,), draft)
     if mine and part.wire.get("over"):
         return out
-    if "thoughtSignature" in obj(part.wire.get("block")) and not mine:
+    if "thoughtSignature" in as_object(part.wire.get("block")) and not mine:
         draft.leave_out(message, f"thought signature of {part.wire.get('model')} means nothing here", part)
     return {**out, "thoughtSignature": FOREIGN}
 
 
 def function_response(part: Result, draft: Draft, with_id: bool) -> JsonObject:
     original = own_block(part, draft) or {}
-    response_before = obj(original.get("functionResponse"))
+    response_before = as_object(original.get("functionResponse"))
     response: Json = {"error" if part.error else "output": part.text}
     out: JsonObject = {"id": part.call_id, "name": NAMES.spell(part.name or "unknown"), "response": response}
     if response_before and response_text(response_before.get("response")) == part.text:

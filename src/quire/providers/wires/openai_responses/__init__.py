@@ -33,7 +33,6 @@ from quire.providers.prefix import (
     Section,
     Unit,
     UnitPart,
-    as_list,
     parts_of,
     schema,
     tool_units,
@@ -53,7 +52,7 @@ from quire.providers.wires.openai_responses.write import (
     is_served,
     result_entry,
 )
-from quire.values import SPOKEN, Entry, Json, JsonObject, Reply, note, respond, system
+from quire.values import SPOKEN, Entry, Json, JsonObject, Reply, as_list, note, respond, system
 
 
 def import_messages(value: Any, model: str = "", format: str = FORMAT) -> list[Entry]:
