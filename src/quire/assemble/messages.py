@@ -13,7 +13,7 @@ import msgspec
 from quire.assemble import Policy
 from quire.assemble.telling import likeliest, telling, telling_behind
 from quire.assemble.user_message import ItemBlock, Library, UserMessage, UserTurn, call_text, say
-from quire.providers.convert import holds_blocks, own_blocks, pairs, takes_words, was_sent
+from quire.providers.convert import draft_for, holds_blocks, own_blocks, pairs, takes_words
 from quire.tokens import (
     IMAGE_TOKENS,
     MESSAGE_TOKENS,
@@ -251,7 +251,8 @@ def _tail(text: str) -> str:
 
 def assistant(entries: Sequence[Entry], policy: Policy) -> Message:
     """One message of the model from the entries of its run; empty text is left out, unless it was sent so before."""
-    whole = bool(entries and policy.model) and was_sent(entries[0].wire, policy.model)
+    imported = bool(entries and policy.model) and "message" in entries[0].wire
+    whole = imported and draft_for(policy.model).was_sent(entries[0].wire)
     pairs = [(part, entry.seq) for entry in entries if (part := _spoken(entry, policy, whole)) is not None]
     return Message("assistant", tuple(part for part, _ in pairs), tuple(seq for _, seq in pairs))
 

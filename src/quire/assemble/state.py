@@ -21,7 +21,7 @@ from quire.assemble.user_message import ItemBlock, normal
 from quire.assemble.user_message import block as item_block
 from quire.errors import BudgetError
 from quire.log.entries import usable
-from quire.providers.convert import came_to, is_known
+from quire.providers.convert import draft_for
 from quire.tokens import Calibration, Calibrations
 from quire.values import Entry, JsonObject, Kind, LeftOut, Message, Text, ToolSet
 
@@ -224,11 +224,12 @@ class Assembly:
 
     def _is_models_message(self, entry: Entry) -> bool:
         """Whether it was imported as a message to the model that is asked."""
-        return bool(self.policy.model) and came_to(entry.wire, self.policy.model)
+        asked = bool(self.policy.model) and "message" in entry.wire
+        return asked and draft_for(self.policy.model).takes_back(entry.wire)
 
     def _is_known(self, entry: Entry) -> bool:
         """Whether it came from a conversation with the model that is asked."""
-        return bool(self.policy.model) and is_known(entry.wire, self.policy.model)
+        return bool(self.policy.model) and draft_for(self.policy.model).knows(entry.wire)
 
     def _keeps_its_place(self, entry: Entry) -> bool:
         """Whether it was imported as a message behind others, so that it keeps its place."""

@@ -10,7 +10,7 @@ import msgspec
 from quire import values
 from quire.errors import FormatError
 from quire.providers.incoming import without_nulls
-from quire.providers.models import model_info, same_model
+from quire.providers.models import model_info
 from quire.providers.prefix import unmarked
 from quire.providers.provider_tools import Native
 from quire.providers.rendering import NO_TEXT, Draft, texts
@@ -118,41 +118,6 @@ def parts_of(entry: Entry, names: dict[str, str]) -> tuple[Part, ...]:
 # A provider's own blocks: sent back verbatim to the model that wrote them, and to no other.
 
 
-def is_from(wire: JsonObject, formats: tuple[str, ...], draft: Draft) -> bool:
-    """Whether the entry came in one of these formats, from the model that the request goes to.
-
-    A model may be asked by one name and answer by another; either says that it is the same.
-    """
-    named = [str(wire.get(field) or "") for field in ("model", "asked")]
-    return wire.get("format") in formats and (
-        same_model(named[0], draft.info.model) or bool(named[1] and same_model(named[1], draft.info.model))
-    )
-
-
-def came_to(wire: JsonObject, to: Draft | str) -> bool:
-    """Whether an entry was imported as a message to this very model, which takes it back between any two others."""
-    if "message" not in wire:
-        return False
-    draft = _draft(to) if isinstance(to, str) else to
-    # A self-hosted server may have changed its chat template since; elsewhere the model needs a role for late messages.
-    features = draft.info.features
-    anywhere = not features.template if draft.native.anywhere else features.late_system
-    return anywhere and is_from(wire, draft.native.formats, draft)
-
-
-def is_known(wire: JsonObject, to: Draft | str) -> bool:
-    """Whether an entry came from a conversation with this very model."""
-    if not wire.get("model"):
-        return False
-    draft = _draft(to) if isinstance(to, str) else to
-    return bool(draft.info.model) and is_from(wire, draft.native.formats, draft)
-
-
-def was_sent(wire: JsonObject, to: Draft | str) -> bool:
-    """Whether an entry begins an imported message that this very model was sent, or wrote."""
-    return "message" in wire and is_known(wire, to)
-
-
 def origin(message: Message) -> JsonObject:
     """Where a message came from: the `wire` of its first part that has one."""
     return next((part.wire for part in message.parts if not isinstance(part, Image)), {})
@@ -169,7 +134,7 @@ def own_block(part: Text | Think | Call | Result, draft: Draft) -> JsonObject | 
     # A framework's message names the provider that wrote the block (`wire.from`).
     wire = values.as_object(part.wire.get("from")) or part.wire
     block = _block_in(wire, native)
-    if block is None or not is_from(wire, native.formats, draft) or _is_strange(block, native):
+    if block is None or not draft.is_from(wire) or _is_strange(block, native):
         return None
     # Marks of an earlier request are no part of it: each request is marked anew.
     return unmarked(block)
@@ -229,7 +194,7 @@ def _void_block(part: Text, draft: Draft) -> str:
 def _void_thought(part: Think, draft: Draft) -> str:
     format = part.wire.get("format")
     origin = part.wire.get("model") or format
-    same = is_from(part.wire, (str(format),), draft)
+    same = draft.is_from(part.wire, str(format))
     named = bool(part.wire.get("model")) and same
     if draft.stale and origin and same:
         return "thinking is bound to the prefix before the rebase"
@@ -346,7 +311,7 @@ class UserContent(msgspec.Struct, frozen=True, kw_only=True):
         except FormatError:
             return None  # a log may hold as a block what no provider ever sent
         grammar = grammar_of(draft.native.formats[0])
-        same = bool(part.wire.get("model")) and is_from(part.wire, draft.native.formats, draft)
+        same = bool(part.wire.get("model")) and draft.is_from(part.wire)
         accepted = same or all(fits(block, "@asked", grammar) for block in came)
         return [_bare(block) for block in came] if accepted else None
 
@@ -407,19 +372,20 @@ def holds_blocks(part: Part) -> bool:
 
 def own_blocks(message: Message, target: str = "") -> list[list[JsonObject]]:
     """For each part, the blocks that a model is sent beside its text; without a model, where they came from."""
-    draft = _draft(target) if target else None
+    draft = draft_for(target) if target else None
     return [_sent(part, message, draft) if holds_blocks(part) else [] for part in message.parts]
 
 
 @lru_cache(maxsize=64)
-def _draft(target: str) -> Draft:
+def draft_for(target: str) -> Draft:
+    """An empty draft of a request to "provider:model", which tells what that model knows."""
     return Draft(model_info(target), wire_of(target).writer.native)
 
 
 def _sent(part: Part, message: Message, draft: Draft | None) -> list[JsonObject]:
     assert isinstance(part, Text | Think | Call | Result)  # the caller asked
     if "besides" in part.wire:
-        back = draft is None or was_sent(part.wire, draft)
+        back = draft is None or draft.was_sent(part.wire)
         return [{name: part.wire["message"].get(name) for name in part.wire["besides"]}] if back else []
     if "encloses" in part.wire and not isinstance(part, Call):
         return _enclosed(part, message, draft)

@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from quire.providers.convert import came_to, normal, project, was_sent
+from quire.providers.convert import normal, project
 from quire.providers.incoming import Spelling
 from quire.providers.models import ModelInfo, data, model_info
 from quire.providers.prefix import unmarked
@@ -216,13 +216,13 @@ def _holds(original: Json, written: Json) -> bool:
 
 def _originals(draft: Draft, message: Message) -> list[JsonObject] | None:
     """The imported messages behind a message, if this model was sent each of them and their parts are unchanged."""
-    if not any(was_sent(getattr(part, "wire", {}), draft) for part in message.parts):
+    if not any(draft.was_sent(getattr(part, "wire", {})) for part in message.parts):
         return None
     out = []
     for parts in _runs(message):
         wire = getattr(parts[0], "wire", {})
         void = draft.stale and any(isinstance(part, Think) for part in parts)
-        if void or not was_sent(wire, draft) or (message.role == "note" and not came_to(wire, draft)):
+        if void or not draft.was_sent(wire) or (message.role == "note" and not draft.takes_back(wire)):
             return None
         original = as_sent(wire["message"], draft)
         imported = [part for turn in project(format_of(wire["format"]).imports([original])) for part in turn.parts]
@@ -269,7 +269,7 @@ def front_instructions(
 ) -> list[JsonObject]:
     """The instructions in front of the messages: as they came where they were imported, else as `say` writes them."""
     wires = prompt.front if len(prompt.front) == len(heads) else ({},) * len(heads)
-    originals = [as_sent(wire["message"], draft) if was_sent(wire, draft) else {} for wire in wires]
+    originals = [as_sent(wire["message"], draft) if draft.was_sent(wire) else {} for wire in wires]
     return [
         message if message and normal(text_of(message.get("content"))) == normal(text) else say(text)
         for text, message in zip(heads, originals, strict=True)

@@ -28,10 +28,9 @@ from quire.values import INTERRUPTED, Call, JsonObject, Message, Part, Prompt, R
 class CallPairer:
     """Takes messages one by one; what it gives back can be sent."""
 
-    def __init__(self, ids: Spelling, native: Native, model: str) -> None:
-        self.ids = ids
-        # The model that the request is for: ids that it issued itself are sent back unchanged.
-        self.native, self.model = native, model
+    def __init__(self, ids: Spelling, draft: Draft) -> None:
+        # Ids that the model of the request issued itself are sent back unchanged.
+        self.ids, self.draft = ids, draft
         self.used: set[str] = set()
         self.open: list[tuple[Call, str]] = []
         # (seqs, reason) of what could not stay.
@@ -54,11 +53,12 @@ class CallPairer:
         parts: list[Part] = []
         # An imported conversation may use an id twice, where the provider does not refuse that.
         first = getattr(next(iter(message.parts), None), "wire", {})
-        again = not self.native.unique_ids and (self.native.items or "message" in first)
+        native = self.draft.native
+        again = not native.unique_ids and (native.items or "message" in first)
         for part in message.parts:
             if isinstance(part, Call):
                 spellings = self.ids.candidates(part.call_id or "call")
-                issued = [part.call_id] if part.call_id and self.is_own(part) else []
+                issued = [part.call_id] if part.call_id and self.draft.knows(part.wire) else []
                 free = (spelling for spelling in chain(issued, spellings) if spelling not in self.used)
                 wire_id = issued[0] if issued and again else next(free)
                 self.used.add(wire_id)
@@ -67,13 +67,6 @@ class CallPairer:
                     part = msgspec.structs.replace(part, call_id=wire_id)
             parts.append(part)
         return msgspec.structs.replace(message, parts=tuple(parts)) if self.open else message
-
-    def is_own(self, part: Call | Result | Text) -> bool:
-        """Whether a part is of the model that is asked, by its own name or by the one it was asked by."""
-        if not self.model or part.wire.get("format") not in self.native.formats:
-            return False
-        named = (part.wire.get("model"), part.wire.get("asked"))
-        return any(name and same_model(str(name), self.model) for name in named)
 
     def _with_results(self, message: Message) -> Message:
         """The results of one group in their own order, then the missing ones."""
@@ -95,7 +88,7 @@ class CallPairer:
 
     def _is_stored(self, result: Result) -> bool:
         """Whether the provider itself holds the call that a result answers."""
-        return bool(result.wire.get("stored")) and self.is_own(result)
+        return bool(result.wire.get("stored")) and self.draft.knows(result.wire)
 
     def _call_place(self, result: Result) -> int | None:
         """Which open call a result answers: same id, and among those the same name first."""
@@ -172,6 +165,31 @@ class Draft:
     def unsent(self) -> JsonObject:
         """The last message while no request has shown it, so that more may join it."""
         return self.last if len(self.messages) > self.sealed else {}
+
+    def is_from(self, wire: JsonObject, *formats: str) -> bool:
+        """Whether an entry came in one of these formats (this one's, unless told), from the model that is asked.
+
+        A model may be asked by one name and answer by another; either says that it is the same.
+        """
+        named = [str(wire.get(field) or "") for field in ("model", "asked")]
+        return wire.get("format") in (formats or self.native.formats) and (
+            same_model(named[0], self.info.model) or bool(named[1] and same_model(named[1], self.info.model))
+        )
+
+    def knows(self, wire: JsonObject) -> bool:
+        """Whether an entry came from a conversation with this very model."""
+        return bool(wire.get("model") and self.info.model) and self.is_from(wire)
+
+    def was_sent(self, wire: JsonObject) -> bool:
+        """Whether an entry begins an imported message that this very model was sent, or wrote."""
+        return "message" in wire and self.knows(wire)
+
+    def takes_back(self, wire: JsonObject) -> bool:
+        """Whether an entry was imported as a message to this very model, which takes it back between any two others."""
+        # A self-hosted server may have changed its chat template since; elsewhere the model needs a role for late messages.
+        features = self.info.features
+        anywhere = not features.template if self.native.anywhere else features.late_system
+        return "message" in wire and anywhere and self.is_from(wire)
 
     def bridge(self, message: JsonObject) -> None:
         """Insert a turn that nobody took, because the provider demands that roles alternate."""
@@ -301,7 +319,7 @@ class Rendering:
         self.written_counts: dict[int, int] = {}
         self.draft = Draft(self.info, self.writer.native, self.ask)
         self.draft.has_tools = ground[2]
-        self.pairer = CallPairer(self.writer.ids(self.info), self.writer.native, self.info.model)
+        self.pairer = CallPairer(self.writer.ids(self.info), self.draft)
 
     def _catch_up(self, prompt: Prompt) -> None:
         count = len(self.prompt_messages)
@@ -332,7 +350,7 @@ class Rendering:
         for part in message.parts:
             if isinstance(part, Text | Result) and part.wire:
                 functions = found_functions(part.wire.get("block") or part.wire.get("message"))
-                if functions and not self.pairer.is_own(part):
+                if functions and not self.draft.knows(part.wire):
                     self.draft.late_tools += self.draft.offered(functions)
 
     def _seal(self, place: int) -> None:

@@ -12,7 +12,7 @@ from functools import partial
 
 from quire import values
 from quire.errors import FormatError
-from quire.providers.convert import COMMON, UserContent, begins_imported, is_from, is_web, leave_out, origin, own_block
+from quire.providers.convert import COMMON, UserContent, begins_imported, is_web, leave_out, origin, own_block
 from quire.providers.incoming import (
     BlockReader,
     Spelling,
@@ -126,7 +126,7 @@ def _from_bedrock(part: Think, draft: Draft) -> JsonObject | None:
     """
     block = values.as_object(part.wire.get("block"))
     bound = draft.info.features.thinking_bound != "no"
-    if not block or bound or not is_from(part.wire, ("bedrock",), draft):
+    if not block or bound or not draft.is_from(part.wire, "bedrock"):
         return None
     content = values.as_object(block.get("reasoningContent"))
     if text := values.as_object(content.get("reasoningText")):
@@ -236,7 +236,7 @@ def _note(draft: Draft, message: Message) -> None:
 
 def _changes(draft: Draft, message: Message) -> list[JsonObject]:
     """What an imported system message says of tools by their names, for the model it was said to."""
-    blocks = origin(message).get("blocks") if is_from(origin(message), (FORMAT,), draft) else None
+    blocks = origin(message).get("blocks") if draft.is_from(origin(message)) else None
     return [unmarked(block) for block in blocks] if isinstance(blocks, list) else []
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from quire import values
 from quire.errors import FormatError
-from quire.providers.convert import COMMON, UserContent, begins_imported, is_from, leave_out, origin, own_block
+from quire.providers.convert import COMMON, UserContent, begins_imported, leave_out, origin, own_block
 from quire.providers.incoming import (
     BlockReader,
     Spelling,
@@ -121,7 +121,7 @@ def _from_anthropic(part: Think, draft: Draft) -> JsonObject | None:
     """Anthropic's own API writes the same models' signatures in other fields, bound to a prefix or not."""
     block = values.as_object(part.wire.get("block"))
     bound = draft.info.features.thinking_bound != "no"
-    if not block or bound or not is_from(part.wire, ("anthropic",), draft):
+    if not block or bound or not draft.is_from(part.wire, "anthropic"):
         return None
     if block.get("type") == "redacted_thinking":
         return {"reasoningContent": {"redactedContent": block.get("data", "")}}
@@ -220,7 +220,7 @@ def _takes_calls(draft: Draft, message: Message) -> bool:
     if draft.has_tools or draft.late_tools:
         return True
     calls = [part for part in message.parts if isinstance(part, Call)]
-    if not any(is_from(part.wire, (FORMAT,), draft) for part in calls):
+    if not any(draft.is_from(part.wire) for part in calls):
         return False
     for part in calls:
         draft.called.setdefault(part.name, message)

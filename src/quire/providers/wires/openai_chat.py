@@ -10,7 +10,7 @@ from typing import Any
 
 from quire import values
 from quire.errors import FormatError
-from quire.providers.convert import UserContent, came_to, from_url, is_from, is_web, leave_out, own_block, to_url
+from quire.providers.convert import UserContent, from_url, is_web, leave_out, own_block, to_url
 from quire.providers.incoming import (
     ReplyReader,
     Spelling,
@@ -25,7 +25,7 @@ from quire.providers.incoming import (
     with_wire,
     without_nulls,
 )
-from quire.providers.models import model_info, same_model
+from quire.providers.models import model_info
 from quire.providers.outgoing import (
     alternates,
     by_role,
@@ -123,7 +123,7 @@ def _take_turns(draft: Draft, role: str, message: Message | None = None) -> None
 def _was_taken(draft: Draft, message: Message) -> bool:
     """Whether the provider was sent this message in this place."""
     first = next(iter(message.parts), None)
-    return isinstance(first, Text) and came_to(first.wire, draft)
+    return isinstance(first, Text) and draft.takes_back(first.wire)
 
 
 def _content(draft: Draft, text: str) -> str | list[JsonObject]:
@@ -150,7 +150,7 @@ def _user_content(draft: Draft, message: Message) -> str | list[JsonObject]:
 def _takes(draft: Draft, message: Message) -> bool:
     """Whether a message's own parts may go along: to the model that was sent them, or text and images alone."""
     wire = next((part.wire for part in message.parts if isinstance(part, Text)), {})
-    if (wire.get("model") and is_from(wire, (FORMAT,), draft)) or draft.info.provider in _TAKES_FILES:
+    if (wire.get("model") and draft.is_from(wire)) or draft.info.provider in _TAKES_FILES:
         return True
     images = any(isinstance(part, Image) for part in message.parts)
     return not wire.get("encloses") and (draft.info.features.images or not images)
@@ -180,7 +180,7 @@ def _imported_message(draft: Draft, parts: Iterable[Part]) -> JsonObject:
     """The message that imported parts came as, if it goes back to the very model it was sent to."""
     wire = next((part.wire for part in parts if isinstance(part, Text | Think | Call | Result)), {})
     named = wire.get("model") and draft.info.model
-    return unmarked(values.as_object(wire["message"])) if named and came_to(wire, draft) else {}
+    return unmarked(values.as_object(wire["message"])) if named and draft.takes_back(wire) else {}
 
 
 # What else a message of the model may say, by the documentation of one server or another.
@@ -216,7 +216,7 @@ def _thinking(draft: Draft, message: Message) -> JsonObject:
         if owed and demand != "required":
             # The server's own: in the field that it came in.
             field = str(part.wire.get("field") or "")
-        if (field or owed) and (demand == "required" or is_from(part.wire, (FORMAT,), draft)):
+        if (field or owed) and (demand == "required" or draft.is_from(part.wire)):
             thoughts.append(part.text)
             details += (own_block(part, draft) or {}).get("reasoning_details") or []
         else:
@@ -232,14 +232,13 @@ def is_own_thought(part: Think, draft: Draft) -> bool:
 
     Of servers with a name it is known whether they take any; "openai-chat" is also what all others speak.
     """
-    wire, model = part.wire, draft.info.model
+    wire = part.wire
     if _imported_message(draft, [part]):
         return True
     if not dialect_of(draft.info).thinking and (draft.info.provider != "openai" or draft.info.known):
         return False
-    named = [str(wire.get(name) or "") for name in ("model", "asked")]
     returnable = "field" in wire or "reasoning_details" in values.as_object(wire.get("block"))
-    return returnable and wire.get("format") == FORMAT and any(name and same_model(name, model) for name in named)
+    return returnable and draft.knows(wire)
 
 
 def _call(draft: Draft, part: Call) -> JsonObject:

@@ -7,7 +7,7 @@ from typing import Any
 
 from quire import values
 from quire.errors import FormatError
-from quire.providers.convert import UserContent, is_from, leave_out, origin, own_block, was_sent
+from quire.providers.convert import UserContent, leave_out, origin, own_block
 from quire.providers.incoming import Spelling, bytes_of, sub
 from quire.providers.models import data
 from quire.providers.outgoing import by_role, compact, object_of, with_originals
@@ -211,7 +211,7 @@ def _function_call(part: Call, message: Message, draft: Draft, signed: bool) -> 
         out = {"functionCall": fields}
     if "thoughtSignature" in out or signed or not draft.info.features.signatures:
         return out
-    mine = is_from(part.wire, (FORMAT,), draft)
+    mine = draft.is_from(part.wire)
     if mine and part.wire.get("over"):
         return out
     if "thoughtSignature" in as_object(part.wire.get("block")) and not mine:
@@ -247,13 +247,13 @@ CONTENT = UserContent(
 
 def _user(draft: Draft, message: Message) -> None:
     # What this model was already sent it takes again, though it is blank or holds thoughts alone.
-    blank = user_text(message) if was_sent(origin(message), draft) else NO_TEXT
+    blank = user_text(message) if draft.was_sent(origin(message)) else NO_TEXT
     draft.messages.append({"role": "user", "parts": CONTENT.blocks(draft, message, blank)})
 
 
 def _model(draft: Draft, message: Message) -> None:
     parts: list[JsonObject] = []
-    taken = was_sent(origin(message), draft)
+    taken = draft.was_sent(origin(message))
     for part in message.parts:
         if isinstance(part, Text | Think | Call):
             signed = any("functionCall" in part for part in parts)

@@ -6,7 +6,7 @@ from itertools import groupby
 
 from quire import values
 from quire.errors import FormatError
-from quire.providers.convert import UserContent, from_url, is_web, leave_out, own_block, to_url, was_sent
+from quire.providers.convert import UserContent, from_url, is_web, leave_out, own_block, to_url
 from quire.providers.incoming import Spelling, objects, sub
 from quire.providers.outgoing import (
     as_sent,
@@ -278,7 +278,7 @@ def tool_definition(tool: JsonObject) -> JsonObject:
 def _body(draft: Draft, prompt: Prompt) -> JsonObject:
     info, ask = draft.info, draft.ask
     tools = draft.tools(prompt)
-    listed = [tool for tool in tools if "front" in tool and (info.features.late_tools or was_sent(tool["item"], draft))]
+    listed = [tool for tool in tools if "front" in tool and (info.features.late_tools or draft.was_sent(tool["item"]))]
     head = _front(draft, prompt, listed)
     items = [*head, *draft.messages]
     if not draft.messages and not prompt.front:
@@ -310,7 +310,7 @@ def _front(draft: Draft, prompt: Prompt, tools: list[JsonObject]) -> list[JsonOb
 def _additional(tools: list[JsonObject], item: JsonObject, draft: Draft) -> JsonObject:
     """An item of tools: as it came where the same model was sent it, else a new one."""
     around = (
-        as_sent(item["message"], draft) if was_sent(item, draft) else {"type": "additional_tools", "role": "developer"}
+        as_sent(item["message"], draft) if draft.was_sent(item) else {"type": "additional_tools", "role": "developer"}
     )
     return {**around, "tools": tools}
 
