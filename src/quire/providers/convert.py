@@ -140,6 +140,12 @@ def own_block(part: Text | Think | Call | Result, draft: Draft) -> JsonObject | 
     return unmarked(block)
 
 
+def block_from(part: Think, draft: Draft, format: str) -> JsonObject:
+    """A thought as another host of the same model wrote it; where it is bound to its prefix, that one is not here."""
+    unbound = draft.info.features.thinking_bound == "no"
+    return values.as_object(part.wire.get("block")) if unbound and draft.is_from(part.wire, format) else {}
+
+
 def _block_in(wire: JsonObject, native: Native) -> JsonObject | None:
     """The block an entry came as; where every message is one item, the message kept on import is the block."""
     block = wire.get("block") or (wire.get("message") if native.items else None)

@@ -12,7 +12,16 @@ from functools import partial
 
 from quire import values
 from quire.errors import FormatError
-from quire.providers.convert import COMMON, UserContent, begins_imported, is_web, leave_out, origin, own_block
+from quire.providers.convert import (
+    COMMON,
+    UserContent,
+    begins_imported,
+    block_from,
+    is_web,
+    leave_out,
+    origin,
+    own_block,
+)
 from quire.providers.incoming import (
     BlockReader,
     Spelling,
@@ -120,15 +129,8 @@ def _is_signed(block: JsonObject, draft: Draft) -> bool:
 
 
 def _from_bedrock(part: Think, draft: Draft) -> JsonObject | None:
-    """Bedrock hosts the same models and writes the same signatures in other fields.
-
-    Where they are bound to the prefix they had there, that prefix is not the one here.
-    """
-    block = values.as_object(part.wire.get("block"))
-    bound = draft.info.features.thinking_bound != "no"
-    if not block or bound or not draft.is_from(part.wire, "bedrock"):
-        return None
-    content = values.as_object(block.get("reasoningContent"))
+    """Bedrock hosts the same models and writes the same signatures in other fields."""
+    content = values.as_object(block_from(part, draft, "bedrock").get("reasoningContent"))
     if text := values.as_object(content.get("reasoningText")):
         return {"type": "thinking", "thinking": text.get("text", ""), "signature": text.get("signature", "")}
     if data := content.get("redactedContent"):

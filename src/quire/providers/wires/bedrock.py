@@ -14,7 +14,7 @@ from typing import Any
 
 from quire import values
 from quire.errors import FormatError
-from quire.providers.convert import COMMON, UserContent, begins_imported, leave_out, origin, own_block
+from quire.providers.convert import COMMON, UserContent, begins_imported, block_from, leave_out, origin, own_block
 from quire.providers.incoming import (
     BlockReader,
     Spelling,
@@ -118,10 +118,8 @@ def _reasoning(part: Think, message: Message, draft: Draft) -> JsonObject | None
 
 
 def _from_anthropic(part: Think, draft: Draft) -> JsonObject | None:
-    """Anthropic's own API writes the same models' signatures in other fields, bound to a prefix or not."""
-    block = values.as_object(part.wire.get("block"))
-    bound = draft.info.features.thinking_bound != "no"
-    if not block or bound or not draft.is_from(part.wire, "anthropic"):
+    """Anthropic's own API writes the same models' signatures in other fields."""
+    if not (block := block_from(part, draft, "anthropic")):
         return None
     if block.get("type") == "redacted_thinking":
         return {"reasoningContent": {"redactedContent": block.get("data", "")}}

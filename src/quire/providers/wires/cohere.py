@@ -10,7 +10,6 @@ from quire.errors import FormatError
 from quire.providers.convert import UserContent, leave_out, own_block
 from quire.providers.incoming import (
     ReplyReader,
-    Spelling,
     not_a_reply,
     number_in,
     objects,
@@ -20,14 +19,13 @@ from quire.providers.incoming import (
     text_in,
     without_nulls,
 )
-from quire.providers.outgoing import by_role, compact, exported_request, object_text, parsed_arguments, whole_message
-from quire.providers.prefix import Layout, Section, Unit, UnitPart, as_block, parts_of
+from quire.providers.outgoing import by_role, compact, exported_request, whole_message
+from quire.providers.prefix import Layout
 from quire.providers.provider_tools import Native, tools_in
 from quire.providers.rendering import GO_ON, NO_OUTPUT, Draft, Writer, note_text, text_block, texts, wanted_effort
 from quire.providers.rules.check import Check, Finding, Sequel, TurnMessage, WireRules
 from quire.providers.rules.grammar import grammar_of, misfits, objects_at, shape
-from quire.providers.wires import ModelCall, Wire
-from quire.providers.wires.openai_chat import chat_head, image_in, show_image, tool_definition, tool_entry
+from quire.providers.wires import ModelCall, Wire, openai_chat
 from quire.values import Call, Entry, Json, JsonObject, Message, Prompt, Reply, Result, Text, Think
 
 FORMAT = "cohere"
@@ -45,7 +43,9 @@ def _kind(part: JsonObject) -> str:
     return "" if kind in ("text", "image_url", "thinking") else kind
 
 
-CONTENT = UserContent(kind=_kind, image=image_in, show=show_image, say=text_block, other_text=_document)
+CONTENT = UserContent(
+    kind=_kind, image=openai_chat.image_in, show=openai_chat.show_image, say=text_block, other_text=_document
+)
 
 # A message's own messages by its role; a late instruction is text of the user's.
 
@@ -70,18 +70,12 @@ def _write_assistant(draft: Draft, message: Message) -> None:
                     plan = block
                 else:
                     content.append(block)
-    calls = [_written_call(part) for part in message.parts if isinstance(part, Call)]
+    calls = [openai_chat.written_call(draft, part) for part in message.parts if isinstance(part, Call)]
     if not calls and not any(part["type"] == "text" for part in content):
         draft.leave_out(message, "empty message")
         return
     out: JsonObject = {"role": "assistant", **({"content": content} if content else {})}
     draft.messages.append({**out, **plan, "tool_calls": calls} if calls else out)
-
-
-def _written_call(part: Call) -> JsonObject:
-    arguments = part.arguments or str(part.wire.get("arguments") or "") or compact(part.args)
-    function = {"name": Spelling().spell(part.name), "arguments": object_text(part.args, arguments)}
-    return {"id": part.call_id, "type": "function", "function": function}
 
 
 def _write_results(draft: Draft, message: Message) -> None:
@@ -118,7 +112,13 @@ def _request(draft: Draft, prompt: Prompt) -> JsonObject:
 
 
 _write = by_role(_write_user, _write_assistant, _write_results, _note)
-WRITER = Writer(FORMAT, _write, _request, Native((FORMAT,), read=tool_entry, define=tool_definition), end=_end)
+WRITER = Writer(
+    FORMAT,
+    _write,
+    _request,
+    Native((FORMAT,), read=openai_chat.tool_entry, define=openai_chat.tool_definition),
+    end=_end,
+)
 
 
 # Reading: replies and imported messages into entries, and entries back as they came.
@@ -153,11 +153,7 @@ def _assistant(message: JsonObject) -> list[Entry]:
         out.append(values.respond(content))
     if plan := text_in(message, "tool_plan"):
         out.append(values.think(plan, wire={"block": {"tool_plan": plan}}))
-    for call in objects(message, "tool_calls"):
-        function = sub(call, "function")
-        args, wire = parsed_arguments(str(function.get("arguments") or ""))
-        out.append(values.call(str(call.get("id") or ""), str(function.get("name") or ""), args, wire=wire or None))
-    return out or [values.respond("")]
+    return [*out, *map(openai_chat.call_entry, objects(message, "tool_calls"))] or [values.respond("")]
 
 
 # Where the blocks of a message stand: its content first, then the plan for its calls, and these.
@@ -227,19 +223,6 @@ class CohereReader(ReplyReader):
         return self._add(_assistant(message))
 
 
-def _message(message: Json, index: int) -> Unit:
-    role = str(message.get("role", ""))
-    parts = [part._replace(markable=False) for part in parts_of(message.get("content"), "content")]
-    if plan := message.get("tool_plan"):
-        parts.append(UnitPart(("tool_plan",), {"type": "thinking", "thinking": plan}))
-    calls = values.as_list(message.get("tool_calls"))
-    parts += [UnitPart(("tool_calls", at), as_block(call)) for at, call in enumerate(calls)]
-    if role == "tool":
-        parts = [part._replace(also={"tool_call_id": message.get("tool_call_id")}) for part in parts]
-    section: Section = "system" if role == "system" else "messages"
-    return Unit(("messages", index), section, role, message, tuple(parts), (message,))
-
-
 class _Answers(Sequel):
     """Calls are answered by the tool messages right behind them, and by nothing else."""
 
@@ -265,7 +248,7 @@ WIRE = Wire(
     imports=partial(read_messages, format=FORMAT, head=partial(tools_in, native=WRITER.native), read=_entries),
     exports=partial(exported_request, writer=WRITER, original=whole_message(_entries), system=""),
     writer=WRITER,
-    layout=Layout(chat_head, "messages", _message),
+    layout=Layout(openai_chat.chat_head, "messages", openai_chat.chat_message),
     reader=CohereReader,
     rules=WireRules(
         body=lambda check: misfits(check.body, "@body", "$", grammar_of(FORMAT)),

@@ -162,7 +162,7 @@ def _assistant(draft: Draft, message: Message) -> None:
     for part in message.parts:
         if isinstance(part, Text) and "audio" not in original:
             leave_out(part, message, draft)
-    calls = [_call(draft, part) for part in message.parts if isinstance(part, Call)]
+    calls = [written_call(draft, part) for part in message.parts if isinstance(part, Call)]
     if not (text or calls or "audio" in original):
         draft.leave_out(message, "empty message")
         return
@@ -241,7 +241,8 @@ def is_own_thought(part: Think, draft: Draft) -> bool:
     return returnable and draft.knows(wire)
 
 
-def _call(draft: Draft, part: Call) -> JsonObject:
+def written_call(draft: Draft, part: Call) -> JsonObject:
+    """A call as a message holds it."""
     block = own_block(part, draft)
     if block and block.get("type") == "custom":
         return {**block, "id": part.call_id}
@@ -405,10 +406,10 @@ def _assistant_entries(message: JsonObject) -> list[Entry]:
     text = CONTENT.text_of(message.get("content")) or message.get("refusal") or audio.get("transcript")
     if text or audio or message.get("images"):
         out.append(values.respond(str(text or ""), wire=_extras(message)))
-    out += [_call_entry(item) for item in objects(message, "tool_calls") if _is_called(item)]
+    out += [call_entry(item) for item in objects(message, "tool_calls") if _is_called(item)]
     function = sub(message, "function_call")
     if _is_called({"function": function}):
-        out.append(_call_entry({"id": function.get("name"), "function": function}))
+        out.append(call_entry({"id": function.get("name"), "function": function}))
     return out or [values.respond("")]
 
 
@@ -425,7 +426,8 @@ def _extras(message: JsonObject) -> JsonObject | None:
     return {"block": extras} if extras else None
 
 
-def _call_entry(item: JsonObject) -> Entry:
+def call_entry(item: JsonObject) -> Entry:
+    """What a message calls."""
     call_id = str(item.get("id") or "")
     if custom := sub(item, "custom"):
         return values.call(call_id, str(custom.get("name") or ""), custom.get("input"), wire={"block": item})
@@ -592,12 +594,12 @@ def chat_head(body: JsonObject) -> Iterator[Unit]:
         yield schema(("response_format",), body["response_format"])
 
 
-def _message(message: Json, index: int) -> Unit:
-    role, thought, refusal = (str(message.get("role", "")), message.get("reasoning_content"), message.get("refusal"))
-    parts = [UnitPart(("reasoning_content",), {"type": "thinking", "thinking": thought})] if thought else []
+def chat_message(message: Json, index: int) -> Unit:
+    """A message: what was thought, said and called."""
+    role, parts = str(message.get("role", "")), _beside(message, "reasoning_content", "thinking")
     parts += parts_of(message.get("content"), "content")
-    # A refusal is the text of a message that has none; calls follow whatever was said.
-    parts += [UnitPart(("refusal",), {"type": "text", "text": refusal})] if refusal else []
+    # A refusal is the text of a message that has none; calls follow whatever was said, and the plan for them.
+    parts += [*_beside(message, "refusal", "text"), *_beside(message, "tool_plan", "thinking")]
     calls = values.as_list(message.get("tool_calls"))
     parts += [UnitPart(("tool_calls", at), as_block(call)) for at, call in enumerate(calls)]
     parts = parts or [UnitPart(("content",), {"type": "text", "text": ""})]
@@ -608,12 +610,16 @@ def _message(message: Json, index: int) -> Unit:
     return Unit(("messages", index), section, role, message, tuple(parts), (compared,))
 
 
+def _beside(message: JsonObject, field: str, kind: str) -> list[UnitPart]:
+    return [UnitPart((field,), {"type": kind, kind: message[field]})] if message.get(field) else []
+
+
 WIRE = Wire(
     name=FORMAT,
     imports=partial(read_messages, format=FORMAT, head=partial(tools_in, native=NATIVE), read=_entries),
     exports=partial(exported_request, writer=WRITER, original=whole_message(_entries), system=""),
     writer=WRITER,
-    layout=Layout(chat_head, "messages", _message),
+    layout=Layout(chat_head, "messages", chat_message),
     reader=ChatReader,
     mark=with_control,
     thinking=lambda info: info.features.reasoning_content != "never",
