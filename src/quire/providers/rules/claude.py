@@ -384,8 +384,7 @@ def bedrock_message(check: Check, turn: TurnMessage) -> Iterator[Finding]:
 class ToolsDefined(Sequel):
     """Calls and results are taken only where toolConfig defines tools."""
 
-    def __init__(self) -> None:
-        self._reported = False
+    _reported = False
 
     def take(self, check: Check, turn: TurnMessage) -> Iterator[Finding]:
         block = next(iter(turn.of("tool_use", "tool_result")), None)
@@ -414,10 +413,7 @@ class ConverseOrder(turns.Pairs):
     """Roles take turns, the user first, and calls are answered in the next message."""
 
     unanswered, unasked = ("B.converse", "unanswered"), ("B.converse", "unasked")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._last = ""
+    _last = ""
 
     def take(self, check: Check, turn: TurnMessage) -> Iterator[Finding]:
         if turn.role == "assistant" and not self._last:

@@ -384,8 +384,7 @@ def edits(check: Check) -> Iterator[Finding]:
 class Compaction(Sequel):
     """Row 19. A threshold compaction's blocks stand behind what they summarise and are left alone."""
 
-    def __init__(self) -> None:
-        self._compacted = False
+    _compacted = False
 
     def take(self, check: Check, turn: TurnMessage) -> Iterator[Finding]:
         # A block with null content is a compaction that failed; the server passes over it.
@@ -447,10 +446,9 @@ def prefill(check: Check) -> Iterator[Finding]:
 class LateSystem(Sequel):
     """Row 14: where a system message may stand, and on which models."""
 
-    def __init__(self) -> None:
-        self._before: TurnMessage | None = None
-        # A system message that stands well, if the model speaks next.
-        self._waits = False
+    _before: TurnMessage | None = None
+    # A system message that stands well, if the model speaks next.
+    _waits = False
 
     def take(self, check: Check, turn: TurnMessage) -> Iterator[Finding]:
         before, waited = self._before, self._waits

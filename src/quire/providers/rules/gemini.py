@@ -91,12 +91,11 @@ def order(check: Check, turn: TurnMessage) -> Iterator[Finding]:
 class Responses(Sequel):
     """Row 29: calls and responses turn by turn; neighbours of the model are one turn."""
 
-    def __init__(self) -> None:
-        # The turn before, and how many responses are due; unknown where the calls may be in the cached content.
-        self._before = ""
-        self._due: int | None = None
-        # The model's newest turn: where it begins, its calls and the responses in it.
-        self._model_turn: tuple[str, int, int] | None = None
+    # The turn before, and how many responses are due; unknown where the calls may be in the cached content.
+    _before = ""
+    _due: int | None = None
+    # The model's newest turn: where it begins, its calls and the responses in it.
+    _model_turn: tuple[str, int, int] | None = None
 
     def take(self, check: Check, turn: TurnMessage) -> Iterator[Finding]:
         if not self._before and self._model_turn is None:

@@ -152,8 +152,7 @@ def called_names(turn: TurnMessage) -> Iterator[tuple[str, Json]]:
 class MistralOrder(Sequel):
     """Rows 37 and 38: Mistral's order of roles."""
 
-    def __init__(self) -> None:
-        self._last: TurnMessage | None = None
+    _last: TurnMessage | None = None
 
     def take(self, check: Check, turn: TurnMessage) -> Iterator[Finding]:
         before, self._last = self._last, turn
@@ -183,8 +182,7 @@ def deepseek(check: Check, turn: TurnMessage) -> Iterator[Finding]:
 class Alternation(Sequel):
     """Row 40: templates that count user and assistant messages, with calls and results left out."""
 
-    def __init__(self) -> None:
-        self._expected = "user"
+    _expected = "user"
 
     def take(self, check: Check, turn: TurnMessage) -> Iterator[Finding]:
         is_instruction = turn.index == 0 and turn.role in ("system", "developer")
@@ -514,8 +512,7 @@ def _is_spoken(item: JsonObject) -> bool:
 class Trigger(Sequel):
     """Row 27: a compaction trigger comes last."""
 
-    def __init__(self) -> None:
-        self._newest = ""
+    _newest = ""
 
     def take(self, check: Check, turn: TurnMessage) -> Iterator[Finding]:
         if self._newest:
