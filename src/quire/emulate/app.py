@@ -20,7 +20,8 @@ from quire.emulate.script import EmulatedPath, EmulatedReply, EmulatedRequest, R
 from quire.providers.wires import wire_of
 from quire.values import Json, as_object
 
-Act: TypeAlias = Callable[[Request, EmulatedRequest], EmulatedReply]
+# Answers a request, by the name at the end of its path where there is one.
+Act: TypeAlias = Callable[..., EmulatedReply]
 
 
 class BrokenResponse(Exception):
@@ -45,46 +46,22 @@ class Endpoints:
         self._caches = EmulatedCaches(emulated)
 
     def routes(self) -> Iterator[BaseRoute]:
-        if self._emulated.speaks("openai-responses"):
-            yield from self._responses_routes()
-        if wire_of(self._emulated.wire).call.makes_caches:
-            yield from self._cache_routes()
-        for wire in filter(self._emulated.speaks, VOICES):
-            for endpoint in VOICES[wire].endpoints:
-                yield self._route(endpoint.path, ["POST"], wire, partial(self._posted, endpoint=endpoint))
-        listing = self._emulated.voice.models
-        for path in filter(None, (listing, listing.removeprefix("/v1"))):
-            yield self._route(path, ["GET"], self._emulated.wire, lambda _, received: self._emulated.models(received))
-            yield self._route(
-                f"{path}/{{name:path}}",
-                ["GET"],
-                self._emulated.wire,
-                lambda request, received: self._emulated.model(received, request.path_params["name"]),
-            )
-
-    def _responses_routes(self) -> Iterator[BaseRoute]:
-        for base in ("/v1/responses", "/responses"):
+        emulated, caches = self._emulated, self._caches
+        for base in ("/v1/responses", "/responses") if emulated.speaks("openai-responses") else ():
             yield WebSocketRoute(base, self._converse)
-            yield self._route(
-                f"{base}/compact", ["POST"], "openai-responses", lambda _, received: self._emulated.compact(received)
-            )
-            yield self._route(
-                f"{base}/{{id}}",
-                ["GET", "DELETE"],
-                "openai-responses",
-                lambda request, received: self._emulated.response(received, request.path_params["id"]),
-            )
-
-    def _cache_routes(self) -> Iterator[BaseRoute]:
-        caches, path = self._caches, "/{version}/cachedContents"
-        yield self._route(path, ["POST"], "gemini", lambda _, received: caches.create(received))
-        yield self._route(path, ["GET"], "gemini", lambda _, received: caches.list(received))
-        yield self._route(
-            f"{path}/{{id}}",
-            ["GET", "PATCH", "DELETE"],
-            "gemini",
-            lambda request, received: caches.act(received, f"cachedContents/{request.path_params['id']}"),
-        )
+            yield self._route(f"{base}/compact", ["POST"], "openai-responses", emulated.compact)
+            yield self._route(f"{base}/{{name}}", ["GET", "DELETE"], "openai-responses", emulated.response)
+        for base in ("/{version}/cachedContents",) if wire_of(emulated.wire).call.makes_caches else ():
+            yield self._route(base, ["POST"], "gemini", caches.create)
+            yield self._route(base, ["GET"], "gemini", caches.list)
+            yield self._route(f"{base}/{{name}}", ["GET", "PATCH", "DELETE"], "gemini", caches.act)
+        for wire in filter(emulated.speaks, VOICES):
+            for endpoint in VOICES[wire].endpoints:
+                yield self._route(endpoint.path, ["POST"], wire, partial(self._posted, endpoint))
+        listing = emulated.voice.models
+        for base in filter(None, (listing, listing.removeprefix("/v1"))):
+            yield self._route(base, ["GET"], emulated.wire, emulated.models)
+            yield self._route(f"{base}/{{name:path}}", ["GET"], emulated.wire, emulated.model)
 
     async def nowhere(self, request: Request) -> Response:
         received, _ = await self._receive(request, self._emulated.wire)
@@ -93,12 +70,12 @@ class Endpoints:
     def _route(self, path: str, methods: list[str], wire: str, act: Act) -> Route:
         async def handle(request: Request) -> Response:
             received, problem = await self._receive(request, wire)
-            refusal = self._refusal(received, problem)
-            return await self._delivered(refusal or act(request, received))
+            names = [value for field, value in request.path_params.items() if field == "name"]
+            return await self._delivered(self._refusal(received, problem) or act(received, *names))
 
         return Route(path, handle, methods=methods)
 
-    def _posted(self, request: Request, received: EmulatedRequest, endpoint: EmulatedPath) -> EmulatedReply:
+    def _posted(self, endpoint: EmulatedPath, received: EmulatedRequest) -> EmulatedReply:
         if endpoint.count:
             return self._emulated.count(received, endpoint.inner(received.body), endpoint.count)
         streamed = received.body.get("stream") is True if endpoint.streamed is None else endpoint.streamed

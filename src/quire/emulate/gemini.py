@@ -201,6 +201,7 @@ class EmulatedCaches:
 
     def act(self, received: EmulatedRequest, name: str) -> EmulatedReply:
         """Read a cache, prolong it (nothing else of it can be changed) or delete it."""
+        name = f"cachedContents/{name}"
         stored = self._alive(received, name)
         if stored is None:
             return self._missing(received, name)

@@ -29,7 +29,6 @@ from quire.providers.rules.check import (
     ServerMemory,
     TurnMessage,
     Unchecked,
-    advice,
     at,
     conversation,
     errors,
@@ -330,7 +329,7 @@ def _accepted(check: Check) -> Iterator[Finding]:
     yield from _fields(check)
     if check.model_named:
         yield from _name(check)
-        yield from _by_family(check, _effort(check, _levels(check.body)))
+        yield from _effort(check, _levels(check.body))
 
 
 def _accepted_in(check: Check, turn: TurnMessage) -> Iterator[Finding]:
@@ -338,16 +337,11 @@ def _accepted_in(check: Check, turn: TurnMessage) -> Iterator[Finding]:
     if not check.model_named:
         return
     level = value_at(turn.raw, "output_config", "effort")
-    yield from _by_family(check, _effort(check, [(f"{turn.path}.output_config.effort", level)]))
-    yield from _by_family(check, _media(check, turn))
+    yield from _effort(check, [(f"{turn.path}.output_config.effort", level)])
+    yield from _media(check, turn)
     if not check.info.features.system_role and turn.raw.get("role") in ("system", "developer"):
         place = turn.path.removeprefix("$.")
         yield found("B.role", f"{turn.path}.role", place=place, role=turn.raw["role"])
-
-
-def _by_family(check: Check, findings: Iterator[Finding]) -> Iterator[Finding]:
-    """Of a model that is not listed only its family is known."""
-    return findings if check.info.known else advice(findings)
 
 
 def _name(check: Check) -> Iterator[Finding]:
@@ -364,7 +358,8 @@ def _effort(check: Check, levels_at: Iterable[tuple[str, Json]]) -> Iterator[Fin
     levels = check.info.features.effort
     for path, level in levels_at:
         if levels and isinstance(level, str) and level not in levels:
-            yield found("B.effort", path, level=level, levels=", ".join(levels))
+            # Of a model that is not listed only its family is known.
+            yield found("B.effort", path, sure=check.info.known, level=level, levels=", ".join(levels))
 
 
 def _levels(body: JsonObject) -> Iterator[tuple[str, Json]]:

@@ -25,7 +25,6 @@ from quire.providers.rules.check import (
     TurnMessage,
     Unchecked,
     WireRules,
-    advice,
     conversation,
     fingerprint,
     found,
@@ -393,12 +392,12 @@ class ToolsDefined(Sequel):
             yield found("B.converse", block.path, "tools")
 
 
-def blank_blocks(blocks: Iterable[TurnBlock]) -> Iterator[Finding]:
+def blank_blocks(blocks: Iterable[TurnBlock], sure: bool = True) -> Iterator[Finding]:
     """Row 35."""
     for block in blocks:
         words = block.raw.get("text")
         if block.type == "text" and isinstance(words, str) and not words.strip():
-            yield found("B2.35", block.path)
+            yield found("B2.35", block.path, sure=sure)
 
 
 def empty_errors(turn: TurnMessage) -> Iterator[Finding]:
@@ -463,8 +462,7 @@ def _converse_head(check: Check) -> Iterator[Finding]:
 def _converse_turn(check: Check, turn: TurnMessage) -> Iterator[Finding]:
     yield from turns.speakers(turn)
     # What a model said without a word is taken back by most.
-    blank = blank_blocks(turn.blocks)
-    yield from advice(blank) if turn.role == "assistant" else blank
+    yield from blank_blocks(turn.blocks, sure=turn.role != "assistant")
     yield from empty_errors(turn)
     yield from misplaced(turn.blocks)
     called = turn.of("tool_use")

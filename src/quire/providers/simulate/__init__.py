@@ -56,8 +56,7 @@ class MarkedRow(msgspec.Struct, frozen=True):
     reach: Iterable[int]
     writes: dict[int, int]
     # Why nothing of this request can be in the cache, where its own marks are the cause.
-    cause: Cause = ""
-    note: str = ""
+    cause: tuple[Cause, str] = ("", "")
 
 
 class MarkedCache(Engine):
@@ -94,7 +93,7 @@ class MarkedCache(Engine):
     def _why(self, row: MarkedRow, hit: int | None, at_ms: int) -> tuple[Cause, str]:
         if self._shelf.untouched:
             return "first", "nothing was stored before this request"
-        return (row.cause, row.note) if row.cause else self._shelf.why(row.hashes, row.blocks, hit, at_ms)
+        return row.cause if row.cause[0] else self._shelf.why(row.hashes, row.blocks, hit, at_ms)
 
 
 # Anthropic's cache, and Bedrock's: found by walking back from the marks. Entries are keyed by a running hash over tools,
@@ -125,15 +124,14 @@ class AnthropicCache(MarkedCache):
         lives = _lives(blocks, request.body)
         # A mark before the minimum is passed over in silence.
         marks = [place for place in sorted(lives) if ends[place] >= least]
-        cause: Cause = ""
-        note = ""
+        cause: tuple[Cause, str] = ("", "")
         if not lives and (not ends or ends[-1] >= least):
-            cause, note = "marker", "no block carries a mark"
+            cause = "marker", "no block carries a mark"
         elif not marks:
-            cause, note = "minimum", f"no mark stands behind {least:,} tokens"
+            cause = "minimum", f"no mark stands behind {least:,} tokens"
         reach = (place for mark in reversed(marks) for place in self._back_from(mark, blocks))
         writes = {place: (lives[place] if lives[place] > 0 else info.cache.ttl_s[0]) * 1000 for place in marks}
-        return MarkedRow(blocks, ends, _hashes(self._hashes, blocks, request.body, info), reach, writes, cause, note)
+        return MarkedRow(blocks, ends, _hashes(self._hashes, blocks, request.body, info), reach, writes, cause)
 
     def _back_from(self, mark: int, blocks: Sequence[Block]) -> Iterator[int]:
         """The blocks a walk back from a mark looks at, the mark's own first; a run of tool blocks is one step."""
@@ -238,14 +236,13 @@ class BreakpointCache(MarkedCache):
         writes = sorted({*marks[-(most - 1) :], *asks[:1]}) if implicit else marks[-most:]
         short, *longer = info.cache.ttl_s
         life_s = longer[0] if longer and _options(request).get("ttl") == "12h" else short
-        cause: Cause = ""
-        note = ""
+        cause: tuple[Cause, str] = ("", "")
         if not places and not implicit and not breakpoints:
-            cause, note = "marker", "explicit mode without a breakpoint uses no cache"
+            cause = "marker", "explicit mode without a breakpoint uses no cache"
         elif not places:
-            cause, note = "minimum", f"no breakpoint stands behind {least:,} tokens"
+            cause = "minimum", f"no breakpoint stands behind {least:,} tokens"
         lives = dict.fromkeys(writes, life_s * 1000)
-        return MarkedRow(request.blocks, request.ends, hashes, reversed(places), lives, cause, note)
+        return MarkedRow(request.blocks, request.ends, hashes, reversed(places), lives, cause)
 
     def _implicit_marks(self, request: EngineView) -> Iterator[int]:
         """Implicit breakpoints, the latest first: ends of what the user or a tool says, as many as are looked at."""
