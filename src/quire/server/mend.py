@@ -29,7 +29,7 @@ from quire.log.sqlite import SqliteStore
 from quire.providers import render
 from quire.providers.models import model_info
 from quire.providers.prefix import Path as JsonPath
-from quire.providers.prefix import written
+from quire.providers.prefix import bare, written
 from quire.providers.rules import GrowingCheck, errors
 from quire.providers.rules.check import make_check
 from quire.providers.simulate import Simulator
@@ -43,7 +43,6 @@ from quire.server.mend_rules import (
     HeadChanges,
     HeadState,
     Tail,
-    bare_tool,
     head_texts,
     joined_tails,
     needed_betas,
@@ -282,7 +281,7 @@ def _apply(rules: Sequence[str], call: SentCall, before: HeadState | None) -> tu
 
 def _head(body: JsonObject, wire: Wire) -> tuple[dict[JsonPath, str], list[bytes]]:
     """What a request begins with, without its marks: the texts of its system prompt, and its tools."""
-    return dict(head_texts(body, wire)), [written(bare_tool(tool)) for tool in as_objects(body.get("tools"))]
+    return dict(head_texts(body, wire)), [written(bare(tool)) for tool in as_objects(body.get("tools"))]
 
 
 def _tried(rules: Sequence[str], call: SentCall, before: HeadState | None) -> tuple[BodyDraft, list[str]]:
@@ -555,7 +554,7 @@ class Budget:
         """
         wire, fitter = wire_of(target, body), self._fitters.get(conversation)
         offer = _recall_offer(target, wire)
-        if fitter is None or not any(bare_tool(tool) in offer for tool in body.get("tools") or ()):
+        if fitter is None or not any(bare(tool) in offer for tool in body.get("tools") or ()):
             return None
         reply = read(wire)
         entries = [entry for entry in reply.entries if entry.kind != "call" or entry.name == "recall"]
@@ -590,7 +589,7 @@ def _recall_offer(target: str, wire: Wire) -> list[JsonObject]:
 
 def _without_recall(body: JsonObject, offer: list[JsonObject], wire: Wire) -> JsonObject:
     """A request whose model cannot recall: without the tool or, where there is no other, with none to choose."""
-    tools = [tool for tool in body["tools"] if bare_tool(tool) not in offer]
+    tools = [tool for tool in body["tools"] if bare(tool) not in offer]
     if tools:
         return {**body, "tools": tools}
     match wire.name:

@@ -19,10 +19,10 @@ import msgspec
 from quire.audit.first_difference import ID, TIME, tool_name
 from quire.providers.cache_marks import mark
 from quire.providers.models import ModelInfo, data
-from quire.providers.prefix import MARKS, Path, changed_body, same_start, written
+from quire.providers.prefix import MARKS, Path, bare, changed_body, same_start, unmarked_in, written
 from quire.providers.rules import Checked
 from quire.providers.wires import Wire
-from quire.values import Json, JsonObject, as_objects
+from quire.values import Json, JsonObject, as_objects, value_at
 
 
 class Patch(NamedTuple):
@@ -216,10 +216,10 @@ def late_tools(draft: BodyDraft) -> bool:
     first, now, features = (draft.state.first.get("tools") or [], draft.body.get("tools") or [], draft.info.features)
     if not first or not features.late_tools or draft.wire.name not in ("openai-responses", "anthropic"):
         return False
-    first_tools = {tool_name(tool): bare_tool(tool) for tool in first}
+    first_tools = {tool_name(tool): bare(tool) for tool in first}
     by_name = {tool_name(tool): tool for tool in now}
     new = [tool for name, tool in by_name.items() if name not in first_tools]
-    stays = all(bare_tool(by_name.get(name, {})) == tool for name, tool in first_tools.items())
+    stays = all(bare(by_name.get(name, {})) == tool for name, tool in first_tools.items())
     # A tool that was added late cannot be removed: once it is gone, the application's own list is sent again.
     if not stays or not set(draft.changes.late_tools) <= set(by_name) or not new:
         return False
@@ -227,17 +227,13 @@ def late_tools(draft: BodyDraft) -> bool:
     if untold and not draft.takes_text:
         return False
     if untold and draft.wire.name == "anthropic":
-        inline = [{"type": "tool_definition", "definition": bare_tool(tool)} for tool in untold]
+        inline = [{"type": "tool_definition", "definition": bare(tool)} for tool in untold]
         _system_message(draft, {"content": [{"type": "tool_addition", "tool": definition} for definition in inline]})
     elif untold:
         draft.tail.messages.append({"type": "additional_tools", "role": "developer", "tools": untold})
     draft.changes.late_tools += tuple(map(tool_name, untold))
     draft.body = {**draft.body, "tools": list(first)}
     return True
-
-
-def bare_tool(tool: JsonObject) -> JsonObject:
-    return {name: value for name, value in tool.items() if name not in MARKS}
 
 
 def _system_message(draft: BodyDraft, says: JsonObject) -> None:
@@ -461,16 +457,11 @@ def _joined_texts(message: Json) -> str:
 
 def plain_message(message: Json) -> bytes:
     """A message without its marks and the order of its keys; one block of text is the same as the text alone."""
-    if not isinstance(message, dict):
-        return written(message)
-    bare = {name: value for name, value in message.items() if name not in MARKS}
-    content = bare.get("content")
-    if isinstance(content, list):
-        bare["content"] = [bare_tool(block) if isinstance(block, dict) else block for block in content]
-        match bare["content"]:
-            case [{"type": "text" | "input_text" | "output_text", "text": str(text), **more}] if not more:
-                bare["content"] = text
-    return written(bare, "sorted")
+    plain: Json = unmarked_in(bare(message), "content")
+    match value_at(plain, "content"):
+        case [{"type": "text" | "input_text" | "output_text", "text": str(text), **more}] if not more:
+            plain = {**plain, "content": text}
+    return written(plain, "sorted")
 
 
 # Cache marks, where the application sets none.
