@@ -73,7 +73,7 @@ def validate(
     """
     body = request.body if isinstance(request, Request) else request
     if not isinstance(body, dict):
-        return [shape("$", "the request is no JSON object", "Send an object.")]
+        return [shape("$", "no object")]
     return GrowingCheck().findings(_check(request, provider, model, seen, headers))
 
 

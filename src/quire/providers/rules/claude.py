@@ -369,15 +369,14 @@ def bedrock_body(check: Check) -> Iterator[Finding]:
     yield from misfits(body, "@body", "$", grammar_of("bedrock"))
     # A stored prompt brings its own messages.
     if not body.get("messages") and ":prompt/" not in as_text(body.get("modelId")):
-        yield shape("$.messages", "A conversation must start with a user message.", "Send a user message.")
+        yield shape("$.messages", "no user message")
 
 
 def bedrock_message(check: Check, turn: TurnMessage) -> Iterator[Finding]:
     """Types of everything in a message, and that there is something."""
     yield from misfits(turn.value, "@message", turn.path, grammar_of("bedrock"))
     if turn.raw.get("content") == []:
-        problem = f"The content field in the Message object at {where(turn.path)} is empty."
-        yield shape(f"{turn.path}.content", problem, "Add a content block, or leave the message out.")
+        yield shape(f"{turn.path}.content", "empty message", message=where(turn.path))
 
 
 class ToolsDefined(Sequel):

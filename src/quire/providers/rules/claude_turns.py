@@ -139,8 +139,7 @@ def speakers(turn: TurnMessage) -> Iterator[Finding]:
     for block in turn.blocks:
         speaker = _SPEAKERS.get(block.type, turn.role)
         if turn.role in ("user", "assistant", "system") and turn.role != speaker:
-            problem = f"`{block.type}` blocks can only be in {speaker} messages"
-            yield shape(block.path, problem, f"Move it to the {speaker}'s message.")
+            yield shape(block.path, "speaker", type=block.type, speaker=speaker)
 
 
 # Tool names, in definitions and in calls (row 17), and Anthropic's demand that they differ.
@@ -170,7 +169,7 @@ def unique(names_at: Iterable[tuple[str, Json]]) -> Iterator[Finding]:
 def anthropic_body(check: Check) -> Iterator[Finding]:
     """Types of what stands around the messages, and that there is one."""
     if check.body.get("messages") == [] and not check.body.get("system"):
-        yield shape("$.messages", "at least one message is required", "Send a user message.")
+        yield shape("$.messages", "no message")
     yield from misfits(check.body, "@body", "$", grammar_of("anthropic"))
 
 

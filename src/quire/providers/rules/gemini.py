@@ -54,7 +54,7 @@ def gemini_body(check: Check) -> Iterator[Finding]:
     has_head = any(setting(check.body, name)[1] for name in ("systemInstruction", "tools"))
     absent = contents in (None, []) and not setting(check.body, "cachedContent")[1]
     if absent and not (has_head and is_creation(check.body)):
-        yield shape(path, "contents is not specified", "Send at least one content.")
+        yield shape(path, "no contents")
     # The SDK's call holds settings under `config`.
     yield from misfits(as_object(check.body.get("config")), "@settings", "$.config", grammar)
 
@@ -67,9 +67,7 @@ def gemini_content(check: Check, turn: TurnMessage) -> Iterator[Finding]:
         alone = alone and any(get(turn.raw, name) is not None for name in grammar.shapes["part"]["$data"])
         yield from misfits(turn.value, "@part" if alone else "@content", turn.path, grammar)
     if turn.role == "user":
-        for part in having(turn, "functionCall"):
-            problem = "functionCall parts can only be in model turns"
-            yield shape(part.path, problem, "Move it to a model turn.")
+        yield from (shape(part.path, "model turn") for part in having(turn, "functionCall"))
 
 
 def declarations(body: JsonObject) -> Iterator[tuple[str, JsonObject]]:

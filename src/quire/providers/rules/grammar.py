@@ -103,7 +103,7 @@ def misfits(value: Json, description: str, path: str, grammar: Grammar) -> Itera
     kind = next((kind for kind in kinds if kind.takes(value)), None)
     if kind is None:
         value_text = f"'{value}'" if isinstance(value, str) and any(kind.value for kind in kinds) else _named(value)
-        yield shape(path, f"Input should be {_or(kinds)}, not {value_text}", f"Make it {_or(kinds)}.")
+        yield shape(path, "kind", kinds=_or(kinds), value=value_text)
         return
     if kind.least is not None or kind.most is not None:
         yield from _bounds(value, kind, path)
@@ -123,11 +123,9 @@ def _bounds(value: Json, kind: Kind, path: str) -> Iterator[Finding]:
     size = value if kind.type in ("integer", "number") else len(value) if kind.least or kind.most else 0
     subject = "Input" if kind.type in ("integer", "number") else "The length"
     if kind.least is not None and size < kind.least:
-        problem = f"{subject} should be greater than or equal to {kind.least:g}"
-        yield shape(path, problem, f"Give at least {kind.least:g}.")
+        yield shape(path, "least", subject=subject, least=kind.least)
     if kind.most is not None and size > kind.most:
-        problem = f"{subject} should be less than or equal to {kind.most:g}"
-        yield shape(path, problem, f"Give at most {kind.most:g}.")
+        yield shape(path, "most", subject=subject, most=kind.most)
 
 
 def _object(value: JsonObject, spec: JsonObject, path: str, grammar: Grammar) -> Iterator[Finding]:
@@ -143,7 +141,7 @@ def _object(value: JsonObject, spec: JsonObject, path: str, grammar: Grammar) ->
                 continue  # most members: nothing more need be looked at
             yield from misfits(member, description, f"{path}.{spelled}", grammar)
         elif description[-1] == "!":
-            yield shape(f"{path}.{name}", "Field required", f"Add {name} ({_or(kinds_of(description))}).")
+            yield shape(f"{path}.{name}", "required", name=name, kinds=_or(kinds_of(description)))
     if spec.keys() & {"$closed", "$one"}:
         yield from _strangers(value, spec, path, grammar)
     if "$one" in spec:
@@ -161,13 +159,13 @@ def _tagged(value: JsonObject, spec: JsonObject, path: str, grammar: Grammar) ->
         tag = spec.get(f"$alone_{others[0]}") if len(others) == 1 else None
         tag = tag or spec.get("$untyped")
     if not isinstance(tag, str):
-        yield shape(f"{path}.{field}", "Field required", "Say which type it is.")
+        yield shape(f"{path}.{field}", "type")
     elif tag not in spec or tag.startswith("$"):
         if "$other" in spec:
             yield from _object(value, spec["$other"], path, grammar)
         elif grammar.closed:
             tags = ", ".join(name for name in spec if not name.startswith("$"))
-            yield shape(f"{path}.{field}", f"Input tag '{tag}' is not known", f"Use one of {tags}.")
+            yield shape(f"{path}.{field}", "tag", tag=tag, tags=tags)
     else:
         described_by = spec[tag]
         described = grammar.shapes[described_by[1:]] if isinstance(described_by, str) else described_by
@@ -189,19 +187,18 @@ def _strangers(value: JsonObject, spec: JsonObject, path: str, grammar: Grammar)
     for name in value:
         if name not in names and value[name] is not None:
             allowed = ", ".join(field for field in spec if not field.startswith("$")) or "nothing"
-            yield shape(at(path, str(name)), f"Unknown parameter, must be one of: {allowed}", "Leave it out.")
+            yield shape(at(path, str(name)), "stranger", allowed=allowed)
 
 
 def _one(members: list[Json], path: str) -> Iterator[Finding]:
-    members_set = [member for member in members if member is not None]
-    if len(members_set) != 1:
-        problem = f"exactly one member must be set, not {len(members_set)}"
-        yield shape(path, problem, "Split it into one for each." if members_set else "Leave it out, or fill it.")
+    count = sum(member is not None for member in members)
+    if count != 1:
+        yield shape(path, "several" if count else "none", count=count)
 
 
-def shape(path: str, problem: str, fix: str) -> Finding:
+def shape(path: str, case: str, **details: Json) -> Finding:
     """A finding about what a request looks like."""
-    return found("B.shape", path, problem=problem, fix=fix)
+    return found("B.shape", path, case, **details)
 
 
 def _or(kinds: tuple[Kind, ...]) -> str:

@@ -70,26 +70,25 @@ def _strict_body(body: JsonObject) -> Iterator[Finding]:
     """What OpenAI itself refuses and others take: tools without a type, empty lists."""
     for path, tool in objects_at(body.get("tools"), "$.tools"):
         if tool.get("type") is None:
-            yield shape(f"{path}.type", "Field required", "Say which type it is.")
+            yield shape(f"{path}.type", "type")
     yield from _filled(body, ("tools",), "$")
 
 
 def _message_shape(message: JsonObject, path: str) -> Iterator[Finding]:
     if message.get("content") is None and not _may_be_silent(message):
-        yield shape(f"{path}.content", "Field required", "Give the message content.")
+        yield shape(f"{path}.content", "no content")
     if message.get("role") == "tool" and message.get("tool_call_id") is None:
-        yield shape(f"{path}.tool_call_id", "Field required", "Say which call it answers.")
+        yield shape(f"{path}.tool_call_id", "no call id")
 
 
 def _strict_message(message: JsonObject, path: str) -> Iterator[Finding]:
     """What OpenAI itself refuses and others take: images from tools, arguments as objects, empty lists."""
     for place, part in objects_at(message.get("content"), f"{path}.content") if message.get("role") == "tool" else ():
         if part.get("type") not in ("text", None):
-            yield shape(place, "tool messages hold text only", "Send the image in a user message behind it.")
+            yield shape(place, "text only")
     for place, call in objects_at(message.get("tool_calls"), f"{path}.tool_calls"):
         if isinstance(value_at(call, "function", "arguments"), dict):
-            arguments = f"{place}.function.arguments"
-            yield shape(arguments, "Input should be a string", "Encode the arguments as JSON text.")
+            yield shape(f"{place}.function.arguments", "arguments")
     yield from _filled(message, ("content", "tool_calls"), path)
 
 
@@ -97,8 +96,7 @@ def _filled(holder: JsonObject, names: tuple[str, ...], path: str) -> Iterator[F
     """OpenAI takes no list without anything in it."""
     for name in names:
         if holder.get(name) == []:
-            problem = "empty array. Expected an array with minimum length 1, but got an empty array instead."
-            yield shape(f"{path}.{name}", problem, f"Leave {name} out, or fill it.")
+            yield shape(f"{path}.{name}", "empty list", name=name)
 
 
 def _may_be_silent(message: JsonObject) -> bool:
@@ -341,14 +339,13 @@ _SPOKEN = ("output_text", "refusal")
 _ASKED = ("input_text", "input_image", "input_file", "input_audio")
 # Beside outputs, what a model's turn is not made of: a reasoning item is followed by something else.
 _NOT_SPOKEN = ("additional_tools", "configuration_update", "compaction_trigger", "mcp_approval_response")
-_NO_INPUT = "Send input items or text; messages are for Chat (-p openai-chat)."
 
 
 def responses_body(check: Check) -> Iterator[Finding]:
     """Types of what stands around the items."""
     body = check.body
     if body.get("input") is None and not (_has_state(body) or body.get("prompt")):
-        yield shape("$.input", "Field required", _NO_INPUT)
+        yield shape("$.input", "no input")
     yield from misfits(body, "@body", "$", grammar_of("openai-responses"))
 
 
@@ -366,9 +363,7 @@ def _parts(item: JsonObject, path: str) -> Iterator[Finding]:
         for place, part in objects_at(item.get(name), f"{path}.{name}"):
             kind = part.get("type")
             if kind in _SPOKEN + _ASKED and kind not in allowed:
-                values = ", ".join(allowed)
-                problem = f"Invalid value: '{kind}'. Supported values are: {values}."
-                yield shape(f"{place}.type", problem, f"Use one of {values}.")
+                yield shape(f"{place}.type", "part", kind=kind, values=", ".join(allowed))
 
 
 def kind_of(item: JsonObject) -> str:

@@ -232,7 +232,7 @@ class _Answers(Sequel):
     def take(self, check: Check, turn: TurnMessage) -> Iterator[Finding]:
         if turn.role == "tool":
             if self._waiting.pop(values.as_text(turn.raw.get("tool_call_id")), None) is None:
-                yield shape(turn.path, "a tool message answers no call before it", "Send it behind its call.")
+                yield shape(turn.path, "unasked")
             return
         yield from self.end(check)
         calls = objects_at(turn.raw.get("tool_calls"), f"{turn.path}.tool_calls")
@@ -240,7 +240,7 @@ class _Answers(Sequel):
 
     def end(self, check: Check) -> Iterator[Finding]:
         for id, path in self._waiting.items():
-            yield shape(path, f"the call {id!r} has no tool message behind it", "Answer every call.")
+            yield shape(path, "unanswered", id=id)
 
 
 WIRE = Wire(
