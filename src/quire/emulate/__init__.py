@@ -379,7 +379,7 @@ class Emulated:
 
     def models(self, received: EmulatedRequest) -> EmulatedReply:
         """The provider's models."""
-        return self._reply(received, self.voice.listed(self._models()))
+        return self._reply(received, self.voice.listed([*map(self.voice.model, self._models())]))
 
     def model(self, received: EmulatedRequest, name: str) -> EmulatedReply:
         """One of the provider's models."""

@@ -175,9 +175,9 @@ def model(info: ModelInfo) -> JsonObject:
     }
 
 
-def listed(models: list[ModelInfo]) -> JsonObject:
-    ends = {"first_id": models[0].model, "last_id": models[-1].model} if models else {}
-    return {"data": [model(info) for info in models], "has_more": False, **ends}
+def listed(models: list[JsonObject]) -> JsonObject:
+    ends = {"first_id": models[0]["id"], "last_id": models[-1]["id"]} if models else {}
+    return {"data": models, "has_more": False, **ends}
 
 
 # Why a request could not reuse another's prefix: where what came parts from what was stored, by section.

@@ -18,7 +18,7 @@ from quire.emulate.script import (
     pieces,
 )
 from quire.providers.explain import moved
-from quire.providers.models import ModelInfo, model_info
+from quire.providers.models import ModelInfo
 from quire.providers.simulate import blocks
 from quire.values import Call, JsonObject, Text, Think, as_object, as_objects, value_at
 
@@ -46,7 +46,7 @@ def chat_reply(exchange: EmulatedExchange) -> JsonObject:
 
 def _message(exchange: EmulatedExchange) -> JsonObject:
     message: JsonObject = {"role": "assistant", "content": exchange.text or None, "refusal": None}
-    if exchange.thinking and not model_info(exchange.target).features.strict:
+    if exchange.thinking and not exchange.info.features.strict:
         message["reasoning_content"] = exchange.thinking
     if exchange.calls:
         message["tool_calls"] = [
@@ -70,7 +70,7 @@ def usage(exchange: EmulatedExchange) -> JsonObject:
         "prompt_tokens_details": details,
         "completion_tokens_details": {"reasoning_tokens": exchange.reasoning_tokens},
     }
-    if model_info(exchange.target).engine == "deepseek-units":
+    if exchange.info.engine == "deepseek-units":
         used |= {"prompt_cache_hit_tokens": predicted.read, "prompt_cache_miss_tokens": predicted.plain}
     return used
 
@@ -145,10 +145,6 @@ def model(info: ModelInfo) -> JsonObject:
     return {"id": info.model, "object": "model", "created": 0, "owned_by": info.provider}
 
 
-def listed(models: list[ModelInfo]) -> JsonObject:
-    return {"object": "list", "data": [model(info) for info in models]}
-
-
 CHAT = ReplyForm(
     endpoints=endpoints("/v1/chat/completions"),
     call_prefix="call_",
@@ -159,7 +155,7 @@ CHAT = ReplyForm(
     headers=headers,
     lacks=lacks,
     unknown_model=unknown_model,
-    listed=listed,
+    listed=lambda models: {"object": "list", "data": models},
     model=model,
     as_history=lambda completion: {"messages": [completion["choices"][0]["message"]]},
 )

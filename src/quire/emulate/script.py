@@ -307,8 +307,8 @@ class ReplyForm(msgspec.Struct, frozen=True, kw_only=True):
     # What of key and version a request lacks.
     lacks: Callable[[EmulatedRequest], Refuse | None]
     unknown_model: Callable[[str], Refuse]
-    listed: Callable[[list[ModelInfo]], JsonObject] = lambda models: {"data": [model.model for model in models]}
     model: Callable[[ModelInfo], JsonObject] = lambda info: {"id": info.model}
+    listed: Callable[[list[JsonObject]], JsonObject] = lambda models: {"data": models}
     # Whether the model thinks at all in answer to this body.
     thinks: Callable[[JsonObject, ModelInfo], bool] = lambda body, info: True
     # A reply as the next request holds it, for caches that keep answers.

@@ -204,6 +204,12 @@ class Draft:
             seqs = tuple(seq for seq, other in zip(seqs, message.parts, strict=True) if other is part)
         self.left_out += [{"entry": seq, "reason": reason} for seq in dict.fromkeys(seqs)]
 
+    def set_effort(self, message: Message, cost: str = "may move the prefix") -> None:
+        """Set the effort that a note asks for where only the whole request has one."""
+        if effort := wanted_effort(message):
+            self.effort = effort
+            self.leave_out(message, f"effort is set for the whole request, which {cost}")
+
     def need_beta(self, *names: str) -> None:
         self.betas += [name for name in names if name not in self.betas]
 

@@ -224,9 +224,8 @@ def _note(draft: Draft, message: Message) -> None:
     if effort and late and features.late_effort:
         draft.need_beta(*_betas("output_config"))
         extra = {"output_config": {"effort": effort}}
-    elif effort:
-        draft.effort = effort
-        draft.leave_out(message, "effort is set for the whole request, which moves the prefix of the messages")
+    else:
+        draft.set_effort(message, "moves the prefix of the messages")
     if late and (named := _changes(draft, message)):
         draft.need_beta(*_betas("tool_changes"))
         _system(draft, named, extra)

@@ -34,7 +34,7 @@ from quire.providers.incoming import (
 from quire.providers.outgoing import by_role, compact, exported_request, object_of, whole_message, with_originals
 from quire.providers.prefix import NO_REPLY, Layout, Path, Section, Unit, changed_body, parts_of
 from quire.providers.provider_tools import Native, Offered, function, offered, tool_json
-from quire.providers.rendering import GO_ON, NO_OUTPUT, Draft, Writer, note_text, texts, wanted_effort
+from quire.providers.rendering import GO_ON, NO_OUTPUT, Draft, Writer, note_text, texts
 from quire.providers.rules.claude import CONVERSE_RULES
 from quire.providers.wires import ModelCall, Wire
 from quire.values import Call, Entry, Image, Json, JsonObject, Message, Part, Prompt, Reply, Result, Text, Think
@@ -239,9 +239,7 @@ def _results(draft: Draft, message: Message) -> None:
 
 
 def _note(draft: Draft, message: Message) -> None:
-    if effort := wanted_effort(message):
-        draft.effort = effort
-        draft.leave_out(message, "effort is set for the whole request, which moves the prefix of the messages")
+    draft.set_effort(message, "moves the prefix of the messages")
     words = texts(message)
     role, unsent = draft.last.get("role"), draft.unsent.get("role")
     if not words:

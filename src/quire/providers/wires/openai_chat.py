@@ -54,7 +54,7 @@ from quire.providers.prefix import (
     with_control,
 )
 from quire.providers.provider_tools import Native, tool_json, tools_in
-from quire.providers.rendering import GO_ON, Draft, Writer, note_text, text_block, texts, user_text, wanted_effort
+from quire.providers.rendering import GO_ON, Draft, Writer, note_text, text_block, texts, user_text
 from quire.providers.rules.openai import CHAT_RULES
 from quire.providers.usage import usage
 from quire.providers.wires import ModelCall, Wire
@@ -267,9 +267,7 @@ def _tool_message(draft: Draft, part: Result) -> JsonObject:
 
 
 def _note(draft: Draft, message: Message) -> None:
-    if effort := wanted_effort(message):
-        draft.effort = effort
-        draft.leave_out(message, "effort is set for the whole request, which may move the prefix")
+    draft.set_effort(message)
     role = dialect_of(draft.info).note
     behind_tool = draft.last.get("role") == "tool" and not draft.info.features.user_after_tool
     role = "system" if role == "text" and _was_taken(draft, message) and not behind_tool else role

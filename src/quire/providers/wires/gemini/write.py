@@ -12,7 +12,7 @@ from quire.providers.incoming import Spelling, bytes_of, sub
 from quire.providers.models import data
 from quire.providers.outgoing import by_role, compact, object_of, with_originals
 from quire.providers.provider_tools import Native, tool_json, with_more
-from quire.providers.rendering import GO_ON, NO_TEXT, Draft, Writer, note_text, texts, user_text, wanted_effort
+from quire.providers.rendering import GO_ON, NO_TEXT, Draft, Writer, note_text, texts, user_text
 from quire.values import Call, Entry, Image, Json, JsonObject, Message, Prompt, Request, Result, Text, Think, as_object
 
 # Tools as Gemini declares them: its own schema where that says it all, else the JSON schema itself.
@@ -284,9 +284,7 @@ def _responses(draft: Draft, message: Message) -> None:
 
 
 def _note(draft: Draft, message: Message) -> None:
-    if effort := wanted_effort(message):
-        draft.effort = effort
-        draft.leave_out(message, "effort is set for the whole request, which may move the prefix")
+    draft.set_effort(message)
     if not texts(message):
         return
     added = text_part(note_text(message))

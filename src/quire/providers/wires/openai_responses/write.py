@@ -241,13 +241,10 @@ def _assistant(draft: Draft, message: Message) -> None:
 
 def _note(draft: Draft, message: Message) -> None:
     draft.messages += [_instruction(draft, text) for text in texts(message)]
-    if not (effort := wanted_effort(message)):
-        return
-    if draft.info.features.late_effort:
+    if not draft.info.features.late_effort:
+        draft.set_effort(message)
+    elif effort := wanted_effort(message):
         draft.messages.append({"type": "configuration_update", "reasoning": {"effort": effort}})
-    else:
-        draft.effort = effort
-        draft.leave_out(message, "effort is set for the whole request, which may move the prefix")
 
 
 def _tools(draft: Draft, message: Message) -> None:
