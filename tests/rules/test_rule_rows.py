@@ -1,11 +1,15 @@
 """Every row of the rules: a request that breaks it is caught at its place, and good ones pass, however much they use."""
 
+import ast
+from collections.abc import Iterator
+from string import Formatter
 from typing import Any
 
 import pytest
 from rule_bodies import Body, chat, claude, items, model, say, user
 from rule_cases import BY_MEMORY, CASES, DEFAULT_MODEL, Case
 
+from conftest import source_nodes
 from quire import validate
 from quire.providers.models import data
 from quire.providers.rules import Finding, errors
@@ -30,6 +34,35 @@ def test_requests_that_break_a_row_are_caught_and_good_ones_pass(case: Case) -> 
 def test_no_row_is_without_its_test() -> None:
     tested = {case.row for case in CASES} | set(BY_MEMORY)
     assert tested == set(data("rules")["rows"])
+
+
+def findings_made() -> Iterator[tuple[str, str, set[str]]]:
+    """(row, case, details) of every finding that the code makes of a row and a case it names."""
+    calls = [node for nodes in source_nodes().values() for node in nodes if isinstance(node, ast.Call)]
+    for call in calls:
+        words = [arg.value if isinstance(arg, ast.Constant) else None for arg in call.args]
+        details = {word.arg for word in call.keywords if word.arg and word.arg != "sure"}
+        match getattr(call.func, "id", ""), words:
+            case "found", [str(row), _, *case]:
+                yield row, next(iter(case), "") or "", details
+            case "shape", [_, str(case)]:
+                yield "B.shape", case, details
+
+
+def test_every_finding_fills_the_texts_of_its_row_and_its_case() -> None:
+    rows, made = data("rules")["rows"], list(findings_made())
+    assert len(made) > 100
+    for row, case, details in made:
+        facts = {**rows[row], **(rows[row]["cases"][case] if case else {})}
+        texts = [facts[name] for name in ("error", "fix") if case or name in facts]
+        filled = {name for text in texts for _, name, _, _ in Formatter().parse(text) if name}
+        assert filled <= {"where", "n", "m"} | details, (row, case)
+
+
+def test_no_case_of_a_row_is_without_its_finding() -> None:
+    nodes = (node for nodes in source_nodes().values() for node in nodes)
+    texts = {node.value for node in nodes if isinstance(node, ast.Constant)}
+    assert [case for row in data("rules")["rows"].values() for case in row.get("cases", {}) if case not in texts] == []
 
 
 def test_a_bad_request_breaks_little_else() -> None:
