@@ -224,12 +224,13 @@ class Assembly:
 
     def _is_models_message(self, entry: Entry) -> bool:
         """Whether it was imported as a message to the model that is asked."""
-        asked = bool(self.policy.model) and "message" in entry.wire
-        return asked and draft_for(self.policy.model).takes_back(entry.wire)
+        imported = bool(self.policy.model) and "message" in entry.wire
+        return imported and draft_for(self.policy.model).takes_back(entry.wire)
 
     def _is_known(self, entry: Entry) -> bool:
         """Whether it came from a conversation with the model that is asked."""
-        return bool(self.policy.model) and draft_for(self.policy.model).knows(entry.wire)
+        named = bool(self.policy.model and entry.wire.get("model"))
+        return named and draft_for(self.policy.model).knows(entry.wire)
 
     def _keeps_its_place(self, entry: Entry) -> bool:
         """Whether it was imported as a message behind others, so that it keeps its place."""
