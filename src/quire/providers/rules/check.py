@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, ParamSpec
 
 import msgspec
 
@@ -299,6 +299,19 @@ class WireRules(msgspec.Struct, frozen=True, kw_only=True):
     observed: Callable[[ServerMemory, JsonObject], None] = lambda memory, body: None
     # What cannot be told from one request.
     unchecked: Callable[[Check], Iterable[Unchecked]] = lambda check: ()
+
+
+_Seen = ParamSpec("_Seen")
+
+
+def each(*rules: Callable[_Seen, Iterable[Finding]]) -> Callable[_Seen, Iterator[Finding]]:
+    """Several rules as one."""
+
+    def findings(*seen: _Seen.args, **more: _Seen.kwargs) -> Iterator[Finding]:
+        for rule in rules:
+            yield from rule(*seen, **more)
+
+    return findings
 
 
 # A finding: which row of a provider's rules a request breaks, where, and how to mend it.

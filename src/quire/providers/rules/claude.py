@@ -26,6 +26,7 @@ from quire.providers.rules.check import (
     Unchecked,
     WireRules,
     conversation,
+    each,
     fingerprint,
     found,
     limit,
@@ -245,6 +246,10 @@ def _target(conversation: Conversation) -> TurnBlock | None:
     return heads[-1] if heads else None
 
 
+# How a conversation with Claude may end.
+_ends = each(turns.prefill, turns.thinking)
+
+
 # A request in Anthropic's format, rule by rule.
 
 
@@ -271,13 +276,6 @@ def _turn(check: Check, turn: TurnMessage) -> Iterator[Finding]:
     yield from turns.version(check, turn)
 
 
-def _end(check: Check) -> Iterator[Finding]:
-    yield from marks(check)
-    yield from turns.prefill(check)
-    yield from turns.thinking(check)
-    yield from size(check)
-
-
 def _issued(memory: ServerMemory, body: JsonObject, reply: JsonObject) -> None:
     content = as_objects(reply.get("content"))
     turns.remember_reply(memory, body, content, "anthropic")
@@ -302,7 +300,7 @@ ANTHROPIC_RULES = WireRules(
     head=_head,
     turn=_turn,
     along=(turns.Pairs, turns.CallIds, turns.Blanks, turns.LateSystem, turns.Compaction),
-    end=_end,
+    end=each(marks, _ends, size),
     marks=lambda turn: marks_in(turn.blocks),
     issued=_issued,
     observed=lambda memory, body: turns.remember(memory, conversation(body, "anthropic")),
@@ -478,13 +476,6 @@ class ConverseLateSystem(turns.LateSystem):
             yield from super().take(check, turn)
 
 
-def _converse_end(check: Check) -> Iterator[Finding]:
-    yield from block_marks(check)
-    if _is_claude(check):
-        yield from turns.prefill(check)
-        yield from turns.thinking(check)
-
-
 def _converse_issued(memory: ServerMemory, body: JsonObject, reply: JsonObject) -> None:
     turns.remember_reply(memory, body, value_at(reply, "output", "message", "content"), "bedrock")
 
@@ -495,7 +486,7 @@ CONVERSE_RULES = WireRules(
     head=_converse_head,
     turn=_converse_turn,
     along=(ConverseOrder, ToolsDefined, ConverseLateSystem),
-    end=_converse_end,
+    end=each(block_marks, lambda check: _ends(check) if _is_claude(check) else ()),
     block=converse_block,
     marks=lambda turn: marks_in(turn.blocks),
     media_fields=MEDIA,

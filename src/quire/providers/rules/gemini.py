@@ -17,6 +17,7 @@ from quire.providers.rules.check import (
     WireRules,
     at,
     conversation,
+    each,
     fingerprint,
     found,
 )
@@ -252,6 +253,12 @@ def _children(schema: JsonObject, path: str) -> list[tuple[str, Json]]:
     return [*properties, *options, *items]
 
 
+def function_names(check: Check) -> Iterator[Finding]:
+    """Gemini's own pattern, wider than row 17's."""
+    declared = ((f"{path}.name", declaration.get("name")) for path, declaration in declarations(check.body))
+    return names(declared, "B.gemini-name", "gemini_name")
+
+
 def _media_kind(part: JsonObject) -> str:
     """What kind of media a Gemini part is, by its type."""
     for name in ("inlineData", "fileData"):
@@ -267,19 +274,6 @@ def placed(check: Check, path: str, kind: str, block: JsonObject) -> Iterator[Fi
         return
     if not check.info.features.signatures or kind not in ("image", "document"):
         yield found("B.place", path, "response", model=check.info.model, kind=kind)
-
-
-def _head(check: Check) -> Iterator[Finding]:
-    yield from cached(check)
-    yield from schemas(check)
-    declared = ((f"{path}.name", declaration.get("name")) for path, declaration in declarations(check.body))
-    # Gemini's own pattern, wider than row 17's.
-    yield from names(declared, "B.gemini-name", "gemini_name")
-
-
-def _turn(check: Check, turn: TurnMessage) -> Iterator[Finding]:
-    yield from order(check, turn)
-    yield from foreign(check, turn)
 
 
 def _issued(memory: ServerMemory, body: JsonObject, reply: JsonObject) -> None:
@@ -298,8 +292,8 @@ def _unchecked(check: Check) -> Iterator[Unchecked]:
 RULES = WireRules(
     body=gemini_body,
     message=gemini_content,
-    head=_head,
-    turn=_turn,
+    head=each(cached, schemas, function_names),
+    turn=each(order, foreign),
     along=(Responses, Signatures),
     end=least,
     bare_texts=True,

@@ -20,6 +20,7 @@ from quire.providers.rules.check import (
     Unchecked,
     WireRules,
     advice,
+    each,
     found,
 )
 from quire.providers.rules.claude_turns import names
@@ -141,10 +142,10 @@ def _named_here(tool: tuple[str, JsonObject]) -> bool:
     return tool[1].get("type", "function") in ("function", "custom")
 
 
-def called_names(turn: TurnMessage) -> Iterator[tuple[str, Json]]:
-    """The names of the tools that a message calls."""
-    for path, call in filter(_named_here, objects_at(turn.raw.get("tool_calls"), f"{turn.path}.tool_calls")):
-        yield f"{path}.function.name", value_at(call, "function", "name")
+def _function_names(check: Check, listed: Json, path: str) -> Iterator[Finding]:
+    """The names of tools, or of calls; a local server's template takes any."""
+    tools = () if check.info.features.template else filter(_named_here, objects_at(listed, path))
+    return names((f"{place}.function.name", value_at(tool, "function", "name")) for place, tool in tools)
 
 
 class MistralOrder(Sequel):
@@ -306,27 +307,18 @@ def _options(check: Check) -> Iterator[Finding]:
         yield found("A4.retention", "$.prompt_cache_retention", value=retention, values=", ".join(retentions))
 
 
-# A Chat request, rule by rule.
+# A Chat request, rule by rule. Chat signs nothing.
 
-
-def _head(check: Check) -> Iterator[Finding]:
-    # A local server's template takes any name.
-    if not check.info.features.template:
-        tools = filter(_named_here, objects_at(check.body.get("tools"), "$.tools"))
-        yield from names((f"{path}.function.name", value_at(tool, "function", "name")) for path, tool in tools)
-    yield from marks_around(check)
-
-
-def _turn(check: Check, turn: TurnMessage) -> Iterator[Finding]:
-    if not check.info.features.template:
-        yield from names(called_names(turn))
-    yield from marks_in(check, turn)
-    yield from deepseek(check, turn)
-
-
-# Chat signs nothing.
 CHAT_RULES = WireRules(
-    body=chat_body, message=chat_message, head=_head, turn=_turn, along=(ToolMessages, MistralOrder, Alternation)
+    body=chat_body,
+    message=chat_message,
+    head=each(lambda check: _function_names(check, check.body.get("tools"), "$.tools"), marks_around),
+    turn=each(
+        lambda check, turn: _function_names(check, turn.raw.get("tool_calls"), f"{turn.path}.tool_calls"),
+        marks_in,
+        deepseek,
+    ),
+    along=(ToolMessages, MistralOrder, Alternation),
 )
 
 
