@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -131,6 +132,18 @@ def test_the_public_names_are_these() -> None:
 def test_every_module_says_what_it_is_for() -> None:
     silent = [path for path, tree in source_trees().items() if tree.body and not ast.get_docstring(tree)]
     assert silent == []
+
+
+def test_no_module_gives_a_name_twice() -> None:
+    """A constant that is set again further down is another one for everything above it, too."""
+    bad = []
+    for path, tree in source_trees().items():
+        targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
+        targets += [node.target for node in tree.body if isinstance(node, ast.AnnAssign)]
+        names = [node for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)]
+        named = Counter(node.id for node in names if isinstance(node.ctx, ast.Store))
+        bad += [(str(path.relative_to(SRC)), name) for name, times in named.items() if times > 1]
+    assert bad == []
 
 
 def test_the_project_speaks_of_itself_alone() -> None:

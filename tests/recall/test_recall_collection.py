@@ -251,6 +251,14 @@ def test_signs_lead_to_nearly_all_that_every_vector_would_give(monkeypatch: pyte
     assert made.near(vectors[0], few)[0].tolist() == [3, 77, 150]
 
 
+def test_among_a_few_thousand_vectors_every_one_is_compared() -> None:
+    vectors = np.random.default_rng(2).standard_normal((3000, 64)).astype(np.float32)
+    made = Meaning(64)
+    made.grow(3000)
+    made.put(np.arange(3000), vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
+    assert made.near(vectors[0], np.ones(3000, np.bool_))[0].tolist() == list(range(3000))
+
+
 BAGS = st.lists(st.lists(st.sampled_from(["hat", "red", "shop", "=42"]), max_size=6), max_size=12)
 
 

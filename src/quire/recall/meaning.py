@@ -334,7 +334,7 @@ def unpacked(rows: Sequence[tuple[str, bytes]], dimensions: int) -> tuple[list[s
 _STEP = 32
 _POLL_S = 0.5
 # A search waits for the vectors of fewer entries than this, and so long at most.
-_FEW, _FEW_S = 200, 5.0
+_WAITED_FOR, _WAIT_S = 200, 5.0
 _WORDED_AT_ONCE = 500
 
 # The indexers that work in the background, one a store and model, and how many asked for each.
@@ -420,11 +420,12 @@ class Indexer:
     def wait_for_few(self) -> None:
         """Have the background work done where little is left of it: a thread that is just written is found by meaning."""
         newest, model = self.store.last_change(), self.embedder.name if self.embedder is not None else ""
-        if self._indexed_to >= newest or len(self.store.index.without_vectors(model, self._embedded_to, _FEW)) == _FEW:
+        few = _WAITED_FOR
+        if self._indexed_to >= newest or len(self.store.index.without_vectors(model, self._embedded_to, few)) == few:
             return
         self._wanted.set()
         with self._indexed:
-            self._indexed.wait_for(lambda: self._indexed_to >= newest or self._stop.is_set(), _FEW_S)
+            self._indexed.wait_for(lambda: self._indexed_to >= newest or self._stop.is_set(), _WAIT_S)
 
     def _work(self) -> None:
         try:

@@ -288,9 +288,6 @@ FEW: Final = 2000
 MOST: Final = 500
 
 
-if TYPE_CHECKING:
-    from quire.recall.meaning import Embedder
-
 # `Records.list` hides the built-in name inside the class.
 RecordList: TypeAlias = list[Record]
 Hits: TypeAlias = list[RecordHit]
