@@ -18,9 +18,9 @@ SRC = ROOT / "src" / "quire"
 RANKS = [
     {"values", "errors", "__init__"},
     {"tokens", "items", "log", "schemas"},
-    {"formats", "assemble", "providers"},
+    {"formats", "assemble", "providers", "thread_state"},
     {"recall", "records", "send", "notes", "archive", "audit", "emulate"},
-    {"fitting", "thread", "thread_state", "async_thread", "observe", "telemetry"},
+    {"fitting", "thread", "async_thread", "observe", "telemetry"},
     {"server", "cli", "testing", "adapters", "request_recording", "__main__"},
 ]
 # The middle is pure: nothing there may read a clock, roll dice or touch the outside.

@@ -154,6 +154,11 @@ class ThreadState:
         sent = self._store.read(self._name, seq - 1, 1) if seq else []
         return sent[0].body if sent else {}
 
+    def newest_policy(self) -> Policy:
+        """The policy that the newest request was built under; a policy's usual values where there is none."""
+        newest = self.newest_request()
+        return _of(newest, policy_of) if newest else Policy()
+
     def is_current(self) -> bool:
         """Whether the log still holds the last entry that was read."""
         seq = self.position.seq

@@ -6,13 +6,12 @@ import json
 import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from quire import values
-from quire.assemble import Assembly, Policy, checkpoint
+from quire.assemble import Assembly
 from quire.assemble.summary import extract
 from quire.assemble.user_message import entry_text, references, whole_text
 from quire.errors import CallError, NotFound, QuireError
@@ -25,6 +24,7 @@ from quire.recall.document import FLOOR, Query, first_words, passage, relevant
 from quire.recall.languages import MARKS, lookups, terms
 from quire.recall.meaning import Embedder, installed
 from quire.recall.search import Hit, Recall, SearchRecords
+from quire.thread_state import ThreadState
 from quire.tokens import counter
 from quire.values import (
     SPOKEN,
@@ -238,56 +238,13 @@ class VisibleEntries:
     """What the next request of a thread shows whole, by its log alone, kept up with it."""
 
     def __init__(self, store: Store, thread: str) -> None:
-        self._store, self._thread = store, thread
-        self._assembly, self._seq = Assembly(), 0
-        # What the newest request said of the policy it was built under.
-        self._policy = self._assembly.policy
+        self._state = ThreadState(store, thread)
         # A model may ask several times at once.
         self._lock = threading.Lock()
 
     def __call__(self) -> frozenset[int]:
         with self._lock:
-            if self._seq == 0:
-                self._go_on_from_checkpoint()
-            self._feed(self._store.read(self._thread, after=self._seq))
-            return shown_ahead(self._assembly)
-
-    def _go_on_from_checkpoint(self) -> None:
-        """Begin with the fold that the store keeps of this very log, where it keeps one."""
-        data = self._store.checkpoint(self._thread)
-        saved = checkpoint.decode(data) if data is not None else None
-        if saved is None or saved.unrecorded:
-            return
-        ends, sent = (self._store.read(self._thread, seq - 1, 1) if seq else [] for seq in (saved.seq, saved.sent_seq))
-        if [entry.id for entry in ends] != [saved.entry_id]:
-            return
-        # Bytes of another shape leave it to the log.
-        with suppress(ValueError, RecursionError):
-            self._assembly = saved.assembly(extract, lambda after, limit: self._store.read(self._thread, after, limit))
-            self._seq = saved.seq
-            self._policy = next((policy for entry in sent if (policy := _policy(entry))), self._policy)
-
-    def _feed(self, fresh: Sequence[Entry]) -> None:
-        """Take new entries in; requests under another policy than before are followed from the start."""
-        policy = next((named for entry in reversed(fresh) if (named := _policy(entry))), None)
-        if policy is not None and policy != self._policy:
-            self._assembly, self._policy = Assembly(policy), policy
-            fresh = self._store.read(self._thread)
-        self._assembly.extend(fresh)
-        self._seq = fresh[-1].seq if fresh else self._seq
-
-
-def _policy(sent: Entry) -> Policy | None:
-    """The policy that a request was built under, as far as its entry names it; None for other entries."""
-    if sent.kind != "sent" or sent.meta.get("aside"):
-        return None
-    named = sent.meta.get("policy")
-    usual = msgspec.to_builtins(Policy())
-    settings = {name: value for name, value in named.items() if name in usual} if isinstance(named, dict) else {}
-    try:
-        return msgspec.convert(usual | settings, Policy)
-    except (msgspec.ValidationError, CallError):
-        return Policy()  # meta is free: what stands there need not be ours
+            return shown_ahead(self._state.at(self._state.newest_policy(), extract))
 
 
 _CHARACTERS_A_TOKEN_SHOWN = 4
