@@ -25,7 +25,7 @@ from quire.log import now_ms, refuse_loop
 from quire.log.entries import SHORTENING
 from quire.log.shapes import short
 from quire.log.sqlite import SqliteStore
-from quire.log.store import DEFAULT_TENANT, Store, check_tenant, is_server, tenant_file
+from quire.log.store import DEFAULT_TENANT, Store, check_tenant, has_thread, is_server, tenant_file
 from quire.observe import CacheWatch, EpochWatch, LayerHashes, Observer, Received, RequestLog, Sending, chat_messages
 from quire.providers.explain import diagnosis_of
 from quire.providers.gemini_cache import Served
@@ -141,10 +141,10 @@ class Thread:
     @property
     def entries(self) -> list[Entry]:
         """The log, oldest entry first."""
-        return self.store.read(self.name) if self._fold.exists() else []
+        return self.store.read(self.name) if has_thread(self.store, self.name) else []
 
     def __len__(self) -> int:
-        return self.store.info(self.name).seq if self._fold.exists() else 0
+        return self.store.info(self.name).seq if has_thread(self.store, self.name) else 0
 
     def __bool__(self) -> bool:
         return True  # an empty thread is one, too

@@ -169,13 +169,6 @@ class ThreadState:
         since, self._since, self._handed_out = tuple(self._since), [], True
         return since
 
-    def exists(self) -> bool:
-        try:
-            self._store.info(self._name)
-        except NotFound:
-            return False
-        return True
-
     def feed(self, entries: Iterable[Entry]) -> None:
         position = self.position
         for entry in entries:

@@ -75,7 +75,6 @@ class Attachment(msgspec.Struct, frozen=True):
     @property
     def tokens(self) -> int:
         """What it counts for; an image, what a model is shown of it."""
-
         return counter().count(self.item["content"]) if self.item is not None else IMAGE_TOKENS
 
 
@@ -161,7 +160,6 @@ def _from_vault(name: str, vault: Vault) -> list[Attachment]:
 
 
 def _from_files(name: str, vault: Vault | None) -> Attachment:
-
     path = Path(name).expanduser()
     if os.path.isfile(path):
         return _file(path, name)
@@ -178,7 +176,6 @@ def _from_files(name: str, vault: Vault | None) -> Attachment:
 
 
 def _file(path: Path, name: str) -> Attachment:
-
     suffix = path.suffix.lower()
     # A name with ~ is known by the path it means.
     called = readable(str(path) if name.startswith("~") else name)
@@ -366,7 +363,6 @@ WINDOW_ACTIONS = ("show", "add", "remove", "pin", "unpin", "clear")
 
 def keep_attached(thread: Thread, attached: Attachment, vault: Vault | None = None) -> Item:
     """Put what was named into the window; a file or note of a vault is read again when it changes."""
-
     if attached.item is None:
         raise CallError(f"{attached.name} is an image, which cannot be kept in every turn", hint="/attach it instead.")
     meta = attached.item.get("metadata") or {}
@@ -377,7 +373,6 @@ def keep_attached(thread: Thread, attached: Attachment, vault: Vault | None = No
 
 def window_item(window: Window, name: str) -> Item:
     """The item that is meant by its ctx-N or by what it is known by."""
-
     items = [item for item in window if name in (item.id, kept_id(item))]
     if not items:
         holds = ", ".join(map(_item_name, window))
@@ -402,13 +397,11 @@ def change_window(
 
 def action_lines(action: str, items: Sequence[Item]) -> list[str]:
     """What was done, a line for each item."""
-
     did = {"add": "kept", "pin": "pinned", "unpin": "unpinned"}.get(action, "removed")
     return [f"{did} {_item_name(item)} ({counter().count(item.content):,} tokens)" for item in items]
 
 
 def _item_name(item: Item) -> str:
-
     name = kept_id(item)
     return item.id if name == item.id else f"{item.id} {name}"
 
@@ -418,7 +411,6 @@ WINDOW_COLUMNS = ("id", "item", "type", "tokens", "pinned")
 
 def window_rows(window: Window, types: Sequence[str] = (), limit: int | None = None) -> list[list[object]]:
     """A line for each item, oldest first."""
-
     pinned = set(window.pinned)
     return [
         [item.id, kept_id(item), item.type, counter().count(item.content), "pinned" if item.id in pinned else ""]
@@ -435,7 +427,6 @@ def window_capacity(window: Window) -> str:
 
 def _texts(error: str | None, repl: str | None, language: str) -> list[Item]:
     """What comes as text: an error with its traceback, a stretch of a REPL's history."""
-
     contents = {"error": error, "repl-history": repl}
     meta = {"language": language} if language else None
     return [

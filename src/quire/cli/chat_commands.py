@@ -153,7 +153,6 @@ def totals(entries: Iterable[Entry]) -> Totals:
 
 
 def _answered_request(entry: Entry) -> AnsweredRequest:
-
     target = f"{entry.body['provider']}:{entry.body['model']}"
     usage = msgspec.convert(entry.body["usage"], Usage, strict=False)
     return AnsweredRequest(target, usage, known_cost(usage, target, entry.at), str(entry.meta.get("aside") or ""))
@@ -212,7 +211,6 @@ def _note(session: Session, rest: str) -> None:
 
 
 def _context(session: Session, rest: str) -> None:
-
     listed: list[list[object]] = [["next turn", item.label, item.tokens] for item in session.waiting]
     for window_item in session.thread.window.get():
         listed.append(["every turn", kept_id(window_item), counter().count(window_item.content)])

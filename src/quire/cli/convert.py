@@ -134,7 +134,6 @@ def import_(
       quire import --from anthropic request.json | quire assemble -
       quire import --from markdown chat.md --vault ~/notes --into demo
     """
-
     conversations = [talk for path in paths for talk in _read(path, format, model, ChatFiles(vault, db))]
     names = ", ".join(paths)
     if line is not None:
@@ -260,7 +259,6 @@ def _warn(conversations: list[ImportedConversation]) -> None:
 
 def _values(text: str, file: str) -> list[Any]:
     """One JSON value; or one a line, which are conversations, or the messages of one."""
-
     value, lines = value_or_lines(text, called(file), "conversation, or one message,")
     if lines is None:
         return [value]
@@ -423,7 +421,6 @@ def tokens(file: str, model: str | None, as_json: bool) -> None:
       quire tokens - --model llama-3.3-70b < prompt.txt
       quire tokens README.md --model anthropic:claude-opus-5-5 --json
     """
-
     text = read_text(file)
     chosen = counter(model)
     count = chosen.count(text)
@@ -455,7 +452,6 @@ def schema(name: str) -> None:
       quire schema window
       quire schema entry > entry.schema.json
     """
-
     if name == "entry":
         print_json(SCHEMA)
     else:

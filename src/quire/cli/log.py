@@ -30,9 +30,10 @@ from quire.cli.output import (
     shortened,
 )
 from quire.cli.record import NO_MODEL, embedder, open_records, words_option
-from quire.errors import CallError, DamageError, NotFound
+from quire.errors import CallError, DamageError
 from quire.log import now_ms
 from quire.log.entries import decode_lines, encode, encode_lines
+from quire.log.store import tip_of
 from quire.log.verify import salvage
 from quire.records import Records
 from quire.values import Entry, chain, result_text
@@ -61,7 +62,6 @@ def preview(entry: Entry) -> str:
 
 
 def _says(entry: Entry) -> str:
-
     body = entry.body
     if entry.kind == "call":
         return f"{entry.name} {json.dumps(entry.args, ensure_ascii=False)}"
@@ -144,7 +144,6 @@ def append(
       quire log append demo '{"kind": "think", "text": "Hm."}'
       quire log append demo - < more.jsonl
     """
-
     spoken = [SPEAKERS[kind](text, at=at) for kind, text in ctx.meta["quire.spoken"]]
     if not spoken and file is None:
         raise CallError("nothing to append", hint='Give --user "TEXT", or a file of entries, or - for stdin.')
@@ -189,7 +188,6 @@ def export(thread: str, no_ids: bool, after: int, from_damaged: bool, db: Place 
       quire log export demo > demo.jsonl
       quire log export demo --no-ids | quire log import copy -
     """
-
     if from_damaged:
         place = db or default_db()
         if isinstance(place, str):
@@ -221,18 +219,13 @@ def import_(thread: str, file: str | None, expected_seq: int | None, db: Place |
       quire log import copy demo.jsonl
       quire log export demo | quire log import copy -
     """
-
     if file is None and (thread == "-" or os.path.isfile(thread)):
         raise CallError(f"no thread is named to read {thread} into", hint=f"quire log import THREAD {thread}")
     text = read_text(file or "-")
     with open_db(db) as store:
-        try:
-            info = store.info(thread)
-            parent, seq = info.id, info.seq
-        except NotFound:
-            parent, seq = "", 0
-        entries = list(decode_lines(text, parent, seq))
-        appended = store.append(thread, entries, seq if expected_seq is None else expected_seq)
+        end = tip_of(store, thread)
+        entries = list(decode_lines(text, end.id, end.seq))
+        appended = store.append(thread, entries, end.seq if expected_seq is None else expected_seq)
     _print_appended(thread, appended, as_json)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from quire.cli.output import echo
+from quire.cli.output import echo, open_db
 from quire.errors import CallError, QuireError, nearest
 
 if TYPE_CHECKING:
@@ -247,8 +247,6 @@ def _give_up_output() -> None:
 
 
 def _threads(ctx: click.Context) -> Iterable[str]:
-    from quire.cli.output import open_db
-
     with open_db(ctx.params.get("db"), create=False) as store:
         return [info.name for info in store.threads()]
 

@@ -504,10 +504,9 @@ def open_thread(source: str, db: Place | None) -> Iterator[Store]:
 
 def entries_so_far(store: Store, thread: str) -> list[Entry]:
     """The entries of a thread; none where it has not begun yet."""
-    try:
-        return store.read(thread)
-    except NotFound:
-        return []
+    from quire.log.store import has_thread
+
+    return store.read(thread) if has_thread(store, thread) else []
 
 
 def append_new(store: Store, thread: str, entries: list[Entry]) -> tuple[int, int]:

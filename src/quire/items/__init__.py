@@ -52,7 +52,7 @@ from quire.log.shapes import (
     one_of,
     short,
 )  # fmt: skip
-from quire.log.store import Store
+from quire.log.store import Store, has_thread
 from quire.tokens import Counter, counter
 from quire.values import ITEM_TYPES, Item, Json, JsonObject, item_json
 
@@ -501,7 +501,7 @@ class ThreadWindow:
 
     def window(self) -> Window:
         """The window as it is saved now; every change of it is saved, too."""
-        saved = self._store.window(self._thread) if self._exists() else None
+        saved = self._store.window(self._thread) if has_thread(self._store, self._thread) else None
         if self._window is None or saved != self._saved:
             window = Window.from_json(saved, clock=self._clock) if saved else Window(clock=self._clock)
             window.on_change = partial(self._save, window)
@@ -545,17 +545,10 @@ class ThreadWindow:
 
     def _files(self) -> dict[str, str]:
         """Where kept items were read, by their id in the window; a fork begins with its parent's."""
-        name, files = self._thread if self._exists() else "", None
+        name, files = self._thread if has_thread(self._store, self._thread) else "", None
         while name and files is None:
             files, name = self._store.get_state(name, _FILES), self._store.info(name).parent
         return files or {}
-
-    def _exists(self) -> bool:
-        try:
-            self._store.info(self._thread)
-        except NotFound:
-            return False
-        return True
 
 
 def _ids_hint(ids: list[str]) -> str:

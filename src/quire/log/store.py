@@ -279,8 +279,21 @@ class Store(Protocol):
         """Close what is open, for every OS thread."""
 
     def __enter__(self) -> Self: ...
-
     def __exit__(self, *raised: object) -> None: ...
+
+
+def has_thread(store: Store, thread: str) -> bool:
+    """Whether a store has a thread of this name."""
+    try:
+        store.info(thread)
+    except NotFound:
+        return False
+    return True
+
+
+def tip_of(store: Store, thread: str) -> ThreadInfo:
+    """Where a thread ends; one that is not there yet ends at nothing."""
+    return store.info(thread) if has_thread(store, thread) else ThreadInfo(thread, 0, "")
 
 
 class ClosingStore:

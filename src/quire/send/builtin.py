@@ -17,6 +17,7 @@ import msgspec
 from quire.assemble.summary import truncate
 from quire.errors import CallError, MissingPart, QuireError
 from quire.items.sources import Root, at_hits, head, heading_lines
+from quire.items.symbols import definitions
 from quire.log.store import Store
 from quire.send.tools import Output, Tool, tool
 
@@ -218,8 +219,6 @@ def _levels(text: str, name: str, start: int, lines: Sequence[str]) -> list[set[
 
 def _definition_lines(text: str, name: str, suffix: str) -> tuple[set[int], set[int]]:
     """The first lines of top-level definitions, and of all; none where the language cannot be read."""
-    from quire.items.symbols import definitions
-
     try:
         symbols = definitions(text, suffix, name)
     except QuireError:

@@ -44,7 +44,6 @@ class ThreadReader(Protocol):
     """What is asked of a store to tell what happened."""
 
     def read(self, thread: str, after: int = 0, limit: int | None = None) -> list[Entry]: ...
-
     def get_state(self, thread: str, key: str) -> Json: ...
 
 

@@ -307,7 +307,6 @@ def local_search_tool(
 
     Calls chosen before the model speaks stand above the question anyway, and do not repeat it.
     """
-
     numbers = SourceNumbers()
 
     @tool(

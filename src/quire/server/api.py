@@ -13,7 +13,7 @@ from quire.audit import audit, call_of
 from quire.errors import CallError, ConflictError, FormatError, NotFound
 from quire.log.entries import check
 from quire.log.shapes import Contradiction
-from quire.log.store import ThreadInfo
+from quire.log.store import ThreadInfo, has_thread, tip_of
 from quire.observe import LayerHashes
 from quire.providers.models import known_models, split_target
 from quire.providers.wires import wire_of
@@ -33,7 +33,7 @@ from quire.server import (
 )
 from quire.server.figures import SentRow, Spending, kept_entries, sent_rows, spending
 from quire.server.remote_store import in_held_turn
-from quire.server.turns import exists, note_entries, stored_before, tip_of
+from quire.server.turns import note_entries, stored_before
 from quire.values import Entry, Item, ItemType, JsonObject, Request, RequestOptions
 
 
@@ -81,7 +81,7 @@ def create_thread(call: RouteCall, body: NewThread) -> ThreadInfo:
             end = call.store.info(body.fork_of).seq
             call.store.fork(body.fork_of, end if body.at_seq is None else body.at_seq, body.name)
     except CallError as error:
-        if exists(call.store, body.name):
+        if has_thread(call.store, body.name):
             raise HttpRefusal(409, str(error), hint=error.hint, state=call.store.info(body.name)) from error
         raise
     return call.store.info(body.name)
@@ -111,7 +111,7 @@ def append_entries(call: RouteCall, body: NewEntries) -> Entries:
         with in_held_turn(call, body.turn):
             appended = _append(call, entries, body.expected_seq)
     except ConflictError as error:
-        state = call.store.info(call.name) if exists(call.store, call.name) else None
+        state = call.store.info(call.name) if has_thread(call.store, call.name) else None
         raise HttpRefusal(409, str(error), hint=error.hint, state=state) from error
     return Entries(list(map(entry_json, appended)), call.store.info(call.name))
 
@@ -146,7 +146,7 @@ def _append(call: RouteCall, entries: list[Entry], expected: int | None) -> list
             return call.store.append(call.name, entries, tip.seq if expected is None else expected)
         except ConflictError:
             # Tried again only where somebody else appended meanwhile.
-            if expected is not None or not exists(call.store, call.name):
+            if expected is not None or not has_thread(call.store, call.name):
                 raise
             if call.store.info(call.name).seq == tip.seq:
                 raise

@@ -22,6 +22,7 @@ from quire.log.entries import encode
 from quire.log.store import Store
 from quire.recall import Recall
 from quire.recall.meaning import installed
+from quire.records import Records
 from quire.server.service import Redactor
 from quire.values import Entry, JsonObject
 
@@ -133,8 +134,6 @@ class _Reader:
         limit: Annotated[int, Field(ge=1, le=200)] = 20,
     ) -> JsonObject:
         """Records of a schema or with a tag; with `q` those that have to do with it, the nearest first."""
-        from quire.records import Records
-
         table, tags, now = Records(self.store), tag or (), now_ms()
         if q:
             records = [hit.record for hit in table.search(q, nn=limit, tag=tags, schema_name=schema_name, now=now)]
@@ -177,8 +176,6 @@ class _Reader:
 
     def record(self, record: str) -> str:
         """A record at its newest version."""
-        from quire.records import Records
-
         return msgspec.json.encode(self._redacted(Records(self.store).read_full(record, now=now_ms()))).decode()
 
     def _entry(self, entry: Entry) -> JsonObject:

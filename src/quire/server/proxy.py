@@ -22,6 +22,7 @@ from quire.emulate import PASSING_CONFIG, BackgroundServer
 from quire.errors import needed
 from quire.providers.models import model_info
 from quire.providers.wires import Wire, wire_of
+from quire.send.transport import without_password
 from quire.server import read_types
 from quire.server.mend import Budget, Mended, Mender, difference, is_subscription, with_betas
 from quire.server.watch import CacheWatcher, Watched, WatchedExchange, events_in, plain
@@ -70,8 +71,7 @@ class ProxyOptions(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def shown_to(self) -> str:
         """Where requests go on to, without the user and password that may stand in it."""
-        url = urlsplit(self.to)
-        return url._replace(netloc=url.netloc.rpartition("@")[2]).geturl().rstrip("/")
+        return without_password(self.to).rstrip("/")
 
 
 class Passing:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
 import msgspec
 
 from quire import values
-from quire.errors import CallError, ConflictError, NotFound
+from quire.errors import CallError, ConflictError
 from quire.log import off_loop
-from quire.log.store import ThreadInfo
+from quire.log.store import ThreadInfo, has_thread, tip_of
 from quire.providers.models import is_embedded, named_target, split_target
 from quire.providers.wires import wire_of
 from quire.send.connect import Via, transport_for
@@ -227,7 +227,7 @@ class Turns:
         return await off_loop(_outcome, tenant, name, stop, model, problem)
 
     def _target(self, tenant: Tenant, name: str, model: str | None) -> str:
-        target = model or (self.default_model(tenant.store, name) if exists(tenant.store, name) else self._model)
+        target = model or (self.default_model(tenant.store, name) if has_thread(tenant.store, name) else self._model)
         if not target:
             raise CallError("no model is named", hint='Send "model": "provider:model", or start with --model.')
         return named_target(target)
@@ -279,20 +279,6 @@ class Turns:
                 await asyncio.wait(late)
 
 
-def exists(store: Store, thread: str) -> bool:
-    """Whether there is such a thread."""
-    try:
-        store.info(thread)
-    except NotFound:
-        return False
-    return True
-
-
-def tip_of(store: Store, thread: str) -> ThreadInfo:
-    """Where a thread ends; one that is not there yet ends at nothing."""
-    return store.info(thread) if exists(store, thread) else ThreadInfo(thread, 0, "")
-
-
 def _outcome(tenant: Tenant, name: str, stop: str, model: str, problem: JsonObject | None) -> TurnOutcome:
     """How the newest turn stands, by its log alone."""
     turn = standing(tenant.store, name)
@@ -309,7 +295,9 @@ async def begin_turn(call: RouteCall, body: NewTurn) -> Any:
 
     The turn goes on where its caller goes away; `events` tells what it missed, `stop` ends it.
     """
-    items = await off_loop(lambda: call.tenant.thread(call.name).kept_items() if exists(call.store, call.name) else [])
+    items = await off_loop(
+        lambda: call.tenant.thread(call.name).kept_items() if has_thread(call.store, call.name) else []
+    )
     user = values.user(body.text, [*items, *body.attach], at=call.service.clock())
     entry = call.service.redactor.entry(user)
     return await _answer(call, await _begin_or_join(call, [entry], body), body.stream)
@@ -356,7 +344,7 @@ async def _begin_or_join(call: RouteCall, entries: Sequence[Entry], body: NewTur
 def stored_before(call: RouteCall, count: int) -> list[Entry]:
     """The entries that an earlier attempt with the same key stored; none where it came no further than its note."""
     seq, last = call.began["seq"], call.began["id"]
-    entries = call.store.read(call.name, seq, count) if exists(call.store, call.name) else []
+    entries = call.store.read(call.name, seq, count) if has_thread(call.store, call.name) else []
     return entries if entries and entries[-1].id == last else []
 
 

@@ -33,7 +33,6 @@ class Counter(Protocol):
 
     @property
     def exact(self) -> bool: ...
-
     def count(self, text: str) -> int: ...
 
 
