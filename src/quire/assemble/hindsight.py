@@ -40,7 +40,11 @@ def requests(
 
     Those that the log marks as sent come as they were sent; for the others the policy decides.
     """
-    assembly = Assembly(policy, summarise)
+    return along(Assembly(policy, summarise), entries)
+
+
+def along(assembly: Assembly, entries: Iterable[Entry]) -> Iterator[Built | Refused]:
+    """The same while an assembly is fed; at each request it stands in front of what the model said."""
     for entry in numbered(entries):
         if assembly.asks(entry):
             yield ask(assembly, entry)

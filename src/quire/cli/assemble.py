@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -448,7 +448,7 @@ def where(source: str, text: str, as_json: bool, db: Place | None, policy: Polic
     if not text:
         raise CallError("there is nothing to look for", hint="Give a path, an id or a sentence.")
     places = _thread(source, db, policy).where(text)
-    print_json(msgspec.to_builtins(places)) if as_json else _print(places)
+    answer(as_json, msgspec.to_builtins(places), partial(_print, places))
 
 
 def _print(places: Whereabouts) -> None:

@@ -21,13 +21,13 @@ import msgspec
 from quire.cli.output import (
     FILE_PATH,
     Place,
+    answer,
     bar,
     counted,
     db_json_options,
     echo,
     in_line,
     open_db,
-    print_json,
     print_table,
     write_page,
 )
@@ -148,7 +148,7 @@ def _tell(report: AuditReport, outcomes: Sequence[PolicyOutcome], top: int, html
 
         write_page(html, page({"audit": value}, "Cache audit"))
         echo(f"wrote {html}", err=True)
-    print_json(value) if as_json else _show(report, top, outcomes)
+    answer(as_json, value, partial(_show, report, top, outcomes))
 
 
 # Starting processes takes longer than reading less than this.

@@ -6,6 +6,7 @@ import json
 import os
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
@@ -442,11 +443,9 @@ def recall(
         searching = Recall(store, records.meaning)
         if scope == "records":
             found = records.search(text, nn=k, now=now_ms())
-            if as_json:
-                print_json({"by": searching.by, "hits": [hit.to_json() for hit in found]})
-            else:
-                rows = [([hit.record.id, hit.record.schema_name], hit, hit.preview) for hit in found]
-                _print_hits(["id", "schema"], rows, explain)
+            rows = [([hit.record.id, hit.record.schema_name], hit, hit.preview) for hit in found]
+            value = {"by": searching.by, "hits": [hit.to_json() for hit in found]}
+            answer(as_json, value, partial(_print_hits, ["id", "schema"], rows, explain))
             return
         kind_list = [kind.strip() for kind in kinds.split(",")] if kinds else None
         hits = searching.search(text, k, scope, thread=thread, before=before, kinds=kind_list, neighbours=neighbours)
@@ -461,13 +460,11 @@ def _print_entries(hits: Sequence[Hit], by: str, lacking: int, explain: bool, as
         echo(f"{who} not indexed by meaning yet, found by words alone: run `quire index`", err=True)
     from quire.recall import relevant
 
-    if as_json:
-        rows = [msgspec.to_builtins(hit) for hit in hits]
-        print_json({"by": by, "without_meaning": lacking, "relevant": relevant(hits), "hits": rows})
-        return
-    if hits and not relevant(hits):
+    if hits and not relevant(hits) and not as_json:
         echo("nothing relevant was found; the nearest:", err=True)
-    _print_hits(["thread", "seq", "kind"], [row for hit in hits for row in _entry_rows(hit)], explain)
+    value = {"by": by, "without_meaning": lacking, "relevant": relevant(hits), "hits": msgspec.to_builtins(hits)}
+    rows = [row for hit in hits for row in _entry_rows(hit)]
+    answer(as_json, value, partial(_print_hits, ["thread", "seq", "kind"], rows, explain))
 
 
 def _check_recall(
@@ -536,11 +533,9 @@ def index(rebuild: bool, words: bool, as_json: bool, db: Place | None) -> None:
         report = indexer.rebuild(tell) if rebuild else indexer.run(tell)
         records = Records(store, model, lambda count, of: tell("records", count, of))
         record_count = records.index(rebuild=rebuild, now=now_ms()) if model else 0
-    if as_json:
-        print_json({"meaning": model is not None, **msgspec.to_builtins(report), "records": record_count})
-        return
-    echo(_news(report, record_count))
-    if model is None and not words:
+    value = {"meaning": model is not None, **msgspec.to_builtins(report), "records": record_count}
+    answer(as_json, value, _news(report, record_count))
+    if model is None and not words and not as_json:
         echo(f"recall searches {NO_MODEL}", err=True)
 
 

@@ -201,10 +201,16 @@ def print_json(value: Any, indent: int | None = 2) -> None:
     sys.stdout.write(text + "\n")
 
 
-def answer(as_json: bool, value: Any, shown: str | tuple[Sequence[str], Iterable[Sequence[object]]]) -> None:
-    """What a command has to say: JSON for machines, or for people a line or a table (columns and rows)."""
+# What people are shown: a line, a table (columns and rows), or whatever a function prints.
+Shown: TypeAlias = str | tuple[Sequence[str], Iterable[Sequence[object]]] | Callable[[], None]
+
+
+def answer(as_json: bool, value: Any, shown: Shown) -> None:
+    """What a command has to say: JSON for machines, or the same for people."""
     if as_json:
         print_json(value)
+    elif callable(shown):
+        shown()
     else:
         echo(shown) if isinstance(shown, str) else print_table(*shown)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ import msgspec
 from quire.cli.assemble import is_chosen, policy_options
 from quire.cli.output import (
     Place,
+    answer,
     bar,
     called,
     console,
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from quire.assemble import Policy
+    from quire.observe import EpochWatch
     from quire.providers.simulate import Predicted, Simulator
 
 
@@ -62,25 +65,20 @@ def usage(thread: str | None, as_json: bool, db: Place | None) -> None:
 
     with open_db(db, create=False) as store:
         spent = spending(store.read(thread) if thread is not None else kept_entries(store))
-    if as_json:
-        print_json(msgspec.to_builtins(spent))
-        return
     rows = [*spent.models.items(), ("all", {**spent.usage, "requests": spent.requests, "usd": spent.usd})]
-    print_table(
-        ["model", "requests", "input", "reused", "output", "money"],
+    listed = [
         [
-            [
-                name,
-                row["requests"],
-                row["input_total"],
-                f"{100 * row['cache_read'] / max(1, row['input_total']):.0f}%",
-                row["output"],
-                f"${row['usd']:,.4f}",
-            ]
-            for name, row in (rows if len(rows) != 2 else rows[:1])
-        ],
-    )
-    if spent.unpriced:
+            name,
+            row["requests"],
+            row["input_total"],
+            f"{100 * row['cache_read'] / max(1, row['input_total']):.0f}%",
+            row["output"],
+            f"${row['usd']:,.4f}",
+        ]
+        for name, row in (rows if len(rows) != 2 else rows[:1])
+    ]
+    answer(as_json, msgspec.to_builtins(spent), (["model", "requests", "input", "reused", "output", "money"], listed))
+    if spent.unpriced and not as_json:
         console().print(f"{counted(spent.unpriced, 'request')} without a known price")
 
 
@@ -107,40 +105,27 @@ def plan(source: str, as_json: bool, db: Place | None, policy: Policy) -> None:
     """
     from quire.assemble import unsent
     from quire.assemble.hindsight import optimum, trail
+    from quire.observe import EpochWatch
     from quire.thread_state import policies
 
     logged = load_usable(source, db)
     under = policies(logged, policy) if not is_chosen() else [policy] * len(logged)
     policy = under[-1] if under else policy
     entries = unsent(logged)
-    rows = [row for name, item in variants(policy).items() if (row := measure(name, entries, item))]
+    # What a live thread would have warned of under the policy as given: a budget that ends epochs early.
+    warnings: list[object] = []
+    watch = {"as given": EpochWatch(warnings.append)}
+    tried = variants(policy).items()
+    rows = [row for name, item in tried if (row := measure(name, entries, item, watch.get(name)))]
     if not rows:
         raise NotFound("the thread holds no request to compare", hint="It needs a user entry and an answer.")
     best = optimum(trail(entries, policy), policy)
     # Where a request fits under no plan there is no optimum to compare with.
     cost = round(best.cost) if math.isfinite(best.cost) else None
     rows.append({"policy": OPTIMUM, "of": "as given", "cost": cost, "cuts": list(best.cuts)})
-    paid = _paid(logged, under)
-    short = _short_epochs(entries, policy)
-    if as_json:
-        print_json({"requests": rows[0]["requests"], "paid": paid, "policies": rows, "warning": short or None})
-        return
-    _print(rows, paid)
-    if short:
-        console().print(f"\nwarning: {short}")
-
-
-def _short_epochs(entries: list[Entry], policy: Policy) -> str:
-    """What a live thread would have warned of under the policy as given: a budget that ends epochs early."""
-    from quire.assemble import Built, requests
-    from quire.observe import EpochWatch
-
-    warnings: list[object] = []
-    watch = EpochWatch(warnings.append)
-    for built in requests(entries, policy):
-        if isinstance(built, Built):
-            watch.passed(built, built.rebase["reason"] if built.rebase else "")
-    return str(warnings[0]) if warnings else ""
+    paid, short = _paid(logged, under), "".join(map(str, warnings[:1]))
+    value = {"requests": rows[0]["requests"], "paid": paid, "policies": rows, "warning": short or None}
+    answer(as_json, value, partial(_print, rows, paid, short))
 
 
 def variants(policy: Policy) -> dict[str, Policy]:
@@ -161,25 +146,24 @@ def variants(policy: Policy) -> dict[str, Policy]:
     return tried
 
 
-def measure(name: str, entries: list[Entry], policy: Policy) -> JsonObject:
-    """Tokens, reuse, cost and cuts of one policy over a thread."""
-    from quire.assemble import Assembly, Refused, ask, reused_tokens
-    from quire.assemble.hindsight import numbered
+def measure(name: str, entries: list[Entry], policy: Policy, watch: EpochWatch | None = None) -> JsonObject:
+    """Tokens, reuse, cost and cuts of one policy over a thread, whose requests `watch` hears of."""
+    from quire.assemble import Assembly, Refused, reused_tokens
+    from quire.assemble.hindsight import along
 
     assembly, before, cuts = Assembly(policy), None, list[int]()
     requests = refused = total = reused = 0
-    for entry in numbered(entries):
-        if assembly.asks(entry):
-            cold, built = assembly.cold, ask(assembly, entry)
-            if isinstance(built, Refused):
-                refused += 1
-            else:
-                total += built.tokens
-                reused += 0 if cold else reused_tokens(before, built)
-                cuts += [requests] if built.rebase is not None else []
-                before = built
-            requests += 1
-        assembly.feed(entry)
+    for built in along(assembly, entries):
+        if isinstance(built, Refused):
+            refused += 1
+        else:
+            total += built.tokens
+            reused += 0 if assembly.cold else reused_tokens(before, built)
+            cuts += [requests] if built.rebase is not None else []
+            before = built
+            if watch is not None:
+                watch.passed(built, built.rebase["reason"] if built.rebase else "")
+        requests += 1
     if not requests:
         return {}
     read, write = policy.prices
@@ -207,7 +191,7 @@ def _paid(entries: list[Entry], under: list[Policy]) -> JsonObject | None:
     return paid if requests else None
 
 
-def _print(rows: list[JsonObject], paid: JsonObject | None) -> None:
+def _print(rows: list[JsonObject], paid: JsonObject | None, warning: str) -> None:
     best = rows[-1]["cost"]
     print_table(
         ("policy", "tokens", "reuse", "cost", "× optimum", "cuts", "refused"),
@@ -237,6 +221,8 @@ def _print(rows: list[JsonObject], paid: JsonObject | None) -> None:
         for cut in row["cuts"]:
             line[min(len(line) - 1, cut * len(line) // count)] = "┃"
         out.print(f"  {_named(row):<18} {''.join(line)}")
+    if warning:
+        out.print(f"\nwarning: {warning}")
 
 
 def _named(row: JsonObject) -> str:
@@ -281,10 +267,7 @@ def simulate(file: str, provider: str | None, model: str | None, with_marks: boo
     provider, model = provider_and_model(provider, model)
     requests = list(_requests(file, provider, model or None))
     predicted = _predict(requests, provider, with_marks)
-    if as_json:
-        print_json(_json(provider, requests, predicted))
-        return
-    _print_predictions(requests, predicted, chart)
+    answer(as_json, _json(provider, requests, predicted), partial(_print_predictions, requests, predicted, chart))
 
 
 def _predict(requests: list[TimedRequest], provider: str, with_marks: bool) -> list[Predicted]:

@@ -6,6 +6,7 @@ import importlib.util
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -429,10 +430,8 @@ def build(
             asked_by = _newest_trigger(records, builder, now)
         built = builder.build(records, trigger=asked_by, request=request, now=now)
         context_record = None if dry_run else builder.keep(records, built, now=now)
-    if as_json:
-        print_json({**built.context, "text": built.text, "record": context_record.id if context_record else None})
-    else:
-        print_text(built.formatted_context if context_only else built.text)
+    value = {**built.context, "text": built.text, "record": context_record.id if context_record else None}
+    answer(as_json, value, partial(print_text, built.formatted_context if context_only else built.text))
 
 
 def _config(records: Records, consumer: str, file: str | None, now: int) -> Config:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -17,6 +18,7 @@ import msgspec
 from quire.cli.output import (
     FILE_PATH,
     Place,
+    answer,
     called,
     console,
     counted,
@@ -252,10 +254,7 @@ def lint(file: str, provider: str | None, model: str | None, as_json: bool) -> N
     if provider is None and ":" in (model or ""):
         provider, model = provider_and_model(provider, model)
     reports = list(_reports(numbered(file), provider, model))
-    if as_json:
-        print_json(msgspec.to_builtins(reports))
-    else:
-        _print_findings(reports)
+    answer(as_json, msgspec.to_builtins(reports), partial(_print_findings, reports))
     if any(errors(report.findings) for report in reports):
         raise SystemExit(1)
 

@@ -30,8 +30,6 @@ from quire.cli.output import (
     make_folder,
     open_db,
     place_name,
-    print_json,
-    print_table,
     read_text,
     value_of,
 )
@@ -352,14 +350,11 @@ def list_installed(as_json: bool) -> None:
     """
     from quire.send.local import serving_url
 
-    files = {name: weights.find(name) for name in weights.MODELS}
-    if as_json:
-        rows = [{"name": name, "file": str(file) if file else None} for name, file in files.items()]
-        print_json({"models": rows, "serving": serving_url() or None})
-        return
+    files, url = {name: weights.find(name) for name in weights.MODELS}, serving_url()
+    rows = [{"name": name, "file": str(file) if file else None} for name, file in files.items()]
     about = [(name, "yes" if file else "no", weights.MODELS[name].about) for name, file in files.items()]
-    print_table(["model", "installed", "what it is"], about)
-    if url := serving_url():
+    answer(as_json, {"models": rows, "serving": url or None}, (["model", "installed", "what it is"], about))
+    if url and not as_json:
         echo(f"serving at {url}")
 
 
