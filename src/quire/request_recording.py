@@ -36,7 +36,7 @@ def assert_extends(prev: JsonObject | Request, next: JsonObject | Request, provi
     """The later request repeats all of the earlier one and adds to it, so that a cache reads it; marks may move."""
     __tracebackhide__ = True
     from quire.audit import call_of
-    from quire.audit.first_difference import first_moved, units_of
+    from quire.audit.first_difference import first_moved, units_of, where
 
     about = {"provider": provider} if provider else {}
     bodies = (request.body if isinstance(request, Request) else request for request in (prev, next))
@@ -44,10 +44,9 @@ def assert_extends(prev: JsonObject | Request, next: JsonObject | Request, provi
     place = first_moved(old, new)
     if place is not None:
         was, now, offset = place
-        where = ".".join(map(str, was.path)) or "system"
         became = "is gone" if now is None else f"became {_around(now.compared, offset)}"
         raise AssertionError(
-            f"the request does not extend the one before: {where}, {offset:,} characters in: "
+            f"the request does not extend the one before: {where(was)}, {offset:,} characters in: "
             f"{_around(was.compared, offset)} {became}"
         )
 

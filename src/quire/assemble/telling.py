@@ -16,6 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from quire.tokens import counter
+from quire.values import Json
 
 # A run of a word's characters, unless it is the key of a JSON object.
 _TERM = re.compile(r'[\w@#$€£./~+-]{4,}+(?!"\s*:)')
@@ -72,6 +73,15 @@ def telling(text: str) -> tuple[str, ...]:
         if len(word) >= 4 and _TELLING.search(word):
             words[word] = None
     return tuple(words)
+
+
+def leaves(args: Json) -> Iterator[str]:
+    """What a call was given; the names of its arguments stand in every call."""
+    if isinstance(args, dict | list):
+        for value in args.values() if isinstance(args, dict) else args:
+            yield from leaves(value)
+    elif args is not None:
+        yield str(args)
 
 
 def telling_behind(text: str, start: int) -> tuple[str, ...]:

@@ -14,11 +14,11 @@ import msgspec
 from quire.assemble import Assembly, Built, Policy, ask, requests, reused_tokens, unsent
 from quire.assemble.hindsight import numbered
 from quire.assemble.summary import Leaving, extract
-from quire.assemble.telling import telling
+from quire.assemble.telling import leaves, telling
 from quire.providers.models import ModelInfo, model_info
 from quire.providers.usage import cost
 from quire.tokens import message_tokens
-from quire.values import Call, Entry, Image, Json, Message, Result, Text, ToolSet, Usage
+from quire.values import Call, Entry, Image, Message, Result, Text, ToolSet, Usage
 
 change = msgspec.structs.replace
 
@@ -128,19 +128,12 @@ def recorded(entries: Iterable[Entry], policy: Policy) -> RecordedThread:
             times.append(everything.models.now)
             called.append([])
         if entry.kind == "call" and called:
-            called[-1] += _strings(entry.body.get("args"))
+            called[-1] += leaves(entry.body.get("args"))
         everything.feed(entry)
     texts = _Texts()
     words = (telling("\n".join(strings)) for strings in called)
     needed = [tuple(word for word in row if texts.holds(built, word)) for row, built in zip(words, full, strict=True)]
     return RecordedThread({entry.seq: entry for entry in listed}, tuple(full), tuple(times), tuple(needed))
-
-
-def _strings(value: Json) -> list[str]:
-    fields = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
-    if fields is not None:
-        return [text for field in fields for text in _strings(field)]
-    return [] if value is None else [str(value)]
 
 
 class _Texts:
@@ -163,7 +156,7 @@ class _Texts:
 def _message_texts(message: Message) -> Iterator[str]:
     for part in message.parts:
         if isinstance(part, Call):
-            yield from _strings(part.args)
+            yield from leaves(part.args)
         elif not isinstance(part, Image | ToolSet):
             yield part.text
 

@@ -13,6 +13,7 @@ import msgspec
 from quire import values
 from quire.assemble import Assembly
 from quire.assemble.summary import extract
+from quire.assemble.telling import leaves
 from quire.assemble.user_message import entry_text, references, whole_text
 from quire.errors import CallError, NotFound, QuireError
 from quire.formats import clean
@@ -30,7 +31,6 @@ from quire.values import (
     SPOKEN,
     Call,
     Entry,
-    Json,
     JsonObject,
     LeftOut,
     Message,
@@ -495,7 +495,7 @@ def _telling(entries: Sequence[Entry]) -> list[str]:
     """The words of the model's newest message that name one thing: an id, a path, a date, an address."""
     spoken = (entry for entry in entries if entry.kind != "think")
     text = "\n".join(
-        part for entry in spoken for part in (_leaves(entry.args) if entry.kind == "call" else [entry.text])
+        part for entry in spoken for part in (leaves(entry.args) if entry.kind == "call" else [entry.text])
     )
     return _names(text)
 
@@ -503,12 +503,3 @@ def _telling(entries: Sequence[Entry]) -> list[str]:
 def _names(text: str) -> list[str]:
     words = (word.strip(".:/-#") for word in _TELLING.findall(text))
     return list(dict.fromkeys(word for word in words if len(word) >= 4 and _NAMES_ONE.search(word)))
-
-
-def _leaves(args: Json) -> Iterator[str]:
-    """What a call was given; the names of its arguments stand in every call."""
-    if isinstance(args, dict | list):
-        for value in args.values() if isinstance(args, dict) else args:
-            yield from _leaves(value)
-    else:
-        yield str(args)

@@ -323,13 +323,9 @@ class Records:
 
     def create_all(self, drafts: Iterable[Record]) -> RecordList:
         """Keep many new records (see `draft`) in one transaction: all of them or none."""
-        with_text = [(record, searchable(record)) for record in drafts]
-
-        def numbered(record: Record, text: str) -> Callable[[int], RecordRow]:
-            return lambda n: _row(msgspec.structs.replace(record, id=f"rec-{n}"), text)
-
+        rows = [numbered(record, searchable(record)) for record in drafts]
         # Hand back what was stored: tuples are lists now, keys are strings.
-        return [decode(body) for body in self._table.insert([numbered(*row) for row in with_text])]
+        return [decode(body) for body in self._table.insert(rows)]
 
     def read(self, id: str, *, now: int | None = None) -> View:
         """A record as a model sees it: with its hints applied."""
@@ -514,6 +510,11 @@ class Records:
 def _selector(schema_name: str, tag: str | Sequence[str], owner: str = "") -> Selector:
     tags = (tag,) if isinstance(tag, str) else tuple(tag)
     return Selector(schemas=(schema_name,) if schema_name else (), all_tags=tags, owner=owner)
+
+
+def numbered(record: Record, text: str = "") -> Callable[[int], RecordRow]:
+    """A new record for the number that a table gives it; a search finds it by `text`."""
+    return lambda n: _row(msgspec.structs.replace(record, id=f"rec-{n}"), text)
 
 
 def _row(record: Record, text: str) -> RecordRow:

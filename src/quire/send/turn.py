@@ -15,6 +15,7 @@ import msgspec
 from quire import providers, values
 from quire.assemble import Built
 from quire.assemble.fit import system_text
+from quire.assemble.messages import merge_tools
 from quire.assemble.summary import Summarise
 from quire.errors import CallError
 from quire.log import off_loop
@@ -408,8 +409,7 @@ class ThreadHead(msgspec.Struct):
             prompt = entry.text.removeprefix(f"{entry.meta.get('memory') or ''}\n")
             self.prompts = [*self.prompts, prompt if "memory" in entry.meta else entry.text]
         elif entry.kind == "tools":
-            before = {} if entry.meta.get("replace") else self.tools
-            self.tools = {**before, **{str(tool["name"]): tool for tool in entry.tools}}
+            self.tools = merge_tools(self.tools, entry)
         elif entry.kind == "note" and not entry.meta.get("resumed"):
             self.notes = [*self.notes, (entry.seq, entry.text)]
         if entry.kind in ("system", "note") and isinstance(entry.meta.get("memory"), str):

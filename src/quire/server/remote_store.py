@@ -27,7 +27,8 @@ from quire.errors import CallError, NotFound, QuireError, needed
 from quire.log import in_turn, own_fence
 from quire.log.entries import check_entry
 from quire.log.store import ClosingStore, Index, RecordRow, RecordTable, Store, check_name, check_page
-from quire.records.record import decode, encode
+from quire.records.record import decode
+from quire.records.store import numbered
 from quire.server import EVENTS, HttpRefusal, RouteCall, TurnNumber, arguments_type, route
 from quire.server.follow import ALIVE, named_bytes
 from quire.values import Entry, Json, JsonObject, canonical, sha256_hex
@@ -110,15 +111,10 @@ def call_store(call: RouteCall, body: Arguments) -> Given:
         raise HttpRefusal(422, f"in the arguments of {store_call.name}: {error}") from error
     values = [getattr(arguments, name) for name in arguments.__struct_fields__]
     if store_call.name == "records.insert":
-        values = [[_numbered(row) for row in values[0]]]
+        # Built for number 0, they are rebuilt for the numbers they get.
+        values = [[numbered(decode(row.body), row.text) for row in values[0]]]
     gave = store_call.method(call.store)(*values)
     return Given(list(gave) if isinstance(gave, collections.abc.Iterator) else gave)
-
-
-def _numbered(row: RecordRow) -> Callable[[int], RecordRow]:
-    """A record that was built for number 0, rebuilt for the number it gets."""
-    record = decode(row.body)
-    return lambda n: msgspec.structs.replace(row, n=n, body=encode(msgspec.structs.replace(record, id=f"rec-{n}")))
 
 
 # Holding a turn: as long as the caller's connection stands, it is the caller's.

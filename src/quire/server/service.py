@@ -22,8 +22,9 @@ import msgspec
 
 from quire.errors import CallError, ConflictError, NotFound, QuireError
 from quire.log import now_ms, off_loop
-from quire.log.store import DEFAULT_TENANT, RecordFilter, RecordRow, Store, check_tenant, is_server, tenant_file
-from quire.records.record import Record, decode, draft, encode, number
+from quire.log.store import DEFAULT_TENANT, RecordFilter, Store, check_tenant, is_server, tenant_file
+from quire.records.record import decode, draft, number
+from quire.records.store import numbered
 from quire.send.events import STATE as PARTIAL
 from quire.server import HttpRefusal, Recent, Route, RouteCall
 from quire.server.follow import Follower, Readers
@@ -291,7 +292,7 @@ class Service:
         if self._notes % 1000 == 1:
             self._service_store.records.purge(now_ms())
         record = draft(_ONCE, note, tags=[mark], ttl_s=_REMEMBERED_S, now=now_ms())
-        insert_record(self._service_store.records, record)
+        self._service_store.records.insert([numbered(record)])
 
 
 @contextmanager
@@ -353,16 +354,6 @@ class ApiKey(msgspec.Struct, frozen=True):
     created_at: int | None
 
 
-def insert_record(table: Any, record: Record) -> Record:
-    """Keep a record of the service's own, which no search shall find."""
-
-    def row(n: int) -> RecordRow:
-        numbered = msgspec.structs.replace(record, id=f"rec-{n}")
-        return RecordRow(n, 1, encode(numbered), numbered.schema_name, numbered.tags, numbered.expires_at, "")
-
-    return decode(table.insert([row])[0])
-
-
 class Keys:
     """The API keys of a service, kept in its own store."""
 
@@ -379,7 +370,7 @@ class Keys:
         record = draft(
             _SCHEMA, {"name": name, "tenant": check_tenant(tenant)}, tags=[f"sha256:{sha256_hex(key)}"], now=now
         )
-        insert_record(self._store.records, record)
+        self._store.records.insert([numbered(record)])
         return key
 
     def list(self) -> list[ApiKey]:
