@@ -19,7 +19,7 @@ import msgspec
 
 from quire import __version__
 from quire.archive.stored_conversations import counted_call
-from quire.assemble.user_message import whole_text
+from quire.assemble.user_message import original, whole_text
 from quire.audit import SentCall, audit
 from quire.errors import NotFound
 from quire.log.entries import encode
@@ -266,9 +266,7 @@ def inspect_entry(call: RouteCall, seq: Number) -> FullText:
     entries = call.store.read(call.name, seq - 1, 1)
     if not entries:
         raise NotFound(f"{call.name} has no entry {seq}", hint="Entries count from 1.")
-    entry = entries[0]
-    text = whole_text(entry) if entry.kind in ("result", "attach", "user", "respond") else entry.text
-    return FullText(text or encode(entry, ids=False))
+    return FullText(original(entries[0]) or encode(entries[0], ids=False))
 
 
 def inspect_search(call: RouteCall, text: Words, thread: ThreadName | None = None) -> FoundEntries:
