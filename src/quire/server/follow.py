@@ -179,14 +179,11 @@ class Follower:
     async def _news(self, last_change: int) -> None:
         """Wait until this process wrote, the store tells of a change, or it is time to look."""
         woken = asyncio.ensure_future(self._woken.wait())
-        waits: set[asyncio.Future[Any]] = {woken}
-        wait_for_change = getattr(self._store, "wait_for_change", None)
-        if wait_for_change is not None:
-            if self._notice is None or self._notice.done():
-                self._notice = asyncio.ensure_future(asyncio.to_thread(_wait, wait_for_change, last_change, 1.0))
-            waits.add(self._notice)
+        if self._notice is None or self._notice.done():
+            self._notice = asyncio.ensure_future(asyncio.to_thread(_wait, self._store, last_change, 1.0))
+        waits: set[asyncio.Future[Any]] = {woken, self._notice}
         # Of what is being written behind the newest entry, no store tells.
-        often = wait_for_change is None or any(tail.is_written for tail in self._tails.values())
+        often = any(tail.is_written for tail in self._tails.values())
         await asyncio.wait(waits, timeout=_LOOK_S if often else 1.0, return_when=asyncio.FIRST_COMPLETED)
         woken.cancel()
 
@@ -230,9 +227,9 @@ class Follower:
         return events
 
 
-def _wait(wait: Callable[[int, float], object], last_change: int, timeout_s: float) -> None:
+def _wait(store: Store, last_change: int, timeout_s: float) -> None:
     with contextlib.suppress(QuireError):  # the database is away; the next look says so
-        wait(last_change, timeout_s)
+        store.wait_for_change(last_change, timeout_s)
 
 
 async def _wait_for_news(news: asyncio.Event, ends: set[asyncio.Future[Any]]) -> bool:
