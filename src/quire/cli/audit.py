@@ -8,7 +8,6 @@ import difflib
 import json
 import os
 import re
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -29,6 +28,7 @@ from quire.cli.output import (
     in_line,
     open_db,
     print_table,
+    progress,
     write_page,
 )
 from quire.cli.proxy import copy_beside, keep, kept, put_back, text_of
@@ -175,18 +175,17 @@ def _threads_report(db: Place | None) -> AuditReport:
 
 def _report(parts: Sequence[FilePart], run: Runner, named: set[Path]) -> AuditReport:
     """Read everything; of a folder, what is no record of requests is left out and said."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-
     from quire.audit import PartOfAudit, audit_files
 
     left_out: list[str] = []
-    bar = Progress(TextColumn("reading"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(), console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())  # fmt: skip
-    with bar:
-        task = bar.add_task("reading", total=sum(part.size for part in parts))
+    size, total = 0, sum(part.size for part in parts)
+    with progress(in_bytes=True) as tell:
+        tell("reading", size, total)
 
         def on_part(read: PartOfAudit) -> None:
-            bar.advance(task, read.part.size)
+            nonlocal size
+            size += read.part.size
+            tell("reading", size, total)
             if read.problem is not None:
                 if read.part.path in named:
                     raise read.problem

@@ -244,12 +244,14 @@ def confirm(text: str) -> bool:
 
 
 @contextmanager
-def progress() -> Iterator[Callable[[str, int, int], None]]:
+def progress(in_bytes: bool = False) -> Iterator[Callable[[str, int, int], None]]:
     """Tells on standard error, where that is a terminal, how much is done of how much: a bar for each kind of work."""
+    from rich import progress as rich
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress, TaskID
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    amounts = (rich.DownloadColumn(), rich.TransferSpeedColumn()) if in_bytes else (rich.MofNCompleteColumn(),)
+    columns = (rich.TextColumn("{task.description}"), rich.BarColumn(), *amounts, rich.TimeRemainingColumn())
     to = Console(stderr=True)
     bar = Progress(*columns, console=to, transient=True, disable=not to.is_terminal)
     tasks: dict[str, TaskID] = {}
@@ -257,7 +259,7 @@ def progress() -> Iterator[Callable[[str, int, int], None]]:
     def tell(work: str, completed: int, total: int) -> None:
         bar.start()  # not before there is something to tell: a chat draws on the same terminal
         if work not in tasks:
-            tasks[work] = bar.add_task(work)
+            tasks[work] = bar.add_task(work, total=total)
         bar.update(tasks[work], completed=completed, total=total)
 
     try:
