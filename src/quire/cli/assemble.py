@@ -30,6 +30,7 @@ from quire.cli.output import (
     load_usable,
     open_db,
     open_thread,
+    option,
     print_json,
     print_table,
     print_text,
@@ -153,7 +154,7 @@ def is_chosen() -> bool:
 
 @click.command()
 @click.argument("source", metavar="THREAD|FILE")
-@click.option("--turn", type=click.IntRange(1), help="Only this turn's requests.")
+@option("--turn", "Only this turn's requests.", click.IntRange(1))
 @policy_options
 @db_json_options
 def assemble(source: str, turn: int | None, as_json: bool, db: Place | None, policy: Policy) -> None:
@@ -295,7 +296,7 @@ def _span(first: int, last: int) -> str:
 
 @click.command()
 @click.argument("name", metavar="ENTRY|HANDLE")
-@click.option("--in", "source", metavar="THREAD|FILE", help="Where to look; needed for an entry given by its seq.")
+@option("--in source", "Where to look; needed for an entry given by its seq.", metavar="THREAD|FILE")
 @db_json_options
 def show(name: str, source: str | None, as_json: bool, db: Place | None) -> None:
     """Print the original of an entry: by id, by the handle a request shows, or by seq with --in.
@@ -401,8 +402,8 @@ def _thread(source: str, db: Place | None, policy: Policy) -> ThreadView:
 
 @click.command()
 @click.argument("source", metavar="THREAD|FILE")
-@click.option("--output", "-o", type=FILE_PATH, help="Where to write it (default: THREAD.html).")
-@click.option("--quick", is_flag=True, help="Leave out what other policies would have done.")
+@option("--output -o", "Where to write it (default: THREAD.html).", FILE_PATH)
+@option("--quick", "Leave out what other policies would have done.", bool)
 @policy_options
 @db_option
 def report(source: str, output: Path | None, quick: bool, db: Place | None, policy: Policy) -> None:

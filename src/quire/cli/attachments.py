@@ -26,6 +26,7 @@ from quire.cli.output import (
     echo,
     entries_so_far,
     open_db,
+    option,
     print_json,
     print_table,
     read_text,
@@ -46,12 +47,12 @@ _LINES = re.compile(r"(.+):(\d+)-(\d+)\Z")
 _NOTES = (".md", ".markdown")
 
 question_options = with_options(
-    click.option(
+    option(
         "--attach",
+        "A file, file:10-20, file::symbol, image, URL, [[note]], #tag or folder/ for the (first) question; may be repeated.",
         multiple=True,
-        help="A file, file:10-20, file::symbol, image, URL, [[note]], #tag or folder/ for the (first) question; may be repeated.",
     ),
-    click.option("--note", help="The note being looked at, of --vault: beside every question, with its images."),
+    option("--note", "The note being looked at, of --vault: beside every question, with its images."),
 )
 
 
@@ -457,16 +458,16 @@ def _check_window(action: str, names: Sequence[str], options: dict[str, Any]) ->
 @click.argument("thread")
 @click.argument("action", type=click.Choice(WINDOW_ACTIONS), default="show", metavar=f"[{'|'.join(WINDOW_ACTIONS)}]")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@click.option("--error", metavar="FILE", help="add: an error with its traceback, from a file or - for stdin.")
-@click.option("--repl", metavar="FILE", help="add: a REPL's history, from a file or - for stdin.")
-@click.option("--language", default="", help="add: the language of --repl.")
-@click.option("--pinned", is_flag=True, help="add: pin it, so that it is never evicted.")
-@click.option("--vault", type=click.Path(exists=True, file_okay=False), help="add: where [[notes]] are.")
-@click.option("--type", multiple=True, type=click.Choice(ITEM_TYPES), help="show: these types alone.")
-@click.option("--limit", type=click.IntRange(min=0), help="show: the last so many.")
-@click.option("--max-items", type=int, help="Hold at most so many items, 1 to 1000; the oldest go.")
-@click.option("--max-tokens", type=int, help="Hold at most so many tokens in all; 0 for no limit.")
-@click.option("--max-item-tokens", type=int, help="Take items of at most so many tokens; 0 for no limit.")
+@option("--error", "add: an error with its traceback, from a file or - for stdin.", metavar="FILE")
+@option("--repl", "add: a REPL's history, from a file or - for stdin.", metavar="FILE")
+@option("--language", "add: the language of --repl.", default="")
+@option("--pinned", "add: pin it, so that it is never evicted.", bool)
+@option("--vault", "add: where [[notes]] are.", click.Path(exists=True, file_okay=False))
+@option("--type", "show: these types alone.", click.Choice(ITEM_TYPES), multiple=True)
+@option("--limit", "show: the last so many.", click.IntRange(min=0))
+@option("--max-items", "Hold at most so many items, 1 to 1000; the oldest go.", int)
+@option("--max-tokens", "Hold at most so many tokens in all; 0 for no limit.", int)
+@option("--max-item-tokens", "Take items of at most so many tokens; 0 for no limit.", int)
 @db_json_options
 def window(thread: str, action: str, names: tuple[str, ...], db: Place | None, as_json: bool, **options: Any) -> None:
     """Show or change the window of THREAD: the items that join every turn until they are removed or evicted.

@@ -27,6 +27,7 @@ from quire.cli.output import (
     echo,
     in_line,
     open_db,
+    option,
     print_table,
     progress,
     write_page,
@@ -53,26 +54,21 @@ STORES = {
 
 @click.command()
 @click.argument("paths", nargs=-1, metavar="[PATH]...", type=click.Path(path_type=Path))
-@click.option("--top", type=click.IntRange(0), default=10, show_default=True, help="How many conversations to show.")
-@click.option("--fail-under", type=click.FloatRange(0, 100), help="Exit with 1 where less of it was read, in percent.")
-@click.option("--what-if", is_flag=True, help="Also: what other policies would have cost and kept (simulated).")
-@click.option(
-    "--budget", type=click.IntRange(1), help="--what-if: tokens a request may hold (default: the model's window)."
-)
-@click.option("--html", type=FILE_PATH, help="Write the report as a page that stands by itself.")
-@click.option("--jobs", type=click.IntRange(1), help="How many processes read (default: all cores, where it is much).")
-@click.option("--threads", is_flag=True, help="Read Quire's own threads; --db names their database.")
-@click.option("--ray", metavar="ADDRESS", help="Read on a Ray cluster whose nodes see the same files.")
-@click.option(
-    "--apply",
-    "step",
+@option("--top", "How many conversations to show.", click.IntRange(0), 10)
+@option("--fail-under", "Exit with 1 where less of it was read, in percent.", click.FloatRange(0, 100))
+@option("--what-if", "Also: what other policies would have cost and kept (simulated).", bool)
+@option("--budget", "--what-if: tokens a request may hold (default: the model's window).", click.IntRange(1))
+@option("--html", "Write the report as a page that stands by itself.", FILE_PATH)
+@option("--jobs", "How many processes read (default: all cores, where it is much).", click.IntRange(1))
+@option("--threads", "Read Quire's own threads; --db names their database.", bool)
+@option("--ray", "Read on a Ray cluster whose nodes see the same files.", metavar="ADDRESS")
+@option(
+    "--apply step",
+    "Change the client's settings that answer a cause, after showing the difference.",
     flag_value="apply",
-    help="Change the client's settings that answer a cause, after showing the difference.",
 )
-@click.option("--verify", "step", flag_value="verify", help="Compare what was lost before and since --apply.")
-@click.option(
-    "--revert", "step", flag_value="revert", help="Put settings back as they were before --apply, to the byte."
-)
+@option("--verify step", "Compare what was lost before and since --apply.", flag_value="verify")
+@option("--revert step", "Put settings back as they were before --apply, to the byte.", flag_value="revert")
 @db_json_options
 def audit(
     paths: tuple[Path, ...],

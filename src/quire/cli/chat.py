@@ -27,6 +27,7 @@ from quire.cli.output import (
     entries_so_far,
     line_of,
     open_db,
+    option,
     print_table,
     printable,
     shortened,
@@ -467,7 +468,7 @@ def _completer() -> Any:
 @click.argument("thread", default="chat")
 @question_options
 @turn_options
-@click.option("--save", type=click.Path(path_type=Path, file_okay=False), help="Keep a chat file in this folder.")
+@option("--save", "Keep a chat file in this folder.", click.Path(path_type=Path, file_okay=False))
 @db_option
 def chat(
     thread: str,

@@ -32,6 +32,7 @@ from quire.cli.output import (
     load_entries,
     may_be_there,
     open_db,
+    option,
     print_json,
     print_text,
     read_text,
@@ -96,18 +97,15 @@ class ThreadGrowth(NamedTuple):
 
 @click.command("import")
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
-@click.option(
-    "--from",
-    "format",
-    type=click.Choice(sorted({*FORMATS, *PROGRAMS})),
-    help="What PATH is written in (default: what it looks like).",
+@option(
+    "--from format",
+    "What PATH is written in (default: what it looks like).",
+    click.Choice(sorted({*FORMATS, *PROGRAMS})),
 )
-@click.option(
-    "--into", "--thread", "thread", help="Store what is new of it in this thread (default, or -: print entries)."
-)
-@click.option("--line", type=click.IntRange(1), help="Only this one of the conversations, counted from 1.")
-@click.option("--model", "-m", default="", help="The model that answered (default: the one PATH names).")
-@click.option("--vault", type=FOLDER_THERE, help="markdown: the folder of notes that turns added by hand attach.")
+@option("--into --thread thread", "Store what is new of it in this thread (default, or -: print entries).")
+@option("--line", "Only this one of the conversations, counted from 1.", click.IntRange(1))
+@option("--model -m", "The model that answered (default: the one PATH names).", default="")
+@option("--vault", "markdown: the folder of notes that turns added by hand attach.", FOLDER_THERE)
 @db_json_options
 def import_(
     paths: tuple[str, ...],
@@ -289,8 +287,8 @@ def _store(conversations: list[ImportedConversation], thread: str, db: Place | N
 
 @click.command()
 @click.argument("source", metavar="THREAD|FILE")
-@click.option("--to", "format", type=click.Choice(FORMATS), required=True, help="What to write.")
-@click.option("--vault", type=FOLDER_THERE, help="markdown: the folder of notes that are named instead of copied.")
+@option("--to format", "What to write.", click.Choice(FORMATS), required=True)
+@option("--vault", "markdown: the folder of notes that are named instead of copied.", FOLDER_THERE)
 @db_option
 def export(source: str, format: str, vault: Path | None, db: Place | None) -> None:
     """Write a thread in another format; `quire log export` makes a copy of the log instead.
@@ -345,16 +343,20 @@ def text_format(name: str) -> Any:
 @click.command("format")
 @click.argument("name", metavar="FORMAT", type=click.Choice(list(TEXT_FORMATS)))
 @click.argument("file", default="-")
-@click.option(
-    "--profile", type=click.Choice(["quire", "agent-q"]), default="quire", help="markdown: quire, or agent-q as it was."
+@option(
+    "--profile",
+    "markdown: quire, or agent-q as it was.",
+    click.Choice(["quire", "agent-q"]),
+    "quire",
+    show_default=False,
 )
-@click.option("--parse", "parses", is_flag=True, help="Read the text and print its value as JSON.")
-@click.option("--wrap", type=click.Choice(["none", "tags"]), help="markdown: put tags around context and request.")
-@click.option("--system", metavar="TEXT", help="markdown: a system prompt in front, with --wrap tags.")
-@click.option("--default-language", metavar="TAG", help="markdown: the tag of code in no known language (lisp).")
-@click.option("--detail", type=click.Choice(["full", "short"]), help="clean: how much of each tool (full).")
-@click.option("--window", metavar="N", help="replay: how many history events, or all (15).")
-@click.option("--delimiter", type=click.Choice(["$", "§"]), help="replay: what events begin with ($).")
+@option("--parse parses", "Read the text and print its value as JSON.", bool)
+@option("--wrap", "markdown: put tags around context and request.", click.Choice(["none", "tags"]))
+@option("--system", "markdown: a system prompt in front, with --wrap tags.", metavar="TEXT")
+@option("--default-language", "markdown: the tag of code in no known language (lisp).", metavar="TAG")
+@option("--detail", "clean: how much of each tool (full).", click.Choice(["full", "short"]))
+@option("--window", "replay: how many history events, or all (15).", metavar="N")
+@option("--delimiter", "replay: what events begin with ($).", click.Choice(["$", "§"]))
 def format_(name: str, file: str, profile: str, parses: bool, **options: str | None) -> None:
     """Print the JSON of FILE (- for standard input) as markdown, xml, json, clean or replay, to the byte.
 
@@ -373,9 +375,9 @@ def format_(name: str, file: str, profile: str, parses: bool, **options: str | N
     if profiles and name != "markdown":
         raise CallError(f"{name} has no profile {profile}", hint="agent-q is a profile of markdown.")
     settings: JsonObject = {key: value for key, value in options.items() if value is not None}
-    for option in settings:
-        if option not in TEXT_FORMATS[name]:
-            flag = "--" + option.replace("_", "-")
+    for key in settings:
+        if key not in TEXT_FORMATS[name]:
+            flag = "--" + key.replace("_", "-")
             raise CallError(f"{flag} does not go with {name}", hint="quire format --help says which format it is for.")
     if (number := settings.get("window")) is not None:
         if number != "all" and not (number.isascii() and number.isdigit()):
@@ -410,7 +412,7 @@ def _is_lines(text: str) -> bool:
 
 @click.command()
 @click.argument("file")
-@click.option("--model", "-m", default=None, help="Model name, also with provider: and vendor/ (default: o200k).")
+@option("--model -m", "Model name, also with provider: and vendor/ (default: o200k).")
 @json_option
 def tokens(file: str, model: str | None, as_json: bool) -> None:
     """Count the tokens of FILE (- for standard input) with the model's vocabulary.

@@ -23,6 +23,7 @@ from quire.cli.output import (
     default_db,
     echo,
     open_db,
+    option,
     print_json,
     print_table,
     print_text,
@@ -114,12 +115,12 @@ def moment(value: str) -> int:
 @click.command(cls=InOrder)
 @click.argument("thread")
 @click.argument("file", required=False)
-@click.option("--system", multiple=True, metavar="TEXT", help="A system entry.")
-@click.option("--user", multiple=True, metavar="TEXT", help="A user entry.")
-@click.option("--respond", multiple=True, metavar="TEXT", help="A respond entry: what the model said.")
-@click.option("--note", multiple=True, metavar="TEXT", help="A note: a late instruction.")
-@click.option("--at", type=moment, metavar="MS|now", help="The time of the entries made by the options above.")
-@click.option("--expected-seq", type=click.IntRange(min=0), help="Fail unless the thread ends at this seq.")
+@option("--system", "A system entry.", multiple=True, metavar="TEXT")
+@option("--user", "A user entry.", multiple=True, metavar="TEXT")
+@option("--respond", "A respond entry: what the model said.", multiple=True, metavar="TEXT")
+@option("--note", "A note: a late instruction.", multiple=True, metavar="TEXT")
+@option("--at", "The time of the entries made by the options above.", moment, metavar="MS|now")
+@option("--expected-seq", "Fail unless the thread ends at this seq.", click.IntRange(min=0))
 @db_json_options
 @click.pass_context
 def append(
@@ -172,11 +173,9 @@ def _print_appended(thread: str, appended: list[Entry], as_json: bool) -> None:
 
 @click.command()
 @click.argument("thread")
-@click.option("--no-ids", is_flag=True, help="Leave id and seq out, so that the lines can go anywhere.")
-@click.option("--after", type=click.IntRange(min=0), default=0, help="Only entries behind this seq.")
-@click.option(
-    "--salvage", "from_damaged", is_flag=True, help="From a damaged file: what stands before the first bad entry."
-)
+@option("--no-ids", "Leave id and seq out, so that the lines can go anywhere.", bool)
+@option("--after", "Only entries behind this seq.", click.IntRange(min=0), 0, show_default=False)
+@option("--salvage from_damaged", "From a damaged file: what stands before the first bad entry.", bool)
 @db_option
 def export(thread: str, no_ids: bool, after: int, from_damaged: bool, db: Place | None) -> None:
     """Print THREAD as JSON Lines, without loss.
@@ -205,7 +204,7 @@ def export(thread: str, no_ids: bool, after: int, from_damaged: bool, db: Place 
 @click.command("import")
 @click.argument("thread")
 @click.argument("file", required=False)
-@click.option("--expected-seq", type=click.IntRange(min=0), help="Fail unless the thread ends at this seq.")
+@option("--expected-seq", "Fail unless the thread ends at this seq.", click.IntRange(min=0))
 @db_json_options
 def import_(thread: str, file: str | None, expected_seq: int | None, db: Place | None, as_json: bool) -> None:
     """Read JSON Lines into THREAD, all or none.
@@ -261,9 +260,9 @@ def new(name: str, db: Place | None, as_json: bool) -> None:
 
 @log.command()
 @click.argument("thread")
-@click.option("--after", type=click.IntRange(min=0), default=0, help="Only entries behind this seq.")
-@click.option("--limit", type=click.IntRange(min=0), help="At most so many.")
-@click.option("--last", type=click.IntRange(min=0), help="Only the last so many.")
+@option("--after", "Only entries behind this seq.", click.IntRange(min=0), 0, show_default=False)
+@option("--limit", "At most so many.", click.IntRange(min=0))
+@option("--last", "Only the last so many.", click.IntRange(min=0))
 @db_json_options
 def show(thread: str, after: int, limit: int | None, last: int | None, db: Place | None, as_json: bool) -> None:
     """Show the entries of THREAD, one a line.
@@ -313,10 +312,8 @@ def _info_json(info: ThreadInfo) -> values.JsonObject:
 
 @log.command()
 @click.argument("thread")
-@click.option(
-    "--at", "at_seq", type=click.IntRange(min=0), metavar="SEQ", help="The last entry to share (default: all)."
-)
-@click.option("--name", help="The new thread's name (default: THREAD@SEQ).")
+@option("--at at_seq", "The last entry to share (default: all).", click.IntRange(min=0), metavar="SEQ")
+@option("--name", "The new thread's name (default: THREAD@SEQ).")
 @db_json_options
 def fork(thread: str, at_seq: int | None, name: str | None, db: Place | None, as_json: bool) -> None:
     """Make a thread that shares history with THREAD.
@@ -366,7 +363,7 @@ def verify(thread: str | None, db: Place | None, as_json: bool) -> None:
 
 @log.command()
 @click.argument("thread")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@option("--yes -y", "Do not ask.", bool)
 @db_json_options
 def delete(thread: str, yes: bool, db: Place | None, as_json: bool) -> None:
     """Delete THREAD for ever; what a fork still uses stays.
@@ -393,25 +390,17 @@ log.add_command(import_)
 
 @click.command(name="recall")
 @click.argument("text")
-@click.option("--k", type=click.IntRange(min=1), default=5, show_default=True, help="How many.")
-@click.option(
+@option("--k", "How many.", click.IntRange(min=1), 5)
+@option(
     "--scope",
-    type=click.Choice(["thread", "threads", "records"]),
-    help="Where to search (default: thread with --thread, else threads).",
+    "Where to search (default: thread with --thread, else threads).",
+    click.Choice(["thread", "threads", "records"]),
 )
-@click.option("--thread", help="Search in this thread alone (default: in all).")
-@click.option("--before", type=int, help="Only entries in front of this seq of the thread.")
-@click.option(
-    "--kinds", help="Comma-separated kinds of entries, such as user,respond (default: all that are searched)."
-)
-@click.option(
-    "--neighbours",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    help="Entries around each hit, on each side.",
-)
-@click.option("--explain", is_flag=True, help="Show the parts of each score.")
+@option("--thread", "Search in this thread alone (default: in all).")
+@option("--before", "Only entries in front of this seq of the thread.", int)
+@option("--kinds", "Comma-separated kinds of entries, such as user,respond (default: all that are searched).")
+@option("--neighbours", "Entries around each hit, on each side.", click.IntRange(min=0), 0)
+@option("--explain", "Show the parts of each score.", bool)
 @words_option
 @db_json_options
 def recall(
@@ -514,7 +503,7 @@ def _entry_rows(hit: Hit) -> list[HitRow]:
 
 
 @click.command(name="index")
-@click.option("--rebuild", is_flag=True, help="Throw the index away and make it again from the log.")
+@option("--rebuild", "Throw the index away and make it again from the log.", bool)
 @words_option
 @db_json_options
 def index(rebuild: bool, words: bool, as_json: bool, db: Place | None) -> None:

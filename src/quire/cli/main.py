@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from quire.cli.output import echo, open_db
+from quire.cli.output import echo, open_db, option
 from quire.errors import CallError, QuireError, nearest
 
 if TYPE_CHECKING:
@@ -121,9 +121,7 @@ def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
 
 
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option(
-    "--version", is_flag=True, callback=_version, expose_value=False, is_eager=True, help="Print the version."
-)
+@option("--version", "Print the version.", bool, callback=_version, expose_value=False, is_eager=True)
 def quire() -> None:
     """Assemble what a language model receives: one log in, cache-optimal requests out.
 

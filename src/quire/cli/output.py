@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import click
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from quire.send.events import Event
     from quire.values import Json
 
+
+_Command = TypeVar("_Command", bound=Callable[..., Any] | click.Command)
 
 # JSON in files, in lines and in options.
 
@@ -130,13 +132,19 @@ def provider_and_model(provider: str | None, model: str | None) -> tuple[str, st
     return provider, model or ""
 
 
-db_option = click.option(
+def option(names: str, help: str, type: Any = None, default: Any = None, **more: Any) -> Callable[[_Command], _Command]:
+    """An option: its names with spaces between, what it is for, what it takes (`bool`: a flag), and what else it is."""
+    kind = {"is_flag": True} if type is bool else {"type": type}
+    usual = {} if default is None else {"default": default, "show_default": default != ""}
+    return click.option(*names.split(), help=help, **{**kind, **usual, **more})
+
+
+db_option = option(
     "--db",
-    type=_PlaceType(path_type=Path, dir_okay=False),
-    default=None,
-    help="Database file, or postgresql://… (default: $QUIRE_DB, else the platform's data directory).",
+    "Database file, or postgresql://… (default: $QUIRE_DB, else the platform's data directory).",
+    _PlaceType(path_type=Path, dir_okay=False),
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
+json_option = option("--json as_json", "Print JSON for machines.", bool)
 # Types of options that name a file to be written or read, and a folder.
 FILE_PATH = click.Path(path_type=Path, dir_okay=False)
 FOLDER_THERE = click.Path(path_type=Path, exists=True, file_okay=False)

@@ -27,6 +27,7 @@ from quire.cli.output import (
     json_option,
     load_usable,
     open_db,
+    option,
     print_json,
     print_table,
     provider_and_model,
@@ -248,10 +249,10 @@ class TimedRequest(msgspec.Struct, frozen=True):
 
 @click.command()
 @click.argument("file")
-@click.option("--provider", "-p", help="Provider or wire format (anthropic, openai, vllm), unless --model names it.")
-@click.option("--model", "-m", help="provider:model, or the model alone (default: the one each request names).")
-@click.option("--mark", "with_marks", is_flag=True, help="Place Quire's cache marks first (where there are none).")
-@click.option("--chart/--no-chart", default=True, help="Draw the chart behind the table.")
+@option("--provider -p", "Provider or wire format (anthropic, openai, vllm), unless --model names it.")
+@option("--model -m", "provider:model, or the model alone (default: the one each request names).")
+@option("--mark with_marks", "Place Quire's cache marks first (where there are none).", bool)
+@option("--chart/--no-chart", "Draw the chart behind the table.", default=True, show_default=False)
 @json_option
 def simulate(file: str, provider: str | None, model: str | None, with_marks: bool, chart: bool, as_json: bool) -> None:
     """Predict what each request of FILE reads from the cache, writes to it and costs.

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from quire.cli.output import FILE_PATH, counted, echo, json_option, print_json, print_table, with_options
+from quire.cli.output import FILE_PATH, counted, echo, json_option, option, print_json, print_table, with_options
 from quire.errors import CallError, FormatError
 from quire.log.store import DEFAULT_TENANT, tenant_file
 from quire.values import JsonObject
@@ -37,41 +37,26 @@ RULE_NAMES = ("key-order", "tool-order", "volatile", "retrieved", "late-tools", 
 
 # What a proxy can be told, by `quire proxy` and by `quire serve --to` alike; `passing_for` takes what came of it.
 passing_options = with_options(
-    click.option("--log", type=FILE_PATH, help="Keep what passed in this file, for `quire audit`."),
-    click.option(
-        "--key-from",
-        metavar="VARIABLE",
-        help="Send the key in this environment variable in place of the application's.",
+    option("--log", "Keep what passed in this file, for `quire audit`.", FILE_PATH),
+    option(
+        "--key-from", "Send the key in this environment variable in place of the application's.", metavar="VARIABLE"
     ),
-    click.option(
-        "--mend", is_flag=True, help="Repair what costs cache reads and changes no meaning (docs/mending.md)."
-    ),
-    click.option(
-        "--rule", "rules", multiple=True, type=click.Choice(list(RULE_NAMES)), help="Only this rule; may be repeated."
-    ),
-    click.option(
-        "--without", multiple=True, type=click.Choice(list(RULE_NAMES)), help="Not this rule; may be repeated."
-    ),
-    click.option("--dry-run", is_flag=True, help="Show what mending would change, and send what came."),
-    click.option(
+    option("--mend", "Repair what costs cache reads and changes no meaning (docs/mending.md).", bool),
+    option("--rule rules", "Only this rule; may be repeated.", click.Choice(list(RULE_NAMES)), multiple=True),
+    option("--without", "Not this rule; may be repeated.", click.Choice(list(RULE_NAMES)), multiple=True),
+    option("--dry-run", "Show what mending would change, and send what came.", bool),
+    option(
         "--holdout",
-        type=click.FloatRange(0, 0.9),
-        default=0.0,
-        show_default=True,
-        help="Leave this share of conversations unmended, to measure what mending saves.",
+        "Leave this share of conversations unmended, to measure what mending saves.",
+        click.FloatRange(0, 0.9),
+        0.0,
     ),
-    click.option(
-        "--mend-subscriptions", is_flag=True, help="Mend and fit what a subscription's token (OAuth) pays for, too."
-    ),
-    click.option(
-        "--ask-provider",
-        is_flag=True,
-        help="Have the provider say what it could not reuse (Anthropic, OpenAI), and compare.",
-    ),
-    click.option(
+    option("--mend-subscriptions", "Mend and fit what a subscription's token (OAuth) pays for, too.", bool),
+    option("--ask-provider", "Have the provider say what it could not reuse (Anthropic, OpenAI), and compare.", bool),
+    option(
         "--budget",
-        type=click.IntRange(1_000),
-        help="Fit histories that outgrow so many tokens; what was cut the model can recall.",
+        "Fit histories that outgrow so many tokens; what was cut the model can recall.",
+        click.IntRange(1_000),
     ),
 )
 
@@ -127,11 +112,11 @@ def passing_for(
 
 def port_option(default: int = 8765, help: str = "Where to listen; 0: any free port.") -> Callable[[Any], Any]:
     """The option that says where something is served."""
-    return click.option("--port", type=click.IntRange(0, 65535), default=default, show_default=True, help=help)
+    return option("--port", help, click.IntRange(0, 65535), default)
 
 
 @click.command()
-@click.option("--to", required=True, help="The base URL that requests go on to: https://api.anthropic.com")
+@option("--to", "The base URL that requests go on to: https://api.anthropic.com", required=True)
 @port_option()
 @passing_options
 def proxy(to: str, port: int, **how: Any) -> None:
@@ -334,9 +319,9 @@ CLIENTS: dict[str, ProxiedClient] = {
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--to", help="Where all requests go on to; without it, to each provider's own address.")
-@click.option("--log", type=FILE_PATH, help="Keep what passed in this file; without it, in Quire's own folder.")
-@click.option("--mend", is_flag=True, help="Repair what costs cache reads (docs/mending.md).")
+@option("--to", "Where all requests go on to; without it, to each provider's own address.")
+@option("--log", "Keep what passed in this file; without it, in Quire's own folder.", FILE_PATH)
+@option("--mend", "Repair what costs cache reads (docs/mending.md).", bool)
 @click.argument("client", type=click.Choice(list(CLIENTS)))
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
 def wrap(to: str | None, log: Path | None, mend: bool, client: str, words: tuple[str, ...]) -> None:

@@ -20,6 +20,7 @@ from quire.cli.output import (
     db_json_options,
     echo,
     open_db,
+    option,
     print_json,
     print_text,
     progress,
@@ -45,7 +46,7 @@ WORTH_SHOWING = 64
 NO_MODEL = "by words alone: the embedding model is not installed (quire local install minilm)"
 
 
-words_option = click.option("--words", is_flag=True, help="Go by words alone, without the embedding model.")
+words_option = option("--words", "Go by words alone, without the embedding model.", bool)
 
 
 def embedder() -> Embedder | None:
@@ -140,12 +141,12 @@ def _json(_ctx: click.Context, param: click.Parameter, value: str | None) -> Any
 
 # The options that set a record's fields.
 _fields = with_options(
-    click.option("--title", help="What it is called."),
-    click.option("--tag", "tags", multiple=True, metavar="TAG", help="A tag; may be given again."),
-    click.option("--context", callback=_json, metavar="JSON", help="What it holds: a JSON object, or @FILE."),
-    click.option("--hints", callback=_json, metavar="JSON", help="llm_hints: a JSON object, or @FILE."),
-    click.option("--ttl", "ttl_s", type=float, metavar="SECONDS", help="Expires after so many seconds."),
-    click.option("--owner", help="Whose it is."),
+    option("--title", "What it is called."),
+    option("--tag tags", "A tag; may be given again.", multiple=True, metavar="TAG"),
+    option("--context", "What it holds: a JSON object, or @FILE.", callback=_json, metavar="JSON"),
+    option("--hints", "llm_hints: a JSON object, or @FILE.", callback=_json, metavar="JSON"),
+    option("--ttl ttl_s", "Expires after so many seconds.", float, metavar="SECONDS"),
+    option("--owner", "Whose it is."),
 )
 
 
@@ -169,7 +170,7 @@ def record() -> None:
 
 @record.command(short_help="Keep a new record, from FILE or from options.")
 @click.argument("file", required=False)
-@click.option("--schema", "schema_name", help="Its schema, such as user.message.v1.")
+@option("--schema schema_name", "Its schema, such as user.message.v1.")
 @_fields
 @db_json_options
 def create(file: str | None, db: Place | None, as_json: bool, **fields: Any) -> None:
@@ -206,7 +207,7 @@ def _draft(fields: JsonObject, now: int) -> Record:
 @record.command()
 @click.argument("id")
 @click.argument("file", required=False)
-@click.option("--version", type=int, required=True, help="The version you saw; another one there is a conflict.")
+@option("--version", "The version you saw; another one there is a conflict.", int, required=True)
 @_fields
 @db_json_options
 def update(id: str, file: str | None, version: int, db: Place | None, as_json: bool, **fields: Any) -> None:
@@ -231,8 +232,8 @@ def update(id: str, file: str | None, version: int, db: Place | None, as_json: b
 
 @record.command()
 @click.argument("id")
-@click.option("--version", type=int, help="Only if it still is this version.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@option("--version", "Only if it still is this version.", int)
+@option("--yes -y", "Do not ask.", bool)
 @db_json_options
 def delete(id: str, version: int | None, yes: bool, db: Place | None, as_json: bool) -> None:
     """Delete a record for ever, with all its versions.
@@ -296,8 +297,8 @@ def purge(db: Place | None, as_json: bool) -> None:
 
 @record.command(short_help="Print a record as a model sees it.")
 @click.argument("id")
-@click.option("--full", is_flag=True, help="All of it, without applying its hints.")
-@click.option("--version", type=int, help="An older version.")
+@option("--full", "All of it, without applying its hints.", bool)
+@option("--version", "An older version.", int)
 @db_json_options
 def get(id: str, full: bool, version: int | None, db: Place | None, as_json: bool) -> None:
     """Print a record as a model sees it: its hints applied, or an error beside the context as it is.
@@ -314,15 +315,15 @@ def get(id: str, full: bool, version: int | None, db: Place | None, as_json: boo
 
 # What `list` and `search` may be narrowed to.
 _filters = with_options(
-    click.option("--tag", "tags", multiple=True, metavar="TAG", help="Only with this tag; may be given again."),
-    click.option("--schema", "schema_name", default="", help="Only of this schema."),
+    option("--tag tags", "Only with this tag; may be given again.", multiple=True, metavar="TAG"),
+    option("--schema schema_name", "Only of this schema.", default=""),
 )
 
 
 @record.command(name="list")
 @_filters
-@click.option("--owner", default="", help="Only of this owner.")
-@click.option("--limit", type=click.IntRange(min=0), help="Only the last so many.")
+@option("--owner", "Only of this owner.", default="")
+@option("--limit", "Only the last so many.", click.IntRange(min=0))
 @db_json_options
 def list_(
     tags: tuple[str, ...], schema_name: str, owner: str, limit: int | None, db: Place | None, as_json: bool
@@ -341,9 +342,9 @@ def list_(
 
 @record.command()
 @click.argument("q")
-@click.option("--nn", type=click.IntRange(min=1), default=5, show_default=True, help="At most so many.")
+@option("--nn", "At most so many.", click.IntRange(min=1), 5)
 @_filters
-@click.option("--include-context", is_flag=True, help="Print what they hold, hints applied.")
+@option("--include-context", "Print what they hold, hints applied.", bool)
 @words_option
 @db_json_options
 def search(
@@ -393,13 +394,11 @@ def history(id: str, db: Place | None, as_json: bool) -> None:
 
 @click.command()
 @click.argument("consumer")
-@click.option("--request", help="What is asked, as text.")
-@click.option("--trigger", metavar="ID", help="The record that asks; default: the newest one that triggers.")
-@click.option(
-    "--config", "config_file", metavar="FILE", help="The configuration; default: its context.config.v1 record."
-)
-@click.option("--context-only", is_flag=True, help="Leave out the request: print the formatted_context alone.")
-@click.option("--dry-run", is_flag=True, help="Keep nothing: do not touch the consumer's context record.")
+@option("--request", "What is asked, as text.")
+@option("--trigger", "The record that asks; default: the newest one that triggers.", metavar="ID")
+@option("--config config_file", "The configuration; default: its context.config.v1 record.", metavar="FILE")
+@option("--context-only", "Leave out the request: print the formatted_context alone.", bool)
+@option("--dry-run", "Keep nothing: do not touch the consumer's context record.", bool)
 @words_option
 @db_json_options
 def build(

@@ -28,6 +28,7 @@ from quire.cli.output import (
     is_file,
     json_option,
     load_usable,
+    option,
     print_bytes,
     print_json,
     print_table,
@@ -55,14 +56,14 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("source", metavar="THREAD|FILE")
-@click.option("--model", "-m", required=True, help="provider:model; the provider may be a wire format.")
-@click.option("--provider", "-p", help="The provider, where --model names the model alone.")
-@click.option("--turn", type=click.IntRange(1), help="The last request of this turn (default: of the thread).")
-@click.option("--step", type=click.IntRange(1), help="This request of the turn.")
-@click.option("--all", "every", is_flag=True, help="Every request, one JSON object a line.")
-@click.option("--budget", type=click.IntRange(1), help="Tokens one request may hold (default: the model's window).")
-@click.option("--marks/--no-marks", default=True, show_default=True, help="Place cache marks.")
-@click.option("--bytes", "as_bytes", is_flag=True, help="Print the prefix bytes that a cache compares.")
+@option("--model -m", "provider:model; the provider may be a wire format.", required=True)
+@option("--provider -p", "The provider, where --model names the model alone.")
+@option("--turn", "The last request of this turn (default: of the thread).", click.IntRange(1))
+@option("--step", "This request of the turn.", click.IntRange(1))
+@option("--all every", "Every request, one JSON object a line.", bool)
+@option("--budget", "Tokens one request may hold (default: the model's window).", click.IntRange(1))
+@option("--marks/--no-marks", "Place cache marks.", default=True)
+@option("--bytes as_bytes", "Print the prefix bytes that a cache compares.", bool)
 @db_json_options
 def render(
     source: str,
@@ -231,8 +232,8 @@ class LintReport(msgspec.Struct, frozen=True):
 
 @click.command()
 @click.argument("file")
-@click.option("--provider", "-p", help="Provider or wire format (default: by the shape of the request).")
-@click.option("--model", "-m", help="provider:model, or the model alone (default: the one the request names).")
+@option("--provider -p", "Provider or wire format (default: by the shape of the request).")
+@option("--model -m", "provider:model, or the model alone (default: the one the request names).")
 @json_option
 def lint(file: str, provider: str | None, model: str | None, as_json: bool) -> None:
     """Check requests against their provider's rules, without sending them.
@@ -408,20 +409,13 @@ def _first_move(old: LockedRequest, now: LockedRequest) -> tuple[str, str] | Non
 
 
 _recording = click.argument("file", type=click.Path(path_type=Path))
-_lock_option = click.option(
-    "--lock",
-    "lock_file",
-    type=FILE_PATH,
-    default=Path("quire.lock"),
-    show_default=True,
-    help="The file that holds the hashes.",
-)
+_lock_option = option("--lock lock_file", "The file that holds the hashes.", FILE_PATH, Path("quire.lock"))
 
 
 @click.command()
 @_recording
 @_lock_option
-@click.option("--reason", default="", help="Why the prefixes moved; needed where they did.")
+@option("--reason", "Why the prefixes moved; needed where they did.", default="")
 def lock(file: Path, lock_file: Path, reason: str) -> None:
     """Write down the prefix hashes of an application's requests, to be committed and held by `quire check`.
 

@@ -26,6 +26,7 @@ from quire.cli.output import (
     echo,
     may_be_there,
     open_db,
+    option,
     print_json,
     print_table,
     progress,
@@ -71,44 +72,28 @@ _FOLDER = click.Path(exists=True, file_okay=False)
 _FILE = click.Path(exists=True, dir_okay=False)
 # The options that choose a model and the way to it, a runner and the thread's policy.
 turn_options = with_options(
-    click.option(
-        "--model",
-        "-m",
-        help="provider:model (default: $QUIRE_MODEL, else the thread's last one, else the local model).",
-    ),
-    click.option(
-        "--base-url", help="Another address of the same API (default: $QUIRE_BASE_URL, else the SDK's own variable)."
-    ),
-    click.option(
-        "--explicit-cache",
-        is_flag=True,
-        help="Keep a Gemini cache while that pays (paid by the hour; deleted at the end).",
-    ),
-    click.option("--runner", type=click.Choice(RUNNERS), help="How turns are carried out (default: by what is given)."),
-    click.option("--system", help="The system prompt; without --project, a project's prompt."),
-    click.option("--memory", type=_FILE, help="A file that says what is known of the user; it is read every turn."),
-    click.option("--root", type=_FOLDER, help="planned, agent, records: the folder its file tools may read."),
-    click.option("--vault", type=_FOLDER, help="A folder of markdown notes to answer from and to attach."),
-    click.option("--project", type=_FILE, help="A file with the project's prompt."),
-    click.option("--file", "files", multiple=True, type=_FILE, help="A file of the project; again for more."),
-    click.option(
-        "--mcp", multiple=True, help="planned, agent, records: the command or URL of an MCP server; again for more."
-    ),
-    click.option("--consumer", help="records: whose context.config.v1 record it builds by (default: chat)."),
-    click.option("--text-tools", is_flag=True, help="agent: tell of tools in words, for models that take none."),
-    click.option("--budget", type=click.IntRange(1), help="Tokens one request may hold, from now on."),
-    click.option(
-        "--promote",
-        type=click.Choice(["at-rebase", "each-turn"]),
-        help="When items move into the library, from now on.",
-    ),
-    click.option("--items", type=click.Choice(["xml", "markdown"]), help="How items are told, from now on."),
-    click.option(
+    option("--model -m", "provider:model (default: $QUIRE_MODEL, else the thread's last one, else the local model)."),
+    option("--base-url", "Another address of the same API (default: $QUIRE_BASE_URL, else the SDK's own variable)."),
+    option("--explicit-cache", "Keep a Gemini cache while that pays (paid by the hour; deleted at the end).", bool),
+    option("--runner", "How turns are carried out (default: by what is given).", click.Choice(RUNNERS)),
+    option("--system", "The system prompt; without --project, a project's prompt."),
+    option("--memory", "A file that says what is known of the user; it is read every turn.", _FILE),
+    option("--root", "planned, agent, records: the folder its file tools may read.", _FOLDER),
+    option("--vault", "A folder of markdown notes to answer from and to attach.", _FOLDER),
+    option("--project", "A file with the project's prompt.", _FILE),
+    option("--file files", "A file of the project; again for more.", _FILE, multiple=True),
+    option("--mcp", "planned, agent, records: the command or URL of an MCP server; again for more.", multiple=True),
+    option("--consumer", "records: whose context.config.v1 record it builds by (default: chat)."),
+    option("--text-tools", "agent: tell of tools in words, for models that take none.", bool),
+    option("--budget", "Tokens one request may hold, from now on.", click.IntRange(1)),
+    option("--promote", "When items move into the library, from now on.", click.Choice(["at-rebase", "each-turn"])),
+    option("--items", "How items are told, from now on.", click.Choice(["xml", "markdown"])),
+    option(
         "--summary",
-        type=click.Choice(["model", "built-in"]),
-        help="Who sums up what a rebase takes away (default: in chat and agent the model, but for the local one).",
+        "Who sums up what a rebase takes away (default: in chat and agent the model, but for the local one).",
+        click.Choice(["model", "built-in"]),
     ),
-    click.option("--floor", type=click.FloatRange(0, 1, min_open=True), help="Share that stays verbatim, from now on."),
+    option("--floor", "Share that stays verbatim, from now on.", click.FloatRange(0, 1, min_open=True)),
 )
 
 
@@ -481,8 +466,8 @@ def _mention_interrupted(store: Store, thread: str) -> None:
 @click.command()
 @click.argument("thread")
 @turn_options
-@click.option("--list", "only_list", is_flag=True, help="Only show what is still to be done; change nothing.")
-@click.option("--rerun", is_flag=True, help="Run a call again that may have run already.")
+@option("--list only_list", "Only show what is still to be done; change nothing.", bool)
+@option("--rerun", "Run a call again that may have run already.", bool)
 @db_json_options
 def resume(
     thread: str,

