@@ -64,35 +64,23 @@ LAYERS = {
 LEGEND = ", ".join(f"{name} {about}" for name, about in LAYERS.items())
 
 _DEFAULT = Policy()
-_SHARE = click.FloatRange(0, 1)
-# Names, type, default, help.
-_POLICY = (
-    (("--budget",), click.IntRange(1), _DEFAULT.budget, "Tokens one request may hold."),
-    (("--reply",), click.IntRange(0), _DEFAULT.reply, "Of these, room for the reply."),
-    (("--promote",), click.Choice(["at-rebase", "each-turn"]), _DEFAULT.promote, "When items move into the library."),
-    (("--items",), click.Choice(["xml", "markdown"]), _DEFAULT.items, "How items are told."),
-    (("--floor",), click.FloatRange(0, 1, min_open=True), _DEFAULT.floor, "Share that stays verbatim."),
-    (
-        ("--handles",),
-        _SHARE,
-        _DEFAULT.handles,
-        "Share for older turns whose results are handles; unless said, as epochs last, at most 0.2.",
-    ),
-    (("--summary",), _SHARE, _DEFAULT.summary, "Share for the summary of what went."),
-    (("--opening",), _SHARE, _DEFAULT.opening, "Share for the thread's first entries, which then stay."),
-    (("--ttl", "ttl_s"), click.IntRange(0), _DEFAULT.ttl_s, "Seconds after which an unused cache is cold; 0: never."),
-    (("--read",), click.FloatRange(0), _DEFAULT.read, "Price of a cached token; unless said, the model's, else 0.1."),
-    (
-        ("--write",),
-        click.FloatRange(0),
-        _DEFAULT.write,
-        "Price of a token written to the cache; unless said, the model's, else 1.25.",
-    ),
-    (("-m", "--model"), str, None, "provider:model whose count and prices hold; unless said, the one that was asked."),
+_SHARE, _PRICE = click.FloatRange(0, 1), click.FloatRange(0)
+# What `option` takes of each.
+_POLICY: tuple[tuple[Any, ...], ...] = (
+    ("--budget", "Tokens one request may hold.", click.IntRange(1), _DEFAULT.budget),
+    ("--reply", "Of these, room for the reply.", click.IntRange(0), _DEFAULT.reply),
+    ("--promote", "When items move into the library.", ["at-rebase", "each-turn"], _DEFAULT.promote),
+    ("--items", "How items are told.", ["xml", "markdown"], _DEFAULT.items),
+    ("--floor", "Share that stays verbatim.", click.FloatRange(0, 1, min_open=True), _DEFAULT.floor),
+    ("--handles", "Share for older turns whose results are handles; unless said, as epochs last, at most 0.2.", _SHARE),
+    ("--summary", "Share for the summary of what went.", _SHARE, _DEFAULT.summary),
+    ("--opening", "Share for the thread's first entries, which then stay.", _SHARE, _DEFAULT.opening),
+    ("--ttl ttl_s", "Seconds after which an unused cache is cold; 0: never.", click.IntRange(0), _DEFAULT.ttl_s),
+    ("--read", "Price of a cached token; unless said, the model's, else 0.1.", _PRICE),
+    ("--write", "Price of a token written to the cache; unless said, the model's, else 1.25.", _PRICE),
+    ("-m --model", "provider:model whose count and prices hold; unless said, the one that was asked."),
 )
-
-
-_POLICY_NAMES = [names[-1].removeprefix("--") for names, *_ in _POLICY]
+_POLICY_NAMES = [names.split()[-1].removeprefix("--") for names, *_ in _POLICY]
 
 
 def policy_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -103,11 +91,7 @@ def policy_options(command: Callable[..., None]) -> Callable[..., None]:
         fields = {name: given.pop(name) for name in _POLICY_NAMES}
         command(**given, policy=_policy_from(**fields))
 
-    options = (
-        click.option(*names, type=type_, default=default, show_default=True, help=text)
-        for names, type_, default, text in _POLICY
-    )
-    decorated: Callable[..., None] = with_options(*options)(with_policy)
+    decorated: Callable[..., None] = with_options(*(option(*row) for row in _POLICY))(with_policy)
     return decorated
 
 

@@ -463,7 +463,7 @@ def _check_window(action: str, names: Sequence[str], options: dict[str, Any]) ->
 @option("--language", "add: the language of --repl.", default="")
 @option("--pinned", "add: pin it, so that it is never evicted.", bool)
 @option("--vault", "add: where [[notes]] are.", click.Path(exists=True, file_okay=False))
-@option("--type", "show: these types alone.", click.Choice(ITEM_TYPES), multiple=True)
+@option("--type", "show: these types alone.", ITEM_TYPES, multiple=True)
 @option("--limit", "show: the last so many.", click.IntRange(min=0))
 @option("--max-items", "Hold at most so many items, 1 to 1000; the oldest go.", int)
 @option("--max-tokens", "Hold at most so many tokens in all; 0 for no limit.", int)

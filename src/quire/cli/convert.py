@@ -97,11 +97,7 @@ class ThreadGrowth(NamedTuple):
 
 @click.command("import")
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
-@option(
-    "--from format",
-    "What PATH is written in (default: what it looks like).",
-    click.Choice(sorted({*FORMATS, *PROGRAMS})),
-)
+@option("--from format", "What PATH is written in (default: what it looks like).", sorted({*FORMATS, *PROGRAMS}))
 @option("--into --thread thread", "Store what is new of it in this thread (default, or -: print entries).")
 @option("--line", "Only this one of the conversations, counted from 1.", click.IntRange(1))
 @option("--model -m", "The model that answered (default: the one PATH names).", default="")
@@ -287,7 +283,7 @@ def _store(conversations: list[ImportedConversation], thread: str, db: Place | N
 
 @click.command()
 @click.argument("source", metavar="THREAD|FILE")
-@option("--to format", "What to write.", click.Choice(FORMATS), required=True)
+@option("--to format", "What to write.", FORMATS, required=True)
 @option("--vault", "markdown: the folder of notes that are named instead of copied.", FOLDER_THERE)
 @db_option
 def export(source: str, format: str, vault: Path | None, db: Place | None) -> None:
@@ -343,20 +339,14 @@ def text_format(name: str) -> Any:
 @click.command("format")
 @click.argument("name", metavar="FORMAT", type=click.Choice(list(TEXT_FORMATS)))
 @click.argument("file", default="-")
-@option(
-    "--profile",
-    "markdown: quire, or agent-q as it was.",
-    click.Choice(["quire", "agent-q"]),
-    "quire",
-    show_default=False,
-)
+@option("--profile", "markdown: quire, or agent-q as it was.", ["quire", "agent-q"], "quire", show_default=False)
 @option("--parse parses", "Read the text and print its value as JSON.", bool)
-@option("--wrap", "markdown: put tags around context and request.", click.Choice(["none", "tags"]))
+@option("--wrap", "markdown: put tags around context and request.", ["none", "tags"])
 @option("--system", "markdown: a system prompt in front, with --wrap tags.", metavar="TEXT")
 @option("--default-language", "markdown: the tag of code in no known language (lisp).", metavar="TAG")
-@option("--detail", "clean: how much of each tool (full).", click.Choice(["full", "short"]))
+@option("--detail", "clean: how much of each tool (full).", ["full", "short"])
 @option("--window", "replay: how many history events, or all (15).", metavar="N")
-@option("--delimiter", "replay: what events begin with ($).", click.Choice(["$", "§"]))
+@option("--delimiter", "replay: what events begin with ($).", ["$", "§"])
 def format_(name: str, file: str, profile: str, parses: bool, **options: str | None) -> None:
     """Print the JSON of FILE (- for standard input) as markdown, xml, json, clean or replay, to the byte.
 

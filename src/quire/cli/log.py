@@ -391,11 +391,7 @@ log.add_command(import_)
 @click.command(name="recall")
 @click.argument("text")
 @option("--k", "How many.", click.IntRange(min=1), 5)
-@option(
-    "--scope",
-    "Where to search (default: thread with --thread, else threads).",
-    click.Choice(["thread", "threads", "records"]),
-)
+@option("--scope", "Where to search (default: thread with --thread, else threads).", ["thread", "threads", "records"])
 @option("--thread", "Search in this thread alone (default: in all).")
 @option("--before", "Only entries in front of this seq of the thread.", int)
 @option("--kinds", "Comma-separated kinds of entries, such as user,respond (default: all that are searched).")

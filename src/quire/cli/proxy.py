@@ -42,8 +42,8 @@ passing_options = with_options(
         "--key-from", "Send the key in this environment variable in place of the application's.", metavar="VARIABLE"
     ),
     option("--mend", "Repair what costs cache reads and changes no meaning (docs/mending.md).", bool),
-    option("--rule rules", "Only this rule; may be repeated.", click.Choice(list(RULE_NAMES)), multiple=True),
-    option("--without", "Not this rule; may be repeated.", click.Choice(list(RULE_NAMES)), multiple=True),
+    option("--rule rules", "Only this rule; may be repeated.", list(RULE_NAMES), multiple=True),
+    option("--without", "Not this rule; may be repeated.", list(RULE_NAMES), multiple=True),
     option("--dry-run", "Show what mending would change, and send what came.", bool),
     option(
         "--holdout",
