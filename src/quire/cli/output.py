@@ -133,7 +133,7 @@ def provider_and_model(provider: str | None, model: str | None) -> tuple[str, st
 
 
 def option(names: str, help: str, type: Any = None, default: Any = None, **more: Any) -> Callable[[_Command], _Command]:
-    """An option: its names with spaces between, what it is for, and what it takes: one of a list, `bool` for a flag."""
+    """An option: `option("--limit -l", "At most so many.", int, 10)`; of a list one is taken, `bool` is a flag."""
     takes = click.Choice(type) if isinstance(type, list | tuple) else type
     kind = {"is_flag": True} if type is bool else {"type": takes}
     usual = {} if default is None else {"default": default, "show_default": default != ""}

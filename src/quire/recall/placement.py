@@ -178,8 +178,6 @@ def _entry_words(entry: Entry) -> str:
     return result_words(entry) if entry.kind == "result" else entry.text
 
 
-# The tool by which a model asks for older entries itself: one definition, whoever runs it.
-
 # The text behind a handle: what an entry says whole, given piece by piece from a line on.
 
 
