@@ -354,44 +354,20 @@ class ClientSetting(msgspec.Struct, frozen=True):
     documented: str
 
 
-SETTINGS: tuple[ClientSetting, ...] = (
-    ClientSetting(
-        "claude-code",
-        "ttl",
-        ".claude/settings.json",
-        ("promptCacheTtl",),
-        "1h",
-        "keeps the cache for an hour between requests; writing costs 2 instead of 1.25 times the input",
-        "https://code.claude.com/docs/en/prompt-caching",
-    ),
-    ClientSetting(
-        "codex",
-        "compaction",
-        ".codex/config.toml",
-        ("model_auto_compact_token_limit",),
-        230_000,
-        "sums up later: the history stays as it was sent until 230,000 tokens",
-        "https://developers.openai.com/codex/config-reference",
-    ),
-    ClientSetting(
-        "gemini-cli",
-        "compaction",
-        ".gemini/settings.json",
-        ("model", "compressionThreshold"),
-        0.7,
-        "compresses at 70 % of the window instead of 50 %",
-        "https://github.com/google-gemini/gemini-cli/blob/main/docs/reference/configuration.md",
-    ),
-    ClientSetting(
-        "opencode",
-        "compaction",
-        ".config/opencode/opencode.json",
-        ("compaction", "prune"),
-        False,
-        "leaves old tool outputs as they were sent instead of clearing them turn by turn",
-        "https://opencode.ai/docs/config",
-    ),
-)
+SETTINGS = (
+    ClientSetting("claude-code", "ttl", ".claude/settings.json", ("promptCacheTtl",), "1h",
+                  "keeps the cache for an hour between requests; writing costs 2 instead of 1.25 times the input",
+                  "https://code.claude.com/docs/en/prompt-caching"),
+    ClientSetting("codex", "compaction", ".codex/config.toml", ("model_auto_compact_token_limit",), 230_000,
+                  "sums up later: the history stays as it was sent until 230,000 tokens",
+                  "https://developers.openai.com/codex/config-reference"),
+    ClientSetting("gemini-cli", "compaction", ".gemini/settings.json", ("model", "compressionThreshold"), 0.7,
+                  "compresses at 70 % of the window instead of 50 %",
+                  "https://github.com/google-gemini/gemini-cli/blob/main/docs/reference/configuration.md"),
+    ClientSetting("opencode", "compaction", ".config/opencode/opencode.json", ("compaction", "prune"), False,
+                  "leaves old tool outputs as they were sent instead of clearing them turn by turn",
+                  "https://opencode.ai/docs/config"),
+)  # fmt: skip
 
 
 def _in_json(text: str, setting: ClientSetting) -> str:
