@@ -1,10 +1,11 @@
 """What can be repaired without changing meaning is: each rule alone, the answer the same, the provider's rules kept."""
 
-import copy
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
+from functools import reduce
 from itertools import pairwise
+from operator import getitem
 from typing import Any
 
 import httpx
@@ -18,19 +19,12 @@ from quire.server.mend import Mender, difference, is_subscription
 from quire.server.mend_rules import RULES as MENDING
 from quire.server.mend_rules import changed_sections
 from quire.server.proxy import CacheWatcher, Proxy, ProxyOptions, Watched
-from toolbox import invoke, until
+from toolbox import invoke, put, until
 
 pytestmark = [pytest.mark.xdist_group("sdk"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 Body = dict[str, Any]
-TALK = [
-    "First question.",
-    "An answer that goes on. " * 800,
-    "Second question.",
-    "More of it.",
-    "Third.",
-    "Yes.",
-    "Fourth.",
-]
+Change = Callable[[Body, int], Body]
+TALK = ["First.", "An answer that goes on. " * 800, "Second.", "More of it.", "Third.", "Yes.", "Fourth."]
 TURNS = 4
 
 
@@ -47,25 +41,24 @@ def function(name: str) -> Body:
     return {"type": "function", "name": name, "parameters": tool(name)["input_schema"], "strict": False}
 
 
+def spoken(turn: int, model: str = "assistant") -> Iterable[tuple[str, str]]:
+    return zip(["user", model] * 4, TALK[: 2 * turn - 1], strict=False)
+
+
 def responses(turn: int) -> Body:
-    roles = ["user", "assistant"] * 4
-    kinds = {"user": "input_text", "assistant": "output_text"}
-    said = [
-        {"type": "message", "role": role, "content": [{"type": kinds[role], "text": text}]}
-        for role, text in zip(roles, TALK[: 2 * turn - 1], strict=False)
-    ]
+    kind = {"user": "input_text", "assistant": "output_text"}
+    said = [{"type": "message", "role": r, "content": [{"type": kind[r], "text": t}]} for r, t in spoken(turn)]
     given: Body = {"model": "gpt-5.6", "instructions": RULES, "input": said, "tools": [function("read")]}
     return {**given, "reasoning": {"effort": "high"}}
 
 
 def chat(turn: int) -> Body:
-    said = [{"role": "user" if at % 2 == 0 else "assistant", "content": t} for at, t in enumerate(TALK[: 2 * turn - 1])]
+    said = [{"role": role, "content": text} for role, text in spoken(turn)]
     return {"model": "gpt-5.4", "messages": [{"role": "system", "content": RULES}, *said]}
 
 
 def gemini(turn: int) -> Body:
-    roles = ["user", "model"] * 4
-    said = [{"role": r, "parts": [{"text": t}]} for r, t in zip(roles, TALK[: 2 * turn - 1], strict=False)]
+    said = [{"role": role, "parts": [{"text": text}]} for role, text in spoken(turn, "model")]
     return {"systemInstruction": {"parts": [{"text": RULES * 2}]}, "contents": said}
 
 
@@ -95,40 +88,24 @@ def rekeyed(given: Body, turn: int) -> Body:
     return {**given, "tools": turned if turn % 2 else given["tools"]}
 
 
-def clocked(given: Body, turn: int) -> Body:
-    given["system"][0]["text"] = state_of(turn) + given["system"][0]["text"]
-    return given
+def led_by(words: Callable[[int], str], *place: str | int) -> Change:
+    """What differs from turn to turn, in front of the text at a place."""
+    return lambda given, turn: put(given, place, words(turn) + reduce(getitem, place, given))
+
+
+clocked = led_by(state_of, "system", 0, "text")
+clocked_responses = led_by(state_of, "instructions")
+in_system = led_by("<documents>\nPage {} says this.\n</documents>\n".format, "system", 0, "text")
 
 
 def unmarked_and_clocked(given: Body, turn: int) -> Body:
     return unmarked(clocked(given, turn), turn)
 
 
-def clocked_chat(given: Body, turn: int) -> Body:
-    given["messages"][0]["content"] = state_of(turn) + given["messages"][0]["content"]
-    return given
-
-
-def clocked_gemini(given: Body, turn: int) -> Body:
-    given["systemInstruction"]["parts"][0]["text"] = state_of(turn) + RULES * 2
-    return given
-
-
-def clocked_responses(given: Body, turn: int) -> Body:
-    return {**given, "instructions": state_of(turn) + given["instructions"]}
-
-
 def in_front(given: Body, turn: int) -> Body:
-    found = {"role": "user", "content": [{"type": "text", "text": f"Notes found for this: {turn} " * 60}]}
-    return {
-        **given,
-        "messages": [found, {"role": "assistant", "content": [{"type": "text", "text": "Good."}]}, *given["messages"]],
-    }
-
-
-def in_system(given: Body, turn: int) -> Body:
-    given["system"][0]["text"] = f"<documents>\nPage {turn} says this.\n</documents>\n" + given["system"][0]["text"]
-    return given
+    said = (("user", f"Notes found for this: {turn} " * 60), ("assistant", "Good."))
+    found = [{"role": role, "content": [{"type": "text", "text": text}]} for role, text in said]
+    return {**given, "messages": [*found, *given["messages"]]}
 
 
 def grown(given: Body, turn: int) -> Body:
@@ -141,16 +118,15 @@ def harder(given: Body, turn: int) -> Body:
     return {**given, field: {"effort": "low" if turn > 2 else "high"}}
 
 
-Change = Callable[[Body, int], Body]
 CASES: dict[str, tuple[str, str, Callable[[int], Body], Change]] = {
     "marks": ("marks", "anthropic", claude, unmarked),
     "marks, no system": ("marks", "anthropic", claude, bare),
     "tool-order": ("tool-order", "anthropic", claude, shuffled),
     "key-order": ("key-order", "anthropic", claude, rekeyed),
     "volatile": ("volatile", "anthropic", claude, clocked),
-    "volatile, Chat": ("volatile", "openai", chat, clocked_chat),
+    "volatile, Chat": ("volatile", "openai", chat, led_by(state_of, "messages", 0, "content")),
     "volatile, Responses": ("volatile", "openai", responses, clocked_responses),
-    "volatile, Gemini": ("volatile", "gemini", gemini, clocked_gemini),
+    "volatile, Gemini": ("volatile", "gemini", gemini, led_by(state_of, "systemInstruction", "parts", 0, "text")),
     "retrieved": ("retrieved", "anthropic", claude, in_front),
     "retrieved, system": ("retrieved", "anthropic", claude, in_system),
     "late-tools": ("late-tools", "anthropic", claude, grown),
@@ -159,6 +135,7 @@ CASES: dict[str, tuple[str, str, Callable[[int], Body], Change]] = {
     "late-effort, Responses": ("late-effort", "openai", responses, harder),
 }  # fmt: skip
 PATHS = {"anthropic": "/v1/messages", "gemini": "/v1beta/models/gemini-3.5-flash:generateContent"}
+ABOUT = {"path": "/v1/messages", "headers": {}}
 
 
 def converse(url: str, provider: str, requests: list[Body]) -> list[Any]:
@@ -170,9 +147,8 @@ def converse(url: str, provider: str, requests: list[Body]) -> list[Any]:
         reply = httpx.post(f"{url}{path}", json=each, headers=headers)
         assert reply.status_code == 200, reply.text
         said = reply.json()
-        out.append(
-            said.get("content") or said.get("candidates") or [one.get("content") for one in said.get("output", [])]
-        )
+        said = said.get("content") or said.get("candidates") or said.get("output") or said["choices"]
+        out.append([one.get("content") or one.get("message") or one for one in said])
     return out
 
 
@@ -188,34 +164,25 @@ def servers() -> Iterator[dict[str, Watching]]:
 def test_a_rule_gives_back_what_was_lost_and_the_answer_is_the_same(case: str, servers: dict[str, Watching]) -> None:
     rule, provider, make, change = CASES[case]
     server = servers[provider].server
-    requests = [change(copy.deepcopy(make(turn)), turn) for turn in range(1, TURNS + 1)]
-    for each in requests:  # no other test's cache
-        text = json.dumps(each).replace("Always be careful", f"Always ({case}) be careful")
-        each |= json.loads(text)
+    requests = [change(make(turn), turn) for turn in range(1, TURNS + 1)]
+
+    def held(name: str, url: str) -> tuple[list[Any], list[Any]]:
+        """What was answered to a conversation that is in no other test's cache, and what arrived of it."""
+        start, own = (
+            len(server.requests),
+            json.dumps(requests).replace("Always be careful", f"Always ({name}) be careful"),
+        )
+        return converse(url, provider, json.loads(own)), server.requests[start:]
+
     seen: list[Watched] = []
-    start = len(server.requests)
-    unmended = converse(server.url, provider, requests)
-    own = server.requests[start:]
-    for each in requests:
-        text = json.dumps(each).replace(f"({case})", f"({case} mended)")
-        each |= json.loads(text)
-    start = len(server.requests)
     watcher = CacheWatcher(seen.append)
+    unmended, own = held(case, server.url)
     with Proxy(ProxyOptions(to=server.url, mender=Mender([rule])), watcher) as proxy:
-        mended = converse(proxy.url, provider, requests)
-    sent = server.requests[start:]
+        mended, sent = held(f"{case} mended", proxy.url)
     assert mended == unmended
     assert rule in seen[-1].mended.rules + seen[-2].mended.rules
     assert not any(each.mended.refused for each in seen)
-    wire = (
-        "gemini"
-        if provider == "gemini"
-        else "anthropic"
-        if provider == "anthropic"
-        else "openai-chat"
-        if "messages" in requests[0]
-        else "openai"
-    )
+    wire = "openai-chat" if provider == "openai" and "messages" in requests[0] else provider
     lines = [prefix_bytes(each.body, wire) for each in sent]
     assert all(after.startswith(before) for before, after in pairwise(lines[1:]))
     if rule == "key-order":  # caches here compare what JSON means; those that compare its bytes see the same now
@@ -247,7 +214,7 @@ def test_conversations_that_say_the_same_are_told_apart(most: int, monkeypatch: 
         for agent in range(10, 30)[:: 1 if turn == 1 else -1]:
             said = ["Mend the tests.", *[f"Number {agent} did.", "continue"] * (turn - 1)]
             given = body(*said, system=f"cwd: /home/me/project{agent}\nIt is 10:{turn}0.\n{RULES}")
-            made = mender.mend(given, {"path": "/v1/messages", "headers": {}})
+            made = mender.mend(given, ABOUT)
             assert made.rules == (("volatile",) if turn > (1 if most > 20 else 2) else ())
             assert {f"project{agent}"} == set(re.findall(r"project\d+", json.dumps(made.body or given)))
 
@@ -260,7 +227,7 @@ def test_of_more_bytes_than_are_kept_the_conversations_of_longest_ago_are_forgot
 
     def made(name: str, *said: str, at: int) -> tuple[str, ...]:
         given = body(f"{name}?", *said, system=f"It is 10:{at}0.\n{RULES}")
-        return mender.mend(given, {"path": "/v1/messages", "headers": {}}).rules
+        return mender.mend(given, ABOUT).rules
 
     assert [made(name, at=1) for name in "abc"] == [()] * 3
     assert made("a", "Yes.", "And?", at=2) == ("volatile",)
@@ -269,10 +236,10 @@ def test_of_more_bytes_than_are_kept_the_conversations_of_longest_ago_are_forgot
     assert made("b", "Yes.", "And?", at=2) == ()
 
 
-def mended(requests: Iterable[Body]) -> list[Body]:
+def mended(requests: Iterable[Body], rules: Iterable[str] = MENDING) -> list[Body]:
     """Requests of a conversation as they go on."""
-    mender = Mender()
-    return [mender.mend(given, {"path": "/v1/messages", "headers": {}}).body or given for given in requests]
+    mender = Mender(list(rules))
+    return [mender.mend(given, ABOUT).body or given for given in requests]
 
 
 @pytest.mark.parametrize(
@@ -282,7 +249,7 @@ def test_an_application_that_sets_no_marks_is_mended_by_every_other_rule_too(cas
     rule, _, make, change = CASES[case]
     requests = [unmarked(change(make(turn), turn), turn) for turn in range(1, TURNS + 1)]
     mender = Mender()
-    rules = [mender.mend(given, {"path": "/v1/messages", "headers": {}}).rules for given in requests]
+    rules = [mender.mend(given, ABOUT).rules for given in requests]
     assert any({rule, "marks"} <= set(fired) for fired in rules[2:]), rules
 
 
@@ -321,9 +288,7 @@ def test_what_is_again_as_it_was_first_is_told_again() -> None:
 
 @pytest.mark.parametrize("rules", [["volatile"], ["retrieved"], ["volatile", "retrieved"]])
 def test_a_text_with_a_clock_and_retrieved_pages_is_mended_where_both_rules_are_on(rules: list[str]) -> None:
-    mender = Mender(rules)
-    requests = [in_system(clocked(claude(turn), turn), turn) for turn in (1, 2, 3)]
-    sent = [mender.mend(given, {"path": "/v1/messages", "headers": {}}).body or given for given in requests]
+    sent = mended((in_system(clocked(claude(turn), turn), turn) for turn in (1, 2, 3)), rules)
     told = [[in_order(given, pattern) for given in sent] for pattern in (r"project(\d)", r"Page (\d)")]
     assert told == [[["1"], ["1", "2"], ["1", "2", "3"]] if len(rules) == 2 else [["1"], ["2"], ["3"]]] * 2
     assert (sent[2]["system"] == sent[0]["system"]) is (len(rules) == 2)
@@ -366,14 +331,11 @@ def test_a_branch_of_a_conversation_is_told_what_only_another_was_told(order: in
 
 
 def test_a_branch_is_offered_a_tool_that_only_another_was_offered() -> None:
-    tools = [
-        {"name": name, "description": f"{name} it", "input_schema": {"type": "object"}} for name in ("read", "edit")
-    ]
+    tools = [tool("read"), tool("edit")]
     start = ["Begin.", "Yes.", "Go on.", "Done."]
     ways = [({}, *start[:3]), (tools[1], *start, "This way."), (tools[1], *start, "That way."), ({}, *start, "Or not.")]
     ways += [(tools[1], *start, "This way.", "Yes.", "And?")]
-    requests = [{**body(*said), "tools": [tools[0], *([late] if late else [])]} for late, *said in ways]
-    made = mended(requests)
+    made = mended({**body(*said), "tools": [tools[0], *([late] if late else [])]} for late, *said in ways)
     assert [[tool["name"] for tool in each["tools"]] for each in made] == [["read"]] * 5
     told = [re.findall(r'"type": "tool_addition".*?"name": "(\w+)"', json.dumps(each["messages"])) for each in made]
     assert told == [[], ["edit"], ["edit"], [], ["edit"]]
@@ -500,11 +462,8 @@ def test_a_share_is_held_out_and_the_saving_is_measured_with_an_interval(servers
     with Proxy(ProxyOptions(to=servers["anthropic"].server.url, mender=Mender(holdout=0.4)), watcher) as proxy:
         for number in range(12):
             given = [unmarked(claude(turn), turn) for turn in range(1, TURNS + 1)]
-            own = [
-                {**each, "system": f"{number} {each['system']}", "metadata": {"user_id": f"u{number}"}}
-                for each in given
-            ]
-            converse(proxy.url, "anthropic", own)
+            own = {"system": f"{number} {given[0]['system']}", "metadata": {"user_id": f"u{number}"}}
+            converse(proxy.url, "anthropic", [{**each, **own} for each in given])
     held = {each.conversation.name for each in seen if each.mended.held_out}
     assert not any(each.mended.rules for each in seen if each.conversation.name in held)
     found = watcher.as_json()["savings"]["measured"]
@@ -522,17 +481,16 @@ def test_conversations_that_begin_alike_are_drawn_apart_and_stay_what_they_were(
         return body(*said, system=f"It is 10:{turn}0.\n{RULES}")
 
     def is_held_out(answer: int, turn: int) -> bool:
-        about = {"path": "/v1/messages", "headers": {}}
-        held_out = mender.mend(asked(answer, turn), about).held_out
+        held_out = mender.mend(asked(answer, turn), ABOUT).held_out
         with log.open("a") as file:
-            file.write(json.dumps({**about, "request": asked(answer, turn), "held_out": held_out}) + "\n")
+            file.write(json.dumps({**ABOUT, "request": asked(answer, turn), "held_out": held_out}) + "\n")
         return held_out
 
     first = [[is_held_out(answer, turn) for turn in (1, 2)] for answer in answers]
     assert all(arms[0] is arms[1] for arms in first)
     assert 10 < sum(arms[0] for arms in first) < 30
     mender = Mender(["volatile"], holdout=0.5)
-    mender.mend(body("Something that failed, and is in no log."), {"path": "/v1/messages", "headers": {}})
+    mender.mend(body("Something that failed, and is in no log."), ABOUT)
     mender.replay(log)
     assert [is_held_out(answer, 3) for answer in answers] == [arms[0] for arms in first]
 
