@@ -84,27 +84,24 @@ def test_reported_usage_is_what_the_simulator_predicts(provider: str, path: str,
 BLANK = {"role": "user", "content": [{"type": "text", "text": ""}]}
 ORPHAN = {"role": "tool", "tool_call_id": "c", "content": "x"}
 REFUSED = [
-    ("anthropic", "/v1/messages", claude(BLANK), ("error", "message"), "text content blocks must be non-empty"),
-    ("openai", "/v1/chat/completions", {**chat(), "messages": [ORPHAN]}, ("error", "message"), "preceeding"),
+    ("anthropic", "/v1/messages", claude(BLANK), "text content blocks must be non-empty"),
+    ("openai", "/v1/chat/completions", {**chat(), "messages": [ORPHAN]}, "preceeding"),
     ("openai", "/v1/responses", responses({"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}),
-     ("error", "message"), "No tool output found for function call c"),
+     "No tool output found for function call c"),
     ("gemini", GEMINI, {"contents": [{"role": "user", "parts": [{"functionResponse": {"name": "f", "response": {}}}]}]},
-     ("error", "message"), "function response"),
-    ("bedrock", NOVA, converse(messages=[{"role": "user", "content": [{"text": " "}]}]), ("message",), "is blank"),
+     "function response"),
+    ("bedrock", NOVA, converse(messages=[{"role": "user", "content": [{"text": " "}]}]), "is blank"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("provider", "path", "body", "place", "message"), REFUSED, ids=lambda value: str(value)[:22])
+@pytest.mark.parametrize(("provider", "path", "body", "message"), REFUSED, ids=lambda value: str(value)[:22])
 def test_a_request_that_breaks_a_rule_is_refused_in_the_provider_s_own_shape(
-    provider: str, path: str, body: JsonObject, place: tuple[str, ...], message: str
+    provider: str, path: str, body: JsonObject, message: str
 ) -> None:
     with emulator(provider, replies=[]) as server:
         answer = call(server, path, body)
-        found: Any = answer.json
-        for step in place:
-            found = found[step]
         assert answer.status == server.requests[0].status == 400
-        assert message in found
+        assert message in (answer.json if provider == "bedrock" else answer.json["error"])["message"]
         # Nothing of a refused request was cached, and the script was not asked.
         assert server.requests[0].predicted is None
     if provider == "bedrock":

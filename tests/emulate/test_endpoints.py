@@ -135,17 +135,19 @@ def test_openai_names_the_parameter_that_is_wrong() -> None:
 
 
 @pytest.fixture
-def openai_server() -> Iterator[tuple[Emulator, Any]]:
+def server() -> Iterator[Emulator]:
+    with emulator("openai") as opened:
+        yield opened
+
+
+@pytest.fixture
+def client(server: Emulator) -> Iterator[Any]:
     openai = pytest.importorskip("openai")
-    with (
-        emulator("openai") as server,
-        closing(openai.OpenAI(base_url=f"{server.url}/v1", api_key="key", max_retries=0)) as client,
-    ):
-        yield server, client
+    with closing(openai.OpenAI(base_url=f"{server.url}/v1", api_key="key", max_retries=0)) as opened:
+        yield opened
 
 
-def test_models_are_listed_and_shown_one_by_one(openai_server: tuple[Emulator, Any]) -> None:
-    _, client = openai_server
+def test_models_are_listed_and_shown_one_by_one(client: Any) -> None:
     listed = [one.id for one in client.models.list()]
     assert "gpt-5.6" in listed
     assert client.models.retrieve("gpt-5.6").owned_by == "openai"
@@ -159,14 +161,13 @@ def test_models_are_listed_and_shown_one_by_one(openai_server: tuple[Emulator, A
     genai = pytest.importorskip("google.genai")
     with (
         emulator("gemini") as server,
-        closing(genai.Client(api_key="key", http_options={"base_url": server.url})) as gemini,
+        closing(genai.Client(api_key="k", http_options={"base_url": server.url})) as gemini,
     ):
         assert "models/gemini-3.8-flash" in [one.name for one in gemini.models.list()]
         assert gemini.models.get(model="gemini-3.8-flash").output_token_limit > 0
 
 
-def test_a_response_is_carried_on_read_and_deleted_by_its_id(openai_server: tuple[Emulator, Any]) -> None:
-    server, client = openai_server
+def test_a_response_is_carried_on_read_and_deleted_by_its_id(server: Emulator, client: Any) -> None:
     server.next([Think("hm"), Call("", "look", {"id": 7})])
     tool = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
     first = client.responses.create(model="gpt-5.6", input="Look up 7.", tools=[tool])
@@ -225,9 +226,8 @@ LATE: JsonObject = {"type": "additional_tools", "role": "developer", "tools": [S
     [({"tools": [CUSTOM], "input": "go"}, None), ({"input": [LATE, {"role": "user", "content": "go"}]}, "functions")],
 )
 def test_a_tool_that_takes_free_text_is_called_by_a_custom_call(
-    openai_server: tuple[Emulator, Any], body: JsonObject, namespace: str | None, streamed: bool
+    server: Emulator, client: Any, body: JsonObject, namespace: str | None, streamed: bool
 ) -> None:
-    server, client = openai_server
     server.next([Call("", "exec", "print(1)\n" * 5)])
     if streamed:
         with client.responses.create(model="gpt-5.6", stream=True, **body) as events:
@@ -247,13 +247,9 @@ def test_a_tool_that_takes_free_text_is_called_by_a_custom_call(
     assert second.output_text
 
 
-def test_a_conversation_is_compacted_to_one_item(openai_server: tuple[Emulator, Any]) -> None:
-    _, client = openai_server
-    talk = [
-        {"role": "user", "content": "one"},
-        {"role": "assistant", "content": "two"},
-        {"role": "user", "content": "three"},
-    ]
+def test_a_conversation_is_compacted_to_one_item(client: Any) -> None:
+    spoken = (("user", "one"), ("assistant", "two"), ("user", "three"))
+    talk = [{"role": role, "content": text} for role, text in spoken]
     compacted = client.responses.compact(model="gpt-5.6", input=talk)
     assert [item.type for item in compacted.output] == ["message", "message", "compaction"]
     trigger = {"type": "compaction_trigger"}
@@ -280,9 +276,8 @@ def created(connection: Any, **body: Any) -> list[Any]:
     raise AssertionError("the connection ended")
 
 
-def test_responses_come_over_a_websocket_and_the_connection_remembers_them(openai_server: tuple[Emulator, Any]) -> None:
+def test_responses_come_over_a_websocket_and_the_connection_remembers_them(server: Emulator, client: Any) -> None:
     pytest.importorskip("websockets")
-    server, client = openai_server
     user = {"type": "message", "role": "user", "content": "hi"}
     with client.responses.connect() as connection:
         warmed = created(connection, input=[user], store=False, generate=False)
@@ -375,14 +370,8 @@ def test_a_restarted_server_accepts_what_it_signed_before(tmp_path: Path) -> Non
     state = tmp_path / "state.jsonl"
     with emulator("anthropic", replies=[THOUGHT], state=state) as server:
         reply = call(server, "/v1/messages", CLAUDE).json
-    going_on = {
-        **CLAUDE,
-        "messages": [
-            *CLAUDE["messages"],
-            {"role": "assistant", "content": reply["content"]},
-            {"role": "user", "content": "more"},
-        ],
-    }
+    said = [{"role": "assistant", "content": reply["content"]}, {"role": "user", "content": "more"}]
+    going_on = {**CLAUDE, "messages": [*CLAUDE["messages"], *said]}
     with emulator("anthropic") as server:
         assert call(server, "/v1/messages", going_on).status == 400
     # As a killed server leaves it: the last line is not finished.

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext, suppress
 from itertools import count
@@ -26,7 +27,7 @@ from quire.log.postgres_tables import nearest_query
 from quire.recall import Indexer, Recall, search
 from quire.records import Records
 from quire.testing import postgres_server
-from toolbox import Store, new_tenant, run, until, users
+from toolbox import Store, new_tenant, run, texts, until, users
 
 # The whole length is run at night: what is measured does not grow with it.
 ENTRIES = 50_000 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 10_000
@@ -177,17 +178,13 @@ def test_a_turn_that_was_taken_over_writes_nothing_more(pg_url: str) -> None:
                 "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'quire turns'"
             )
         first.append("t", users("still mine: nobody took it"))
-        holder = subprocess.Popen(
-            [sys.executable, "-c", TAKE, pg_url, tenant], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "taken\n"
+        holder = taker(pg_url, tenant)
         with pytest.raises(ConflictError, match="was taken over"):
             first.append("t", users("too late"))
         holder.communicate("\n", timeout=600)
         with pytest.raises(ConflictError, match="was taken over"):
             first.append("t", users("still", "too late"))
-        assert [entry.text for entry in first.read("t")] == ["mine", "still mine: nobody took it", "theirs"]
+        assert texts(first, "t") == ["mine", "still mine: nobody took it", "theirs"]
 
 
 def append_together(store: PostgresStore, url: str, *appends: tuple[str, list[Entry]]) -> None:
@@ -276,13 +273,18 @@ with PostgresStore(sys.argv[1], tenant=sys.argv[2]) as store, store.turn_lock("t
 """
 
 
-def test_a_turn_is_let_go_of_by_a_process_that_is_killed(pg_url: str) -> None:
-    tenant = new_tenant()
-    holder = subprocess.Popen(
-        [sys.executable, "-c", TAKE, pg_url, tenant], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+def taker(url: str, tenant: str) -> subprocess.Popen[str]:
+    """A process that has taken the turn, until it is sent a line."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    holder = subprocess.Popen([sys.executable, "-c", TAKE, url, tenant], text=True, **pipes)
     assert holder.stdout is not None
     assert holder.stdout.readline() == "taken\n"
+    return holder
+
+
+def test_a_turn_is_let_go_of_by_a_process_that_is_killed(pg_url: str) -> None:
+    tenant = new_tenant()
+    holder = taker(pg_url, tenant)
     with PostgresStore(pg_url, tenant=tenant) as store:
         with pytest.raises(ConflictError, match=f"by process {holder.pid} on "), store.turn_lock("t"):
             pass
@@ -297,22 +299,27 @@ def test_a_turn_is_let_go_of_by_a_process_that_is_killed(pg_url: str) -> None:
         until(free)
 
 
-def test_replicas_that_start_together_make_the_tables_once_and_no_old_one_opens_a_newer_database(pg_url: str) -> None:
+@pytest.fixture
+def empty(pg_url: str) -> Iterator[str]:
+    """The address of a database of its own, without a table."""
     name = new_tenant().replace("-", "_")
     with psycopg.connect(pg_url, autocommit=True) as root:
         root.execute(f"create database {name}")
-    url = pg_url.replace("/postgres?", f"/{name}?")
+        yield pg_url.replace("/postgres?", f"/{name}?")
+        root.execute(f"drop database {name} with (force)")
 
+
+def test_replicas_that_start_together_make_the_tables_once_and_no_old_one_opens_a_newer_database(empty: str) -> None:
     def start(_: int) -> list[str]:
-        with psycopg.connect(url, autocommit=True) as conn:
+        with psycopg.connect(empty, autocommit=True) as conn:
             postgres_connection.migrate(conn, "db")
-        with PostgresStore(url) as store:
+        with PostgresStore(empty) as store:
             store.append("t", users("a"))
-            return [entry.text for entry in store.read("t")]
+            return texts(store, "t")
 
     with ThreadPoolExecutor(6) as pool:
         assert sorted(map(len, pool.map(start, range(6))))[-1] == 6
-    with psycopg.connect(url, autocommit=True) as conn:
+    with psycopg.connect(empty, autocommit=True) as conn:
         known = postgres_connection.MIGRATIONS
         assert conn.execute("select count(*) from quire.versions").fetchone() == (len(known),)
         for _ in range(2):
@@ -320,32 +327,26 @@ def test_replicas_that_start_together_make_the_tables_once_and_no_old_one_opens_
         assert conn.execute("select count(*) from quire.versions").fetchone() == (len(known) + 1,)
         with pytest.raises(VersionError, match="newer Quire"):
             postgres_connection.migrate(conn, "db")
-    with psycopg.connect(pg_url, autocommit=True) as root:
-        root.execute(f"drop database {name} with (force)")
 
 
-def test_replicas_that_waited_while_another_made_the_tables_find_them(pg_url: str) -> None:
-    name = new_tenant().replace("-", "_")
+def test_replicas_that_waited_while_another_made_the_tables_find_them(pg_url: str, empty: str) -> None:
     waiting = "select count(*) = 2 from pg_locks where locktype = 'advisory' and objid = %s and not granted"
 
     def start(_: int) -> None:
-        with psycopg.connect(url, autocommit=True) as conn:
+        with psycopg.connect(empty, autocommit=True) as conn:
             # So little is made that the server does not press the others to forget what they found before.
             postgres_connection.migrate(conn, "db", ("create table quire.once (n integer)",))
 
-    with psycopg.connect(pg_url, autocommit=True) as root:
-        root.execute(f"create database {name}")
-        url = pg_url.replace("/postgres?", f"/{name}?")
-        with psycopg.connect(url) as first, ThreadPoolExecutor(2) as pool:
-            first.execute("create extension vector with schema public")
-            first.commit()
-            first.execute("select pg_advisory_xact_lock(%s)", (postgres_connection.MIGRATING,))
-            started = [pool.submit(start, n) for n in range(2)]
-            until(lambda: root.execute(waiting, (postgres_connection.MIGRATING,)).fetchone() == (True,))
-            first.rollback()
-            for each in started:
-                each.result(600)
-        root.execute(f"drop database {name} with (force)")
+    root = psycopg.connect(pg_url, autocommit=True)
+    with root, psycopg.connect(empty) as first, ThreadPoolExecutor(2) as pool:
+        first.execute("create extension vector with schema public")
+        first.commit()
+        first.execute("select pg_advisory_xact_lock(%s)", (postgres_connection.MIGRATING,))
+        started = [pool.submit(start, n) for n in range(2)]
+        until(lambda: root.execute(waiting, (postgres_connection.MIGRATING,)).fetchone() == (True,))
+        first.rollback()
+        for each in started:
+            each.result(600)
 
 
 def test_what_knew_a_thread_that_was_deleted_makes_it_anew_and_writes_nothing_into_what_its_fork_keeps(
@@ -360,34 +361,24 @@ def test_what_knew_a_thread_that_was_deleted_makes_it_anew_and_writes_nothing_in
                 other.fork("t", 2, "fork")
                 other.delete("t")
                 assert [entry.seq for entry in store.append("t", users(*entries))] == list(range(1, len(entries) + 1))
-                assert [entry.text for entry in other.read("t")] == entries
-                assert [entry.text for entry in other.read("fork")] == ["a", "b"]
+                assert (texts(other, "t"), texts(other, "fork")) == (entries, ["a", "b"])
                 other.verify()
                 for name in ("t", "fork"):
                     other.delete(name)
 
 
-def test_a_database_of_the_first_version_is_brought_up_to_date(pg_url: str) -> None:
-    name = new_tenant().replace("-", "_")
-    with psycopg.connect(pg_url, autocommit=True) as root:
-        root.execute(f"create database {name}")
-    url = pg_url.replace("/postgres?", f"/{name}?")
-    with psycopg.connect(url, autocommit=True) as conn:
+def test_a_database_of_the_first_version_is_brought_up_to_date(empty: str) -> None:
+    with psycopg.connect(empty, autocommit=True) as conn:
         postgres_connection.migrate(conn, "db", postgres_connection.MIGRATIONS[:1])
         for statement in FIRST_VERSION_ROWS:
             conn.execute(statement)
-    with PostgresStore(url, "acme") as store:
+    with PostgresStore(empty, "acme") as store, psycopg.connect(empty, autocommit=True) as conn:
         assert [entry.seq for entry in store.append("t", users("one more"))] == [1]
         assert store.info("fork").parent == ""
-        with psycopg.connect(url, autocommit=True) as conn:
-            rows = conn.execute("select branch, nameless from quire.branches where tenant = 'acme' order by branch")
-            assert rows.fetchall() == [(1, True), (2, False), (3, False)]
-            forced = conn.execute(
-                "select bool_and(relforcerowsecurity) from pg_class where relname in ('branches', 'threads')"
-            )
-            assert forced.fetchone() == (True,)
-    with psycopg.connect(pg_url, autocommit=True) as root:
-        root.execute(f"drop database {name} with (force)")
+        rows = conn.execute("select branch, nameless from quire.branches where tenant = 'acme' order by branch")
+        assert rows.fetchall() == [(1, True), (2, False), (3, False)]
+        forced = "select bool_and(relforcerowsecurity) from pg_class where relname in ('branches', 'threads')"
+        assert conn.execute(forced).fetchone() == (True,)
 
 
 def test_appends_from_everywhere_at_once_are_all_there_once_in_one_order(pg_url: str) -> None:
@@ -404,14 +395,10 @@ def test_appends_from_everywhere_at_once_are_all_there_once_in_one_order(pg_url:
                 for n in range(per):
                     own.append(f"t{writer % 3}", users(f"{writer} {n}"))
 
-        reader = threading.Thread(target=follow)
-        reader.start()
-        threads = [threading.Thread(target=write, args=(writer,)) for writer in range(8)]
-        for each in threads:
-            each.start()
-        for each in threads:
-            each.join()
-        reader.join()
+        with ThreadPoolExecutor(9) as pool:
+            running = [pool.submit(follow), *(pool.submit(write, writer) for writer in range(8))]
+        for each in running:
+            each.result()
         assert seen == list(range(1, 8 * per + 1))
         told = [change.entry.text for change in store.changes()]
         assert len(set(told)) == len(told) == 8 * per
@@ -440,7 +427,7 @@ def test_a_restart_of_the_server_loses_nothing_and_doubles_nothing() -> None:
             ended.set()
             for each in running:
                 each.result(600)
-        kept = [entry.text for entry in store.read("t")]
+        kept = texts(store, "t")
         for writer in (0, 1):
             assert [text for text in kept if text.startswith(f"{writer} ")] == written[writer]
         assert len(kept) == sum(map(len, written)) > 20
@@ -466,7 +453,7 @@ def test_connections_that_end_while_many_append_lose_nothing_and_double_nothing(
             for each in running:
                 each.result(600)
         for writer in range(6):
-            assert [entry.text for entry in store.read(f"t{writer}")] == [f"{writer} {n}" for n in range(per)]
+            assert texts(store, f"t{writer}") == [f"{writer} {n}" for n in range(per)]
         assert [change.n for change in store.changes()] == list(range(1, 6 * per + 1))
 
 
@@ -487,12 +474,8 @@ def test_a_long_thread_is_served_from_its_checkpoint_and_the_little_behind_it(pg
     with PostgresStore(pg_url, tenant=tenant) as store:
         thread = Thread(store, "long", policy, observers=())
         for at in range(0, ENTRIES, 10_000):
-            said = [
-                each
-                for n in range(at, at + 10_000, 2)
-                for each in (values.user(f"q {n} {'word ' * 30}"), values.respond(f"a {n} {'word ' * 30}"))
-            ]
-            thread.append(*said)
+            asked = [(f"q {n} {'word ' * 30}", f"a {n} {'word ' * 30}") for n in range(at, at + 10_000, 2)]
+            thread.append(*(each for q, a in asked for each in (values.user(q), values.respond(a))))
         thread.request(target)
         thread.append(values.user("and now?"))
     with Counted(pg_url, tenant=tenant) as replica:

@@ -473,13 +473,10 @@ def test_a_whole_agent_cycle_runs_and_is_resumed(store: Store) -> None:
     assert again.build(TARGET) == thread.build(TARGET)
 
 
-def test_what_a_search_holds_ready_is_kept_and_gone_with_what_it_tells_of(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_search_holds_ready_is_kept_and_gone_with_what_it_tells_of(store: Store, monkeypatch: Any) -> None:
     monkeypatch.setattr(search, "_WORTH_KEEPING", 3)
-    store.append(
-        "t", [*users("My dog is called Rex"), values.respond("A fine name"), values.call("c", "look", {"at": "tea"})]
-    )
+    looked = values.call("c", "look", {"at": "tea"})
+    store.append("t", [*users("My dog is called Rex"), values.respond("A fine name"), looked])
     store.fork("t", 2, "f")
     Indexer(store, HashedWords()).run()
 

@@ -7,7 +7,7 @@ import socket
 import time
 import tracemalloc
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +28,17 @@ from toolbox import until
 pytestmark = [pytest.mark.xdist_group("sdk"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 
+JSON = (b"{}", [(b"content-type", b"application/json")])
+
+
 class Mirror:
-    """Notes what arrives and answers with what it was told to."""
+    """Notes what arrives and answers with what it was told to; `proxied` is the proxy before it, `watched` what that saw."""
+
+    url = proxied = ""
+    reply: tuple[bytes, list[tuple[bytes, bytes]]] = JSON
 
     def __init__(self) -> None:
-        self.seen: list[Any] = []
-        self.reply: tuple[bytes, list[tuple[bytes, bytes]]] = (b"{}", [(b"content-type", b"application/json")])
+        self.seen, self.watched = list[Any](), list[Watched]()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -58,10 +63,20 @@ def beside(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture(scope="module")
-def mirror(beside: Path | None) -> Iterator[tuple[Mirror, str, str, list[Watched]]]:
-    app, seen = Mirror(), list[Watched]()
-    with Upstream(app) as url, passing_on(ProxyOptions(to=url), CacheWatcher(seen.append), beside) as proxy:
-        yield app, url, proxy, seen
+def standing(beside: Path | None) -> Iterator[Mirror]:
+    app = Mirror()
+    watcher = CacheWatcher(app.watched.append)
+    with Upstream(app) as app.url, passing_on(ProxyOptions(to=app.url), watcher, beside) as app.proxied:
+        yield app
+
+
+@pytest.fixture
+def mirror(standing: Mirror) -> Mirror:
+    """One that nothing has come to yet."""
+    standing.seen.clear()
+    standing.watched.clear()
+    standing.reply = JSON
+    return standing
 
 
 @pytest.mark.parametrize(
@@ -77,21 +92,14 @@ def mirror(beside: Path | None) -> Iterator[tuple[Mirror, str, str, list[Watched
     ],
 )
 def test_methods_paths_headers_and_bodies_pass_to_the_byte(
-    mirror: tuple[Mirror, str, str, list[Watched]], method: str, path: str, content: bytes | None
+    mirror: Mirror, method: str, path: str, content: bytes | None
 ) -> None:
-    app, direct, proxied, _ = mirror
-    app.seen.clear()
-    headers = [
-        ("x-unknown", "Ünïcode".encode("latin-1")),
-        ("x-many", b"1"),
-        ("x-many", b"2"),
-        ("anthropic-beta", b"a,b"),
-    ]
+    headers = [("x-own", "Ünïcode".encode("latin-1")), ("x-many", b"1"), ("x-many", b"2"), ("anthropic-beta", b"a,b")]
     replies = []
-    for url in (direct, proxied):
+    for url in (mirror.url, mirror.proxied):
         with httpx.Client() as client:
             replies.append(client.request(method, f"{url}{path}", content=content, headers=headers))
-    first, second = app.seen
+    first, second = mirror.seen
     assert first == second
     one, two = ([each for each in reply.headers.raw if each[0] != b"date"] for reply in replies)
     assert one == two
@@ -121,110 +129,77 @@ def test_a_version_stands_once_whoever_names_it(to: str, path: str, url: str) ->
     assert Passing(ProxyOptions(to=to), CacheWatcher()).url(path) == url
 
 
-CODINGS: dict[str, Callable[[bytes], bytes]] = {
-    "gzip": gzip.compress,
-    "deflate": zlib.compress,
-    "br": brotli.compress,
-    "zstd": zstandard.compress,
-}
+CODINGS = {"gzip": gzip.compress, "deflate": zlib.compress, "br": brotli.compress, "zstd": zstandard.compress}
 
 
 @pytest.mark.parametrize("coding", CODINGS)
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
-def test_compressed_bodies_pass_as_they_are_and_are_read(
-    mirror: tuple[Mirror, str, str, list[Watched]], coding: str, streamed: bool
-) -> None:
-    app, _, url, seen = mirror
-    app.seen.clear(), seen.clear()  # type: ignore[func-returns-value]
+def test_compressed_bodies_pass_as_they_are_and_are_read(mirror: Mirror, coding: str, streamed: bool) -> None:
     used = {"input_tokens": 9, "output_tokens": 2, "cache_read_input_tokens": 0}
     answer = {"type": "message", "id": "msg_1", "role": "assistant", "content": [], "usage": used}
     event = b"event: message_start\ndata: " + json.dumps({"type": "message_start", "message": answer}).encode()
-    plain, kind = (
-        (event + b"\n\n", b"text/event-stream") if streamed else (json.dumps(answer).encode(), b"application/json")
-    )
-    app.reply = CODINGS[coding](plain), [(b"content-type", kind), (b"content-encoding", coding.encode())]
+    plain = event + b"\n\n" if streamed else json.dumps(answer).encode()
+    kind = b"text/event-stream" if streamed else b"application/json"
+    mirror.reply = CODINGS[coding](plain), [(b"content-type", kind), (b"content-encoding", coding.encode())]
     sent = CODINGS[coding](json.dumps(body("Hi")).encode())
-    with httpx.stream("POST", f"{url}/v1/messages", content=sent, headers={"content-encoding": coding}) as reply:
-        assert b"".join(reply.iter_raw()) == app.reply[0]
-    assert app.seen[0][4] == sent
-    until(lambda: bool(seen))
-    assert seen[0].call.body["messages"][0]["content"][0]["text"] == "Hi"
-    assert seen[0].call.usage is not None
-    assert seen[0].call.usage.input_total == 9
+    coded = {"content-encoding": coding}
+    with httpx.stream("POST", f"{mirror.proxied}/v1/messages", content=sent, headers=coded) as reply:
+        assert b"".join(reply.iter_raw()) == mirror.reply[0]
+    assert mirror.seen[0][4] == sent
+    until(lambda: mirror.watched)
+    call = mirror.watched[0].call
+    assert call.body["messages"][0]["content"][0]["text"] == "Hi"
+    assert (call.usage and call.usage.input_total) == 9
 
 
-def test_what_is_mended_keeps_headers_that_come_twice(mirror: tuple[Mirror, str, str, list[Watched]]) -> None:
-    app, direct, _, _ = mirror
-    app.seen.clear()
+def test_what_is_mended_keeps_headers_that_come_twice(mirror: Mirror) -> None:
     twice = [("anthropic-beta", "one-1"), ("anthropic-beta", "two-2, three-3"), ("anthropic-version", "2023-06-01")]
     asked = {"model": "claude-opus-5-5", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi " * 9_000}]}
-    with Proxy(ProxyOptions(to=direct, mender=Mender()), CacheWatcher()) as proxy:
+    with Proxy(ProxyOptions(to=mirror.url, mender=Mender()), CacheWatcher()) as proxy:
         httpx.post(f"{proxy.url}/v1/messages", json=asked, headers=twice)
-    ((_, _, _, headers, sent),) = app.seen
+    ((_, _, _, headers, sent),) = mirror.seen
     assert b"cache_control" in sent
     assert [value for name, value in headers if name == b"anthropic-beta"] == [b"one-1,two-2,three-3"]
 
 
-def test_a_body_for_claude_in_another_cloud_is_not_mended(mirror: tuple[Mirror, str, str, list[Watched]]) -> None:
-    app, direct, _, _ = mirror
-    app.seen.clear()
+def test_a_body_for_claude_in_another_cloud_is_not_mended(mirror: Mirror) -> None:
     asked = {"anthropic_version": "vertex-2023-10-16", "messages": [{"role": "user", "content": "Hi " * 9_000}]}
-    with Proxy(ProxyOptions(to=direct, mender=Mender(), budget=3_000), CacheWatcher()) as proxy:
+    with Proxy(ProxyOptions(to=mirror.url, mender=Mender(), budget=3_000), CacheWatcher()) as proxy:
         httpx.post(f"{proxy.url}{VERTEX}/claude-opus-4-5:rawPredict", json=asked)
-    assert json.loads(app.seen[0][4]) == asked
+    assert json.loads(mirror.seen[0][4]) == asked
 
 
 VERTEX = "/v1/projects/ours/locations/global/publishers/anthropic/models"
+NINE = {"usageMetadata": {"promptTokenCount": 9}}
 GEMINI_PIECES = [
-    {
-        "candidates": [{"content": {"parts": [{"text": "Yes"}], "role": "model"}}],
-        "usageMetadata": {"promptTokenCount": 9},
-    },
+    {"candidates": [{"content": {"parts": [{"text": "Yes"}], "role": "model"}}], **NINE},
     {"candidates": [{"finishReason": "STOP"}], "usageMetadata": {"promptTokenCount": 9, "candidatesTokenCount": 2}},
 ]
+SEVEN = {"usage": {"input_tokens": 7}}
+DATED = "claude-opus-4-5@20251101"
+FORMS: dict[str, tuple[str, str, Any, int | None]] = {
+    # Without alt=sse Gemini streams the events as one JSON list.
+    "a list of events": ("/v1beta/models/gemini-2.5-pro:streamGenerateContent", "gemini-2.5-pro", GEMINI_PIECES, 9),
+    "a tuned model": ("/v1beta/tunedModels/ours-1:generateContent", "ours-1", GEMINI_PIECES[0], 9),
+    "a deployment, and an empty answer": ("/openai/deployments/gpt-6-sol/chat/completions?v=1", "gpt-6-sol", {}, None),
+    "Claude on Vertex": (f"{VERTEX}/{DATED}:rawPredict", DATED, SEVEN, 7),
+    "Claude on Vertex, streamed": (f"{VERTEX}/claude-opus-4-5:streamRawPredict", "claude-opus-4-5", SEVEN, 7),
+    "Claude on Bedrock": ("/model/anthropic.claude-v1%3A0/invoke", "anthropic.claude-v1:0", SEVEN, 7),
+    "Claude on Bedrock, a slash behind it": ("/model/anthropic.claude-v1:0/invoke/", "anthropic.claude-v1:0", SEVEN, 7),
+    "a slash behind it": ("/v1/chat/completions/", "", {"usage": {"prompt_tokens": 8}}, 8),
+}
 
 
-@pytest.mark.parametrize(
-    ("path", "model", "answer", "tokens"),
-    [
-        # Without alt=sse Gemini streams the events as one JSON list.
-        ("/v1beta/models/gemini-2.5-pro:streamGenerateContent", "gemini-2.5-pro", GEMINI_PIECES, 9),
-        ("/v1beta/tunedModels/ours-1:generateContent", "ours-1", GEMINI_PIECES[0], 9),
-        ("/openai/deployments/gpt-6-sol/chat/completions?api-version=1", "gpt-6-sol", {}, None),
-        (
-            f"{VERTEX}/claude-opus-4-5@20251101:rawPredict",
-            "claude-opus-4-5@20251101",
-            {"usage": {"input_tokens": 7}},
-            7,
-        ),
-        (f"{VERTEX}/claude-opus-4-5:streamRawPredict", "claude-opus-4-5", {"usage": {"input_tokens": 7}}, 7),
-        ("/model/anthropic.claude-v1%3A0/invoke", "anthropic.claude-v1:0", {"usage": {"input_tokens": 7}}, 7),
-        ("/model/anthropic.claude-v1:0/invoke/", "anthropic.claude-v1:0", {"usage": {"input_tokens": 7}}, 7),
-        ("/v1/chat/completions/", "", {"usage": {"prompt_tokens": 8}}, 8),
-    ],
-    ids=[
-        "a list of events",
-        "a tuned model",
-        "a deployment, and an empty answer",
-        "Claude on Vertex",
-        "Claude on Vertex, streamed",
-        "Claude on Bedrock",
-        "Claude on Bedrock, and a slash behind it",
-        "a slash behind it",
-    ],
-)
-def test_models_in_paths_and_other_forms_of_replies_are_read(
-    mirror: tuple[Mirror, str, str, list[Watched]], path: str, model: str, answer: Any, tokens: int | None
-) -> None:
-    app, _, url, seen = mirror
-    seen.clear()
-    app.reply = json.dumps(answer).encode(), [(b"content-type", b"application/json; charset=UTF-8")]
+@pytest.mark.parametrize("form", FORMS)
+def test_models_in_paths_and_other_forms_of_replies_are_read(mirror: Mirror, form: str) -> None:
+    path, model, answer, tokens = FORMS[form]
+    mirror.reply = json.dumps(answer).encode(), [(b"content-type", b"application/json; charset=UTF-8")]
     said: Any = {"contents": [{"role": "user", "parts": [{"text": "Hi"}]}]} if "v1beta" in path else {"messages": []}
     said |= {"anthropic_version": "vertex-2023-10-16"} if "laude" in path else {}
-    assert httpx.post(f"{url}{path}", json=said).json() == answer
-    until(lambda: bool(seen))
-    assert (seen[0].call.model, seen[0].whole) == (model, True)
-    assert (seen[0].call.usage.input_total if seen[0].call.usage else None) == tokens
+    assert httpx.post(f"{mirror.proxied}{path}", json=said).json() == answer
+    until(lambda: mirror.watched)
+    (seen,) = mirror.watched
+    assert (seen.call.model, seen.whole, seen.call.usage and seen.call.usage.input_total) == (model, True, tokens)
 
 
 @pytest.mark.parametrize("coding", CODINGS)
@@ -238,20 +213,13 @@ def test_a_small_body_that_unpacks_to_a_large_one_is_not_read(coding: str, monke
 @pytest.mark.parametrize(
     "cuts", [(), (40,), (150,), (190,)], ids=["whole", "in the head", "in the end of it", "in the body"]
 )
-def test_a_client_that_would_rather_speak_http_2_loses_no_body(
-    mirror: tuple[Mirror, str, str, list[Watched]], cuts: tuple[int, ...]
-) -> None:
+def test_a_client_that_would_rather_speak_http_2_loses_no_body(mirror: Mirror, cuts: tuple[int, ...]) -> None:
     """As Java's does: what it offers is declined, on a connection that goes on."""
-    app, _, url, _ = mirror
-    app.seen.clear()
-    app.reply = Mirror().reply
     upgrade = "connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAEAAEAA\r\n"
-    asked = (
-        f"POST /v1/messages?x=1 HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 14\r\n{upgrade}\r\n" + '{"messages":[]'
-    )
-    with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=10) as client:
+    head = f"POST /v1/messages?x=1 HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 14\r\n{upgrade}\r\n"
+    data = f'{head}{{"messages":[]'.encode()
+    with socket.create_connection(("127.0.0.1", int(mirror.proxied.rpartition(":")[2])), timeout=10) as client:
         for _ in range(2):
-            data = asked.encode()
             for start, end in zip((0, *cuts), (*cuts, len(data)), strict=True):
                 client.sendall(data[start:end])
                 time.sleep(0.02 if cuts else 0)
@@ -259,7 +227,8 @@ def test_a_client_that_would_rather_speak_http_2_loses_no_body(
             while not reply.endswith(b"{}"):
                 reply += client.recv(65536)
             assert reply.startswith(b"HTTP/1.1 200")
-    assert [(seen[:3], seen[4]) for seen in app.seen] == [(("POST", b"/v1/messages", b"x=1"), b'{"messages":[]')] * 2
+    arrived = [(seen[:3], seen[4]) for seen in mirror.seen]
+    assert arrived == [(("POST", b"/v1/messages", b"x=1"), b'{"messages":[]')] * 2
 
 
 @pytest.mark.parametrize(
@@ -277,13 +246,11 @@ def test_a_client_that_would_rather_speak_http_2_loses_no_body(
     ],
 )
 def test_the_proxys_own_key_takes_the_place_of_the_applications(
-    mirror: tuple[Mirror, str, str, list[Watched]], path: str, headers: dict[str, str], wanted: tuple[bytes, bytes]
+    mirror: Mirror, path: str, headers: dict[str, str], wanted: tuple[bytes, bytes]
 ) -> None:
-    app, direct, _, _ = mirror
-    app.seen.clear()
-    with Proxy(ProxyOptions(to=direct, key="own"), CacheWatcher()) as proxy:
+    with Proxy(ProxyOptions(to=mirror.url, key="own"), CacheWatcher()) as proxy:
         httpx.post(f"{proxy.url}{path}", json={}, headers=headers)
-    _, _, query, sent, _ = app.seen[0]
+    _, _, query, sent, _ = mirror.seen[0]
     assert wanted in sent
     assert b"theirs" not in b"".join([query, *(value for _, value in sent)])
 
