@@ -43,7 +43,6 @@ def warm_quire(folder: Path, *without: str) -> Iterator[Path]:
     with TemporaryDirectory() as short:
         call.write_text(_CALL.format(address=f"{short}/s"))
         with subprocess.Popen([sys.executable, __file__, f"{short}/s", *without], stdout=subprocess.PIPE) as server:
-            assert server.stdout is not None
             assert server.stdout.readline() == b"ready\n"
             yield program
             server.terminate()

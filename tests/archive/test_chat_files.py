@@ -252,7 +252,6 @@ def test_what_was_edited_is_read_back_as_a_fork_that_says_so(tmp_path: Path) -> 
     for number, (edited, behind, said) in enumerate(cases):
         loaded = load(edited, Vault())
         assert [one.body for one in loaded.entries[: len(THREAD)]] == [one.body for one in THREAD]
-        assert loaded.fork is not None
         assert (loaded.fork.behind, [one.text for one in loaded.fork.entries]) == (behind, said)
         assert all("edited" in one.meta for one in loaded.fork.entries[:1])
         with open_store(tmp_path / f"{number}.db") as store:
@@ -263,14 +262,12 @@ def test_what_was_edited_is_read_back_as_a_fork_that_says_so(tmp_path: Path) -> 
             assert read_back(store, "lesson", loaded) == ""
     # A question keeps its attachments when its words change, and reads others when they do.
     fork = load(cases[0][0]).fork
-    assert fork is not None
     assert fork.entries[0].body == {
         **THREAD[2].body,
         "text": "What was due?",
         "meta": {**THREAD[2].meta, "edited": {"message": 1}},
     }
     other = load(text.replace("Notes: Piano Lessons/Lesson 4.md, ", "Notes: b.md, "), Vault()).fork
-    assert other is not None
     assert other.entries[0].attached[0]["content"] == "fresh b.md"
     assert load(text).fork is None
 
@@ -353,7 +350,6 @@ def test_a_thread_is_saved_to_a_folder_and_edits_are_kept(tmp_path: Path, store:
     assert autosave(store, "lesson", first.path.parent).kept is None
     first.path.write_text(first.path.read_text() + "\n**user**: by hand\n")
     again = autosave(store, "lesson", first.path.parent)
-    assert again.kept is not None
     assert "by hand" in again.kept.read_text()
     assert [one.body for one in load(again.path.read_text()).entries] == [one.body for one in store.read("lesson")]
     assert sorted(one.name for one in first.path.parent.iterdir()) == ["lesson (edited 1).md", "lesson.md"]

@@ -33,7 +33,6 @@ def reopened(assembly: Assembly, log: list[Entry]) -> Assembly:
     data = checkpoint.encode(now, assembly)
     assert data is not None
     found = checkpoint.decode(data)
-    assert found is not None
     assert (found.seq, found.entry_id, found.policy) == (seq, id, assembly.policy)
     return found.assembly(assembly.summarise, lambda after, limit: log[after : after + limit])
 

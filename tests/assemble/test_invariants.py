@@ -57,7 +57,6 @@ def _extends(before: tuple[Built, Request], now: tuple[Built, Request], policy: 
         if not policy.late_tools:
             assert now[1].prefix.startswith(before[1].prefix)
     else:
-        assert one.rebase is not None
         assert one.rebase["reason"]
 
 

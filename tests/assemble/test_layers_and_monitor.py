@@ -41,7 +41,6 @@ def test_a_moved_system_prompt_is_a_warning_unless_an_entry_explains_it() -> Non
     assert isinstance(moved, Built)
     old, new = (enclose(one, chat_messages(one)) for one in (before, moved))
     warning = watch(old, new, [])
-    assert warning is not None
     assert (warning.layer, warning.segment, warning.byte) == ("L1_SYSTEM", "system", len("SYSTEM "))
     assert watch(old, new, [values.system("SYSTEM two")]) is None
     assert watch(old, old, []) is None

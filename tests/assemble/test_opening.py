@@ -66,7 +66,6 @@ def test_the_opening_gets_shorter_before_the_floor_does_and_for_good() -> None:
     assert 0 < made[at].prompt.opening < before
     assert made[at].tokens <= 3_000
     assert "question 0 " in str(made[at].prompt.messages[0])
-    assert made[at].rebase is not None
     assert made[at].rebase["meta"]["opening"] == made[at].prompt.opening + 1
     assert all(later.prompt.opening <= one.prompt.opening for one, later in pairwise(made[at:]))
 

@@ -129,7 +129,6 @@ def test_emulate_serves_until_it_is_interrupted(tmp_path: Path) -> None:
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}
     )
-    assert process.stdout is not None
     url = process.stdout.readline().split()[2]
     assert url.endswith(f":{port}")
     answers = []

@@ -51,7 +51,6 @@ def test_ctrl_c_while_the_command_is_loaded_is_no_traceback(home: Path) -> None:
 )
 def test_a_service_that_is_told_to_end_ends_as_by_ctrl_c(words: tuple[str, ...], told: str) -> None:
     process = subprocess.Popen([*QUIRE, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    assert process.stdout is not None
     assert " on http" in process.stdout.readline()
     process.send_signal(signal.SIGTERM)
     out, _ = process.communicate(timeout=600)
@@ -69,7 +68,6 @@ def test_a_file_whose_name_is_not_utf_8_is_attached_under_a_name_that_can_be_rea
     name = os.fsdecode(b"caf\xe9.txt")
     Path(name).write_text("Crema.")
     (found,) = attached_items(name, None)
-    assert found.item is not None
     assert (found.item["id"], found.item["content"]) == ("caf\\xe9.txt", "Crema.")
     words = [*QUIRE, "run", "t", "Hi", "--model", "vllm:m", "--base-url", "http://127.0.0.1:9", "--file", name]
     done = subprocess.run(words, capture_output=True, env=dict(os.environ))

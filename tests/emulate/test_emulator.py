@@ -177,7 +177,6 @@ def test_thinking_of_another_prefix_is_dropped_where_a_request_says_so() -> None
     assert answer.json["input_transformations"] == [
         {"type": "thinking_dropped", "path": "messages.1.content.0", "reason": "prefix_binding_mismatch"}
     ]
-    assert kept is not None
     # A dropped block is no part of what the model was shown.
     del changed["messages"][1]["content"][0]
     assert kept.total == Simulator("anthropic:claude-opus-5-5").count(changed)
@@ -238,7 +237,6 @@ def test_what_the_watch_says_of_a_miss_is_joined_with_the_server_s_diagnosis() -
         asked = {**changed, "diagnostics": {"previous_message_id": first["id"]}}
         watch.sent(60_000, asked)
         found = watch.replied(call(server, "/v1/messages", asked).json)
-    assert found is not None
     assert (found.cause, found.layer, found.foreseen) == ("moved", "L1_SYSTEM", True)
     assert found.diagnosis["type"] == "system_changed"
 

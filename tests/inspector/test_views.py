@@ -146,7 +146,6 @@ def test_other_policies_are_run_over_the_whole_thread(sent: ThreadView) -> None:
     small, large = (try_policies(sent, "Quire", budget=budget).outcomes[0] for budget in (2_500, 100_000))
     assert len(small.cuts) > len(large.cuts) == 0
     best = try_policies(ThreadView("t", session(20), Policy(budget=900)), "optimum").optimum
-    assert best is not None
     assert best.cost
 
 
@@ -195,7 +194,6 @@ def test_report_where_and_open_from_the_shell(home: Path) -> None:
     words = ["open", "demo", "--port", "0", "--no-browser"]
     with subprocess.Popen([*QUIRE, *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as opened:
         try:
-            assert opened.stdout is not None
             address = opened.stdout.readline().strip()
             port = address.split(":")[2].split("/")[0]
             assert address.endswith("/#/thread/demo")

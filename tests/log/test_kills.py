@@ -23,7 +23,6 @@ def nursery() -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, str(NURSERY)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         yield process
-        assert process.stdin is not None
         process.stdin.close()
 
 

@@ -135,7 +135,6 @@ def test_a_small_tenant_finds_by_meaning_among_a_large_one(pg_url: str) -> None:
             own = fill(small, 5)
             for at, vector in enumerate(own):
                 found = small.index.nearest("m", 256, vector, 3)
-                assert found is not None
                 assert len(found) == 3
                 assert found[0] == small.read("t", at, 1)[0].id
                 assert set(found) <= {entry.id for entry in small.read("t")}
@@ -277,7 +276,6 @@ def taker(url: str, tenant: str) -> subprocess.Popen[str]:
     """A process that has taken the turn, until it is sent a line."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     holder = subprocess.Popen([sys.executable, "-c", TAKE, url, tenant], text=True, **pipes)
-    assert holder.stdout is not None
     assert holder.stdout.readline() == "taken\n"
     return holder
 

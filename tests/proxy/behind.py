@@ -88,7 +88,6 @@ def running(*words: str, **env: str) -> Iterator[tuple[str, Callable[[], tuple[s
     """`quire` in a process of its own: its address, and how to end it, which gives all it wrote."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = subprocess.Popen([*QUIRE, *words], text=True, env={**os.environ, **env}, **pipes)
-    assert process.stderr is not None
     line = process.stderr.readline()
     try:
         assert " on http" in line, line + process.stderr.read()

@@ -129,16 +129,16 @@ def test_a_version_stands_once_whoever_names_it(to: str, path: str, url: str) ->
     assert Passing(ProxyOptions(to=to), CacheWatcher()).url(path) == url
 
 
+USED = {"input_tokens": 9, "output_tokens": 2, "cache_read_input_tokens": 0}
+ANSWER = {"type": "message", "id": "msg_1", "role": "assistant", "content": [], "usage": USED}
 CODINGS = {"gzip": gzip.compress, "deflate": zlib.compress, "br": brotli.compress, "zstd": zstandard.compress}
 
 
 @pytest.mark.parametrize("coding", CODINGS)
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
 def test_compressed_bodies_pass_as_they_are_and_are_read(mirror: Mirror, coding: str, streamed: bool) -> None:
-    used = {"input_tokens": 9, "output_tokens": 2, "cache_read_input_tokens": 0}
-    answer = {"type": "message", "id": "msg_1", "role": "assistant", "content": [], "usage": used}
-    event = b"event: message_start\ndata: " + json.dumps({"type": "message_start", "message": answer}).encode()
-    plain = event + b"\n\n" if streamed else json.dumps(answer).encode()
+    event = b"event: message_start\ndata: " + json.dumps({"type": "message_start", "message": ANSWER}).encode()
+    plain = event + b"\n\n" if streamed else json.dumps(ANSWER).encode()
     kind = b"text/event-stream" if streamed else b"application/json"
     mirror.reply = CODINGS[coding](plain), [(b"content-type", kind), (b"content-encoding", coding.encode())]
     sent = CODINGS[coding](json.dumps(body("Hi")).encode())
@@ -153,6 +153,7 @@ def test_compressed_bodies_pass_as_they_are_and_are_read(mirror: Mirror, coding:
 
 
 def test_what_is_mended_keeps_headers_that_come_twice(mirror: Mirror) -> None:
+    mirror.reply = json.dumps(ANSWER).encode(), JSON[1]
     twice = [("anthropic-beta", "one-1"), ("anthropic-beta", "two-2, three-3"), ("anthropic-version", "2023-06-01")]
     asked = {"model": "claude-opus-5-5", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi " * 9_000}]}
     with Proxy(ProxyOptions(to=mirror.url, mender=Mender()), CacheWatcher()) as proxy:
@@ -375,7 +376,6 @@ def test_a_websocket_passes_as_it_is_and_its_conversation_is_rebuilt(openai: Wat
     told: dict[str, Any] = {}
     for url in (openai.server.url, openai.url):
         with connect(url.replace("http", "ws") + "/v1/responses", additional_headers=headers) as way:
-            assert way.response is not None
             assert "x-request-id" in way.response.headers
             warm = frames(way, {**asked, "generate": False})[-1]["response"]["id"]
             user = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hello"}]}

@@ -55,9 +55,7 @@ def test_a_loss_is_explained_while_it_happens(claude: Watching, streamed: bool) 
     assert first.lost is None
     assert second.lost is None
     assert "reused" in second.line()
-    assert second.call.usage is not None
     assert second.call.usage.cache_read > 1_000
-    assert third.lost is not None
     assert (third.lost.cause, third.conversation) == ("clock", first.conversation)
     assert "10:00" in third.line()
     assert "Say the time in the newest message" in third.line()

@@ -15,8 +15,6 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="module")
 def table() -> ModuleType:
     spec = importlib.util.spec_from_file_location("providers_table", ROOT / "scripts" / "providers_table.py")
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)

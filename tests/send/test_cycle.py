@@ -140,7 +140,6 @@ class Stopping:
             yield event
             if count == self.events:
                 task = asyncio.current_task()
-                assert task is not None
                 task.cancel()
                 await asyncio.sleep(0)  # where a cancellation arrives
 

@@ -33,7 +33,6 @@ class Nursery:
 
     def run(self, task: str, kill_after_s: float | None, acks: int = 0) -> str:
         """Run a client to its end, or kill it when so much is acknowledged and so long behind: "done" or "killed"."""
-        assert self.process.stdin is not None
         self.process.stdin.write(f"{task}\n".encode())
         self.process.stdin.flush()
         pid, ended, deadline, wanted = 0, "", float("inf"), self.acknowledged + acks
@@ -74,7 +73,6 @@ def nursery() -> Iterator[Nursery]:
     environment = {**os.environ, "PYTHONPATH": path}  # the toolbox is one folder up
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
         yield Nursery(process)
-        assert process.stdin is not None
         process.stdin.close()
 
 

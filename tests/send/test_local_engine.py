@@ -182,7 +182,6 @@ def test_ctrl_c_stops_the_answer_and_keeps_what_came(engine: LocalServer, tmp_pa
     database = tmp_path / "t.db"
     words = ["run", "t", "Tell me a long story about a harbor.", "--db", str(database)]
     with quire(*words, "--model", "llamacpp:any", "--base-url", engine.url) as process:
-        assert process.stdout is not None
         began = process.stdout.read(8)
         process.send_signal(signal.SIGINT)
         rest, said = process.communicate(timeout=600)
@@ -205,7 +204,6 @@ def test_quire_model_serve_serves_until_it_is_stopped_and_leaves_no_process(
     folders = {name: str(tmp_path) for name in ("XDG_CACHE_HOME", "XDG_DATA_HOME")}
     words = ["local", "serve", "--port", "0", "--ctx", "512", "--gguf", str(tiny)]
     with quire(*words, env={**os.environ, **folders, "PYTHONUNBUFFERED": "1"}) as process:
-        assert process.stdout is not None
         line = process.stdout.readline().decode()
         url = line.split()[3]
         with urllib.request.urlopen(f"{url}/health", timeout=600) as reply:
@@ -229,7 +227,6 @@ def test_quire_model_serve_says_when_the_window_is_smaller_and_tells_no_path(tin
     words = ["local", "serve", "--port", "0", "--ctx", "40000", "--gguf", str(tiny)]
     words += ["--slots", "2", "--threads", "2"]
     with quire(*words, env={**os.environ, **folders, "PYTHONUNBUFFERED": "1"}) as process:
-        assert process.stdout is not None
         url = process.stdout.readline().decode().split()[3]
         with urllib.request.urlopen(f"{url}/v1/models", timeout=600) as reply:
             assert [model["id"] for model in json.load(reply)["data"]] == ["tiny"]

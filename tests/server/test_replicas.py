@@ -40,8 +40,6 @@ class Replicas:
         self.pids = [self._start(port) for port in self.ports]
 
     def _start(self, port: int) -> int:
-        assert self._nursery.stdin is not None
-        assert self._nursery.stdout is not None
         self._nursery.stdin.write(f"{self._db} {port} {MODEL} {self._model_url}\n")
         self._nursery.stdin.flush()
         return int(self._nursery.stdout.readline())
