@@ -61,10 +61,8 @@ def recorded() -> list[list[Said]]:
                 elif message["role"] != "system" and text.strip():
                     said.append({"who": {"assistant": "model"}.get(message["role"], "user"), "text": text})
                 for call in calls:
-                    args = json.loads(call["function"]["arguments"])
-                    said.append(
-                        {"who": "call", "text": "", "id": call["id"], "name": call["function"]["name"], "args": args}
-                    )
+                    name, args = call["function"]["name"], json.loads(call["function"]["arguments"])
+                    said.append({"who": "call", "text": "", "id": call["id"], "name": name, "args": args})
             while said and said[0]["who"] != "user":
                 said.pop(0)
             out.append(said)
@@ -86,131 +84,107 @@ def healthy(rng: random.Random, wire: str, said: list[Said], turns: int = 9) -> 
     ends = asked[max(0, next((n for n, end in enumerate(asked) if end > 5), 0)) :][:turns]
     body = {"model": 0, "system": head, "tools": tools}
     pauses = [rng.randint(5, 200) * 1_000 for _ in ends]
-    return [
-        (START + sum(pauses[:n]), json.loads(json.dumps({**body, "said": said[:end]}))) for n, end in enumerate(ends)
-    ]
+    bodies = [json.loads(json.dumps({**body, "said": said[:end]})) for end in ends]
+    return [(START + sum(pauses[:n]), each) for n, each in enumerate(bodies)]
 
 
 # Bodies as each wire has them.
 
+Part = Callable[[Said], Body]
+
+
+def _said(
+    body: Body, text: Part, call: Part, result: Part, model: str = "assistant", field: str = "content"
+) -> list[Body]:
+    """What was said, in parts of a wire's own; those of one side in a row are one message."""
+    out: list[Body] = []
+    for each in body["said"]:
+        role = model if each["who"] in ("call", "model") else "user"
+        if not out or out[-1]["role"] != role:
+            out.append({"role": role, field: []})
+        out[-1][field].append({"call": call, "result": result}.get(each["who"], text)(each))
+    return out
+
+
+def _tools(body: Body, schema: str = "parameters", **more: Any) -> list[Body]:
+    return [{**more, "name": t["name"], "description": t["description"], schema: t["schema"]} for t in body["tools"]]
+
 
 def _anthropic(body: Body) -> Body:
     mark = {"cache_control": {"type": "ephemeral"}}
-    blocks: list[Body] = []
-    for each in body["said"]:
-        block: Body = {"type": "text", "text": each["text"]}
-        if each["who"] == "call":
-            block = {"type": "tool_use", "id": each["id"], "name": each["name"], "input": each["args"]}
-        elif each["who"] == "result":
-            block = {"type": "tool_result", "tool_use_id": each["id"], "content": each["text"]}
-        blocks.append({"role": "assistant" if each["who"] in ("call", "model") else "user", "content": [block]})
-    messages = _joined(blocks, "content")
+    messages = _said(
+        body,
+        lambda said: {"type": "text", "text": said["text"]},
+        lambda said: {"type": "tool_use", "id": said["id"], "name": said["name"], "input": said["args"]},
+        lambda said: {"type": "tool_result", "tool_use_id": said["id"], "content": said["text"]},
+    )
     if body.get("tail", True):
         messages[-1]["content"][-1] |= mark
     system = [{"type": "text", "text": text} for text in body["system"]]
     system[-1] |= mark
-    tools = [{"name": t["name"], "description": t["description"], "input_schema": t["schema"]} for t in body["tools"]]
-    return {"max_tokens": 500, "system": system, "tools": tools, "messages": messages}
-
-
-def _joined(messages: list[Body], field: str) -> list[Body]:
-    """Messages of one side in a row are one."""
-    out: list[Body] = []
-    for each in messages:
-        if out and out[-1]["role"] == each["role"]:
-            out[-1][field] = [*out[-1][field], *each[field]]
-        else:
-            out.append(each)
-    return out
+    return {"max_tokens": 500, "system": system, "tools": _tools(body, "input_schema"), "messages": messages}
 
 
 def _bedrock(body: Body) -> Body:
     point = {"cachePoint": {"type": "default"}}
-    blocks: list[Body] = []
-    for each in body["said"]:
-        block: Body = {"text": each["text"]}
-        if each["who"] == "call":
-            block = {"toolUse": {"toolUseId": each["id"], "name": each["name"], "input": each["args"]}}
-        elif each["who"] == "result":
-            block = {"toolResult": {"toolUseId": each["id"], "content": [{"text": each["text"]}]}}
-        blocks.append({"role": "assistant" if each["who"] in ("call", "model") else "user", "content": [block]})
-    messages = _joined(blocks, "content")
+    messages = _said(
+        body,
+        lambda said: {"text": said["text"]},
+        lambda said: {"toolUse": {"toolUseId": said["id"], "name": said["name"], "input": said["args"]}},
+        lambda said: {"toolResult": {"toolUseId": said["id"], "content": [{"text": said["text"]}]}},
+    )
     if body.get("tail", True):
         messages[-1]["content"].append(point)
+    system = [*({"text": text} for text in body["system"]), point]
     specs = [
-        {"toolSpec": {"name": t["name"], "description": t["description"], "inputSchema": {"json": t["schema"]}}}
-        for t in body["tools"]
+        {"toolSpec": {**tool, "inputSchema": {"json": tool["inputSchema"]}}} for tool in _tools(body, "inputSchema")
     ]
-    return {
-        "system": [*({"text": t} for t in body["system"]), point],
-        "toolConfig": {"tools": specs},
-        "messages": messages,
-    }
+    return {"system": system, "toolConfig": {"tools": specs}, "messages": messages}
 
 
 def _responses(body: Body) -> Body:
-    items: list[Body] = []
-    for each in body["said"]:
-        item: Body = {"role": "user", "content": [{"type": "input_text", "text": each["text"]}]}
-        if each["who"] == "model":
-            item = {"role": "assistant", "content": [{"type": "output_text", "text": each["text"]}]}
-        elif each["who"] == "call":
-            item = {
-                "type": "function_call",
-                "call_id": each["id"],
-                "name": each["name"],
-                "arguments": json.dumps(each["args"]),
-            }
-        elif each["who"] == "result":
-            item = {"type": "function_call_output", "call_id": each["id"], "output": each["text"]}
-        items.append(item)
-    tools = [
-        {"type": "function", "name": t["name"], "description": t["description"], "parameters": t["schema"]}
-        for t in body["tools"]
-    ]
-    return {"instructions": "\n\n".join(body["system"]), "tools": tools, "input": items}
+    def item(said: Said) -> Body:
+        if said["who"] == "call":
+            called = {"name": said["name"], "arguments": json.dumps(said["args"])}
+            return {"type": "function_call", "call_id": said["id"], **called}
+        if said["who"] == "result":
+            return {"type": "function_call_output", "call_id": said["id"], "output": said["text"]}
+        role, kind = ("assistant", "output_text") if said["who"] == "model" else ("user", "input_text")
+        return {"role": role, "content": [{"type": kind, "text": said["text"]}]}
+
+    head = {"instructions": "\n\n".join(body["system"]), "tools": _tools(body, type="function")}
+    return {**head, "input": [item(said) for said in body["said"]]}
 
 
 def _chat(body: Body) -> Body:
-    out: list[Body] = [{"role": "system", "content": "\n\n".join(body["system"])}]
-    for each in body["said"]:
-        if each["who"] == "call":
-            call = {"name": each["name"], "arguments": json.dumps(each["args"])}
-            out.append(
-                {
-                    "role": "assistant",
-                    "content": None,
-                    "tool_calls": [{"id": each["id"], "type": "function", "function": call}],
-                }
-            )
-        elif each["who"] == "result":
-            out.append({"role": "tool", "tool_call_id": each["id"], "content": each["text"]})
-        else:
-            out.append({"role": "user" if each["who"] == "user" else "assistant", "content": each["text"]})
-    tools = [
-        {
-            "type": "function",
-            "function": {"name": t["name"], "description": t["description"], "parameters": t["schema"]},
-        }
-        for t in body["tools"]
-    ]
-    return {"tools": tools, "messages": out}
+    def message(said: Said) -> Body:
+        if said["who"] == "call":
+            call = {"name": said["name"], "arguments": json.dumps(said["args"])}
+            calls = [{"id": said["id"], "type": "function", "function": call}]
+            return {"role": "assistant", "content": None, "tool_calls": calls}
+        if said["who"] == "result":
+            return {"role": "tool", "tool_call_id": said["id"], "content": said["text"]}
+        return {"role": "user" if said["who"] == "user" else "assistant", "content": said["text"]}
+
+    head = {"role": "system", "content": "\n\n".join(body["system"])}
+    tools = [{"type": "function", "function": tool} for tool in _tools(body)]
+    return {"tools": tools, "messages": [head, *map(message, body["said"])]}
 
 
 def _gemini(body: Body) -> Body:
-    out: list[Body] = []
-    names: dict[str, str] = {}
-    for each in body["said"]:
-        part: Body = {"text": each["text"]}
-        if each["who"] == "call":
-            names[each["id"]] = each["name"]
-            part = {"functionCall": {"name": each["name"], "args": each["args"]}}
-        elif each["who"] == "result":
-            part = {"functionResponse": {"name": names.get(each["id"], "read"), "response": {"output": each["text"]}}}
-        out.append({"role": "model" if each["who"] in ("call", "model") else "user", "parts": [part]})
-    tools = [{"name": t["name"], "description": t["description"], "parameters": t["schema"]} for t in body["tools"]]
+    names = {said["id"]: said["name"] for said in body["said"] if said["who"] == "call"}
+    contents = _said(
+        body,
+        lambda said: {"text": said["text"]},
+        lambda said: {"functionCall": {"name": said["name"], "args": said["args"]}},
+        lambda said: {
+            "functionResponse": {"name": names.get(said["id"], "read"), "response": {"output": said["text"]}}
+        },
+        "model",
+        "parts",
+    )
     system = {"parts": [{"text": text} for text in body["system"]]}
-    return {"systemInstruction": system, "tools": [{"functionDeclarations": tools}], "contents": _joined(out, "parts")}
+    return {"systemInstruction": system, "tools": [{"functionDeclarations": _tools(body)}], "contents": contents}
 
 
 WIRES: dict[str, Callable[[Body], Body]] = {
@@ -352,9 +326,8 @@ def key_order(body: Body, place: int, rng: random.Random) -> None:
         body["tools"] = [turned(each) for each in body["tools"]]
     elif place % 2:
         body["said"] = [{**each, "args": turned(each["args"])} if "args" in each else each for each in body["said"]]
-        body["tools"][-1] = (
-            turned(body["tools"][-1]) if not any("args" in each for each in body["said"]) else body["tools"][-1]
-        )
+        if not any("args" in each for each in body["said"]):
+            body["tools"][-1] = turned(body["tools"][-1])
 
 
 def trimmed(requests: Requests, at: int, rng: random.Random, wire: str) -> Requests:
@@ -384,11 +357,8 @@ def retrieved(body: Body, place: int, rng: random.Random) -> None:
 
 def growing(body: Body, place: int, rng: random.Random) -> None:
     facts = " ".join(f"Fact {n}: {WORDS[n % len(WORDS)]} and {WORDS[n * 5 % len(WORDS)]}." for n in range(place + 1))
-    body["system"] = (
-        [f"{body['system'][0]} {facts}"]
-        if body["fixed"].random() < 0.5
-        else [f"Known so far: {facts}\n{body['system'][0]}"]
-    )
+    behind, head = body["fixed"].random() < 0.5, body["system"][0]
+    body["system"] = [f"{head} {facts}" if behind else f"Known so far: {facts}\n{head}"]
 
 
 def edited(body: Body, place: int, rng: random.Random) -> None:
@@ -398,11 +368,8 @@ def edited(body: Body, place: int, rng: random.Random) -> None:
         at for at in spots if (body["said"][at]["who"] == "result") == (form == 1) and body["said"][at]["who"] != "call"
     ]
     at = kinds[body["fixed"].randrange(max(1, min(3, len(kinds))))] if kinds else 1
-    text = body["said"][at]["text"]
-    body["said"][at] = {
-        **body["said"][at],
-        "text": [words(rng, 40), f"[cleared, was seen {place} times]", f"{text} {words(rng, 3)}"][form],
-    }
+    other = [words(rng, 40), f"[cleared, was seen {place} times]", f"{body['said'][at]['text']} {words(rng, 3)}"]
+    body["said"][at] = {**body["said"][at], "text": other[form]}
 
 
 def expire(requests: Requests, at: int, rng: random.Random, wire: str) -> Requests:
@@ -420,12 +387,8 @@ def switch_model(requests: Requests, at: int, rng: random.Random, wire: str) -> 
 def compact(requests: Requests, at: int, rng: random.Random, wire: str) -> Requests:
     """From here on a summary stands for what was said, and the newest messages, or none, follow it."""
     at = max(at, 4)
-    told = [
-        {
-            "who": "user",
-            "text": f"{rng.choice(['So far', 'Summary of the conversation', 'Compacted'])}: {words(rng, rng.randint(60, 200))}",
-        }
-    ]
+    heading = rng.choice(["So far", "Summary of the conversation", "Compacted"])
+    told = [{"who": "user", "text": f"{heading}: {words(rng, rng.randint(60, 200))}"}]
     told += [{"who": "model", "text": "Understood."}] if rng.random() < 0.4 else []
     said = requests[at][1]["said"]
     spots = [0, *(n for n in range(1, len(said)) if said[n]["who"] != "result")]
