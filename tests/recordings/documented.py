@@ -11,21 +11,17 @@ PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAW
 
 def documented(wire: str) -> Iterator[Exchange]:
     """Each body asks, shows what the model said (if anything), and what followed."""
+    field = {"gemini": "contents", "openai-responses": "input"}.get(wire, "messages")
+    bodies: list[tuple[str, str, Object]] = []
     for place, (target, spoken, after, options) in enumerate(BODIES[wire]):
-        provider, _, model = target.partition(":")
-        field = {"gemini": "contents", "openai-responses": "input"}.get(wire, "messages")
         talk = [said(wire, "user", "Go."), *spoken, *(after or [said(wire, "user", "And then?")])]
-        name = f"{place} {options or spoken}"[:90]
         body = {field: talk if spoken or after else talk[:1], **options}
-        yield from _told(name, wire, provider, model, body)
-    for place, (target, body) in enumerate(WHOLE.get(wire, ())):
+        bodies.append((f"{place} {options or spoken}", target, body))
+    bodies += [(f"whole {place} {body}", target, body) for place, (target, body) in enumerate(WHOLE.get(wire, ()))]
+    for name, target, body in bodies:
         provider, _, model = target.partition(":")
-        yield from _told(f"whole {place} {body}"[:90], wire, provider, model, body)
-
-
-def _told(name: str, wire: str, provider: str, model: str, body: Object) -> Iterator[Exchange]:
-    named = {"model": model} if wire not in ("bedrock", "gemini") else {}
-    yield Exchange(name, wire, provider, model, 200, {**body, **named})
+        named = {"model": model} if wire not in ("bedrock", "gemini") else {}
+        yield Exchange(name[:90], wire, provider, model, 200, {**body, **named})
 
 
 CLAUDE, CALLED = "anthropic:claude-sonnet-4-5", {"type": "tool_use", "id": "toolu_1", "name": "w", "input": {}}
@@ -210,10 +206,8 @@ OLD = [{"role": "assistant", "content": None, "function_call": {"name": "w", "ar
 TWICE = [{"role": "assistant", "content": None, "tool_calls": [CALL]},
          {"role": "tool", "tool_call_id": "abc123def", "content": "1"}]  # fmt: skip
 BOTH = [{**CALL, "id": f"abc123de{n}"} for n in "12"]
-GO, IMAGE = (
-    _parts("user", {"text": "Go."}),
-    {"type": "image_url", "image_url": {"url": "https://a.test/b.png", "detail": "low"}},
-)
+GO = _parts("user", {"text": "Go."})
+IMAGE = {"type": "image_url", "image_url": {"url": "https://a.test/b.png", "detail": "low"}}
 ASKED = _parts("model", {"functionCall": {"name": "a.b:c-d", "id": "1"}}, {"functionCall": {"name": "w", "id": "2"}})
 GAVE = [
     {"functionResponse": {"name": name, "id": id, "response": {"a": 1}}} for name, id in (("w", "2"), ("a.b:c-d", "1"))
@@ -221,14 +215,8 @@ GAVE = [
 GIVEN = {"type": "function_call_output", "call_id": "call_1", "output": "x"}
 SEARCH: Object = {"type": "builtin_function", "function": {"name": "$web_search"}}
 SEARCHED = {"id": "c", "type": "builtin_function", "function": {"name": "$web_search", "arguments": "{}"}}
-SERVED = {
-    "type": "custom_tool_call",
-    "call_id": "xs_1",
-    "id": "ctc_1",
-    "name": "x_search",
-    "input": "{}",
-    "status": "completed",
-}
+SERVED = {"type": "custom_tool_call", "call_id": "xs_1", "id": "ctc_1", "name": "x_search", "input": "{}"}
+SERVED["status"] = "completed"
 WHOLE: dict[str, list[tuple[str, Object]]] = {
     C: [
         *[("openai-chat:gpt-4o", {"messages": talk}) for talk in (
