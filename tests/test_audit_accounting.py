@@ -3,6 +3,8 @@
 import json
 import random
 import shutil
+import sqlite3
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -93,10 +95,8 @@ def test_requests_that_were_aborted_and_sent_again_are_no_loss(tmp_path: Path) -
     report = report_of(tmp_path, *lines)
     assert (report.total.requests, report.total.untold, report.total.lost) == (3, 1, 0)
     # One whose stream broke off behind its beginning told what went in, and the retry is called one.
-    start = {
-        "type": "message_start",
-        "message": {"id": "m", "model": MODEL, "role": "assistant", "content": [], "usage": usage(short=40_000)},
-    }
+    message = {"id": "m", "model": MODEL, "role": "assistant", "content": [], "usage": usage(short=40_000)}
+    start = {"type": "message_start", "message": message}
     broken = {**at(0, asked, None), "reply": None, "stream": f"data: {json.dumps(start)}\n\n"}
     report = report_of(tmp_path, broken, at(0.1, asked, usage(short=40_000)))
     assert (report.total.untold, causes(report)) == (0, ["retry"])
@@ -108,22 +108,14 @@ def counted(name: str, used: list[tuple[int, int, int]], records: bool = False) 
     lines.append({"type": "turn_context", "payload": {"model": "gpt-5.4"}})
     total = 0
     for number, (given, cached, written) in enumerate(used):
-        last = {
-            "input_tokens": given,
-            "cached_input_tokens": cached,
-            "cache_write_input_tokens": written,
-            "output_tokens": 5,
-            "total_tokens": given + 5,
-        }
+        last = {"input_tokens": given, "cached_input_tokens": cached, "cache_write_input_tokens": written}
+        last |= {"output_tokens": 5, "total_tokens": given + 5}
         total += given + 5
         stamp = f"2026-11-15T10:0{number}:00Z"
         info = {"last_token_usage": last, "total_token_usage": {"total_tokens": total}}
         told = {"type": "event_msg", "timestamp": stamp, "payload": {"type": "token_count", "info": info}}
-        record = {
-            "type": "token_usage_record",
-            "timestamp": stamp,
-            "payload": {"response_id": f"{name} {number}", "usage": last},
-        }
+        payload = {"response_id": f"{name} {number}", "usage": last}
+        record = {"type": "token_usage_record", "timestamp": stamp, "payload": payload}
         lines += [*([record] if records else []), told, told]
     return "\n".join(map(json.dumps, lines))
 
@@ -141,15 +133,8 @@ def test_codex_is_counted_by_request_and_its_archived_sessions_once(tmp_path: Pa
 
 def claude(id: str, minute: int, used: dict[str, Any], **more: Any) -> dict[str, Any]:
     said = {"id": id, "role": "assistant", "content": [], "model": MODEL, "usage": used}
-    stamp = f"2026-11-15T10:{minute:02}:00Z"
-    return {
-        "type": "assistant",
-        "sessionId": "s",
-        "uuid": f"{id}-{minute}",
-        "timestamp": stamp,
-        "message": said,
-        **more,
-    }
+    about = {"sessionId": "s", "uuid": f"{id}-{minute}", "timestamp": f"2026-11-15T10:{minute:02}:00Z"}
+    return {"type": "assistant", **about, "message": said, **more}
 
 
 def test_a_reply_in_several_lines_and_a_resumed_session_count_once(tmp_path: Path) -> None:
@@ -160,9 +145,7 @@ def test_a_reply_in_several_lines_and_a_resumed_session_count_once(tmp_path: Pat
         claude("h1", 2, usage(short=30_000), isSidechain=True, agentId="a"),
     ]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    resumed = [{**line, "sessionId": "t"} for line in lines] + [
-        claude("m3", 3, usage(read=40_500)) | {"sessionId": "t"}
-    ]
+    resumed = [{**line, "sessionId": "t"} for line in (*lines, claude("m3", 3, usage(read=40_500)))]
     (tmp_path / "b.jsonl").write_text("\n".join(map(json.dumps, resumed)))
     report = audit(read_calls(tmp_path))
     assert (report.total.requests, report.total.written, report.total.lost) == (4, 70_500, 0)
@@ -273,23 +256,26 @@ def test_the_page_stands_by_itself_and_escapes_what_it_shows(tmp_path: Path) -> 
 # Settings of clients.
 
 
-def at_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home with a Claude Code session whose cache expired, and settings of its user's own."""
-    monkeypatch.setenv("HOME", str(home))
+@pytest.fixture
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
-    store = home / ".claude" / "projects" / "p"
+    return tmp_path
+
+
+@pytest.fixture
+def settings(own_home: Path) -> Path:
+    """The settings of a user's own, in a home with a Claude Code session whose cache expired."""
+    store = own_home / ".claude" / "projects" / "p"
     store.mkdir(parents=True)
     lines = [claude("m1", 0, usage(short=40_000)), claude("m2", 20, usage(short=41_000))]
     (store / "s.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    settings = home / ".claude" / "settings.json"
+    settings = own_home / ".claude" / "settings.json"
     settings.write_text('{"model": "opus",\n   "env": {}}')
     return settings
 
 
-def test_a_setting_is_applied_verified_and_put_back_to_the_byte(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = at_home(tmp_path, monkeypatch)
+def test_a_setting_is_applied_verified_and_put_back_to_the_byte(settings: Path) -> None:
     before = settings.read_bytes()
     for step in ("--verify", "--revert"):
         with pytest.raises(CallError, match="no setting was applied"):
@@ -309,8 +295,7 @@ def test_a_setting_is_applied_verified_and_put_back_to_the_byte(
     assert [each.name for each in settings.parent.iterdir() if each.is_file()] == ["settings.json"]
 
 
-def test_a_file_that_was_changed_since_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = at_home(tmp_path, monkeypatch)
+def test_a_file_that_was_changed_since_is_left_alone(settings: Path) -> None:
     run("audit", "--apply")
     settings.write_text('{"model": "mine"}')
     with pytest.raises(ConflictError, match="was changed since"):
@@ -318,37 +303,24 @@ def test_a_file_that_was_changed_since_is_left_alone(tmp_path: Path, monkeypatch
     assert settings.read_text() == '{"model": "mine"}'
 
 
-def test_codex_settings_stand_in_front_of_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import tomllib
-
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
-    folder = tmp_path / ".codex" / "sessions"
+def test_codex_settings_stand_in_front_of_the_tables(own_home: Path) -> None:
+    folder = own_home / ".codex" / "sessions"
     folder.mkdir(parents=True)
     (folder / "rollout.jsonl").write_text(counted("s", [(90_000, 0, 90_000), (20_000, 0, 20_000)]))
-    config = tmp_path / ".codex" / "config.toml"
+    config = own_home / ".codex" / "config.toml"
     config.write_text('model = "gpt-5.4"\n\n[tools]\nweb = true\n')
     before = config.read_text()
     run("audit", "--apply")
-    assert tomllib.loads(config.read_text()) == {
-        "model_auto_compact_token_limit": 230_000,
-        "model": "gpt-5.4",
-        "tools": {"web": True},
-    }
+    applied = {"model_auto_compact_token_limit": 230_000, "model": "gpt-5.4", "tools": {"web": True}}
+    assert tomllib.loads(config.read_text()) == applied
     run("audit", "--revert")
     assert config.read_text() == before
 
 
-def test_settings_of_gemini_cli_and_opencode_are_applied_and_put_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_settings_of_gemini_cli_and_opencode_are_applied_and_put_back(own_home: Path) -> None:
     """Both summed a long history up: the newest request is small, and reads nothing."""
-    import sqlite3
-
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     sizes = (40_000, 41_000, 9_000)
-    chats, database = tmp_path / ".gemini/tmp/p/chats", tmp_path / ".local/share/opencode/opencode.db"
+    chats, database = own_home / ".gemini/tmp/p/chats", own_home / ".local/share/opencode/opencode.db"
     chats.mkdir(parents=True)
     database.parent.mkdir(parents=True)
     lines: list[Any] = [{"sessionId": "g", "projectHash": "p", "startTime": "2026-11-15T10:00:00Z", "kind": "main"}]
@@ -361,19 +333,14 @@ def test_settings_of_gemini_cli_and_opencode_are_applied_and_put_back(
             lines.append({"id": f"u{n}", "timestamp": stamp, "type": "user", "content": f"q{n}"})
             one = {"id": f"m{n}", "timestamp": stamp, "type": "gemini", "content": "a", "tokens": told}
             lines.append({**one, "model": "gemini-3.1-pro-preview"})
-            held = {
-                "role": "assistant",
-                "providerID": "anthropic",
-                "modelID": "claude-opus-5-5",
-                "time": {"created": n},
-            }
+            held = {"role": "assistant", "providerID": "anthropic", "modelID": MODEL, "time": {"created": n}}
             tokens = {"input": 10, "output": 5, "reasoning": 0, "cache": {"read": read, "write": size - read}}
             db.execute("INSERT INTO message VALUES (?, 's', ?, ?)", (f"m{n}", n, json.dumps(held)))
             done = json.dumps({"type": "step-finish", "tokens": tokens})
             db.execute("INSERT INTO part VALUES (?, ?, 's', ?)", (f"p{n}", f"m{n}", done))
     db.close()
     (chats / "session-1.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    config = tmp_path / ".config/opencode/opencode.json"
+    config = own_home / ".config/opencode/opencode.json"
     config.parent.mkdir(parents=True)
     config.write_text('{"compaction": {"auto": true}}')
     shown = run("audit", "--apply")
@@ -382,7 +349,7 @@ def test_settings_of_gemini_cli_and_opencode_are_applied_and_put_back(
     assert run("audit", "--verify").count("no request since") == 2
     assert run("audit", "--revert").count("put back") == 2
     assert config.read_text() == '{"compaction": {"auto": true}}'
-    assert not (tmp_path / ".gemini/settings.json").exists()
+    assert not (own_home / ".gemini/settings.json").exists()
 
 
 # The lock.

@@ -1,8 +1,6 @@
 """Chat files: to the byte as ruled, lossless with the comment, tolerant without."""
 
-import io
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -25,7 +23,7 @@ from quire.archive import (
 )
 from quire.errors import CallError, FormatError, NotFound
 from quire.items import from_file, from_url, identity, item
-from toolbox import SCALARS, Store, chain, check, encode_lines, fewer, json_of, note
+from toolbox import SCALARS, Store, chain, check, encode_lines, fewer, invoke, json_of, note, run
 
 AT = 1_737_972_000_000  # 2025-01-27 10:00:00 UTC
 
@@ -152,10 +150,8 @@ def test_any_thread_survives_its_chat_file(thread: list[Entry]) -> None:
 @given(entries)
 def test_without_the_comment_what_was_said_survives(thread: list[Entry]) -> None:
     loaded = load(export_markdown(thread, comment=False))
-    said = [
-        (one.kind, one.text) for one in thread if one.kind == "user" or (one.kind == "respond" and one.text.strip())
-    ]
-    assert [(one.kind, one.text) for one in loaded.entries] == said
+    said = [one for one in thread if one.kind == "user" or (one.kind == "respond" and one.text.strip())]
+    assert [(one.kind, one.text) for one in loaded.entries] == [(one.kind, one.text) for one in said]
     for one in loaded.entries:
         check(one.body)
 
@@ -262,11 +258,8 @@ def test_what_was_edited_is_read_back_as_a_fork_that_says_so(tmp_path: Path) -> 
             assert read_back(store, "lesson", loaded) == ""
     # A question keeps its attachments when its words change, and reads others when they do.
     fork = load(cases[0][0]).fork
-    assert fork.entries[0].body == {
-        **THREAD[2].body,
-        "text": "What was due?",
-        "meta": {**THREAD[2].meta, "edited": {"message": 1}},
-    }
+    edit = {"text": "What was due?", "meta": {**THREAD[2].meta, "edited": {"message": 1}}}
+    assert fork.entries[0].body == {**THREAD[2].body, **edit}
     other = load(text.replace("Notes: Piano Lessons/Lesson 4.md, ", "Notes: b.md, "), Vault()).fork
     assert other.entries[0].attached[0]["content"] == "fresh b.md"
     assert load(text).fork is None
@@ -312,13 +305,9 @@ def test_what_an_older_comment_holds_is_used(tmp_path: Path) -> None:
     loaded = load(text, Vault())
     system, user, _ = loaded.entries
     assert system.text == "Be kind."
-    assert [(identity(one), one["content"]) for one in user.attached] == [
-        ("https://x.y", "page"),
-        ("a.md", "as it was"),
-        ("tagged#t.md", "fresh tagged#t.md"),
-        ("F/in.md", "fresh F/in.md"),
-        ("extra.md", "unnamed"),
-    ]
+    fresh = [(name, f"fresh {name}") for name in ("tagged#t.md", "F/in.md")]
+    wanted = [("https://x.y", "page"), ("a.md", "as it was"), *fresh, ("extra.md", "unnamed")]
+    assert [(identity(one), one["content"]) for one in user.attached] == wanted
     assert len(loaded.warnings) == 2
 
 
@@ -362,39 +351,25 @@ def test_every_thread_has_a_file_name_of_its_own(a: str, b: str) -> None:
     assert not any(set(name) & set('/\\:*?"<>|\0') for name in names)
 
 
-def test_the_commands_write_and_read_chat_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from quire.cli.convert import export, import_
-
-    monkeypatch.setenv("QUIRE_DB", str(tmp_path / "q.db"))
-    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO()))
-    with open_store(tmp_path / "q.db") as store:
+def test_the_commands_write_and_read_chat_files(home: Path) -> None:
+    with open_store(home / "quire.db") as store:
         store.append("lesson", THREAD)
-    export.main(["lesson", "--to", "markdown"], standalone_mode=False)
-    written = sys.stdout.buffer.getvalue().decode()  # type: ignore[attr-defined]
+    written = run("export", "lesson", "--to", "markdown")
     assert written == export_markdown(THREAD, thread="lesson")
-    (tmp_path / "vault" / "moved").mkdir(parents=True)
-    (tmp_path / "vault" / "moved" / "n.md").write_text("fresh")
-    (tmp_path / "chat.md").write_text(written + "\n**user**: New\n[Context: Notes: old place/n.md, gone.md]\n")
-    import_.main(
-        [str(tmp_path / "chat.md"), "--from", "markdown", "--thread", "again", "--vault", str(tmp_path / "vault")],
-        standalone_mode=False,
-    )
-    edited = tmp_path / "edited.md"
-    edited.write_text(written.replace("**user**: Thanks", "**user**: Thanks a lot"))
-    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO()))
-    import_.main([str(edited), "--from", "markdown", "--thread", "third"], standalone_mode=False)
-    told = sys.stdout.buffer.getvalue().decode()  # type: ignore[attr-defined]
+    (home / "vault" / "moved").mkdir(parents=True)
+    (home / "vault" / "moved" / "n.md").write_text("fresh")
+    Path("chat.md").write_text(written + "\n**user**: New\n[Context: Notes: old place/n.md, gone.md]\n")
+    told = invoke("import", "chat.md", "--from", "markdown", "--thread", "again", "--vault", "vault").stderr
+    assert "warning: gone.md was skipped: there is no note 'gone.md'" in told
+    Path("edited.md").write_text(written.replace("**user**: Thanks", "**user**: Thanks a lot"))
+    told = run("import", "edited.md", "--from", "markdown", "--thread", "third")
     assert told.endswith("third@8: 1 entry behind the first 8 of third, as edited in the file\n")
-    export.main(["lesson", "--to", "markdown", "--vault", str(tmp_path / "vault")], standalone_mode=False)
-    with open_store(tmp_path / "q.db") as store:
+    run("export", "lesson", "--to", "markdown", "--vault", "vault")
+    with open_store(home / "quire.db") as store:
         assert store.read("third@8")[-1].text == "Thanks a lot"
-        old, (new,) = store.read("again")[:-1], store.read("again")[-1:]
+        *old, new = store.read("again")
         assert [one.id for one in old] == [one.id for one in store.read("lesson")]
-    assert [one["content"] for one in new.attached] == ["fresh"]
-    assert new.attached[0]["metadata"]["path"] == "moved/n.md"
-    assert "warning: gone.md was skipped: there is no note 'gone.md'" in capsys.readouterr().err
+    assert [(one["content"], one["metadata"]["path"]) for one in new.attached] == [("fresh", "moved/n.md")]
 
 
 def test_a_reply_that_broke_off_and_came_again_is_shown_once() -> None:
@@ -403,10 +378,8 @@ def test_a_reply_that_broke_off_and_came_again_is_shown_once() -> None:
     thread = [values.user("How hot?"), Entry("sent", sent), values.respond("Eighty deg"), Entry("sent", sent)]
     thread += [values.respond("Eighty degrees."), Entry("sent", used)]
     text = export_markdown(thread)
-    assert [(one.role, one.text) for one in load(text).chat.messages] == [
-        ("user", "How hot?"),
-        ("ai", "Eighty degrees."),
-    ]
+    said = [(one.role, one.text) for one in load(text).chat.messages]
+    assert said == [("user", "How hot?"), ("ai", "Eighty degrees.")]
     assert [one.body for one in load(text).entries] == [one.body for one in thread]
     # As long as it was not asked for again, what came is all there is.
     assert "**ai**: Eighty deg" in export_markdown(thread[:3])

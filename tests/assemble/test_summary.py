@@ -100,17 +100,15 @@ def test_the_state_of_the_work_is_told_and_no_code_no_timings_and_no_modes() -> 
         values.result("1", None, "ok in 17ms"),
         values.call("2", "bash", {"command": "git commit -a; npm test"}),
         values.result("2", None, "create mode 100644 x.ts (14ms)\n@param cancelled\n2 tests failed", error=True),
+        values.respond("Done.\n```ts\ncancelled: boolean; // must be set\n```\ncancelled: boolean;\nLet me check it."),
         values.respond(
-            "Done.\n```ts\ncancelled: boolean; // must be set\n```\ncancelled: boolean;\nLet me check that it works."
-        ),
-        values.respond(
-            "Changed the loader to read TOML first. The test of the old format still fails, see tests/load_1.py."
+            "Changed the loader to read TOML first. The test of the old format still fails, see tests/a_1.py."
         ),
     ]
     assert summary(entries, 400).split("\n") == [
         "User: Port ~/.config/app.toml and /Users/me/app/main.py to the new loader.",
         "Done: Changed the loader to read TOML first.",
-        "Open: The test of the old format still fails, see tests/load_1.py.",
+        "Open: The test of the old format still fails, see tests/a_1.py.",
         "Failed: 2 tests failed (bash git commit -a; npm test)",
         "Changed: /Users/me/app/main.py",
         "Named: x.ts",
@@ -180,9 +178,7 @@ def test_what_was_named_before_and_is_named_again_is_told() -> None:
     entries = [values.call("c", "cancel", {"order": "ORDER_77812"})]
     entries += [values.result("c", None, "ORDER_77812 is cancelled; ORDER_99999 is open")]
     text = summary(entries, 150, before)
-    assert "ORDER_77812" in text
-    assert "ORDER_99999" in text
-    assert "src/alpha.py" in text
+    assert [word for word in ("ORDER_77812", "ORDER_99999", "src/alpha.py") if word not in text] == []
 
 
 def test_a_question_settles_nothing() -> None:
@@ -193,16 +189,9 @@ def test_a_question_settles_nothing() -> None:
 def test_what_the_model_did_is_told_and_what_it_guesses_asks_for_or_describes_is_not() -> None:
     done = ["- Added **two tokens** to the theme", "I've also fixed the loader.", "Your order has been cancelled."]
     done += ["The tests pass with it.", "The root cause is the cache."]
-    talk = [
-        "So it should work because both use it.",
-        "Please confirm the order id.",
-        "It is in the confirmation email.",
-    ]
-    talk += [
-        "It checks whether `width` changed.",
-        "Items must be unused to be exchanged again.",
-        "VS Code always does it instead.",
-    ]
+    talk = ["So it should work because both use it.", "Please confirm the order id."]
+    talk += ["It is in the confirmation email.", "It checks whether `width` changed."]
+    talk += ["Items must be unused to be exchanged again.", "VS Code always does it instead."]
     said = [values.respond(line) for pair in zip(done, talk, strict=False) for line in pair]
     assert [line.text for line in earlier(summary(said, 400)).lines] == done
 
@@ -461,22 +450,14 @@ def test_a_command_is_a_demand_where_there_is_room_for_nothing_else(sentence: st
 
 
 def test_facts_of_a_task_that_is_as_long_as_a_paste_are_told_and_take_no_more_than_a_long_message() -> None:
-    facts = [
-        "Ticket falcon-33 is the one that counts.",
-        "The cap for this is $350.",
-        "Use port 4040 for the lantern service.",
-        "The customer is in Lisbon, so times are WET.",
-    ]
+    facts = ["Ticket falcon-33 is the one that counts.", "The cap for this is $350."]
+    facts += ["Use port 4040 for the lantern service.", "The customer is in Lisbon, so times are WET."]
     between = "it went on and on in many words that say so little that they are soon forgotten by whoever reads them "
     task = "Here is what I need. " + " ".join(f"{between * 3}. {fact}" for fact in facts) + f" {between * 3}."
     assert set(facts) <= set(demands(task, Whole(120)))
     assert not set(facts) & set(demands(task, Whole()))  # where there is no room they go, commands do not
-    paste = (
-        between * 3
-        + ". "
-        + " ".join(f"The port of number {n} is open now." for n in range(500))
-        + f" Never close port 7. {between * 3}."
-    )
+    ports = " ".join(f"The port of number {n} is open now." for n in range(500))
+    paste = f"{between * 3}. {ports} Never close port 7. {between * 3}."
     assert "Never close port 7." in demands(paste)
     assert sum(map(len, demands(paste))) < 1_600
 
@@ -597,20 +578,16 @@ def test_what_a_threads_calls_are_made_with_is_what_its_summary_names(opens: boo
     ],
 )
 def test_what_the_model_reports_at_the_end_of_a_turn_is_told_in_every_language(reply: str, told: str) -> None:
-    announced = [
-        values.respond("Je regarde la commande NL-331473."),
-        values.call("1", "get_order", {"id": "NL-331473"}),
-    ]
-    entries = [values.user("?"), *announced, values.result("1", "ok"), values.respond(reply), values.user("merci")]
+    entries = [values.user("?"), values.respond("Je regarde la commande NL-331473.")]
+    entries += [values.call("1", "get_order", {"id": "NL-331473"}), values.result("1", "ok")]
+    entries += [values.respond(reply), values.user("merci")]
     lines = [Line("User", "?"), Line("User", "merci"), Line("Assistant", told)]
     assert list(earlier(summary(entries, 300)).lines) == lines
     assert list(earlier(summary([values.user("?")], 300, before=summary(entries, 300))).lines)[-1] == lines[-1]
 
 
 def test_what_a_line_named_that_has_no_place_any_more_is_named_without_it() -> None:
-    removed = [
-        values.respond(f"I removed the old parts of the module, as we had agreed, {n} of them.") for n in range(20)
-    ]
+    removed = [values.respond(f"I removed the old parts of the module, as agreed, {n} of them.") for n in range(20)]
     told = summary(removed, 120, "Done: I cancelled the order CMD-2026-435865.")
     assert "I cancelled" not in told
     assert "CMD-2026-435865" in told
@@ -618,12 +595,8 @@ def test_what_a_line_named_that_has_no_place_any_more_is_named_without_it() -> N
 
 def test_marks_of_pages_that_no_call_names_are_not_listed_however_much_room_there_is() -> None:
     page = "\n".join(f"- link [ref=e{n}]" for n in range(2_000, 4_000))
-    entries = [
-        values.user("Find a room."),
-        values.call("1", "open", {"url": "/rooms/lisbon"}),
-        values.result("1", page),
-    ]
-    assert summary(entries, 900) == "User: Find a room.\nUsed: /rooms/lisbon"
+    entries = [values.user("Find a room."), values.call("1", "open", {"url": "/rooms/lisbon"})]
+    assert summary([*entries, values.result("1", page)], 900) == "User: Find a room.\nUsed: /rooms/lisbon"
 
 
 def test_annotations_and_ids_that_no_space_parts_from_their_sentence_are_telling_words() -> None:

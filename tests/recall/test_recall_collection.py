@@ -23,11 +23,6 @@ WORDS = st.lists(
 TEXT = st.builds(" ".join, WORDS)
 
 
-@pytest.fixture
-def embedder() -> HashedWords:
-    return HashedWords()
-
-
 def told(texts: list[str], *speakers: str, session: str = "", embedder: HashedWords | None = None) -> Collection:
     """A collection of texts, which the speakers say in turns."""
     made = Collection(embedder)
@@ -84,12 +79,12 @@ def test_what_is_found_first(made: Collection, query: str | Query, first: str) -
 
 
 @pytest.mark.parametrize("query", ["", "   ", "what is the", "\x00", "?!", "nowhere to be found"])
-def test_a_query_without_any_known_word_finds_nothing_by_words(query: str, embedder: HashedWords) -> None:
+def test_a_query_without_any_known_word_finds_nothing_by_words(query: str) -> None:
     assert told(["a red hat", "a blue hat"]).search(query) == []
-    made = told(["a red hat"], embedder=embedder)
+    made = told(["a red hat"], embedder=HashedWords())
     made.embed()
     assert made.search("") == []
-    assert Collection(embedder).search("hat") == []
+    assert Collection(HashedWords()).search("hat") == []
 
 
 @given(st.lists(TEXT, min_size=1, max_size=20), TEXT, st.booleans())
@@ -197,17 +192,17 @@ def test_what_tools_return_is_not_preferred_for_its_capitals() -> None:
     assert named["1"] > 0 == named["0"]
 
 
-def test_the_end_of_a_long_text_is_found_by_its_meaning(embedder: HashedWords) -> None:
+def test_the_end_of_a_long_text_is_found_by_its_meaning() -> None:
     long = "red hat shop " * 400 + "blue train on Monday"
     assert "".join(pieces(long)) == long
-    made = told([long, "sky sky sky"], embedder=embedder)
+    made = told([long, "sky sky sky"], embedder=HashedWords())
     made.embed()
-    vector = embedder.encode([pieces(long)[-1]])[0]
+    vector = HashedWords().encode([pieces(long)[-1]])[0]
     assert made.meaning.cosines(vector, np.array([0]))[0] == pytest.approx(1, abs=1e-2)
 
 
-def test_what_has_no_vector_yet_is_found_by_words(embedder: HashedWords) -> None:
-    made = told(["red hat", "blue train"], embedder=embedder)
+def test_what_has_no_vector_yet_is_found_by_words() -> None:
+    made = told(["red hat", "blue train"], embedder=HashedWords())
     assert set(made.pending()) == {"0", "1"}
     found = made.search("hat")
     assert ids(found) == ["0"]

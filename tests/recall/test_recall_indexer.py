@@ -20,11 +20,6 @@ from quire.recall.meaning import MiniLM, find_weights, minilm
 from toolbox import Store
 
 
-@pytest.fixture
-def embedder() -> HashedWords:
-    return HashedWords()
-
-
 class Stopped(Exception):
     pass
 
@@ -67,28 +62,28 @@ def test_a_stopped_run_keeps_what_was_made_and_the_next_makes_the_rest(
     assert Indexer(store, HashedWords()).run().embedded == 0
 
 
-def test_progress_is_told_and_ends_complete(store: Store, embedder: HashedWords) -> None:
+def test_progress_is_told_and_ends_complete(store: Store) -> None:
     filled(store, 40)
     told: list[tuple[str, int, int]] = []
-    Indexer(store, embedder).run(lambda *step: told.append(step))
+    Indexer(store, HashedWords()).run(lambda *step: told.append(step))
     done = {what: (now, of) for what, now, of in told}
     assert done["meaning"] == (40, 40)
 
 
-def test_vectors_of_another_model_are_not_taken_for_its_own(store: Store, embedder: HashedWords) -> None:
+def test_vectors_of_another_model_are_not_taken_for_its_own(store: Store) -> None:
     filled(store, 3)
-    Indexer(store, embedder).run()
+    Indexer(store, HashedWords()).run()
     other = HashedWords()
     other.name = "another"
     assert Indexer(store, other).run().embedded == 3
     assert vectors(store) == 6
 
 
-def test_a_rebuild_leaves_the_same_index(store: Store, embedder: HashedWords) -> None:
+def test_a_rebuild_leaves_the_same_index(store: Store) -> None:
     filled(store, 5)
-    Indexer(store, embedder).run()
+    Indexer(store, HashedWords()).run()
     before = _index(store)
-    Indexer(store, embedder).rebuild()
+    Indexer(store, HashedWords()).rebuild()
     assert _index(store) == before
 
 

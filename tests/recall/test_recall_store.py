@@ -17,13 +17,7 @@ from quire.recall import Hit, Indexer, Query, Recall, query_for
 from quire.recall.document import KINDS, TEXT_LIMIT, document
 from quire.recall.languages import VERSION
 from quire.records import Records
-from quire.values import JsonObject
-from toolbox import Store
-
-
-@pytest.fixture
-def embedder() -> HashedWords:
-    return HashedWords()
+from toolbox import Store, note
 
 
 def talk() -> list[Entry]:
@@ -51,10 +45,6 @@ def recall(store: Store) -> Recall:
 
 def seqs(hits: list[Hit]) -> list[int]:
     return [hit.seq for hit in hits]
-
-
-def words_kept(store: Store) -> int:
-    return int(store.connection().execute("SELECT count(*) FROM recall_entries").fetchone()[0])
 
 
 def test_entries_are_found_as_soon_as_they_are_appended(store: Store, recall: Recall) -> None:
@@ -89,19 +79,15 @@ def test_thinking_system_text_and_bookkeeping_are_not_searched(recall: Recall) -
 
 def test_what_recall_told_is_not_found_again_but_a_tool_of_its_name_is(store: Store, recall: Recall) -> None:
     sections = "• You: I also bought a puppy"
-    store.append(
-        "t", [values.call("r1", "recall", {"query": "puppy", "k": 3}), values.result("r1", "1 found", sections)]
-    )
-    store.append(
-        "t", [values.note(sections, meta={"recalled_ids": ["x"]}), values.call("r2", "recall", {"query": "puppy"})]
-    )
+    asked = [values.call("r1", "recall", {"query": "puppy", "k": 3}), values.result("r1", "1 found", sections)]
+    asked += [values.note(sections, meta={"recalled_ids": ["x"]}), values.call("r2", "recall", {"query": "puppy"})]
+    store.append("t", asked)
     for search in (recall, Recall(store)):
         found = seqs(search.search("puppy", 20, thread="t"))
         assert found[0] == 7
         assert max(found) <= len(talk())
-    store.append(
-        "t", [values.call("r3", "recall", {"product": "crib"}), values.result("r3", None, "Cribs are called back.")]
-    )
+    other = values.call("r3", "recall", {"product": "crib"})
+    store.append("t", [other, values.result("r3", None, "Cribs are called back.")])
     assert seqs(recall.search("crib", 1, thread="t")) == [16]
 
 
@@ -219,11 +205,11 @@ def test_a_thread_recalls_from_itself_all_threads_and_records(store: Store) -> N
     thread = Thread(store, "t")
     thread.append(values.user("a red hat"), values.respond("Noted."))
     store.append("other", [values.user("a red train")])
-    note = Records(store).create("note.v1", {"text": "red paint"})
+    kept = Records(store).create("note.v1", {"text": "red paint"})
     assert [hit.entry.text for hit in thread.recall("red", k=1, exclude=())] == ["a red hat"]
     assert {hit.thread for hit in thread.recall("red", scope="threads", exclude=())} == {"t", "other"}
     found: list[Any] = thread.recall("red", scope="records")
-    assert [hit.record for hit in found] == [note]
+    assert [hit.record for hit in found] == [kept]
     thread.append(values.user("another red hat"))
     assert {hit.seq for hit in thread.recall("hat", k=2, exclude=())} == {1, 3}
     with pytest.raises(CallError, match="not among records"):
@@ -288,17 +274,13 @@ def tools(store: Store, thread: str | None = "t") -> dict[str, str]:
     return {hit.entry.body["content"]: hit.tool for hit in hits}
 
 
-def note(text: str) -> JsonObject:
-    return {"id": "n.md", "type": "text", "content": text, "metadata": {"source": "note", "path": "n.md"}}
-
-
 def test_the_end_of_a_long_entry_is_found(store: Store) -> None:
     store.append("t", [values.user("hello"), values.user(FILLER * 30_000 + "xylophonist"), values.respond("ok")])
     assert best(store, "xylophonist").seq == 2
 
 
 def test_the_end_of_an_item_is_found_whether_it_came_with_the_user_or_before(store: Store) -> None:
-    item = note(FILLER * 1_000 + "the bumblebee protocol is 42")
+    item = note("n.md", FILLER * 1_000 + "the bumblebee protocol is 42")
     store.append("with", [values.user("hi"), values.user("see this", [item]), values.user("unrelated")])
     store.append("before", [values.user("hi"), values.attach(item), values.user("see this")])
     assert best(store, "bumblebee protocol", "with").kind == "user"
@@ -306,7 +288,7 @@ def test_the_end_of_an_item_is_found_whether_it_came_with_the_user_or_before(sto
 
 
 def test_what_is_searched_of_an_entry_is_bounded() -> None:
-    huge = document(values.user("a" * (TEXT_LIMIT - 10), [note("b" * TEXT_LIMIT)]))
+    huge = document(values.user("a" * (TEXT_LIMIT - 10), [note("n.md", "b" * TEXT_LIMIT)]))
     assert len(huge.text) + len(huge.extra) == TEXT_LIMIT
     assert len(huge.meaning) <= 20_000
 

@@ -341,24 +341,18 @@ async def test_a_rebase_drops_the_cache_and_makes_a_new_one_and_the_log_is_the_s
 
 
 async def warnings_of(
-    tmp_path: Path,
-    clock: Clock,
-    server: Emulator,
-    pauses: Sequence[float],
-    asks: int = 700,
-    lost_before: int = -1,
-    **how: Any,
+    folder: Path, clock: Clock, server: Emulator, pauses: Sequence[float], asks: int = 700, lost: int = -1, **how: Any
 ) -> list[list[CacheEvent]]:
     """What a thread warns of in each of its turns, so many minutes apart, with an explicit cache."""
     heard: list[list[CacheEvent]] = []
-    thread = new_thread(tmp_path / "t.db", clock=clock, **how)
+    thread = new_thread(folder / "t.db", clock=clock, **how)
     thread.on_warning = lambda event: heard[-1].append(event)  # type: ignore[arg-type]  # no layer moves
     thread.append(values.system("Rules. " * (1500 if how else 3000)))
     async with opened(server.url, clock) as transport:
         for number, minutes in enumerate(pauses):
             clock.now_ms += int(minutes * MINUTE)
             heard.append([])
-            if number == lost_before:
+            if number == lost:
                 caches: Any = transport._caches
                 await caches.carry_out(CacheCall("DELETE", asked(server)[-1]["cachedContent"]))
             thread.user(f"Question {number}. " + "ask " * asks)
@@ -395,20 +389,19 @@ async def test_an_explicit_cache_that_has_expired_is_named(tmp_path: Path, clock
     [event] = after
     assert (event.cause, event.reported, event.foreseen) == ("ttl", 0, False)
     assert event.predicted > 3000
-    assert re.fullmatch(
-        r"cachedContents/emulated0001 had expired 1,\d+ s before: 0 tokens came from the cache, [\d,]+ were predicted",
-        str(event),
+    told = (
+        r"cachedContents/emulated0001 had expired 1,\d+ s before: 0 tokens came from the cache, [\d,]+ were predicted"
     )
+    assert re.fullmatch(told, str(event))
 
 
 async def test_an_explicit_cache_that_the_provider_lost_is_named(
     tmp_path: Path, clock: Clock, forgetful: Emulator
 ) -> None:
-    *_, before, after = await warnings_of(tmp_path, clock, forgetful, (1,) * 6, lost_before=5)
+    *_, before, after = await warnings_of(tmp_path, clock, forgetful, (1,) * 6, lost=5)
     assert before == []
-    assert [(event.cause, event.note) for event in after] == [
-        ("routing", "the provider no longer knew cachedContents/emulated0001")
-    ]
+    told = [(event.cause, event.note) for event in after]
+    assert told == [("routing", "the provider no longer knew cachedContents/emulated0001")]
 
 
 @pytest.mark.moves_prefix(reason="the budget is small, so that there is a rebase")

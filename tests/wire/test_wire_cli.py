@@ -9,16 +9,11 @@ from quire.errors import CallError, FormatError
 from quire.providers import prefix_bytes
 from toolbox import invoke, run
 
+CALL = {"id": "c1", "type": "function", "function": {"name": "read", "arguments": '{"path": "a.txt"}'}}
 CHAT = [
     {"role": "system", "content": "Be brief."},
     {"role": "user", "content": "What is in a.txt?"},
-    {
-        "role": "assistant",
-        "content": None,
-        "tool_calls": [
-            {"id": "c1", "type": "function", "function": {"name": "read", "arguments": '{"path": "a.txt"}'}}
-        ],
-    },
+    {"role": "assistant", "content": None, "tool_calls": [CALL]},
     {"role": "tool", "tool_call_id": "c1", "content": "hello"},
 ]
 
@@ -96,11 +91,8 @@ def test_importing_again_adds_what_is_new_alone() -> None:
 
 def test_a_call_is_shown_by_its_name_first() -> None:
     call = {"id": "a", "type": "function", "function": {"name": "weather", "arguments": '{"city":"Rome"}'}}
-    said = [
-        {"role": "user", "content": "Hello"},
-        {"role": "assistant", "content": None, "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": "a", "content": "sunny"},
-    ]
+    said = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": None, "tool_calls": [call]}]
+    said += [{"role": "tool", "tool_call_id": "a", "content": "sunny"}]
     Path("called.json").write_text(json.dumps(said))
     run("import", "--from", "openai-chat", "called.json", "--thread", "called")
     for provider in ("anthropic", "openai-chat", "openai", "bedrock"):
