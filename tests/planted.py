@@ -172,11 +172,16 @@ def _chat(body: Body) -> Body:
 
 
 def _gemini(body: Body) -> Body:
-    names = {said["id"]: said["name"] for said in body["said"] if said["who"] == "call"}
+    names: dict[str, str] = {}  # of the calls so far: an id may come again
+
+    def call(said: Said) -> Body:
+        names[said["id"]] = said["name"]
+        return {"functionCall": {"name": said["name"], "args": said["args"]}}
+
     contents = _said(
         body,
         lambda said: {"text": said["text"]},
-        lambda said: {"functionCall": {"name": said["name"], "args": said["args"]}},
+        call,
         lambda said: {
             "functionResponse": {"name": names.get(said["id"], "read"), "response": {"output": said["text"]}}
         },

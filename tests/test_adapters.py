@@ -43,12 +43,8 @@ def test_a_models_target_is_known_by_the_frameworks_names() -> None:
     assert target_of("google_genai", "gemini-3.8-flash") == "gemini:gemini-3.8-flash"
     assert target_of("anthropic", "claude-opus-5-5") == "anthropic:claude-opus-5-5"
     assert target_of("somebody", "m") == "openai-chat:m"
-    assert [takes_marks(f"{one}:m") for one in ("anthropic", "bedrock", "openai", "gemini")] == [
-        True,
-        True,
-        False,
-        False,
-    ]
+    taking = [one for one in ("anthropic", "bedrock", "openai", "gemini") if takes_marks(f"{one}:m")]
+    assert taking == ["anthropic", "bedrock"]
 
 
 def test_a_chat_history_keeps_langchains_messages_and_begins_anew_in_a_fork(tmp_path: Path) -> None:

@@ -175,12 +175,8 @@ def test_har_files_and_sessions_of_clients_are_read(tmp_path: Path) -> None:
         "cache_creation_input_tokens": 40_000,
         "output_tokens": 5,
     }
-    reply = {
-        "type": "assistant",
-        "sessionId": "s",
-        "uuid": "u",
-        "message": {"id": "m1", "role": "assistant", "content": [], "model": MODEL, "usage": usage},
-    }
+    said = {"id": "m1", "role": "assistant", "content": [], "model": MODEL, "usage": usage}
+    reply = {"type": "assistant", "sessionId": "s", "uuid": "u", "message": said}
     later = {**reply, "uuid": "w", "timestamp": "2026-11-15T12:00:00Z", "message": {**reply["message"], "id": "m2"}}
     again = {**reply, "uuid": "v", "timestamp": "2026-11-15T10:00:01Z"}
     lines = [{**reply, "timestamp": "2026-11-15T10:00:00Z"}, again, later]

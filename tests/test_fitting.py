@@ -17,21 +17,15 @@ pytestmark = [
     pytest.mark.xdist_group("sdk"),
 ]
 claude, chat, responses = Later("anthropic.types"), Later("openai.types.chat"), Later("openai.types.responses")
-genai, langchain, pydantic_ai = (
-    Later("google.genai.types"),
-    Later("langchain_core.messages"),
-    Later("pydantic_ai.messages"),
-)
+genai, langchain = Later("google.genai.types"), Later("langchain_core.messages")
+pydantic_ai = Later("pydantic_ai.messages")
 BUDGET = 1_500
 FIELDS = {"gemini": "contents", "openai-responses": "input"}
 FORMS = ["openai-chat", "anthropic", "gemini", "openai-responses", "bedrock", "cohere", "langchain", "pydantic-ai"]
 
 
-LOOK = {
-    "name": "look",
-    "description": "Look at a shelf.",
-    "parameters": {"type": "object", "properties": {"shelf": {"type": "integer"}}},
-}
+SHELF = {"type": "object", "properties": {"shelf": {"type": "integer"}}}
+LOOK = {"name": "look", "description": "Look at a shelf.", "parameters": SHELF}
 
 
 def conversation(turns: int = 30) -> list[Entry]:

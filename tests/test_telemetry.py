@@ -22,7 +22,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from quire import Reply, Thread, Usage, open_store, values
 from quire.telemetry import Telemetry, watched
 from quire.testing import emulator
-from toolbox import QuietHandler, in_background
+from toolbox import QUIRE, QuietHandler, in_background
 
 MODEL = "anthropic:claude-opus-4-6"
 
@@ -118,10 +118,8 @@ def test_nothing_is_told_or_imported_unless_the_environment_names_an_endpoint() 
         for environment in ({}, {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://x", "OTEL_SDK_DISABLED": "true"}):
             assert len(watched(Thread(store, "t"), environment).observers) == len(usual)
     unused = "import sys, quire.telemetry, quire.server.service; sys.exit('opentelemetry.sdk' in sys.modules)"
-    assert (
-        subprocess.run([sys.executable, "-c", unused], env={**os.environ, "PYTHONPATH": ":".join(sys.path)}).returncode
-        == 0
-    )
+    environment = {**os.environ, "PYTHONPATH": ":".join(sys.path)}
+    assert subprocess.run([sys.executable, "-c", unused], env=environment).returncode == 0
 
 
 def test_a_command_exports_what_it_sent(receiver: Receiver, tmp_path: Path) -> None:
@@ -130,18 +128,7 @@ def test_a_command_exports_what_it_sent(receiver: Receiver, tmp_path: Path) -> N
             **os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "QUIRE_DB": str(tmp_path / "q.db"),
             "ANTHROPIC_API_KEY": "any", "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url, "OTEL_SERVICE_NAME": "mine",
         }  # fmt: skip
-        command = [
-            sys.executable,
-            "-m",
-            "quire",
-            "run",
-            "t",
-            "Hi",
-            "--model",
-            "vllm:m",
-            "--base-url",
-            f"{server.url}/v1",
-        ]
+        command = [*QUIRE, "run", "t", "Hi", "--model", "vllm:m", "--base-url", f"{server.url}/v1"]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert [attributes(span)["gen_ai.conversation.id"] for span in receiver.spans] == ["t"]

@@ -137,11 +137,8 @@ def test_a_clock_in_the_head_fails_the_test_with_its_cause(tmp_path: Path) -> No
     with emulator("anthropic", lambda *_: "Yes.") as server, record_requests() as recorded:
         for minute in range(3):
             sent = body(minute + 1, f"It is 10:0{minute}. ")
-            httpx.post(
-                f"{server.url}/v1/messages",
-                json=sent,
-                headers={"x-api-key": "secret", "anthropic-version": "2023-06-01"},
-            )
+            headers = {"x-api-key": "secret", "anthropic-version": "2023-06-01"}
+            httpx.post(f"{server.url}/v1/messages", json=sent, headers=headers)
     with pytest.raises(AssertionError, match=r"0 % of what could be read was, not 90 %:\n  request 2: clock, system"):
         recorded.assert_reuse(90)
     recorded.save(tmp_path / "r.jsonl")

@@ -166,13 +166,8 @@ def har(body: JsonObject, reply: Any) -> JsonObject:
 
 def lhar(number: int, body: JsonObject, reply: JsonObject) -> JsonObject:
     raw = {"request_body": body, "response_body": reply}
-    return {
-        "type": "entry",
-        "trace_id": "t",
-        "sequence": number,
-        "gen_ai": {"request": {"model": "gpt-5.4"}},
-        "raw": raw,
-    }
+    about = {"type": "entry", "trace_id": "t", "sequence": number}
+    return {**about, "gen_ai": {"request": {"model": "gpt-5.4"}}, "raw": raw}
 
 
 def generation(number: int, body: JsonObject, reply: JsonObject) -> JsonObject:

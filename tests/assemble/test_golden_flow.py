@@ -4,20 +4,10 @@ import pytest
 
 from quire import Policy, render, requests, values
 from quire.assemble.fit import messages_of, segment, system_text
-from toolbox import Built
+from toolbox import Built, note
 
-SPEC = {
-    "id": "Piano Lessons/project-spec.md",
-    "type": "text",
-    "content": "Build a piano app.",
-    "metadata": {"source": "note", "path": "Piano Lessons/project-spec.md", "title": "project-spec"},
-}
-API = {
-    "id": "Piano Lessons/api-docs.md",
-    "type": "text",
-    "content": "GET /songs",
-    "metadata": {"source": "note", "path": "Piano Lessons/api-docs.md", "title": "api-docs"},
-}
+SPEC = note("Piano Lessons/project-spec.md", "Build a piano app.", title="project-spec")
+API = note("Piano Lessons/api-docs.md", "GET /songs", title="api-docs")
 S = (
     "<note_context>\n<title>project-spec</title>\n<path>Piano Lessons/project-spec.md</path>\n"
     "<content>\nBuild a piano app.\n</content>\n</note_context>"
@@ -127,19 +117,10 @@ def test_a_note_stands_behind_the_next_user_or_tool_message() -> None:
 
 
 def test_context_calls_go_into_the_user_message_and_stay_there() -> None:
-    entries = [
-        values.user("what is new?"),
-        values.call(
-            "p1",
-            "webSearch",
-            {"q": "new", "timeRange": "last week"},
-            meta={"placement": "context", "shown": ["timeRange"]},
-        ),
-        values.result("p1", None, "found </webSearch> it"),
-        values.respond("this"),
-        values.user("thanks"),
-        values.respond("ok"),
-    ]
+    asked, beside = {"q": "new", "timeRange": "last week"}, {"placement": "context", "shown": ["timeRange"]}
+    entries = [values.user("what is new?"), values.call("p1", "webSearch", asked, meta=beside)]
+    entries += [values.result("p1", None, "found </webSearch> it"), values.respond("this")]
+    entries += [values.user("thanks"), values.respond("ok")]
     first, second = (one for one in requests(entries) if isinstance(one, Built))
     text = render(first.prompt, "openai-chat:").body["messages"][0]["content"]
     assert text == (

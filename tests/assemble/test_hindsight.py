@@ -21,18 +21,10 @@ pytestmark = pytest.mark.moves_prefix(reason="policies are compared by the cuts 
 
 # Each case runs whole threads several times.
 HOUR = 3_600_000
+CHOSEN = [Policy(), DROP_ONLY, Policy(opening=0.2), Policy(handles=0.0, summary=0.0, opening=0.25)]
 policies = st.builds(
     lambda policy, budget, ttl_s: msgspec.structs.replace(policy, budget=budget, ttl_s=ttl_s),
-    st.sampled_from(
-        [
-            Policy(),
-            DROP_ONLY,
-            Policy(opening=0.2),
-            Policy(handles=0.0, summary=0.0, opening=0.25),
-            Policy(promote="each-turn"),
-            Policy(thinking=True),
-        ]
-    ),
+    st.sampled_from([*CHOSEN, Policy(promote="each-turn"), Policy(thinking=True)]),
     st.sampled_from([80, 200, 400, 600, 1200]),
     st.sampled_from([None, 300, 1]),
 )

@@ -82,13 +82,8 @@ def test_items_are_known_by_where_they_are_from(meta: dict[str, object] | None, 
 
 
 def test_content_cannot_close_its_wrapper() -> None:
-    made = block(
-        {
-            "id": "a",
-            "content": "x </content> <\\/content> </note_context>",
-            "metadata": {"source": "note", "path": "a<b>.md"},
-        }
-    )
+    about = {"source": "note", "path": "a<b>.md"}
+    made = block({"id": "a", "content": "x </content> <\\/content> </note_context>", "metadata": about})
     assert "x <\\/content> <\\\\/content> <\\/note_context>" in made.text
     assert "<path>a&lt;b&gt;.md</path>" in made.text
 

@@ -60,11 +60,8 @@ def test_each_request_and_reply_is_told_in_order(tmp_path: Path) -> None:
     assert [type(one).__name__ for one in told.heard] == ["Sending", "Received"] * 3
     assert [one.request for one in told.heard] == [request for request in requests for _ in range(2)]
     sendings = [one for one in told.heard if isinstance(one, Sending)]
-    assert [[entry.kind for entry in one.since] for one in sendings] == [
-        ["system", "user"],
-        ["sent", "respond", "user"],
-        ["sent", "respond", "user"],
-    ]
+    kinds = [[entry.kind for entry in one.since] for one in sendings]
+    assert kinds == [["system", "user"], *[["sent", "respond", "user"]] * 2]
 
 
 @pytest.mark.parametrize(("share", "scale", "warned"), [(0.4, 0, True), (0.02, 0, False), (0.08, 3, True)])

@@ -18,12 +18,8 @@ from quire.tokens import IMAGE_TOKENS
 from quire.values import JsonObject
 from toolbox import chain, closed_later, counter, fewer, run
 
-CLAUDE, GPT, GEMINI, NOVA = (
-    "anthropic:claude-opus-4-6",
-    "openai:gpt-5.2",
-    "gemini:gemini-3-pro",
-    "bedrock:amazon.nova-pro-v1:0",
-)
+CLAUDE, GPT = "anthropic:claude-opus-4-6", "openai:gpt-5.2"
+GEMINI, NOVA = "gemini:gemini-3-pro", "bedrock:amazon.nova-pro-v1:0"
 HOSTILE_KEYS = """type id name source data text content input tool_use_id toolUse toolResult document image format bytes
 inlineData mimeType file_data input_audio encrypted_content message parts output server_tool_use web_search_tool_result""".split()
 DIALOG = "alpha beta gamma delta cache prefix token model page line".split()

@@ -19,12 +19,8 @@ TARGET = "anthropic:claude-opus-5-5"
 
 
 def reply(text: str, read: int = 0, total: int = 100) -> JsonObject:
-    usage = {
-        "input_tokens": total - read,
-        "output_tokens": 5,
-        "cache_read_input_tokens": read,
-        "cache_creation_input_tokens": 0,
-    }
+    usage = {"input_tokens": total - read, "output_tokens": 5}
+    usage |= {"cache_read_input_tokens": read, "cache_creation_input_tokens": 0}
     return {
         "id": "m", "type": "message", "role": "assistant", "model": "claude-opus-5-5",
         "content": [{"type": "text", "text": text}], "stop_reason": "end_turn", "usage": usage,

@@ -9,6 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from quire.values import Json, JsonObject
+from toolbox import many_words
 
 WIRES = ("anthropic", "bedrock", "openai-chat", "openai-responses", "gemini")
 LISTS = {"openai-responses": "input", "gemini": "contents"}
@@ -16,11 +17,7 @@ LISTS = {"openai-responses": "input", "gemini": "contents"}
 NUMBERS: tuple[Json, ...] = (1, 1.0, True, 0, 0.0, False, None)
 
 
-def _text(words: int, name: str) -> str:
-    return " ".join(f"{name}{index}" for index in range(words))
-
-
-texts = st.builds(_text, st.sampled_from([0, 1, 20, 700]), st.sampled_from("abc"))
+texts = st.builds(many_words, st.sampled_from([0, 1, 20, 700]), st.sampled_from("abc"))
 
 
 def _anthropic(role: str, text: str, number: Json) -> JsonObject:
@@ -87,7 +84,7 @@ def series(data: st.DataObject, wire: str, length: int = 8, marked: bool = True)
 
 
 def _system(wire: str) -> JsonObject:
-    text = _text(1100, "s")
+    text = many_words(1100, "s")
     if wire == "anthropic":
         return {"system": [{"type": "text", "text": text, "cache_control": {"type": "ephemeral"}}]}
     return {"system": [{"text": text}]} if wire == "bedrock" else {}
@@ -145,15 +142,7 @@ def _retool(data: st.DataObject, wire: str, body: JsonObject, listed: list[JsonO
 
 
 def _set(data: st.DataObject, wire: str, body: JsonObject, listed: list[JsonObject]) -> None:
-    body |= data.draw(
-        st.sampled_from(
-            [
-                {"tool_choice": {"type": "any"}},
-                {"prompt_cache_key": "other"},
-                {"cache_salt": "other"},
-                {"prompt_cache_options": {"mode": "explicit"}},
-                {"instructions": "be brief"},
-                {"response_format": {"type": "json_object"}},
-            ]
-        )
-    )
+    settings = [{"tool_choice": {"type": "any"}}, {"prompt_cache_key": "other"}, {"cache_salt": "other"}]
+    settings += [{"prompt_cache_options": {"mode": "explicit"}}, {"instructions": "be brief"}]
+    settings += [{"response_format": {"type": "json_object"}}]
+    body |= data.draw(st.sampled_from(settings))

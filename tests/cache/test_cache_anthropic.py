@@ -11,12 +11,7 @@ from quire.providers.simulate import simulate
 from quire.values import JsonObject
 from toolbox import model_info
 
-SETTINGS: list[JsonObject] = [
-    {},
-    {"tool_choice": {"type": "none"}},
-    {"speed": "fast"},
-    {"output_config": {"effort": "low"}},
-]
+SETTINGS = [{}, {"tool_choice": {"type": "none"}}, {"speed": "fast"}, {"output_config": {"effort": "low"}}]
 SECOND = 1000
 
 
@@ -148,17 +143,8 @@ def test_a_run_of_tool_blocks_is_one_place_on_the_claude_api_and_many_on_bedrock
         converse = [{"toolUse": {"toolUseId": f"t{n}", "name": "f", "input": {}}} for n in range(30)]
         answers = [{"toolResult": {"toolUseId": f"t{n}", "content": [{"text": "ok"}]}} for n in range(30)]
         asked, point = {"text": text(600, "a")["text"]}, {"cachePoint": {"type": "default"}}
-        requests = [
-            {"messages": [{"role": "user", "content": [asked, point]}]},
-            {
-                "messages": [
-                    {"role": "user", "content": [asked]},
-                    {"role": "assistant", "content": converse},
-                    {"role": "user", "content": [*answers, point]},
-                ]
-            },
-        ]
-    predicted = [simulator(target).step(0, requests[0])]
+        talks = [[user(asked, point)], [user(asked), assistant(*converse), user(*answers, point)]]
+        requests = [{"messages": talk} for talk in talks]
     cache = simulator(target)
     predicted = [cache.step(n * 1000, body) for n, body in enumerate(requests)]
     assert (predicted[1].read > 0) is read

@@ -187,12 +187,8 @@ def test_units_are_read_whole_wherever_one_was_stored(thread: list[tuple[list[in
 
 @pytest.mark.parametrize("target", ["deepseek:deepseek-chat", "sglang:m", "llamacpp:m"])
 def test_words_that_were_put_into_the_models_mouth_are_not_kept_twice(target: str) -> None:
-    said: list[JsonObject] = [
-        {"role": "user", "content": "one two"},
-        {"role": "assistant", "content": "three four"},
-        {"role": "assistant", "content": "five six"},
-        {"role": "user", "content": "seven"},
-    ]
+    spoken = [("user", "one two"), ("assistant", "three four"), ("assistant", "five six"), ("user", "seven")]
+    said: list[JsonObject] = [{"role": role, "content": words} for role, words in spoken]
     cache = simulator(target)
     cache.step(0, {"messages": said[:2]})
     second = cache.step(1000, {"messages": said})

@@ -250,12 +250,8 @@ def _without_marks(body: JsonObject) -> JsonObject:
 
 
 # The models that go on where their own words end, and those that want another's turn behind them.
-CLAUDES = (
-    "anthropic:claude-opus-5-5",
-    "anthropic:claude-sonnet-4-5",
-    "bedrock:anthropic.claude-sonnet-4-5",
-    "bedrock:anthropic.claude-opus-5-5-v1:0",
-)
+CLAUDES = ("anthropic:claude-opus-5-5", "anthropic:claude-sonnet-4-5")
+CLAUDES += ("bedrock:anthropic.claude-sonnet-4-5", "bedrock:anthropic.claude-opus-5-5-v1:0")
 OPENAIS = ("openai:gpt-5.6", "openai-chat:gpt-5.6", "openrouter:anthropic/claude-opus-5.5")
 WORDS_LONG = " ".join(f"word{index}" for index in range(3000))
 CALLABLE = values.tools([{"name": "f", "description": "", "parameters": {"type": "object", "properties": {}}}])
@@ -264,21 +260,16 @@ NOTHING = Reply((), Usage(input_total=9), "end")
 
 def told(kind: str, number: int) -> list[Entry]:
     """What comes of a request, and behind it."""
-    match kind:
-        case "answer":
-            return [values.respond(f"a{number}"), values.user(f"q{number}")]
-        case "own words":
-            return [values.respond(f"a{number}")]
-        case "call":
-            return [values.call(f"c{number}", "f", {}), values.result(f"c{number}", None, "ok")]
-        case "notes":
-            return [values.note(f"n{number}-{one}") for one in range(25)]
-        case "note and user":
-            return [values.note(f"n{number}"), values.user(f"q{number}")]
-        case "thought":
-            return [values.think("hm"), values.user(f"q{number}")]
-        case _:
-            return [values.user(f"q{number}")] if kind == "user" else []
+    asked, answered = values.user(f"q{number}"), values.respond(f"a{number}")
+    return {
+        "user": [asked],
+        "answer": [answered, asked],
+        "own words": [answered],
+        "call": [values.call(f"c{number}", "f", {}), values.result(f"c{number}", None, "ok")],
+        "notes": [values.note(f"n{number}-{one}") for one in range(25)],
+        "note and user": [values.note(f"n{number}"), asked],
+        "thought": [values.think("hm"), asked],
+    }.get(kind, [])
 
 
 KINDS = ("answer", "own words", "call", "notes", "note and user", "thought", "user", "nothing")

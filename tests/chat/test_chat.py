@@ -147,15 +147,9 @@ def test_an_error_is_told_and_the_next_line_is_heard(talk: Chat, db: Path) -> No
     with emulator("vllm", [{"status": 400, "message": "no such model"}, "Fine."]) as server:
         out, err = talk(server.url, "/qqqq\n/attach none.txt\n/recall\n/pin\n/undo\nHi\nAgain\n", code=1)
     assert out == "Fine.\n"
-    for says in (
-        "no command /qqqq\nhint: /help lists them.",
-        "no file 'none.txt'",
-        "/recall needs a query",
-        "no answer to pin",
-        "nothing to undo",
-        "no such model",
-    ):
-        assert says in err  # fmt: skip
+    told = ["no command /qqqq\nhint: /help lists them.", "no file 'none.txt'", "/recall needs a query"]
+    told += ["no answer to pin", "nothing to undo", "no such model"]
+    assert [line for line in told if line not in err] == []
 
 
 def test_undo_takes_a_turn_back_in_a_fork_and_export_writes_a_chat_file(talk: Chat, db: Path, tmp_path: Path) -> None:
@@ -165,10 +159,8 @@ def test_undo_takes_a_turn_back_in_a_fork_and_export_writes_a_chat_file(talk: Ch
     assert asked == ["First", "One.", "Third"]
     assert "this is thread t@4, t keeps it" in err
     assert [one.text for one in entries(db) if one.kind == "user"] == ["First", "Second"]
-    assert [one.text for one in load((tmp_path / "out.md").read_text()).entries if one.kind == "user"] == [
-        "First",
-        "Third",
-    ]
+    exported = load((tmp_path / "out.md").read_text()).entries
+    assert [one.text for one in exported if one.kind == "user"] == ["First", "Third"]
     assert "is there already" in err
 
 
@@ -499,15 +491,9 @@ def test_the_window_is_shown_and_changed_in_a_chat(talk: Chat, db: Path, tmp_pat
         said = [one.body["messages"][-1]["content"] for one in server.requests]
     assert said[0].startswith("### File (from a.txt)\n```text\nA\n```\n")
     assert said[1] == "Two"
-    for line in (
-        "kept ctx-1 a.txt",
-        "unpinned ctx-1 a.txt",
-        "removed ctx-1 a.txt",
-        "0 of 50 items",
-        "/unpin needs a name",
-    ):
-        assert line in err
-    assert "/window has no 'x'" in err
+    told = ["kept ctx-1 a.txt", "unpinned ctx-1 a.txt", "removed ctx-1 a.txt", "0 of 50 items"]
+    told += ["/unpin needs a name", "/window has no 'x'"]
+    assert [line for line in told if line not in err] == []
 
 
 def test_a_saved_chat_that_was_edited_is_read_back_as_a_fork(

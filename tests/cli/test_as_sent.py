@@ -8,17 +8,12 @@ from typing import Any
 import pytest
 
 from quire import Entry, Policy, Reply, Request, Thread, Usage, open_store, values
-from toolbox import closed_later, run, written
+from toolbox import closed_later, note, run, written
 
 pytestmark = pytest.mark.moves_prefix(reason="the policy changes on the way")
 
 TARGET = "openai-chat:foo"
-NOTE = {
-    "id": "n.md",
-    "type": "text",
-    "content": "NOTE",
-    "metadata": {"source": "note", "path": "n.md", "ctime": 1, "mtime": 2},
-}
+NOTE = note("n.md", "NOTE", ctime=1, mtime=2)
 CHANGES = {
     "promote": (Policy(budget=9000, promote="each-turn"), Policy(budget=9000)),
     "times": (Policy(budget=9000), Policy(budget=9000, times=True)),

@@ -79,12 +79,10 @@ class Talk:
 @contextlib.contextmanager
 def emulators(targets: list[str], chance: random.Random, clock: Clock) -> Iterator[dict[str, Emulator]]:
     with contextlib.ExitStack() as stack:
-        yield {
-            target: stack.enter_context(
-                Emulator(target.partition(":")[0], lambda body: spoken(chance, body), clock=clock)
-            )
-            for target in targets
+        made = {
+            name: Emulator(name.partition(":")[0], lambda body: spoken(chance, body), clock=clock) for name in targets
         }
+        yield {name: stack.enter_context(server) for name, server in made.items()}
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -23,23 +23,10 @@ from toolbox import chain, closed_later
 pytestmark = [pytest.mark.xdist_group("sdk"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 LONG = "Always be careful with the records. " * 400
-TOOLS = values.tools(
-    [
-        {
-            "name": "look_up",
-            "description": "finds a record",
-            "parameters": {"type": "object", "properties": {"id": {"type": "string"}}},
-        }
-    ]
-)
+ID = {"type": "object", "properties": {"id": {"type": "string"}}}
+TOOLS = values.tools([{"name": "look_up", "description": "finds a record", "parameters": ID}])
 SCRIPT: list[Any] = [
-    [
-        Think("I should look."),
-        Text("One moment."),
-        Call("", "look_up", {"id": "7"}),
-        Call("", "look_up", {"id": "8"}),
-        Call("", "look_up", {"id": "8"}),
-    ],
+    [Think("I should look."), Text("One moment."), *(Call("", "look_up", {"id": id}) for id in "788")],
     [Think("Now I know."), "Both are there."],
     "You are welcome.",
 ]

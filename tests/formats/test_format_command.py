@@ -55,18 +55,10 @@ def test_a_format_goes_to_text_and_back_and_to_the_same_text(name: str, data: ob
 
 def test_parsed_calls_are_numbered() -> None:
     parsed = json.loads(out("replay", "--parse", input=out("replay", input={"entries": THREAD}).encode()))
-    assert parsed == {
-        "entries": [
-            {"kind": "user", "text": "one\r"},
-            {"kind": "call", "call_id": "call-1", "name": "t", "args": {"b": 1, "a": 2}},
-            {"kind": "result", "call_id": "call-1", "outcome": "(interrupted: no result was recorded)"},
-            {"kind": "user", "text": "two"},
-            {"kind": "respond", "text": "three"},
-        ],
-        "history": 3,
-        "left_out": 0,
-        "delimiter": "$",
-    }
+    first, called, *rest = THREAD
+    missing = {"kind": "result", "call_id": "call-1", "outcome": "(interrupted: no result was recorded)"}
+    entries = [first, {**called, "call_id": "call-1"}, missing, *rest]
+    assert parsed == {"entries": entries, "history": 3, "left_out": 0, "delimiter": "$"}
 
 
 @settings(max_examples=50)
@@ -166,12 +158,8 @@ def test_every_process_writes_the_same_bytes() -> None:
         "import sys; from quire.cli.convert import text_format as f; [print(f(n).render(f(n).read(d))) for n, d in %r]"
     )
     made = [("markdown", WINDOW), ("xml", WINDOW), ("json", WINDOW), ("clean", TALK), ("replay", {"entries": THREAD})]
-    seen = {
-        subprocess.run(
-            [sys.executable, "-c", code % made], capture_output=True, check=True, env={"PYTHONHASHSEED": seed}
-        ).stdout
-        for seed in ("1", "2")
-    }
+    command, environments = [sys.executable, "-c", code % made], [{"PYTHONHASHSEED": seed} for seed in "12"]
+    seen = {subprocess.run(command, capture_output=True, check=True, env=env).stdout for env in environments}
     assert len(seen) == 1
     assert b"=== CURRENT ===" in seen.pop()
 

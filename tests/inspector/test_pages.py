@@ -93,20 +93,7 @@ class Page:
 
 
 # The pictures of the docs; those whose words do not change with the day look as they did.
-KEPT = (
-    "threads",
-    "picture",
-    "picture-dark",
-    "picture-phone",
-    "long",
-    "request",
-    "body",
-    "compare",
-    "where",
-    "what-if",
-    "live",
-    "audit",
-)
+KEPT = "threads picture picture-dark picture-phone long request body compare where what-if live audit".split()
 STEADY = ("picture", "picture-dark", "picture-phone", "long", "request", "compare", "where")
 
 

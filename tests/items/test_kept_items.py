@@ -157,12 +157,13 @@ def test_what_another_process_changes_is_seen(thread: Thread) -> None:
 
 def test_items_are_told_in_tags_or_under_headings(thread: Thread) -> None:
     thread.policy = Policy(items="markdown")
-    for kept in (
+    made = (
         from_region("a.py", 1, 2),
         from_symbol("a.py", "g"),
         from_error("Bad ```fence```"),
         from_url("https://x", "P"),
-    ):
+    )
+    for kept in made:
         thread.keep(kept)
     told = turn(thread)
     assert told == (

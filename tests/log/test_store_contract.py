@@ -277,12 +277,8 @@ def test_the_change_feed_tells_every_append_once_and_in_order(store: Store) -> N
     store.append("b", users("3"))
     store.fork("a", 1, "f")
     store.append("f", users("4"))
-    assert [(one.n, one.thread, one.entry.text) for one in store.changes()] == [
-        (1, "a", "1"),
-        (2, "a", "2"),
-        (3, "b", "3"),
-        (4, "f", "4"),
-    ]
+    told = [(one.n, one.thread, one.entry.text) for one in store.changes()]
+    assert told == [(1, "a", "1"), (2, "a", "2"), (3, "b", "3"), (4, "f", "4")]
     assert [one.n for one in store.changes(after=1, limit=2)] == [2, 3]
     # What goes leaves its number unused, and a fork is named as the holder of what it still uses.
     store.delete("f")

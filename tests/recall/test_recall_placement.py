@@ -90,10 +90,8 @@ def test_of_a_long_text_the_passage_that_was_asked_for_is_shown() -> None:
     text = LONG.replace("211,item 211,filler", "211,quokka,zanzibar")
     for entry in (values.result("c", content=text), values.user(text), values.user(text.replace("\n", " "))):
         placed = place([hit(entry, 1, tool="read")], 300, query="which quokka has zanzibar?").text
-        assert "id,name,code" in placed
-        assert "211,quokka,zanzibar" in placed
-        assert "210,item 210" in placed
-        assert "212,item 212" in placed
+        wanted = ("id,name,code", "211,quokka,zanzibar", "210,item 210", "212,item 212")
+        assert [words for words in wanted if words not in placed] == []
         assert placed.count("...") == 2
     # What the query does not hold is shown from the beginning.
     assert "zanzibar" not in place([hit(values.user(text), 1)], 300, query="walrus").text
@@ -176,13 +174,9 @@ def handled(store: Store) -> Thread:
     """A thread whose older results stand in its prompt as handles."""
     thread = Thread(store, "t", Policy(budget=4000, floor=0.25, handles=0.5, summary=0), clock=lambda: 0)
     for n in range(8):
-        thread.append(
-            values.user(f"please do step {n}"),
-            values.call(f"c{n}", "read", {"n": n}),
-            values.result(
-                f"c{n}", None, f"{FILLER}\nthe zanzibar passphrase number {n} is quokka{chr(97 + n)}\n{FILLER}"
-            ),
-        )
+        found = f"{FILLER}\nthe zanzibar passphrase number {n} is quokka{chr(97 + n)}\n{FILLER}"
+        thread.append(values.user(f"please do step {n}"), values.call(f"c{n}", "read", {"n": n}))
+        thread.append(values.result(f"c{n}", None, found))
         request = thread.request(TARGET)
         usage = Usage(input_total=thread.build(TARGET).tokens, output=3)
         thread.append(thread.sent_entry(request, Reply((), usage, "stop")), values.respond(f"done {n}"))

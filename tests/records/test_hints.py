@@ -70,12 +70,8 @@ def test_exclude_keeps_parents_and_looks_through_lists() -> None:
 
 def test_include_comes_before_exclude_and_exclude_before_transform() -> None:
     context = {"a": 1, "b": 2, "c": 3}
-    hints = {
-        "include": ["a", "b"],
-        "exclude": ["b"],
-        "transform": {"seen": {"template": "[{{a}}{{b}}{{c}}]"}},
-        "mode": "merge",
-    }
+    transform = {"seen": {"template": "[{{a}}{{b}}{{c}}]"}}
+    hints = {"include": ["a", "b"], "exclude": ["b"], "transform": transform, "mode": "merge"}
     assert apply_hints(context, hints) == ({"a": 1, "seen": "[1]"}, None)
     assert apply_hints(context, {**hints, "mode": "replace"}) == ({"seen": "[1]"}, None)
     del hints["mode"]

@@ -52,12 +52,8 @@ def test_meaning_finds_what_shares_no_word(store: Store) -> None:
 
 
 def test_what_says_the_same_in_other_words_is_dropped_at_a_real_threshold() -> None:
-    texts = [
-        "How do I reset my password?",
-        "What is the weather like?",
-        "How can I reset my password?",
-        "How do I change my username?",
-    ]
+    texts = ["How do I reset my password?", "What is the weather like?"]
+    texts += ["How can I reset my password?", "How do I change my username?"]
     assert repeated(texts, 0.95, model().encode) == {0: 2}
     assert repeated(texts, 0.95, model().encode, pinned=[0]) == {2: 0}
     assert repeated(texts, 0.999, model().encode) == {}

@@ -13,12 +13,8 @@ from toolbox import Store
 
 
 def response(**context: object) -> str:
-    breadcrumb = {
-        "schema_name": "agent.response.v1",
-        "title": "Chat Response",
-        "tags": ["agent:response", "chat:output"],
-        "context": context,
-    }
+    about = {"schema_name": "agent.response.v1", "title": "Chat Response", "tags": ["agent:response", "chat:output"]}
+    breadcrumb = {**about, "context": context}
     return json.dumps({"action": "create", "breadcrumb": breadcrumb}, indent=2)
 
 
@@ -77,15 +73,8 @@ def test_any_other_reply_is_a_plain_message(text: str) -> None:
 
 
 def test_requests_without_tool_or_input_are_reported_and_skipped() -> None:
-    requests = [
-        {"tool": "echo", "input": {"a": 1}},
-        {"input": {}},
-        {"tool": "", "input": {}},
-        {"tool": "echo"},
-        {"tool": "echo", "input": None},
-        "echo",
-        {"tool": "timer", "input": {}, "requestId": 7},
-    ]
+    requests = [{"tool": "echo", "input": {"a": 1}}, {"input": {}}, {"tool": "", "input": {}}, {"tool": "echo"}]
+    requests += [{"tool": "echo", "input": None}, "echo", {"tool": "timer", "input": {}, "requestId": 7}]
     reply = parse_reply(response(message="m", tool_requests=requests))
     assert reply.tool_requests == (ToolRequest("echo", {"a": 1}, "request-1"), ToolRequest("timer", {}, "request-7"))
     assert reply.problems == (
@@ -140,14 +129,8 @@ def test_the_tools_a_reply_asks_for_are_run_and_what_they_return_is_shown_next(s
         {"tool": "calculator", "input": {"expression": "1/0"}, "requestId": "c"},
     ]
     records = Records(store)
-    records.create(
-        "context.config.v1",
-        {
-            "consumer_id": "chat",
-            "sources": [{"schema_name": "tool.response.v1", "method": "recent"}],
-            "update_triggers": [{"schema_name": "tool.response.v1"}],
-        },
-    )
+    config = {"consumer_id": "chat", "sources": [{"schema_name": "tool.response.v1", "method": "recent"}]}
+    records.create("context.config.v1", {**config, "update_triggers": [{"schema_name": "tool.response.v1"}]})
     text = response(message="Let me see", tool_requests=wanted)
     done = asyncio.run(carry_out(records, text, Toolbox(calculator), tags=["session:a"]))
     (output,) = done.reaction.outputs

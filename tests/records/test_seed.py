@@ -69,13 +69,8 @@ def test_a_consumer_that_formats_by_hand_gets_the_same_bytes(store: Store) -> No
     records = filled(store, 4, pairs=50)
     catalog = records.read("rec-1").context
     lines = [f"{who.capitalize()}: {text}" for who, text in CONVERSATION]
-    by_hand = "\n\n".join(
-        [
-            "# Available Tools\n" + catalog["tool_list"],
-            "\n".join(["# Relevant Conversation", *lines]),
-            "# Current Request\n" + REQUEST,
-        ]
-    )
+    sections = ["# Available Tools\n" + catalog["tool_list"], "\n".join(["# Relevant Conversation", *lines])]
+    by_hand = "\n\n".join([*sections, "# Current Request\n" + REQUEST])
     assert by_hand == MESSAGE_2
     assert catalog["available_tools"] == [tool["name"] for tool in TOOLS]
 

@@ -47,15 +47,7 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
     ],
     "an effort change needs no text": [(claude(user(), {"role": "system", **EFFORT}), "anthropic", [])],
     "without a model its own rules are not checked": [
-        (
-            {
-                "messages": [QUESTION, {"role": "assistant", "content": "a"}],
-                "temperature": 0.2,
-                "thinking": {"type": "disabled"},
-            },
-            "anthropic",
-            [],
-        )
+        ({"messages": [QUESTION, model()], "temperature": 0.2, "thinking": {"type": "disabled"}}, "anthropic", [])
     ],
     "the top-level mark walks back over what cannot be marked": [
         (MARKED, "anthropic", []),

@@ -46,17 +46,14 @@ def rows(
 FIRST = "$.messages[1].content[0]"
 DROP = {"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "drop_block"}}
 DROPS: Body = {"thinking": DROP, "betas": ["thinking-binding-controls-2026-08-01"]}
+FORGED = [reflect(signature="forged"), *REPLY[2:]]
 RETURNED: dict[str, tuple[list[Body], Body, list[tuple[str, str]]]] = {
     "a reply sent back verbatim passes": (REPLY, {}, []),
     "thinking of the latest message cannot be changed": ([reflect("other"), *REPLY[1:]], {}, [("B2.10", FIRST)]),
     "nor taken apart": (REPLY[1:], {}, [("B2.10", "$.messages[1]")]),
     "nor moved": ([REPLY[1], REPLY[0], *REPLY[2:]], {}, [("B2.10", "$.messages[1]")]),
     "all of it may be left out": (REPLY[2:], {}, []),
-    "a signature that the server never gave is refused even with drop_block": (
-        [reflect(signature="forged"), *REPLY[2:]],
-        DROPS,
-        [("B2.12", FIRST)],
-    ),
+    "a forged signature is refused even with drop_block": (FORGED, DROPS, [("B2.12", FIRST)]),
 }
 
 

@@ -14,16 +14,7 @@ from quire.providers.rules import ServerMemory, observe, unchecked
 from quire.providers.wires import detect
 from toolbox import SCALARS, assert_in_proportion, json_of, places, put
 
-WIRES = (
-    "anthropic",
-    "openai-chat",
-    "openai-responses",
-    "gemini",
-    "bedrock",
-    "bedrock-anthropic",
-    "mistral",
-    "deepseek",
-)
+WIRES = "anthropic openai-chat openai-responses gemini bedrock bedrock-anthropic mistral deepseek".split()
 NAMES = (
     "role content type text messages contents parts input tools system name id tool_use tool_result "
     "tool_use_id user assistant tool model tool_calls tool_call_id function arguments thinking signature "

@@ -115,13 +115,9 @@ def test_the_official_sdks_usage_objects_are_understood() -> None:
     openai = pytest.importorskip("openai.types")
     genai = pytest.importorskip("google.genai.types")
     creation = anthropic.BetaCacheCreation(ephemeral_1h_input_tokens=1, ephemeral_5m_input_tokens=2)
-    claude = anthropic.BetaUsage(
-        input_tokens=10,
-        output_tokens=5,
-        cache_creation_input_tokens=3,
-        cache_read_input_tokens=4,
-        cache_creation=creation,
-    )
+    plain = {"input_tokens": 10, "output_tokens": 5}
+    cached = {"cache_creation_input_tokens": 3, "cache_read_input_tokens": 4, "cache_creation": creation}
+    claude = anthropic.BetaUsage(**plain, **cached)
     assert usage("anthropic", claude.model_dump()) == Usage(17, 4, 2, 1, 5)
     details = openai.completion_usage.PromptTokensDetails(cached_tokens=4)
     chat = openai.CompletionUsage(prompt_tokens=10, completion_tokens=5, total_tokens=15, prompt_tokens_details=details)

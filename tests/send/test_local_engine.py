@@ -44,11 +44,8 @@ def short(**options: object) -> Runner:
 
 def test_a_real_answer_streams_in_and_the_second_turn_reads_the_cache(engine: LocalServer, tmp_path: Path) -> None:
     thread, pieces = new_thread(tmp_path / "t.db"), list[str]()
-    note = {
-        "id": "a.md",
-        "content": "The lighthouse was built by Ana Ruiz.",
-        "metadata": {"source": "note", "path": "a.md"},
-    }
+    about = {"source": "note", "path": "a.md"}
+    note = {"id": "a.md", "content": "The lighthouse was built by Ana Ruiz.", "metadata": about}
     thread.user("Who built the lighthouse?", [note])
     how = {"on_event": lambda event: pieces.append(event.text) if event.kind == "respond" else None}
     first = carry_out(thread, TARGET, engine.url, short(), **how)  # type: ignore[arg-type]

@@ -188,12 +188,8 @@ def test_where_a_handle_stands_the_tool_is_offered_and_answered_in_one_line(tmp_
     result = thread.answer_recall(asked)
     assert "some words of a long result" in result.body["content"]
     assert thread.store.read("t")[-1].id == result.id
-    for args, problem in [
-        ({"handle": "ffff"}, "no entry"),
-        ({"wat": 1}, "no 'wat'"),
-        ({}, "needs a query"),
-        ({"query": 3}, "needs"),
-    ]:
+    wrong = [({"handle": "ffff"}, "no entry"), ({"wat": 1}, "no 'wat'"), ({}, "needs a query"), ({"query": 3}, "needs")]
+    for args, problem in wrong:
         (wrong,) = thread.append(values.call("r2", "recall", args))
         assert problem in thread.answer_recall(wrong).body["outcome"]
 

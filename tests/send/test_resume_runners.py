@@ -161,11 +161,8 @@ def test_a_summary_that_was_cut_off_is_asked_for_again() -> None:
     questions = [f"Question {turn}: " + "what about the harbor? " * 14 for turn in range(8)]
     with emulator("anthropic", summing) as server:
         for turns in range(4, 9):
-            cuts = list(
-                cut_everywhere(
-                    server, Runner(), lambda store: Thread(store, "t", policy, ByModel()), *questions[:turns]
-                )
-            )
+            made = lambda store: Thread(store, "t", policy, ByModel())  # noqa: E731
+            cuts = list(cut_everywhere(server, Runner(), made, *questions[:turns]))
             asked = [cut for cut in cuts if cut.entries[-1].meta.get("aside") == "summary"]
             if asked:
                 break

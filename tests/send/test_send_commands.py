@@ -83,16 +83,9 @@ def in_doubt(tmp_path: Path) -> None:
     sent = {"kind": "sent", "provider": "anthropic", "model": "claude-opus-5-5"}
     sent |= {"request_sha256": "0" * 64, "segments": []}
     with open_store(tmp_path / "quire.db") as store:
-        store.append(
-            "t",
-            [
-                values.tools([tool("pay")]),
-                values.user("Pay."),
-                Entry("sent", sent),
-                values.call("p1", "pay", {"line": 1}),
-                Entry("sent", {**sent, "usage": {"input_total": 9}, "stop": "tool_use"}),
-            ],
-        )
+        done = Entry("sent", {**sent, "usage": {"input_total": 9}, "stop": "tool_use"})
+        asked = [values.tools([tool("pay")]), values.user("Pay."), Entry("sent", sent)]
+        store.append("t", [*asked, values.call("p1", "pay", {"line": 1}), done])
 
 
 def test_a_call_in_doubt_is_named_before_anything_is_done(home: Path) -> None:

@@ -159,10 +159,9 @@ def test_an_upstream_of_garbage_is_a_502_and_the_turn_can_be_resumed(tmp_path: P
 
 
 def test_an_upstream_that_hangs_is_left_and_one_that_is_cut_is_asked_again(tmp_path: Path) -> None:
+    replies = [Slow("Late.", 600), Cut("Cut off in the middle.", 300), "Whole."]
     with (
-        emulator(
-            "anthropic", [Slow("Late.", 600), Cut("Cut off in the middle.", 300), "Whole."], lenient=True
-        ) as model,
+        emulator("anthropic", replies, lenient=True) as model,
         served(tmp_path / "q.db", model=MODEL, base_url=model.url) as client,
     ):
         body = {"text": "Hello?", "limits": {"seconds": 1}, "stream": False}

@@ -241,15 +241,9 @@ def test_the_command_prints_the_count_and_the_vocabulary(tmp_path: Path) -> None
     assert estimate.startswith("~")
     assert "estimate" in estimate
     assert "no-such-model is unknown" in estimate
-    assert json.loads(run("tokens", file, "--model", "openai:gpt-4", "--json")) == {
-        "tokens": count(file.read_text(), "gpt-4").tokens,
-        "exact": True,
-        "vocabulary": "cl100k_base",
-        "factor": 1.0,
-        "model": "openai:gpt-4",
-        "bytes": 4500,
-        "note": "",
-    }
+    told = {"tokens": count(file.read_text(), "gpt-4").tokens, "exact": True, "vocabulary": "cl100k_base"}
+    told |= {"factor": 1.0, "model": "openai:gpt-4", "bytes": 4500, "note": ""}
+    assert json.loads(run("tokens", file, "--model", "openai:gpt-4", "--json")) == told
     assert run("tokens", "-", stdin="Hello, world") == f"{count('Hello, world').tokens} tokens (o200k_base)\n"
 
 

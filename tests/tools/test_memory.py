@@ -20,16 +20,9 @@ def rebase(*gone: int) -> Entry:
 @pytest.fixture
 def store(store: Store) -> Store:
     text = "\n".join(f"line {n} of the long result" for n in range(1, 401))
-    store.append(
-        "t",
-        [
-            values.user("Which key opens the greenhouse?"),
-            values.respond("The brass key with the green ribbon."),
-            values.call("c1", "read", {"path": "log.txt"}),
-            values.result("c1", "log.txt, lines 1-400", text),
-            rebase(1, 2),
-        ],
-    )
+    said = [values.user("Which key opens the greenhouse?"), values.respond("The brass key with the green ribbon.")]
+    read = [values.call("c1", "read", {"path": "log.txt"}), values.result("c1", "log.txt, lines 1-400", text)]
+    store.append("t", [*said, *read, rebase(1, 2)])
     store.append("other", [values.user("The greenhouse key is secret here.")])
     return store
 
@@ -60,11 +53,9 @@ def test_what_the_next_request_shows_is_not_found_again(store: Store, recall: To
 @pytest.mark.moves_prefix(reason="each turn's context leaves the prompt behind it")
 def test_context_of_an_earlier_turn_is_found_where_only_its_query_stays(store: Store) -> None:
     thread, target = Thread(store, "e", Policy(promote="each-turn")), "openai-chat:gpt-4.1"
-    thread.append(
-        values.user("what of the harbour?"),
-        values.call("c", "search", {}, meta={"placement": "context"}),
-        values.result("c", None, "the harbour opens at nine", meta={"placement": "context"}),
-    )
+    beside = {"meta": {"placement": "context"}}
+    thread.append(values.user("what of the harbour?"), values.call("c", "search", {}, **beside))
+    thread.append(values.result("c", None, "the harbour opens at nine", **beside))
     thread.append(thread.sent_entry(thread.request(target)), values.respond("it opens then"))
     thread.user("and the mill?")
     thread.append(thread.sent_entry(thread.request(target)), values.call("r", "recall", {"query": "harbour"}))

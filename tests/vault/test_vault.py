@@ -77,12 +77,8 @@ def test_a_name_that_means_no_one_note_lists_the_candidates(vault: Vault) -> Non
 def test_what_a_note_says_about_itself_is_known(vault: Vault) -> None:
     note = vault.known()["Piano Lessons/Lesson 4.md"]
     assert note.tags == ("piano", "music/theory", "practice/scales")
-    assert note.fields == {
-        "tags": ["piano", "music/theory"],
-        "rating": 4,
-        "due": "2025-02-01",
-        "teacher": {"name": "Ada"},
-    }
+    fields = {"tags": ["piano", "music/theory"], "rating": 4, "due": "2025-02-01", "teacher": {"name": "Ada"}}
+    assert note.fields == fields
     assert note.links == (Link("api-docs", "Endpoints", "the docs"), Link("Gone"), Link("keys.png", embed=True))
     assert vault.linked("Lesson 4") == (["Piano Lessons/api-docs.md"], ["Gone", "keys.png"])
     assert sorted(vault.known()) == ["Home/spec.md", "Piano Lessons/Lesson 4.md", "Piano Lessons/api-docs.md", "Work/spec.md", "Über.md"]  # fmt: skip
@@ -229,26 +225,15 @@ def test_a_querys_answer_is_kept_until_its_note_or_the_vault_changes(
 
 def test_links_and_tags_in_code_and_comments_do_not_count() -> None:
     text = 'a [[x]] `[[y]]` %%[[z]] #no%% ``a ` [[w]]``\n```py\n#no [[v]]\n```\n~~~\n```\n#no\n~~~\n[l](b%20c.md#h) ![i](pic.png "t") [web](https://x.y) #yes'
-    assert [(one.target, one.embed) for one in links(prose(text))] == [
-        ("x", False),
-        ("b c.md", False),
-        ("pic.png", True),
-    ]
+    found = [(one.target, one.embed) for one in links(prose(text))]
+    assert found == [("x", False), ("b c.md", False), ("pic.png", True)]
     assert tags(prose(text), {}) == ("yes",)
     assert (blocks(text, "py"), blocks(text, "")) == (["#no [[v]]"], ["```\n#no"])
 
 
 def test_front_matter_that_cannot_be_read_is_a_problem_and_no_error(tmp_path: Path) -> None:
-    for name, front in (
-        ("a", "x: [1"),
-        ("b", "- just\n- a list"),
-        (
-            "c",
-            "\n".join(
-                ["a: &a [x]", *[f"k{n}: &k{n} [{', '.join(['*a' if n == 0 else f'*k{n - 1}'] * 9)}]" for n in range(9)]]
-            ),
-        ),
-    ):
+    ninefold = [f"k{n}: &k{n} [{', '.join(['*a' if n == 0 else f'*k{n - 1}'] * 9)}]" for n in range(9)]
+    for name, front in zip("abc", ("x: [1", "- just\n- a list", "\n".join(["a: &a [x]", *ninefold])), strict=True):
         (tmp_path / f"{name}.md").write_text(f"---\n{front}\n---\n#tag text")
     notes = Vault(tmp_path).known()
     assert all(note.problem and note.tags == ("tag",) for note in notes.values())

@@ -132,12 +132,8 @@ def test_a_result_without_its_call_is_left_out_and_a_call_without_its_result_is_
     call, _ = _step("c1")
     orphan = Message("tool", (Result("c9", "f", "x"),), (4,))
     request = _request("anthropic:claude-opus-5-5", Q, call, Q, orphan)
-    assert request.body["messages"][2]["content"][0] == {
-        "type": "tool_result",
-        "tool_use_id": "c1",
-        "content": "(interrupted: no result was recorded)",
-        "is_error": True,
-    }
+    told = {"type": "tool_result", "tool_use_id": "c1", "content": "(interrupted: no result was recorded)"}
+    assert request.body["messages"][2]["content"][0] == {**told, "is_error": True}
     assert request.left_out == ({"entry": 4, "reason": "result of 'c9' has no call before it"},)
 
 
@@ -156,11 +152,8 @@ def test_gemini_declares_what_its_schema_can_say_and_hands_over_the_rest_as_it_i
         return dict(body["tools"][0]["functionDeclarations"][0])
 
     simple = {"type": "object", "properties": {"p": {"type": "string", "enum": ["a"]}}, "required": ["p"]}
-    assert declared(simple)["parameters"] == {
-        "type": "OBJECT",
-        "properties": {"p": {"type": "STRING", "enum": ["a"]}},
-        "required": ["p"],
-    }
+    properties = {"p": {"type": "STRING", "enum": ["a"]}}
+    assert declared(simple)["parameters"] == {"type": "OBJECT", "properties": properties, "required": ["p"]}
     closed = {**simple, "additionalProperties": False}
     assert declared(closed) == {"name": "f", "description": "d", "parametersJsonSchema": closed}
     assert declared({"type": "object", "properties": {}}) == {"name": "f", "description": "d"}

@@ -79,31 +79,20 @@ def test_a_schema_that_is_none_goes_to_gemini_as_it_is(schema: object) -> None:
 
 
 SPOKEN_TO = (
-    "openai-chat:gpt-5",
-    "openai-responses:gpt-5",
-    "anthropic:claude-opus-5-5",
-    "anthropic:claude-opus-4-1",
-    "gemini:gemini-2.5-pro",
-    "bedrock:anthropic.claude-opus-5-5-v1:0",
-    "llamacpp:local",
-    "mistral:mistral-large-latest",
-    "cohere:command-a-03-2025",
-)
+    "openai-chat:gpt-5 openai-responses:gpt-5 anthropic:claude-opus-5-5 anthropic:claude-opus-4-1 gemini:gemini-2.5-pro "
+    "bedrock:anthropic.claude-opus-5-5-v1:0 llamacpp:local mistral:mistral-large-latest cohere:command-a-03-2025"
+).split()
 
 
 def told(kind: str, number: int) -> list[Entry]:
     """What one step of a thread adds."""
-    match kind:
-        case "user":
-            return [values.user(f"q{number}")]
-        case "note":
-            return [values.note(f"n{number}")]
-        case "respond":
-            return [values.respond(f"a{number}")]
-        case "empty":
-            return []
-        case _:
-            return [values.call(f"c{number}", "f", {"n": number}), values.result(f"c{number}", "ok")]
+    said = {
+        "user": values.user(f"q{number}"),
+        "note": values.note(f"n{number}"),
+        "respond": values.respond(f"a{number}"),
+    }
+    called = [values.call(f"c{number}", "f", {"n": number}), values.result(f"c{number}", "ok")]
+    return [said[kind]] if kind in said else [] if kind == "empty" else called
 
 
 def sent(target: str) -> Entry:

@@ -179,12 +179,8 @@ def test_openai_chat_objects(drawn: Any) -> None:
     chunks = [
         types.ChatCompletionChunk.construct(**one, **fields, object="chat.completion.chunk") for one in events[:-1]
     ]
-    _same(
-        "openai-chat:gpt-6-sol",
-        reply,
-        types.ChatCompletion.construct(**reply, **fields, object="chat.completion"),
-        chunks,
-    )
+    whole = types.ChatCompletion.construct(**reply, **fields, object="chat.completion")
+    _same("openai-chat:gpt-6-sol", reply, whole, chunks)
 
 
 @given(drawn=REPLIES["openai:gpt-6-sol"])

@@ -93,14 +93,8 @@ def responses(draw: st.DrawFn) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         if kind == "message":
             text = draw(texts)
             content = [{"type": "output_text", "text": text, "annotations": []}]
-            item: dict[str, Any] = {
-                "type": "message",
-                "id": f"msg_{index}",
-                "role": "assistant",
-                "status": "completed",
-                "phase": "final_answer",
-                "content": content,
-            }
+            item: dict[str, Any] = {"type": "message", "id": f"msg_{index}", "role": "assistant", "status": "completed"}
+            item |= {"phase": "final_answer", "content": content}
             begin = {**item, "content": []}
             deltas = [{"type": "response.output_text.delta", **at, "delta": piece} for piece in split(draw, text)]
         elif kind == "reasoning":
@@ -108,19 +102,11 @@ def responses(draw: st.DrawFn) -> tuple[dict[str, Any], list[dict[str, Any]]]:
             begin, deltas = {**item, "encrypted_content": "half"}, []
         else:
             arguments = json.dumps(draw(args))
-            item = {
-                "type": "function_call",
-                "id": f"fc_{index}",
-                "call_id": f"c{index}",
-                "name": "f",
-                "arguments": arguments,
-                "status": "completed",
-            }
+            item = {"type": "function_call", "id": f"fc_{index}", "call_id": f"c{index}", "name": "f"}
+            item |= {"arguments": arguments, "status": "completed"}
             begin = {**item, "arguments": ""}
-            deltas = [
-                {"type": "response.function_call_arguments.delta", **at, "delta": piece}
-                for piece in split(draw, arguments)
-            ]
+            begun = {"type": "response.function_call_arguments.delta", **at}
+            deltas = [{**begun, "delta": piece} for piece in split(draw, arguments)]
         output.append(item)
         events += [{"type": "response.output_item.added", **at, "item": begin}, *deltas]
         events.append({"type": "response.output_item.done", **at, "item": item})
