@@ -59,8 +59,7 @@ def test_each_policy_keeps_and_costs_what_it_is_known_for() -> None:
 def test_the_longer_life_pays_where_pauses_are_long_and_only_there() -> None:
     for pause_s, better in ((30, "everything"), (600, "everything, long life")):
         found = what_if(agent_work(pause_s=pause_s), policy=policy_for(OPUS))
-        cheapest = min(found[:2], key=lambda each: each.usd or 0)
-        assert cheapest.policy == better
+        assert min(found[:2], key=lambda each: each.usd or 0).policy == better
     assert [each.policy for each in what_if(agent_work(2), policy=policy_for("deepseek:deepseek-chat"))] == [
         name for name, (_, long_life) in POLICIES.items() if not long_life
     ]

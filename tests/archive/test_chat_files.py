@@ -73,8 +73,7 @@ def test_a_thread_is_written_as_ruled() -> None:
     assert shown == GOLDEN
     assert comment.count("\n") == 1
     assert ">" not in comment.removesuffix(" -->\n")
-    held = json.loads(comment.removesuffix(" -->\n"))
-    assert held["entries"] == [one.body for one in THREAD]
+    assert json.loads(comment.removesuffix(" -->\n"))["entries"] == [one.body for one in THREAD]
     assert yaml.safe_load(GOLDEN.split("---")[1])["tags"] == ["quire-chat"]
 
 

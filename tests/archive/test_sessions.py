@@ -212,8 +212,7 @@ def test_a_log_of_requests_is_one_conversation_with_its_last_reply(home: Path, n
 def test_side_requests_are_conversations_of_their_own(home: Path) -> None:
     title = {"model": "gpt-5.4-mini", "messages": [{"role": "user", "content": "A title, please."}]}
     write("r.jsonl", [BODIES[0], title, BODIES[1]])
-    stored = json.loads(run("import", "r.jsonl", "--into", "t", "--json"))
-    assert [one["entries"] for one in stored] == [5, 1]
+    assert [one["entries"] for one in json.loads(run("import", "r.jsonl", "--into", "t", "--json"))] == [5, 1]
 
 
 def test_llm_logs_before_its_messages_were_a_tree(home: Path) -> None:

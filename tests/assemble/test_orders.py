@@ -54,8 +54,7 @@ def thread(order: str) -> list[Entry]:
 )
 def test_each_request_counts_once_in_whatever_order_the_log_tells(order: str, count: int) -> None:
     entries = thread(order)
-    assembly = Assembly(Policy(model=TARGET)).extend(entries)
-    assert assembly.requests == count
+    assert Assembly(Policy(model=TARGET)).extend(entries).requests == count
     assert len(list(requests(entries, Policy(model=TARGET)))) == count
 
 

@@ -69,10 +69,8 @@ def test_a_reply_that_read_less_than_predicted_is_a_warning(tmp_path: Path) -> N
 def test_the_window_joins_every_turn_and_is_saved_with_the_thread(tmp_path: Path) -> None:
     thread = quire.open(tmp_path / "t.db", "t")
     thread.keep("def f(): ...", type="code")
-    first = thread.user("what is f?")
-    assert [item["content"] for item in first.attached] == ["def f(): ..."]
-    again = quire.open(tmp_path / "t.db", "t")
-    assert [item.id for item in again.window.get()] == ["ctx-1"]
+    assert [item["content"] for item in thread.user("what is f?").attached] == ["def f(): ..."]
+    assert [item.id for item in quire.open(tmp_path / "t.db", "t").window.get()] == ["ctx-1"]
 
 
 @pytest.mark.moves_prefix(reason="a small budget, so that the key leaves the prompt")

@@ -285,7 +285,6 @@ def test_what_a_web_search_found_breaks_no_prefix() -> None:
     cache = simulator()
     head = [text(1100, "s", ttl="5m")]
     first = cache.step(0, claude(user(text(1100, "a", ttl="5m")), system=head))
-    second = cache.step(1000, claude(*thread, system=head))
-    assert second.read == first.total
+    assert cache.step(1000, claude(*thread, system=head)).read == first.total
     other = [*thread[:1], assistant(text(10, "b"), {**found, "content": ["other"]}), *thread[2:]]
     assert cache.step(2000, claude(*other, system=head)).read == first.total

@@ -144,8 +144,7 @@ def test_more_than_predicted_is_an_event_too() -> None:
     total = Watch(OPUS).sent(0, second).total
     found = event(first, second, total, gap=6 * MINUTE)
     assert (found.cause, found.foreseen) == ("ttl", False)
-    other = event(thread(1, system=many_words(3000, "other")), thread(6), 8000)
-    assert other.cause == "routing"
+    assert event(thread(1, system=many_words(3000, "other")), thread(6), 8000).cause == "routing"
 
 
 def test_a_vocabulary_that_is_only_estimated_is_no_cause() -> None:

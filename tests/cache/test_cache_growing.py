@@ -191,5 +191,4 @@ def test_words_that_were_put_into_the_models_mouth_are_not_kept_twice(target: st
     said: list[JsonObject] = [{"role": role, "content": words} for role, words in spoken]
     cache = simulator(target)
     cache.step(0, {"messages": said[:2]})
-    second = cache.step(1000, {"messages": said})
-    assert second.read == cache.count({"messages": said[:3]})
+    assert cache.step(1000, {"messages": said}).read == cache.count({"messages": said[:3]})

@@ -244,8 +244,7 @@ def test_no_plan_is_asked_for_without_tools_and_a_bad_one_runs_nothing(thread: T
 
 
 def test_a_plans_schema_names_every_tool() -> None:
-    schema = plan_schema(Toolbox(*builtin()))
-    assert schema["items"]["anyOf"][0]["properties"]["tool"] == {"const": "calculate"}
+    assert plan_schema(Toolbox(*builtin()))["items"]["anyOf"][0]["properties"]["tool"] == {"const": "calculate"}
 
 
 def test_items_attached_since_the_turn_before_are_the_turns_context(thread: Thread) -> None:

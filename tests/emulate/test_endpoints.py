@@ -288,13 +288,11 @@ def test_responses_come_over_a_websocket_and_the_connection_remembers_them(serve
         assert said == first[-1].response.output_text == "This is reply 1 of the emulator."
         second = created(connection, input=[user], store=False, previous_response_id=first[-1].response.id)
         assert second[-1].response.usage.input_tokens > first[-1].response.usage.input_tokens
-        refused = created(connection, input=[user], previous_response_id="resp_nothing")
-        assert refused[-1].type == "error"
+        assert created(connection, input=[user], previous_response_id="resp_nothing")[-1].type == "error"
         # One refusal does not end the connection.
         assert created(connection, input=[user])[-1].type == "response.completed"
     with client.responses.connect() as connection:
-        gone = created(connection, input=[user], previous_response_id=first[-1].response.id)
-        assert gone[-1].type == "error"
+        assert created(connection, input=[user], previous_response_id=first[-1].response.id)[-1].type == "error"
     assert [one.status for one in server.requests] == [200, 200, 200, 400, 200, 400]
     assert server.requests[3].error == "Previous response with id 'resp_nothing' not found."
 

@@ -117,8 +117,7 @@ def test_results(given_: dict, shown: str) -> None:
     rendered = text(user("q"), call("1", "t", {}), result("1", **given_))
     assert rendered.partition("$result: ")[2] == shown
     outcome = given_.get("outcome", "Error" if given_.get("error") else "")
-    event = replay.parse(rendered).current[1]
-    assert event == ReplayedCall("t", {}, outcome, given_.get("content", ""))
+    assert replay.parse(rendered).current[1] == ReplayedCall("t", {}, outcome, given_.get("content", ""))
 
 
 def test_calls_and_results_stand_pairwise() -> None:

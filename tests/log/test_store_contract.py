@@ -465,8 +465,7 @@ def test_a_whole_agent_cycle_runs_and_is_resumed(store: Store) -> None:
         assert asyncio.run(carried(resume)).stop == "answered"
     assert look(store, "t").next == "done"
     assert store.verify().entries == store.info("t").seq
-    again = Thread(store, "t", clock=thread.clock)
-    assert again.build(TARGET) == thread.build(TARGET)
+    assert Thread(store, "t", clock=thread.clock).build(TARGET) == thread.build(TARGET)
 
 
 def test_what_a_search_holds_ready_is_kept_and_gone_with_what_it_tells_of(store: Store, monkeypatch: Any) -> None:

@@ -417,8 +417,7 @@ def test_mending_that_raises_leaves_the_request_as_it_came(
     servers: dict[str, Watching], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setitem(MENDING, "marks", lambda draft: 1 // 0)
-    seen = converse_through(servers["anthropic"], [unmarked(claude(1), 1)], ["marks"])
-    assert seen[0].mended.rules == ()
+    assert converse_through(servers["anthropic"], [unmarked(claude(1), 1)], ["marks"])[0].mended.rules == ()
     assert "a request went on as it came: ZeroDivisionError" in caplog.text
 
 

@@ -103,8 +103,7 @@ def test_pieces_are_handed_on_as_they_come_and_a_client_that_goes_ends_the_call(
             assert next(reply.iter_raw())
         (gone,) = watched.newest(1)  # what came is recorded
         assert gone.call.body["messages"]
-        again = httpx.post(f"{watched.url}/v1/messages", json=body("Hi"), headers=HEADERS)
-        assert again.status_code == 200
+        assert httpx.post(f"{watched.url}/v1/messages", json=body("Hi"), headers=HEADERS).status_code == 200
 
 
 def test_no_piece_of_a_key_that_changes_in_the_head_is_told() -> None:
@@ -140,8 +139,7 @@ def test_what_fails_in_watching_never_fails_the_application(caplog: pytest.LogCa
         emulator("anthropic", replies=lambda _: Slow("Hello", 0.05)) as server,
         Proxy(server.url, CacheWatcher(broken)) as proxy,
     ):
-        reply = httpx.post(f"{proxy.url}/v1/messages", json=body("Hi"), headers=HEADERS)
-        assert reply.status_code == 200
+        assert httpx.post(f"{proxy.url}/v1/messages", json=body("Hi"), headers=HEADERS).status_code == 200
         until(lambda: "nobody listens" in caplog.text)
 
 
@@ -253,8 +251,7 @@ def test_a_request_that_is_tried_again_counts_once(claude: Watching) -> None:
         httpx.post(f"{claude.url}/v1/messages", json=asked, headers=HEADERS)
     claude.server.next(Refuse(529))
     assert httpx.post(f"{claude.url}/v1/messages", json=asked, headers=HEADERS).status_code == 529
-    again = httpx.post(f"{claude.url}/v1/messages", json=asked, headers=HEADERS)
-    assert again.status_code == 200
+    assert httpx.post(f"{claude.url}/v1/messages", json=asked, headers=HEADERS).status_code == 200
     first, second = claude.newest(2)
     assert [(each.whole, each.retry) for each in (first, second)] == [(False, False), (True, True)]
     assert "tried again" in second.line()
@@ -270,8 +267,7 @@ def test_conversations_of_long_ago_are_forgotten_and_what_they_came_to_is_not() 
     with emulator("anthropic") as server, Proxy(server.url, watcher) as proxy:
         for spoken in ("1", "2", "3", "2 and more", "1 and more", "3 and more"):
             asked = body(*(f"{word} of {spoken[0]}" for word in spoken.split()))
-            reply = httpx.post(f"{proxy.url}/v1/messages", json=asked, headers=HEADERS)
-            assert reply.status_code == 200
+            assert httpx.post(f"{proxy.url}/v1/messages", json=asked, headers=HEADERS).status_code == 200
     assert seen == [f"conversation {n}" for n in (1, 2, 3, 2, 4, 5)]
     told = watcher.as_json()
     assert [row["name"] for row in told["conversations"]] == ["conversation 5", "conversation 4"]
@@ -281,8 +277,7 @@ def test_conversations_of_long_ago_are_forgotten_and_what_they_came_to_is_not() 
 
 def test_a_full_disk_is_said_and_fails_nothing() -> None:
     for watched in watching("anthropic", Path("/dev/full")):
-        reply = httpx.post(f"{watched.url}/v1/messages", json=body("Hi"), headers=HEADERS)
-        assert reply.status_code == 200
+        assert httpx.post(f"{watched.url}/v1/messages", json=body("Hi"), headers=HEADERS).status_code == 200
         assert watched.newest(1)[0].call.usage is not None
         assert "No space left" in watched.watcher.as_json()["failures"][0]
 

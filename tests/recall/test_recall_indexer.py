@@ -55,8 +55,7 @@ def test_a_stopped_run_keeps_what_was_made_and_the_next_makes_the_rest(
         Indexer(store, Stubborn(9)).run()
     assert vectors(store) == 8
     rest = HashedWords()
-    made = Indexer(store, rest).run()
-    assert made.embedded == 2
+    assert Indexer(store, rest).run().embedded == 2
     assert sum("number" in text for text in rest.asked if " " in text) == 2
     assert vectors(store) == 10
     assert Indexer(store, HashedWords()).run().embedded == 0

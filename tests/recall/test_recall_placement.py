@@ -154,8 +154,7 @@ def test_the_tool_gives_the_original_behind_a_handle_like_the_built_in_one(store
     run = recall_tool(Recall(store), "t")
     assert run(handle=handle_of(kept.id)) == "first line\nsecond line"
     assert run(handle=handle_of(kept.id), start=2) == "second line"
-    arguments = Draft202012Validator(RECALL_TOOL["parameters"])
-    assert arguments.is_valid({"handle": handle_of(kept.id), "start": 2})
+    assert Draft202012Validator(RECALL_TOOL["parameters"]).is_valid({"handle": handle_of(kept.id), "start": 2})
     assert built_in(store, "t").definition() == RECALL_TOOL
 
 
@@ -221,8 +220,7 @@ def test_all_of_a_turns_places_go_to_what_can_stand_there(store: Store) -> None:
         request = thread.request(TARGET)
         thread.append(thread.sent_entry(request, Reply((), Usage(), "stop")), values.respond("fine"))
     assert "note" in {hit.entry.kind for hit in thread.recall("what is the walrus code?", k=3)}
-    asked = thread.user("what is the walrus code?", recall=3)
-    assert len(asked.meta["recalled_ids"]) == 3
+    assert len(thread.user("what is the walrus code?", recall=3).meta["recalled_ids"]) == 3
 
 
 def test_a_turn_that_nothing_answers_is_given_nothing(store: Store) -> None:

@@ -199,8 +199,7 @@ def test_a_yes_to_another_question_of_the_assistant_stays(records: Records) -> N
         say(records, "assistant", question)
         say(records, "user", "Yes.")
         say(records, "assistant", "Done.")
-    built = ONCE.build(records, request="What did I allow?")
-    assert built.left_out == ()
+    assert ONCE.build(records, request="What did I allow?").left_out == ()
 
 
 def test_texts_that_differ_in_a_number_or_a_not_are_never_the_same() -> None:
@@ -292,8 +291,7 @@ def test_the_output_record_is_created_once_and_then_updated(records: Records) ->
         "request": "second",
         "trigger": {"id": message.id, "version": 1},
     }
-    third = one.update(records, say(records, "user", "third"), now=100_000)
-    assert third.id != first.id
+    assert one.update(records, say(records, "user", "third"), now=100_000).id != first.id
     lasting = builder({**MESSAGES, "method": "recent"})
     assert lasting.update(records, message) == lasting.update(records, message)
 

@@ -124,8 +124,7 @@ def test_newest_goes_by_the_last_change_not_by_creation(records: Records) -> Non
     for n in range(4):
         records.create("s", {"n": n})
     records.update("rec-1", 1, title="changed")
-    newest = records.select(Selector(schemas=("s",)), newest=2)
-    assert [one.id for one in newest] == ["rec-1", "rec-4"]
+    assert [one.id for one in records.select(Selector(schemas=("s",)), newest=2)] == ["rec-1", "rec-4"]
 
 
 @pytest.mark.parametrize(

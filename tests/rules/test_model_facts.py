@@ -206,8 +206,7 @@ MONEY = [
 @pytest.mark.proves("azure deepseek xai groq mistral openrouter", "prices")
 @pytest.mark.parametrize(("target", "amount"), MONEY)
 def test_half_a_million_plain_half_read_and_a_tenth_out(target: str, amount: float) -> None:
-    money = cost(Usage(1_000_000, 500_000, 0, 0, 100_000), target)
-    assert money.amount_usd == pytest.approx(amount)
+    assert cost(Usage(1_000_000, 500_000, 0, 0, 100_000), target).amount_usd == pytest.approx(amount)
 
 
 tokens = st.integers(0, 10**6)

@@ -114,8 +114,7 @@ def test_a_linter_tells_changes_but_not_strangers() -> None:
 
 
 def test_what_cannot_be_checked_is_said() -> None:
-    notes = unchecked(followed(), "anthropic")
-    assert [note.row for note in notes] == ["B2.10, B2.11, B2.12"]
+    assert [note.row for note in unchecked(followed(), "anthropic")] == ["B2.10, B2.11, B2.12"]
     assert unchecked(claude(), "anthropic") == []
     assert [note.row for note in unchecked({"messages": [user()]}, "anthropic")] == ["model", "max_tokens"]
 
@@ -164,8 +163,7 @@ def test_rows_23_and_24_know_the_pairs_that_were_issued() -> None:
     message = validate(items(*given[1:], *outputs), "openai", seen=memory)[0].message
     assert "'fc_1'" in message
     assert "'rs_1'" in message
-    swapped = rows(items(given[0], given[2], output("c2")), memory, "openai")
-    assert swapped == [("B2.24", "$.input[1]")]
+    assert rows(items(given[0], given[2], output("c2")), memory, "openai") == [("B2.24", "$.input[1]")]
     # A call that never had reasoning needs none.
     issue(memory, items(), "openai", {"output": [function_call("c9", id="fc_9")]})
     assert rows(items(function_call("c9", id="fc_9"), output("c9")), memory, "openai") == []

@@ -69,10 +69,8 @@ def test_an_agent_that_is_refused_goes_on_where_it_stood(home: Path) -> None:
         how = ["--model", TARGET, "--runner", "agent", "--root", "src"]
         with pytest.raises(QuireError):
             invoke("run", "t", "How many lines?", *how, *address)
-        listed = invoke("resume", "t", "--list")
-        assert listed.stdout == f"the model is to be asked ({TARGET})\n"
-        resumed = invoke("resume", "t", *address)
-        assert resumed.stdout == "Two lines.\n"
+        assert invoke("resume", "t", "--list").stdout == f"the model is to be asked ({TARGET})\n"
+        assert invoke("resume", "t", *address).stdout == "Two lines.\n"
         results = [entry for entry in stored(home) if entry.kind == "result"]
         assert len(results) == 1
         assert server.requests[1].body == server.requests[2].body

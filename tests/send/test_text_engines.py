@@ -49,8 +49,7 @@ def test_a_cycle_in_the_event_protocol(thread: Thread) -> None:
     thread.user("Write line 3.")
     call = '$think: A line.\n\n$call: {"name": "append", "args": {"line": 3}}'
     engine = Spoken(call, "$respond: It is\n$5 written.")
-    outcome = carry(thread, engine)
-    assert outcome.text == "It is\n$5 written."
+    assert carry(thread, engine).text == "It is\n$5 written."
     first, second = engine.prompts
     assert first.startswith("Be brief.\n\n# Available Tools\nYou have access to 1 tool:\n\n• append")
     assert first.endswith("=== HISTORY ===\n\n$user: Hello\n\n$respond: Hi.\n\n$user: Write line 3.\n\n")
@@ -80,8 +79,7 @@ def test_a_cycle_cut_behind_any_entry_sends_the_same_texts(tmp_path: Path) -> No
         ran = sum(entry.kind == "sent" for entry in entries[:kept]) >= 2
         engine = Spoken(*([] if ran or asked else [call]), "$respond: Done.")
         runner = Runner(tools=Noted(), system="Be brief.", speech=Completion())
-        outcome = asyncio.run(run(again, TARGET, engine, runner, decide=lambda call: "run"))
-        assert outcome.text == "Done."
+        assert asyncio.run(run(again, TARGET, engine, runner, decide=lambda call: "run")).text == "Done."
         assert engine.prompts == whole.prompts[len(whole.prompts) - len(engine.prompts) :]
 
 

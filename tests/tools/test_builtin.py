@@ -183,8 +183,7 @@ def test_pieces_follow_one_another_and_lose_no_line(lines: list[str], limit: int
         assert part.start == start
         assert part.end >= start
         if not part.rest:
-            wanted = "\n".join(text.split("\n")[start - 1 : part.end])
-            assert wanted.rstrip("\n") == part.text.rstrip("\n")
+            assert "\n".join(text.split("\n")[start - 1 : part.end]).rstrip("\n") == part.text.rstrip("\n")
         seen += range(part.start, part.end + 1)
         start = part.end + 1
     assert seen == list(range(1, count + 1))
@@ -276,8 +275,7 @@ def test_a_long_file_says_where_to_go_on(root: Path) -> None:
     result = run(box(root, 120), {"path": "src/a.py"}, "read")
     assert result["outcome"] == "src/a.py, lines 1-10 of 23"
     assert result["content"].endswith("[… lines 11-23 not shown; read again with start=11 …]")
-    again = run(box(root, 1600), {"path": "src/a.py", "start": 11}, "read")
-    assert again["content"].startswith("@decorated")
+    assert run(box(root, 1600), {"path": "src/a.py", "start": 11}, "read")["content"].startswith("@decorated")
 
 
 @pytest.mark.parametrize(

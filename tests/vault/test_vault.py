@@ -255,5 +255,4 @@ def test_passages_hold_every_word_and_know_their_line(text: str, size: int) -> N
     assert all(len(one.text) <= size for one in parts)
     lines = text.split("\n")
     for one in parts:
-        first = one.text.strip().split("\n")[0]
-        assert first in "\n".join(lines[one.line - 1 :])
+        assert one.text.strip().split("\n")[0] in "\n".join(lines[one.line - 1 :])

@@ -64,8 +64,7 @@ def test_cache_marks_are_placed_unless_one_says_no() -> None:
 def test_an_earlier_request_can_be_chosen() -> None:
     run("import", "--from", "openai-chat", "chat.json", "--thread", "demo")
     asked = ("render", "demo", "-p", "openai-chat", "-m", "gpt-4.1-mini")
-    first = json.loads(run(*asked, "--turn", "1", "--step", "1", "--json"))
-    assert first["messages"] == CHAT[:2]
+    assert json.loads(run(*asked, "--turn", "1", "--step", "1", "--json"))["messages"] == CHAT[:2]
     lines = [json.loads(line) for line in run(*asked, "--all").splitlines()]
     assert [(line["turn"], line["step"]) for line in lines] == [(1, 1), (1, 2)]
     with pytest.raises(CallError, match="turn 7"):

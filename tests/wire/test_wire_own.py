@@ -85,8 +85,7 @@ def test_after_a_rebase_thinking_that_is_bound_to_the_old_prefix_stays_behind() 
     folded = _after(OPUS, reply, OPUS, epoch=2, fold=2)
     assert folded.body["messages"][1]["content"] == [{"type": "text", "text": "a"}]
     assert folded.left_out == ({"entry": 2, "reason": "thinking is bound to the prefix before the rebase"},)
-    since = _after(OPUS, reply, OPUS, epoch=2, fold=1)
-    assert since.body["messages"][1]["content"][0] == THINKING
+    assert _after(OPUS, reply, OPUS, epoch=2, fold=1).body["messages"][1]["content"][0] == THINKING
     unbound = {"model": "claude-sonnet-4-5", "content": reply["content"]}
     older = _after("anthropic:claude-sonnet-4-5", unbound, "anthropic:claude-sonnet-4-5", epoch=2, fold=2)
     assert older.body["messages"][1]["content"][0] == THINKING

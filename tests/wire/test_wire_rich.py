@@ -216,6 +216,5 @@ def test_a_null_text_says_nothing_and_images_stay_between_the_words(
     parts = [said(None), said("one"), image, said("two")]
     body = {"model": target.partition(":")[2], field: [{"role": "user", "parts" if not content else "content": parts}]}
     prompt = Prompt("", "", (), tuple(project(import_(format, body))))
-    sent = render(prompt, target).body[field][0]
-    assert sent.get("parts" if not content else "content") == parts[1:]
+    assert render(prompt, target).body[field][0].get("parts" if not content else "content") == parts[1:]
     assert "None" not in str(render(prompt, "mistral:pixtral").body)
