@@ -34,7 +34,7 @@ from quire.values import Call, JsonObject
 # A server that speaks the plainest of the formats, reached without any SDK.
 TARGET = "vllm:some-model"
 
-Chat = Callable[..., "tuple[str, str]"]
+Chat = Callable[..., "tuple[str, str, list[JsonObject]]"]
 
 
 @pytest.fixture
@@ -44,19 +44,28 @@ def db(home: Path) -> Path:
 
 @pytest.fixture
 def talk(db: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Chat:
-    """Run `quire chat` with lines from a pipe; what it printed, on standard output and standard error."""
+    """Run `quire chat` with lines from a pipe, at an address or against a server with these replies.
 
-    def run(url: str, lines: str, *args: str, model: str = TARGET, code: int = 0) -> tuple[str, str]:
+    What it printed, on standard output and standard error, and the bodies that such a server received.
+    """
+
+    def run(
+        at: str | list[Any], lines: str, *args: str, model: str = TARGET, code: int = 0
+    ) -> tuple[str, str, list[JsonObject]]:
+        if isinstance(at, list):
+            with emulator("vllm", at) as server:
+                out, err, _ = run(server.url, lines, *args, model=model, code=code)
+                return out, err, [one.body for one in server.requests]
         monkeypatch.setattr("sys.stdin", io.StringIO(lines))
         given = ["--model", model] if model else []
         try:
-            chat.main(["t", *given, "--base-url", f"{url}/v1", *args], standalone_mode=False)
+            chat.main(["t", *given, "--base-url", f"{at}/v1", *args], standalone_mode=False)
             ended = 0
         except SystemExit as exit:
             ended = int(exit.code or 0)
         out = capsys.readouterr()
         assert ended == code, out.err
-        return out.out, out.err
+        return out.out, out.err, []
 
     return run
 
@@ -71,9 +80,8 @@ def kinds(db: Path, thread: str = "t") -> list[str]:
 
 
 def test_each_line_of_a_pipe_is_a_turn(talk: Chat, db: Path) -> None:
-    with emulator("vllm", ["Hello, **you**.", "Twice."]) as server:
-        out, err = talk(server.url, "Hi\n\n  And again  \n")
-        assert [one.body["messages"][-1]["content"] for one in server.requests] == ["Hi", "And again"]
+    out, err, bodies = talk(["Hello, **you**.", "Twice."], "Hi\n\n  And again  \n")
+    assert [body["messages"][-1]["content"] for body in bodies] == ["Hi", "And again"]
     assert out == "Hello, **you**.\nTwice.\n"
     assert re.search(r"^\[t · vllm:some-model · \d+ tokens · \d+% reused · price not known\]$", err, re.M)
     assert kinds(db) == ["user", "sent", "respond", "sent"] * 2
@@ -84,11 +92,8 @@ def test_files_are_attached_and_tools_work_in_the_root(talk: Chat, db: Path, tmp
     (tmp_path / "code" / "a.py").write_text("def f():\n    return 42\n")
     (tmp_path / "spec.md").write_text("one\ntwo\nthree\n")
     script = [{"calls": [{"name": "read", "args": {"path": "a.py"}}]}, "It returns 42.", "Fine."]
-    with emulator("vllm", script) as server:
-        out, err = talk(
-            server.url, "What does f return?\n/attach code/a.py:1-1 spec.md\nAnd this?\n", "--root", "code", "--attach", "spec.md"
-        )  # fmt: skip
-        first, second, third = (one.body for one in server.requests)
+    lines = "What does f return?\n/attach code/a.py:1-1 spec.md\nAnd this?\n"
+    out, err, (first, second, third) = talk(script, lines, "--root", "code", "--attach", "spec.md")
     assert out == "It returns 42.\nFine.\n"
     assert "→ read(path='a.py')" in err
     assert "← a.py, lines 1-2 of 2" in err
@@ -107,13 +112,10 @@ def test_a_vault_answers_with_sources_and_notes_attach_by_name(talk: Chat, db: P
     (tmp_path / "vault" / "Tea" / "green.md").write_text("Green tea needs 80 degrees. #tea")
     (tmp_path / "vault" / "black.md").write_text("Black tea takes boiling water. #tea")
     (tmp_path / "vault" / "bees.md").write_text("Bees dance.")
-    with emulator("vllm", ["80 degrees [^1].", "Yes.", "All."]) as server:
-        out, err = talk(
-            server.url,
-            "How hot is green tea?\nSure, by [[green|that note]] and [[none]]?\n/attach #tea\n/attach Tea/\n/context\nAll of it?\n",
-            "--vault", "vault", "--save", "chats",
-        )  # fmt: skip
-        asked = [one.body["messages"][-1]["content"] for one in server.requests]
+    lines = "How hot is green tea?\nSure, by [[green|that note]] and [[none]]?\n/attach #tea\n/attach Tea/\n/context\nAll?\n"
+    how = ("--vault", "vault", "--save", "chats")
+    out, err, bodies = talk(["80 degrees [^1].", "Yes.", "All."], lines, *how)
+    asked = [body["messages"][-1]["content"] for body in bodies]
     assert "<localSearch>\nAnswer the question based only" in asked[0]
     assert out.startswith("80 degrees [^1].\n#### Sources\n\n[^1]: [[green]] (Tea/green.md)\n")
     assert "<note_context>\n<title>green</title>\n<path>Tea/green.md</path>\n" in asked[1]
@@ -129,12 +131,10 @@ def test_a_vault_answers_with_sources_and_notes_attach_by_name(talk: Chat, db: P
 
 def test_commands_show_what_is_known(talk: Chat, db: Path) -> None:
     lines = "/layers\n/context\n/cost\nHi\n/layers\n/cost\n/model\n/help\n/recall hi\nMore\n/quit\nnever sent\n"
-    with emulator("vllm", ["Hello", "Again"]) as server:
-        out, err = talk(server.url, lines, "--system", "Be brief.")
-        assert len(server.requests) == 2
-        recalled = server.requests[1].body["messages"][-1]["content"]
-        assert recalled.startswith("# Relevant Conversation\nUser: Hi\n")
-        assert recalled.endswith("\n\n---\n\n[User query]:\n\nMore")
+    out, err, (_, second) = talk(["Hello", "Again"], lines, "--system", "Be brief.")
+    recalled = second["messages"][-1]["content"]
+    assert recalled.startswith("# Relevant Conversation\nUser: Hi\n")
+    assert recalled.endswith("\n\n---\n\n[User query]:\n\nMore")
     assert "there is no request yet" in err
     assert "nothing is attached" in err
     assert re.search(r"^L1 +system prompt +\d+$", out, re.M)
@@ -144,8 +144,8 @@ def test_commands_show_what_is_known(talk: Chat, db: Path) -> None:
 
 
 def test_an_error_is_told_and_the_next_line_is_heard(talk: Chat, db: Path) -> None:
-    with emulator("vllm", [{"status": 400, "message": "no such model"}, "Fine."]) as server:
-        out, err = talk(server.url, "/qqqq\n/attach none.txt\n/recall\n/pin\n/undo\nHi\nAgain\n", code=1)
+    replies = [{"status": 400, "message": "no such model"}, "Fine."]
+    out, err, _ = talk(replies, "/qqqq\n/attach none.txt\n/recall\n/pin\n/undo\nHi\nAgain\n", code=1)
     assert out == "Fine.\n"
     told = ["no command /qqqq\nhint: /help lists them.", "no file 'none.txt'", "/recall needs a query"]
     told += ["no answer to pin", "nothing to undo", "no such model"]
@@ -153,10 +153,9 @@ def test_an_error_is_told_and_the_next_line_is_heard(talk: Chat, db: Path) -> No
 
 
 def test_undo_takes_a_turn_back_in_a_fork_and_export_writes_a_chat_file(talk: Chat, db: Path, tmp_path: Path) -> None:
-    with emulator("vllm", ["One.", "Two.", "Three."]) as server:
-        _out, err = talk(server.url, "First\nSecond\n/undo\nThird\n/export out.md\n/export out.md\n", code=1)
-        asked = [one["content"] for one in server.requests[-1].body["messages"]]
-    assert asked == ["First", "One.", "Third"]
+    lines = "First\nSecond\n/undo\nThird\n/export out.md\n/export out.md\n"
+    _, err, (*_, last) = talk(["One.", "Two.", "Three."], lines, code=1)
+    assert [one["content"] for one in last["messages"]] == ["First", "One.", "Third"]
     assert "this is thread t@4, t keeps it" in err
     assert [one.text for one in entries(db) if one.kind == "user"] == ["First", "Second"]
     exported = load((tmp_path / "out.md").read_text()).entries
@@ -168,9 +167,9 @@ def test_undo_takes_a_turn_back_in_a_fork_and_export_writes_a_chat_file(talk: Ch
 def test_pinned_files_join_every_turn_and_pinned_answers_survive_a_cut(talk: Chat, db: Path, tmp_path: Path) -> None:
     (tmp_path / "rules.md").write_text("Never lie.")
     long = "A long answer about nothing. " * 40
-    with emulator("vllm", ["The code is 4711.", long, long, "Done.", "We spoke of nothing.", "Yes."]) as server:
-        _out, _err = talk(server.url, "Code?\n/pin\n/pin rules.md\nTwo\nThree\nFour\n/compact\nFive\n")
-        bodies = [one.body["messages"] for one in server.requests]
+    replies = ["The code is 4711.", long, long, "Done.", "We spoke of nothing.", "Yes."]
+    _, _, asked = talk(replies, "Code?\n/pin\n/pin rules.md\nTwo\nThree\nFour\n/compact\nFive\n")
+    bodies = [body["messages"] for body in asked]
     assert bodies[1][-1]["content"].startswith("<note_context>\n<title>rules</title>\n<path>rules.md</path>\n")
     assert bodies[2][-1]["content"].startswith("Context attached:\n- rules.md\n")
     assert "rebase" in kinds(db)
@@ -183,9 +182,9 @@ LONG = "A long answer about the harbor. " * 40
 
 @pytest.mark.moves_prefix(reason="/compact cuts on request")
 def test_compacting_has_the_model_summarise_on_the_prefix_it_has_cached(talk: Chat, db: Path) -> None:
-    with emulator("vllm", [LONG, LONG, "Done.", "We spoke of the harbor, order W1234.", "Yes."]) as server:
-        _out, err = talk(server.url, "One\nTwo\nThree\n/compact\n/cost\nFour\n")
-        bodies = [one.body["messages"] for one in server.requests]
+    replies = [LONG, LONG, "Done.", "We spoke of the harbor, order W1234.", "Yes."]
+    _, err, asked = talk(replies, "One\nTwo\nThree\n/compact\n/cost\nFour\n")
+    bodies = [body["messages"] for body in asked]
     assert bodies[3][: len(bodies[2])] == bodies[2]
     assert "summarise our conversation" in bodies[3][-1]["content"]
     (cut,) = (one.body for one in entries(db) if one.kind == "rebase")
@@ -204,8 +203,7 @@ def test_compacting_has_the_model_summarise_on_the_prefix_it_has_cached(talk: Ch
     ids=["refused", "empty"],
 )
 def test_compacting_says_when_the_built_in_summary_stands_in(talk: Chat, db: Path, bad: Any, why: str) -> None:
-    with emulator("vllm", [LONG, LONG, "Done.", bad, "Yes."]) as server:
-        out, err = talk(server.url, "One, order W1234\nTwo\nThree\n/compact\nFour\n")
+    out, err, _ = talk([LONG, LONG, "Done.", bad, "Yes."], "One, order W1234\nTwo\nThree\n/compact\nFour\n")
     assert out.endswith("Yes.\n")
     assert f"; the built-in summary stands in ({why}" in err
     (cut,) = (one.body for one in entries(db) if one.kind == "rebase")
@@ -215,18 +213,17 @@ def test_compacting_says_when_the_built_in_summary_stands_in(talk: Chat, db: Pat
 
 @pytest.mark.moves_prefix(reason="/compact cuts on request")
 def test_compacting_without_the_model_costs_no_request(talk: Chat, db: Path) -> None:
-    with emulator("vllm", [LONG, LONG, "Done."]) as server:
-        _out, err = talk(server.url, "One, order W1234\nTwo\nThree\n/compact now\n/compact built-in\n", code=1)
-        assert len(server.requests) == 3
+    lines = "One, order W1234\nTwo\nThree\n/compact now\n/compact built-in\n"
+    _, err, bodies = talk([LONG, LONG, "Done."], lines, code=1)
+    assert len(bodies) == 3
     assert "/compact takes `built-in` or nothing, not 'now'" in err
     assert re.search(r"^[\d,]+ tokens before, [\d,]+ after$", err, re.M)
     assert [one.body["summary"] for one in entries(db) if one.kind == "rebase"] == ["User: One, order W1234"]
 
 
 def test_compacting_asks_for_nothing_where_nothing_can_go(talk: Chat, db: Path) -> None:
-    with emulator("vllm", ["Short."]) as server:
-        _out, err = talk(server.url, "/compact\nOne\n/compact\n")
-        assert len(server.requests) == 1
+    _, err, bodies = talk(["Short."], "/compact\nOne\n/compact\n")
+    assert len(bodies) == 1
     assert err.count("there is nothing to cut yet") == 2
     assert "rebase" not in kinds(db)
 
@@ -238,7 +235,7 @@ def test_an_explicit_cache_lives_from_turn_to_turn_and_goes_with_its_model(
     with emulator("gemini", ["One."] * 5) as server, emulator("vllm", ["Two."]) as other:
         lines = "Hi\n" * 5 + f"/model {TARGET} {other.url}/v1\nHi\n"
         how = ["--system", "Rules. " * 3000, "--explicit-cache", "--base-url", server.url]
-        out, err = talk(server.url, lines, *how, model="gemini:gemini-2.5-pro")
+        out, err, _ = talk(server.url, lines, *how, model="gemini:gemini-2.5-pro")
         calls = [one.method for one in server.requests if "/cachedContents" in one.path]
         behind = ["cachedContent" in one.body for one in server.requests if "enerateContent" in one.path]
     assert out == "One.\n" * 5 + "Two.\n"
@@ -251,17 +248,15 @@ def test_an_explicit_cache_lives_from_turn_to_turn_and_goes_with_its_model(
 def test_a_turn_that_was_cut_off_is_resumed_at_the_start(talk: Chat, db: Path) -> None:
     with open_store(db) as store:
         store.append("t", [values.user("Interrupted?")])
-    with emulator("vllm", ["Answered after all.", "And on."]) as server:
-        out, err = talk(server.url, "Next\n")
+    out, err, _ = talk(["Answered after all.", "And on."], "Next\n")
     assert out == "Answered after all.\nAnd on.\n"
     assert "going on with the turn that was interrupted" in err
     assert [one.text for one in entries(db) if one.kind == "user"] == ["Interrupted?", "Next"]
 
 
 def test_a_reply_that_breaks_off_is_asked_for_again(talk: Chat, db: Path) -> None:
-    with emulator("vllm", [Cut("It was a dark and stormy night.", 400), "Calm."]) as server:
-        out, _err = talk(server.url, "Weather?\n")
-        assert len(server.requests) == 2
+    out, _, bodies = talk([Cut("It was a dark and stormy night.", 400), "Calm."], "Weather?\n")
+    assert len(bodies) == 2
     assert out.endswith("Calm.\n")
     assert entries(db)[-2].text == "Calm."
 
@@ -269,8 +264,7 @@ def test_a_reply_that_breaks_off_is_asked_for_again(talk: Chat, db: Path) -> Non
 def test_the_threads_last_model_is_used_again(talk: Chat, db: Path) -> None:
     with emulator("vllm", ["One.", "Two."]) as server:
         talk(server.url, "Hi\n")
-        out, _ = talk(server.url, "Again\n", model="")
-    assert out == "Two.\n"
+        assert talk(server.url, "Again\n", model="")[0] == "Two.\n"
     assert entries(db)[-1].body["model"] == "some-model"
 
 
@@ -474,10 +468,8 @@ def test_money_is_known_only_when_every_price_is() -> None:
 
 
 def test_words_that_name_no_file_are_kept_in_every_turn(talk: Chat, db: Path) -> None:
-    with emulator("vllm", ["Un.", "Deux."]) as server:
-        _out, err = talk(server.url, "/pin Always answer in French.\n/pin a.md b.md\nOne\nTwo\n", code=1)
-        assert all("Always answer in French." in str(one.body) for one in server.requests)
-        assert len(server.requests) == 2
+    _, err, bodies = talk(["Un.", "Deux."], "/pin Always answer in French.\n/pin a.md b.md\nOne\nTwo\n", code=1)
+    assert ["Always answer in French." in str(body) for body in bodies] == [True, True]
     assert "“Always answer in French.” joins every turn from now on" in err
     assert "there is no file 'a.md'" in err
 
@@ -486,9 +478,8 @@ def test_the_window_is_shown_and_changed_in_a_chat(talk: Chat, db: Path, tmp_pat
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.txt").write_text("A")
     lines = "/window add a.txt\n/pin a.txt\nOne\n/unpin a.txt\n/window\n/window remove ctx-1\nTwo\n/unpin\n/window x\n"
-    with emulator("vllm", ["Un.", "Deux."]) as server:
-        _out, err = talk(server.url, lines, "--items", "markdown", code=1)
-        said = [one.body["messages"][-1]["content"] for one in server.requests]
+    _, err, bodies = talk(["Un.", "Deux."], lines, "--items", "markdown", code=1)
+    said = [body["messages"][-1]["content"] for body in bodies]
     assert said[0].startswith("### File (from a.txt)\n```text\nA\n```\n")
     assert said[1] == "Two"
     told = ["kept ctx-1 a.txt", "unpinned ctx-1 a.txt", "removed ctx-1 a.txt", "0 of 50 items"]
@@ -506,7 +497,7 @@ def test_a_saved_chat_that_was_edited_is_read_back_as_a_fork(
         saved = Path("chats/t.md")
         assert "Attached words." not in saved.read_text()
         saved.write_text(saved.read_text().replace("**ai**: Red.", "**ai**: Green."))
-        _out, err = talk(server.url, "Sure?\n", "--save", "chats")
+        _, err, _ = talk(server.url, "Sure?\n", "--save", "chats")
         said = [one["content"] for one in server.requests[1].body["messages"]]
     assert "this is thread t@1, a fork of t; the file is kept as t (edited 1).md" in err
     assert "Attached words." in said[0]
@@ -514,8 +505,7 @@ def test_a_saved_chat_that_was_edited_is_read_back_as_a_fork(
     assert [one.text for one in entries(db) if one.kind == "respond"] == ["Red."]
     assert "**ai**: Green." in Path("chats/t@1.md").read_text()
     Path("chats/t.md").write_bytes(b"\xff no chat")
-    with emulator("vllm", ["Fine."]) as server:
-        _out, err = talk(server.url, "Well?\n", "--save", "chats")
+    _, err, _ = talk(["Fine."], "Well?\n", "--save", "chats")
     assert "was edited and cannot be read back: this is no chat file" in err
 
 
@@ -525,7 +515,6 @@ def test_cost_says_what_was_not_reported(talk: Chat, db: Path) -> None:
     with open_store(db) as store:
         stopped = Entry("sent", {"kind": "sent", **body, "usage": usage, "meta": {"stopped": True}})
         store.append("t", [values.user("Hi"), stopped, values.respond("He")])
-    with emulator("vllm", []) as server:
-        out, err = talk(server.url, "/cost\n")
+    out, err, _ = talk([], "/cost\n")
     assert re.search(r"^- +- +- +not reported +turn", out, re.M)
     assert "$0 in all without 1 that did not report" in err
