@@ -222,7 +222,8 @@ def test_whatever_was_reported_a_small_request_can_be_sent(points: list[tuple[in
     log = [values.system("word " * 400), values.user("q")]
     for number, (words, total) in enumerate(points):
         log += [sent("a", total), values.respond("word " * words), values.user(f"q{number}")]
-    assert Assembly(Policy(budget=8000, model=A)).extend(chain(log)).request().tokens <= 2 * 8000
+    assembly = Assembly(Policy(budget=8000, model=A)).extend(chain(log))
+    assert assembly.request().tokens <= 2 * 8000
 
 
 @pytest.mark.parametrize(("target", "tokens"), [("openai-chat:gpt-5", 1500), ("deepseek:deepseek-chat", 8)])

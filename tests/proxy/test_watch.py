@@ -47,14 +47,11 @@ def test_a_loss_is_explained_while_it_happens(claude: Watching, streamed: bool) 
     talk = ["First question.", "An answer.", "Second question.", "More.", "Third."]
     for turn, clock in ((1, "10:00"), (3, "10:00"), (5, "10:01")):
         asked = body(*talk[:turn], system=f"It is 2026-11-15 {clock}. {RULES}")
-        with httpx.stream(
-            "POST", f"{claude.url}/v1/messages", json={**asked, "stream": streamed}, headers=HEADERS
-        ) as reply:
+        sent = {"json": {**asked, "stream": streamed}, "headers": HEADERS}
+        with httpx.stream("POST", f"{claude.url}/v1/messages", **sent) as reply:
             assert reply.read()
     first, second, third = claude.newest(3)
-    assert first.lost is None
-    assert second.lost is None
-    assert "reused" in second.line()
+    assert (first.lost, second.lost, "reused" in second.line()) == (None, None, True)
     assert second.call.usage.cache_read > 1_000
     assert (third.lost.cause, third.conversation) == ("clock", first.conversation)
     assert "10:00" in third.line()
@@ -97,9 +94,8 @@ def test_every_sdk_works_behind_it_and_its_usage_is_read(tmp_path: Path) -> None
 
 def test_pieces_are_handed_on_as_they_come_and_a_client_that_goes_ends_the_call() -> None:
     for watched in watching("anthropic", replies=lambda _: "word " * 2_000, piece=40):
-        with httpx.stream(
-            "POST", f"{watched.url}/v1/messages", json={**body("Hi"), "stream": True}, headers=HEADERS
-        ) as reply:
+        asked = {"json": {**body("Hi"), "stream": True}, "headers": HEADERS}
+        with httpx.stream("POST", f"{watched.url}/v1/messages", **asked) as reply:
             assert next(reply.iter_raw())
         (gone,) = watched.newest(1)  # what came is recorded
         assert gone.call.body["messages"]
@@ -165,12 +161,16 @@ def local(system: str, *said: str, read: int) -> SentCall:
     return SentCall("r", "openai-chat", "smollm2", {"messages": given}, Usage(380 + 30 * len(said), read))
 
 
+def small(call: SentCall) -> SentCall:
+    return msgspec.structs.replace(call, model="claude-haiku-4-5")
+
+
 def headless(call: SentCall) -> SentCall:
     return msgspec.structs.replace(call, body={"messages": call.body["messages"][1:]})
 
 
 LONG = "What was found in the records. " * 400
-MOVED = (LONG, "An answer.", "Second.")
+MOVED, HI = (LONG, "An answer.", "Second."), ("Hi", "Yes")
 
 
 @pytest.mark.parametrize(
@@ -182,18 +182,12 @@ MOVED = (LONG, "An answer.", "Second.")
         (sent("Hi"), sent("Hi", "Yes", "More", at_s=60), "provider", "provider", "likely"),
         # What came where nothing of its kind stood moves all behind it.
         (sent("Hi"), offering(sent("Hi", "Yes", "More"), "find"), "client", "tools-changed", "certain"),
-        (
-            headless(local("", "Hi", "Yes", read=365)),
-            local("Tea.", "Hi", "Yes", "So", read=3),
-            "client",
-            "system-changed",
-            "certain",
-        ),
+        (headless(local("", *HI, read=365)), local("Tea.", *HI, "So", read=3), "client", "system-changed", "certain"),
         # Partly read: what stands in front of the moved byte was; behind it nothing could be.
         (sent(*MOVED), sent(LONG + "?", *MOVED[1:], read=1_700), "client", "edited", "certain"),
         (
             sent(*MOVED),
-            sent("In the books stands this. " * 400, *MOVED[1:], read=1_700),
+            sent("In the books stands it. " * 400, *MOVED[1:], read=1_700),
             "client",
             "retrieval",
             "certain",
@@ -204,28 +198,10 @@ MOVED = (LONG, "An answer.", "Second.")
         # What was sent could not be put together again: its rest lies with the provider, and came before the proxy.
         (without_body(sent("Hi")), without_body(sent("Hi", "Yes", "More", at_s=9)), "unknown", "unknown", "unknown"),
         # Below what OpenAI caches, and read all the same: this server caches less, and lost it.
-        (
-            local("It is 10:40. Tea.", "Hi", "Yes", read=365),
-            local("It is 10:41. Tea.", "Hi", "Yes", "So", read=3),
-            "client",
-            "clock",
-            "certain",
-        ),
-        (
-            local("It is 10:40. Tea.", "Hi", "Yes", read=0),
-            local("It is 10:41. Tea.", "Hi", "Yes", "So", read=0),
-            None,
-            "",
-            "",
-        ),
+        (local("It is 10:40.", *HI, read=365), local("It is 10:41.", *HI, "So", read=3), "client", "clock", "certain"),
+        (local("It is 10:40.", *HI, read=0), local("It is 10:41.", *HI, "So", read=0), None, "", ""),
         # What is too short to be cached could not have been read.
-        (
-            msgspec.structs.replace(sent("Hi"), model="claude-haiku-4-5"),
-            msgspec.structs.replace(sent("Hi", "Yes", "More"), model="claude-haiku-4-5"),
-            "nobody",
-            "minimum",
-            "certain",
-        ),
+        (small(sent("Hi")), small(sent("Hi", "Yes", "More")), "nobody", "minimum", "certain"),
         # Who reports no figures of a cache has lost nothing.
         (sent("Hi"), sent("Hi", "Yes", "More", at_s=9, tells_cache=False), None, "", ""),
     ],

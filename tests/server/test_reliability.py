@@ -158,12 +158,17 @@ def test_an_upstream_of_garbage_is_a_502_and_the_turn_can_be_resumed(tmp_path: P
         assert client.get("/api/threads/t/turn").json()["next"] == "ask"
 
 
+@contextmanager
+def asking(folder: Path, *replies: Any) -> Iterator[httpx.Client]:
+    """A service whose model gives these replies."""
+    model = emulator("anthropic", list(replies), lenient=True)
+    with model, served(folder / "q.db", model=MODEL, base_url=model.url) as client:
+        yield client
+
+
 def test_an_upstream_that_hangs_is_left_and_one_that_is_cut_is_asked_again(tmp_path: Path) -> None:
     replies = [Slow("Late.", 600), Cut("Cut off in the middle.", 300), "Whole."]
-    with (
-        emulator("anthropic", replies, lenient=True) as model,
-        served(tmp_path / "q.db", model=MODEL, base_url=model.url) as client,
-    ):
+    with asking(tmp_path, *replies) as client:
         body = {"text": "Hello?", "limits": {"seconds": 1}, "stream": False}
         assert client.post("/api/threads/t/turns", json=body).json()["stop"] == "seconds"
         resumed = client.post("/api/threads/t/resume", json={"stream": False}).json()
@@ -171,10 +176,7 @@ def test_an_upstream_that_hangs_is_left_and_one_that_is_cut_is_asked_again(tmp_p
 
 
 def test_a_turn_goes_on_where_its_caller_vanishes(tmp_path: Path) -> None:
-    with (
-        emulator("anthropic", [Slow("Still here.", 0.5)], lenient=True) as model,
-        served(tmp_path / "q.db", model=MODEL, base_url=model.url) as client,
-    ):
+    with asking(tmp_path, Slow("Still here.", 0.5)) as client:
         with client.stream("POST", "/api/threads/t/turns", json={"text": "Hello?"}) as reply:
             next(reply.iter_bytes())
         until(lambda: client.get("/api/threads/t/turn").json()["next"] == "done")

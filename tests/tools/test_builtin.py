@@ -71,15 +71,10 @@ def test_the_built_in_set_is_read_list_grep_calculate(root: Path) -> None:
 
 
 def test_read_shows_a_file_and_its_lines(root: Path) -> None:
-    tools = box(root)
-    assert run(tools, {"path": "notes.md"}, "read") == {
-        "outcome": "notes.md, lines 1-7 of 7",
-        "content": "intro\n\n# One\none\n\n# Two\ntwo",
-    }
-    assert run(tools, {"path": "./src/../notes.md", "start": 3, "end": 4}, "read") == {
-        "outcome": "./src/../notes.md, lines 3-4 of 7",
-        "content": "# One\none",
-    }
+    tools, whole = box(root), "intro\n\n# One\none\n\n# Two\ntwo"
+    assert run(tools, {"path": "notes.md"}, "read") == {"outcome": "notes.md, lines 1-7 of 7", "content": whole}
+    some = run(tools, {"path": "./src/../notes.md", "start": 3, "end": 4}, "read")
+    assert some == {"outcome": "./src/../notes.md, lines 3-4 of 7", "content": "# One\none"}
     assert run(tools, {"path": "empty"}, "read")["outcome"] == "empty, empty"
     (root / "inside").symlink_to("src/a.py")
     assert run(tools, {"path": "inside", "end": 1}, "read")["content"].startswith('"""A module."""')
@@ -96,12 +91,8 @@ def test_nothing_outside_the_root_is_read_and_nothing_hangs(root: Path, path: st
     (root / "src" / "up").symlink_to("../..")
     (root / "loop").symlink_to("loop")
     os.mkfifo(root / "pipe")
-    for name, args in (
-        ("read", {"path": path}),
-        ("list", {"path": path}),
-        ("grep", {"pattern": "secret", "path": path}),
-    ):
-        result = run(box(root), args, name)
+    for name, more in (("read", {}), ("list", {}), ("grep", {"pattern": "secret"})):
+        result = run(box(root), {"path": path, **more}, name)
         assert "secret" not in result.get("content", "")
         assert "root:" not in result.get("content", "")
     assert run(box(root), {"path": path}, "read")["error"] is True
@@ -120,25 +111,18 @@ def test_list_names_folders_first_and_does_not_follow_links(root: Path) -> None:
     (root / "linked").symlink_to(root.parent / "rootless")
     with pytest.raises(NotFound):
         Root(root / "none")
-    assert run(box(root), {"depth": 2}, "list") == {
-        "outcome": ".: 6 entries",
-        "content": "src/\nsrc/a.py (235 bytes)\nempty (0 bytes)\nimage.bin (6 bytes)\nlinked (a link)\nnotes.md (28 bytes)",
-    }
-    assert (
-        run(box(root, 30), {"depth": 2}, "list")["content"]
-        == "src/\nsrc/a.py (235 bytes)\n[… 4 more entries not shown …]"
-    )
+    first = "src/\nsrc/a.py (235 bytes)\n"
+    whole = f"{first}empty (0 bytes)\nimage.bin (6 bytes)\nlinked (a link)\nnotes.md (28 bytes)"
+    assert run(box(root), {"depth": 2}, "list") == {"outcome": ".: 6 entries", "content": whole}
+    assert run(box(root, 30), {"depth": 2}, "list")["content"] == f"{first}[… 4 more entries not shown …]"
 
 
 def test_grep_finds_lines_and_counts_what_it_leaves_out(root: Path) -> None:
-    assert run(box(root), {"pattern": r"def \w+\(self\)"}, "grep") == {
-        "outcome": "2 hits in 1 file",
-        "content": "src/a.py:19: def inner(self) -> None:\nsrc/a.py:22: def other(self) -> None:",
-    }
-    assert run(box(root), {"pattern": "ONE", "glob": "*.md", "ignore_case": True, "most": 1}, "grep") == {
-        "outcome": "2 hits in 1 file",
-        "content": "notes.md:3: # One\n[… 1 more hit not shown …]",
-    }
+    found = "src/a.py:19: def inner(self) -> None:\nsrc/a.py:22: def other(self) -> None:"
+    told = run(box(root), {"pattern": r"def \w+\(self\)"}, "grep")
+    assert told == {"outcome": "2 hits in 1 file", "content": found}
+    told = run(box(root), {"pattern": "ONE", "glob": "*.md", "ignore_case": True, "most": 1}, "grep")
+    assert told == {"outcome": "2 hits in 1 file", "content": "notes.md:3: # One\n[… 1 more hit not shown …]"}
     assert run(box(root), {"pattern": "nowhere"}, "grep") == {"outcome": "0 hits in 0 files"}
     assert run(box(root), {"pattern": "(unclosed"}, "grep")["error"] is True
 
@@ -146,11 +130,8 @@ def test_grep_finds_lines_and_counts_what_it_leaves_out(root: Path) -> None:
 def test_a_pattern_that_explodes_is_stopped(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (root / "bad.txt").write_text("a" * 60 + "!\n")
     monkeypatch.setattr("quire.send.builtin.matcher", lambda pattern, case: matcher(pattern, case, seconds=0.2))
-    result = run(box(root), {"pattern": "(a|aa)+$"}, "grep")
-    assert result == {
-        "outcome": "the search took longer than 0.2 s (Use a simpler pattern or a smaller folder.)",
-        "error": True,
-    }
+    told = "the search took longer than 0.2 s (Use a simpler pattern or a smaller folder.)"
+    assert run(box(root), {"pattern": "(a|aa)+$"}, "grep") == {"outcome": told, "error": True}
 
 
 def test_a_long_line_is_shown_around_its_match(root: Path) -> None:

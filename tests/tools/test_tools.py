@@ -108,10 +108,8 @@ def test_nested_types_are_written_out_and_only_recursion_is_named() -> None:
     tree = {"value": 1, "children": [{"value": 7, "children": []}]}
     args = {"colour": "red", "at": {"lat": 1, "lon": 2}, "how": "thin", "tree": tree}
     assert run(paint, args) == {"content": "Colour.RED 1.0 thin 7"}
-    assert run(paint, {**args, "how": "fat"}) == {
-        "outcome": "the arguments do not fit paint: Invalid enum value 'fat' - at `$.how`",
-        "error": True,
-    }
+    told = "the arguments do not fit paint: Invalid enum value 'fat' - at `$.how`"
+    assert run(paint, {**args, "how": "fat"}) == {"outcome": told, "error": True}
 
 
 def test_a_function_that_cannot_be_described_is_refused_with_a_reason() -> None:
@@ -192,17 +190,13 @@ def test_arguments_that_do_not_fit_are_a_result(args: Any) -> None:
         """Take a number."""
         return x
 
-    box = Toolbox(take)
-    result = asyncio.run(box.run(values.call("c9", "take", args)))
-    assert result.body["error"] is True
-    assert result.call_id == "c9"
+    result = asyncio.run(Toolbox(take).run(values.call("c9", "take", args)))
+    assert (result.body["error"], result.call_id) == (True, "c9")
 
 
 def test_an_unknown_tool_is_a_result_that_names_near_ones() -> None:
-    assert run(Toolbox(starred_free), {}, "starred_fre") == {
-        "outcome": "there is no tool 'starred_fre'; there is starred_free",
-        "error": True,
-    }
+    told = "there is no tool 'starred_fre'; there is starred_free"
+    assert run(Toolbox(starred_free), {}, "starred_fre") == {"outcome": told, "error": True}
 
 
 def test_a_tool_that_does_not_end_is_given_up() -> None:
