@@ -22,9 +22,7 @@ BUDGET = 8_000
 
 
 @pytest.mark.parametrize("name", FRAMEWORKS)
-def test_an_agent_replays_a_recorded_conversation_within_the_budget(
-    name: str, sdks: dict[str, str], tmp_path: Path
-) -> None:
+def test_an_agent_replays_a_recording_within_the_budget(name: str, sdks: dict[str, str], tmp_path: Path) -> None:
     """A stretch of the conversation that bench/adapters.py goes through whole; what the page shows runs before it."""
     if python_of(FRAMEWORKS[name]) is None:
         pytest.skip(f"{FRAMEWORKS[name].venv} is not there: make setup")

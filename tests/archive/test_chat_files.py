@@ -264,9 +264,7 @@ def test_what_was_edited_is_read_back_as_a_fork_that_says_so(tmp_path: Path) -> 
     assert load(text).fork is None
 
 
-def test_attachments_are_named_where_they_can_be_read_and_copied_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_attachments_are_named_where_readable_and_copied_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("a.py").write_text("def f(): ...\n")
     page = values.item_json(from_url("https://x", "a page"))

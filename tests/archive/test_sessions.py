@@ -272,9 +272,7 @@ def test_a_folder_brings_what_is_a_session_and_says_what_is_not(home: Path) -> N
         ('{"lhar": {"entries": [{"type": "entry", "raw": {"request_body": null}}]}}', [], "holds no bodies"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_is_refused_with_its_first_place(
-    home: Path, content: str, options: list[str], problem: str
-) -> None:
+def test_what_does_not_fit_is_refused_at_its_place(home: Path, content: str, options: list[str], problem: str) -> None:
     Path("x.jsonl").write_text(content)
     with pytest.raises(FormatError) as failed:
         run("import", "x.jsonl", *options)

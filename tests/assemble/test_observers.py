@@ -90,9 +90,7 @@ def test_epochs_that_the_budget_ends_early_are_told_with_the_budget_that_would_h
         assert told_at(what.budget) == []
 
 
-def test_the_debug_log_has_each_requests_hashes_and_cached_tokens(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_debug_log_has_requests_hashes_and_cached_tokens(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG", "quire")
     requests = talk(thread_with(tmp_path / "t.db"), 2, Usage(input_total=5_000, cache_read=4_000, output=7))
     lines = [one.getMessage() for one in caplog.records if one.levelname == "DEBUG"]

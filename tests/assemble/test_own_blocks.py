@@ -119,9 +119,7 @@ def test_at_a_rebase_they_become_handles_that_recall_answers(
 
 
 @pytest.mark.parametrize(("format", "target", "own"), OWN, ids=[row[0] for row in OWN])
-def test_one_that_is_larger_than_the_budget_is_cut(
-    format: str, target: str, own: Callable[[int, str], JsonObject]
-) -> None:
+def test_one_larger_than_the_budget_is_cut(format: str, target: str, own: Callable[[int, str], JsonObject]) -> None:
     call = {"anthropic": {"type": "tool_use", "id": "t1", "name": "read", "input": {}}}.get(format)
     message = own(1, prose(40_000, 1))
     if call:
@@ -224,9 +222,7 @@ def _brought(kind: str, text: str) -> list[values.Entry]:
 @pytest.mark.parametrize("kind", ["document", "native", "result"])
 @pytest.mark.parametrize("words", [8_000, 16_000])
 @pytest.mark.parametrize("turns", [True, False], ids=["turns", "calls"])
-def test_what_is_too_large_to_stay_becomes_a_handle_and_does_not_go_with_its_turn(
-    kind: str, words: int, turns: bool
-) -> None:
+def test_what_is_too_large_becomes_a_handle_and_does_not_go_with_its_turn(kind: str, words: int, turns: bool) -> None:
     whole = prose(words, 77)
     thread = thread_of("anthropic", CLAUDE, [asked("anthropic", "Hello.")], budget=12_000)
     thread.append(values.respond("Hi."), *_brought(kind, whole), *([values.respond("Noted.")] if turns else []))

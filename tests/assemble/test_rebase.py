@@ -300,9 +300,7 @@ async def _later(gone: Leaving) -> str:
         (lambda gone: "\ud800 hi", "summary was no valid text: surrogates not allowed"),
     ],
 )
-def test_what_is_no_summary_gives_way_to_the_built_in_one_and_says_why(
-    summarise: Callable[[Leaving], str], told: str
-) -> None:
+def test_a_bad_summary_gives_way_to_the_built_in_and_says_why(summarise: Callable[[Leaving], str], told: str) -> None:
     rebased = first_cut(talk(60), Policy(budget=3_000), summarise=summarise)
     assert rebased.rebase["summary"].startswith("User: question 0")
     assert rebased.rebase["meta"]["fallbacks"] == [told]

@@ -195,9 +195,7 @@ def test_an_option_that_is_none_is_an_error_that_names_the_one_meant() -> None:
         (lambda: quire.attach("notes.md"), "an item cannot be str", "Make one: "),
     ],
 )
-def test_what_is_of_another_kind_is_refused_where_it_is_given(
-    make: Callable[[], object], message: str, hint: str
-) -> None:
+def test_what_is_of_another_kind_is_refused_where_given(make: Callable[[], object], message: str, hint: str) -> None:
     with pytest.raises(CallError, match=message) as error:
         make()
     assert error.value.hint.startswith(hint)

@@ -474,8 +474,7 @@ def test_words_that_name_no_file_are_kept_in_every_turn(talk: Chat, db: Path) ->
     assert "there is no file 'a.md'" in err
 
 
-def test_the_window_is_shown_and_changed_in_a_chat(talk: Chat, db: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_the_window_is_shown_and_changed_in_a_chat(talk: Chat, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("A")
     lines = "/window add a.txt\n/pin a.txt\nOne\n/unpin a.txt\n/window\n/window remove ctx-1\nTwo\n/unpin\n/window x\n"
     _, err, bodies = talk(["Un.", "Deux."], lines, "--items", "markdown", code=1)
@@ -487,10 +486,7 @@ def test_the_window_is_shown_and_changed_in_a_chat(talk: Chat, db: Path, tmp_pat
     assert [line for line in told if line not in err] == []
 
 
-def test_a_saved_chat_that_was_edited_is_read_back_as_a_fork(
-    talk: Chat, db: Path, tmp_path: Path, monkeypatch: Any
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_saved_chat_that_was_edited_is_read_back_as_a_fork(talk: Chat, db: Path) -> None:
     Path("a.txt").write_text("Attached words.")
     with emulator("vllm", ["Red.", "Blue.", "Blue it is."]) as server:
         talk(server.url, "Which colour?\n", "--attach", "a.txt", "--save", "chats")

@@ -154,9 +154,7 @@ def test_agent_calls_tools_until_it_answers(thread: Thread, target: str, index: 
 
 
 @pytest.mark.parametrize("fresh", [False, True], ids=["one process", "a tool made anew for each step"])
-def test_searches_of_one_turn_number_their_notes_apart(
-    thread: Thread, target: str, index: NoteIndex, fresh: bool
-) -> None:
+def test_searches_of_a_turn_number_notes_apart(thread: Thread, target: str, index: NoteIndex, fresh: bool) -> None:
     """Side by side or one after the other: each number names one note, and a note keeps its number."""
     script = [
         [Call("", "localSearch", {"query": "bees"}), Call("", "localSearch", {"query": "green tea"})],

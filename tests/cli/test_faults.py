@@ -160,9 +160,7 @@ class Page(QuietHandler):
     ("said", "told"),
     [(b"Proxy says no\nmore of it", "Proxy says no"), (b"<html><title>Sign in</title></html>", "a web page (Sign in)")],
 )
-def test_what_came_instead_of_an_api_is_shown(
-    monkeypatch: pytest.MonkeyPatch, model: str, said: bytes, told: str
-) -> None:
+def test_what_comes_and_is_no_api_is_shown(monkeypatch: pytest.MonkeyPatch, model: str, said: bytes, told: str) -> None:
     monkeypatch.setattr(Page, "said", said)
     with in_background(HTTPServer(("127.0.0.1", 0), Page)) as url:
         failed = run("run", "t", "Hi", "--model", model, "--base-url", f"{url}/v1")[2]

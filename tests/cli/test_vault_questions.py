@@ -74,9 +74,7 @@ def test_notes_are_searched_by_meaning_where_it_is_installed(notes: Path, monkey
     assert found("Zanzibar", folder=notes)[0] == "c.md"
 
 
-def test_a_question_about_a_time_is_answered_from_the_notes_of_that_time(
-    notes: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_question_about_a_time_is_answered_from_notes_of_it(notes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("quire.cli.run.embedder", lambda: None)
     today = date.today()
     monday = today - timedelta(today.weekday())

@@ -35,9 +35,7 @@ NO_KEY = dict.fromkeys(KEYS, "")
 
 
 @pytest.mark.parametrize(("provider", "path", "body"), EACH, ids=lambda value: str(value)[:22])
-def test_a_request_without_a_key_is_refused_unless_the_server_is_lenient(
-    provider: str, path: str, body: JsonObject
-) -> None:
+def test_only_a_strict_server_refuses_a_request_without_a_key(provider: str, path: str, body: JsonObject) -> None:
     with emulator(provider) as server:
         refused = call(server, path, body, headers=NO_KEY)
         assert refused.status == (401 if provider in ("anthropic", "openai") else 403)

@@ -73,9 +73,7 @@ def test_an_edited_file_is_a_new_version_of_the_same_item(thread: Thread) -> Non
     assert turn(thread).startswith("Context attached:\n- a.py\n- a.py::g\n- https://x\n")
 
 
-def test_a_pinned_file_that_changed_on_disk_is_told_as_it_is_now(
-    thread: Thread, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pinned_file_that_changed_is_told_as_it_is_now(thread: Thread, monkeypatch: pytest.MonkeyPatch) -> None:
     thread.window.pin(thread.keep(from_file("a.py")).id)
     turn(thread)
     thread.store.fork("t", thread.store.info("t").seq, "fork")

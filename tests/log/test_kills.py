@@ -83,9 +83,7 @@ def test_every_acknowledged_entry_survives_two_hundred_kills(nursery: subprocess
     assert landed > KILLS // 4, "most kills came before anything was written"
 
 
-def test_a_kill_while_the_file_is_being_made_leaves_one_that_opens(
-    nursery: subprocess.Popen[str], tmp_path: Path
-) -> None:
+def test_a_kill_while_the_file_is_made_leaves_one_that_opens(nursery: subprocess.Popen[str], tmp_path: Path) -> None:
     rng = random.Random(3)
     for number in range(30):
         path = tmp_path / f"new-{number}.db"

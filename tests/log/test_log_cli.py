@@ -245,9 +245,7 @@ def test_commands_that_only_look_make_no_database(run: Run, db: Path) -> None:
         (("append", "demo", "--expected-seq", "-1", "--user", "x"), 2, "-1 is not in the range"),
     ],
 )
-def test_errors_are_one_line_with_the_value_and_a_fitting_code(
-    demo: Run, args: tuple[str, ...], code: int, words: str
-) -> None:
+def test_errors_are_a_line_with_the_value_and_a_code(demo: Run, args: tuple[str, ...], code: int, words: str) -> None:
     found, out, err = demo("log", *args)
     assert (found, out) == (code, "")
     assert words in err

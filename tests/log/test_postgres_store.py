@@ -146,9 +146,7 @@ def test_a_small_tenant_finds_by_meaning_among_a_large_one(pg_url: str) -> None:
             assert len(session.rows(nearest_query(256), (far, "m", far, 3))) < 3
 
 
-def test_among_very_many_entries_the_store_is_asked_for_the_nearest(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_among_many_entries_the_store_is_asked_for_the_nearest(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
 
     store.append("a", users("My dog is called Rex", "I like green tea", "It rains"))
     store.append("b", users("The train leaves at nine", "Dogs do growl", "Zebras"))
@@ -347,9 +345,7 @@ def test_replicas_that_waited_while_another_made_the_tables_find_them(pg_url: st
             each.result(600)
 
 
-def test_what_knew_a_thread_that_was_deleted_makes_it_anew_and_writes_nothing_into_what_its_fork_keeps(
-    pg_url: str,
-) -> None:
+def test_what_knew_a_deleted_thread_makes_it_anew_and_writes_nothing_into_what_its_fork_keeps(pg_url: str) -> None:
     tenant = new_tenant()
     with open_store(pg_url, tenant) as other:
         for entries in (["c"], ["c", "d"], []):

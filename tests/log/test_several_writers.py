@@ -140,9 +140,7 @@ def test_a_new_file_may_be_opened_by_many_at_once(tmp_path: Path) -> None:
                 assert store.verify().entries == 4
 
 
-def test_opening_waits_while_another_process_is_making_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_opening_waits_while_another_process_makes_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SQLite does not wait by itself when it switches a file over to a write-ahead log."""
     path = tmp_path / "q.db"
     maker = sqlite3.connect(path, isolation_level=None)

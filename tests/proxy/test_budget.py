@@ -100,9 +100,7 @@ def test_what_was_cut_is_recalled_by_the_proxy_itself(wire: str, stream: bool, s
 
 @pytest.mark.parametrize("own_tools", [False, True], ids=["alone", "beside"])
 @pytest.mark.parametrize("wire", ["anthropic", "openai", "openai-chat", "gemini"])
-def test_a_model_that_recalls_without_end_stays_in_the_budget_and_answers_the_application(
-    wire: str, own_tools: bool
-) -> None:
+def test_a_model_that_recalls_without_end_stays_in_the_budget_and_answers(wire: str, own_tools: bool) -> None:
     def greedy(given: dict[str, Any]) -> Any:
         may_call = "none" not in json.dumps([given.get("tool_choice"), given.get("toolConfig")]).lower()
         if '"recall"' in json.dumps(given.get("tools") or []) and may_call:

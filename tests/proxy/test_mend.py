@@ -219,9 +219,7 @@ def test_conversations_that_say_the_same_are_told_apart(most: int, monkeypatch: 
             assert {f"project{agent}"} == set(re.findall(r"project\d+", json.dumps(made.body or given)))
 
 
-def test_of_more_bytes_than_are_kept_the_conversations_of_longest_ago_are_forgotten(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_of_more_bytes_than_are_kept_the_oldest_conversations_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mend, "_MOST_BYTES", 7 * len(json.dumps(body("Hi"))) // 2)  # three of them
     mender = Mender()
 
@@ -398,9 +396,7 @@ def test_a_mended_request_that_would_be_refused_is_not_sent_and_the_rule_is_name
     assert servers["anthropic"].server.requests[-1].body == claude(2)
 
 
-def test_a_loss_that_mending_made_is_laid_at_quires_door(
-    servers: dict[str, Watching], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_loss_by_mending_is_quires(servers: dict[str, Watching], monkeypatch: pytest.MonkeyPatch) -> None:
     def moving(draft: Any) -> bool:
         (system,) = draft.body["system"]
         text = f"{len(draft.body['messages'])} {system['text']}"

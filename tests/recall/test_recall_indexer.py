@@ -46,9 +46,7 @@ def filled(store: Store, count: int) -> None:
     store.append("t", [values.user(f"red hat number {at}") for at in range(count)])
 
 
-def test_a_stopped_run_keeps_what_was_made_and_the_next_makes_the_rest(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopped_run_is_kept_and_the_next_makes_the_rest(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meaning, "_STEP", 4)
     filled(store, 10)
     with pytest.raises(Stopped):

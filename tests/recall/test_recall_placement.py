@@ -240,9 +240,7 @@ def test_a_turn_that_nothing_answers_is_given_nothing(store: Store) -> None:
     assert "7719" in thread.user("what is the walrus code?", recall=5).meta["recalled"]
 
 
-def test_a_thread_searches_by_meaning_where_the_model_is_installed(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_thread_searches_by_meaning_where_a_model_is_installed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(placement, "installed", HashedWords)
     thread = Thread(store, "t")
     thread.append(values.user("the walrus code is 7719"))

@@ -121,9 +121,7 @@ def unnamed(exchange: Exchange) -> str:
 
 
 @every_wire
-def test_import_and_render_change_nothing_but_spelling_and_the_second_time_nothing_at_all(
-    wire: str, store: Store
-) -> None:
+def test_import_and_render_change_nothing_but_spelling_and_the_second_time_nothing(wire: str, store: Store) -> None:
     hold(lambda one: changed(store, one) or added(store, one), accepted(wire), CHANGED_ON_THE_WAY)
 
 

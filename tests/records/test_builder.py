@@ -336,9 +336,7 @@ def test_no_record_can_make_a_chain_of_contexts_longer(records: Records, claimed
     assert all(1 <= one.context["built"]["generation"] <= 3 for one in reaction.outputs)
 
 
-def test_rounds_count_even_where_a_context_says_that_nobody_built_it(
-    records: Records, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rounds_count_where_a_context_says_nobody_built_it(records: Records, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("a", "b"):
         records.create("context.config.v1", trigger_all(name, formatting={"max_tokens": None}))
     monkeypatch.setattr("quire.records.builder.generation", lambda record: 0)

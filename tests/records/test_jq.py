@@ -52,9 +52,7 @@ def test_many_is_always_an_array() -> None:
         (5, "transform.x: jq: expected a string, not int"),
     ],
 )
-def test_a_jq_program_that_fails_or_reaches_out_is_an_error(
-    query: object, message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_jq_that_fails_or_reaches_out_is_an_error(query: object, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paths, "_START_SECONDS", 600.0)  # a busy machine may take long to give a second of its time
     assert message in str(run(query))
 

@@ -173,9 +173,7 @@ async def test_where_the_implicit_cache_reads_everything_nothing_is_paid_for(pla
     assert calls(plain) == []
 
 
-async def test_a_short_lived_cache_is_prolonged_and_one_that_ended_is_not_asked_for(
-    server: Emulator, clock: Clock
-) -> None:
+async def test_a_short_lived_cache_is_prolonged_and_one_that_ended_is_not_used(server: Emulator, clock: Clock) -> None:
     talk = Talk(clock)
     async with opened(server.url, clock) as transport:
         await talk.several(transport, 9)
@@ -232,9 +230,7 @@ async def test_a_server_without_caches_is_asked_once_and_every_turn_is_answered(
 
 
 @pytest.mark.parametrize("via", ["sdk", "http"])
-async def test_caches_that_cannot_be_reached_cost_no_turn_and_are_tried_again(
-    server: Emulator, clock: Clock, via: str
-) -> None:
+async def test_caches_out_of_reach_cost_no_turn_and_are_tried_again(server: Emulator, clock: Clock, via: str) -> None:
     talk = Talk(clock)
     async with opened(server.url, clock, via, f"http://127.0.0.1:{free_port()}") as transport:
         await talk.several(transport, 4)
@@ -277,9 +273,7 @@ async def test_conversations_side_by_side_each_read_their_own_cache(server: Emul
         assert len({body["cachedContent"] for body in asked(server)[-2:]}) == 2
 
 
-async def test_a_conversation_that_is_silent_longer_than_any_cache_lives_is_forgotten(
-    server: Emulator, clock: Clock
-) -> None:
+async def test_a_conversation_silent_longer_than_any_cache_lives_is_forgotten(server: Emulator, clock: Clock) -> None:
     async with opened(server.url, clock) as transport:
         for name in ("rule", "law"):
             await Talk(clock, name, size=10).turn(transport)
@@ -301,9 +295,7 @@ async def test_requests_at_one_moment_make_one_cache(server: Emulator, clock: Cl
         assert calls(server) == [("POST", 200)]
 
 
-async def test_another_tool_configuration_is_not_sent_behind_a_cache_that_holds_the_first(
-    server: Emulator, clock: Clock
-) -> None:
+async def test_other_tool_settings_are_not_sent_behind_a_cache_of_the_first(server: Emulator, clock: Clock) -> None:
     talk = Talk(clock)
     async with opened(server.url, clock) as transport:
         await talk.several(transport, 4)
@@ -368,9 +360,7 @@ def forgetful(plain: Emulator) -> Emulator:
     return plain
 
 
-async def test_what_an_explicit_cache_serves_is_not_a_lost_cache(
-    tmp_path: Path, clock: Clock, forgetful: Emulator
-) -> None:
+async def test_what_an_explicit_cache_serves_is_not_lost(tmp_path: Path, clock: Clock, forgetful: Emulator) -> None:
     heard = await warnings_of(tmp_path, clock, forgetful, (1,) * 9)
     made = ["cachedContent" in body for body in asked(forgetful)].index(True)
     # Until there is one, what the implicit cache does not read is missed.
@@ -395,9 +385,7 @@ async def test_an_explicit_cache_that_has_expired_is_named(tmp_path: Path, clock
     assert re.fullmatch(told, str(event))
 
 
-async def test_an_explicit_cache_that_the_provider_lost_is_named(
-    tmp_path: Path, clock: Clock, forgetful: Emulator
-) -> None:
+async def test_an_explicit_cache_the_provider_lost_is_named(tmp_path: Path, clock: Clock, forgetful: Emulator) -> None:
     *_, before, after = await warnings_of(tmp_path, clock, forgetful, (1,) * 6, lost=5)
     assert before == []
     told = [(event.cause, event.note) for event in after]

@@ -73,9 +73,7 @@ def test_a_users_words_bring_back_what_fits_them_once_and_it_stays_in_its_place(
     [(None, chat(), True), (None, Runner(), False), (0.0, chat(), False), (0.1, Runner(), True), (0.01, chat(), False)],
     ids=["chat", "bare", "off", "policy", "no room"],
 )
-def test_the_policy_says_whether_and_how_much(
-    recall: float | None, runner: Runner, comes: bool, tmp_path: Path
-) -> None:
+def test_a_policy_says_whether_and_how_much(recall: float | None, runner: Runner, comes: bool, tmp_path: Path) -> None:
     with emulator("openai-chat", lambda body: "Yes.") as server:
         policy = Policy(budget=2400, reply=200, summary=0, recall=recall)
         thread = rebased(tmp_path / "t.db", TARGETS["openai-chat"], server.url, policy)

@@ -185,9 +185,7 @@ def test_weights_of_ones_own_are_taken_as_they_are(small: weights.Model, tmp_pat
         weights.find("nope")
 
 
-def test_installing_again_takes_what_pip_finds_in_place_of_what_is_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_installing_again_takes_what_pip_finds_instead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))

@@ -70,9 +70,7 @@ def test_a_conflict_says_how_the_thread_stands(client: httpx.Client) -> None:
         ("GET", "/api/threads", {"headers": {"origin": "https://evil.example"}}, 403),
     ],
 )
-def test_what_is_refused_is_a_problem(
-    client: httpx.Client, method: str, path: str, how: dict[str, Any], status: int
-) -> None:
+def test_a_refusal_is_a_problem(client: httpx.Client, method: str, path: str, how: dict[str, Any], status: int) -> None:
     refused = client.request(method, path, **how)
     assert (refused.status_code, refused.json()["status"]) == (status, status)
     assert refused.headers["content-type"] == "application/problem+json"

@@ -126,9 +126,7 @@ def test_a_key_opens_its_own_tenant_alone(client: httpx.Client, keys: dict[str, 
         assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
 
 
-def test_the_first_key_closes_a_service_that_runs(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_key_closes_the_service(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "KEYS_CACHED_S", 0.0)
     for kind in PLACES:
         place = new_place(kind, request)

@@ -153,9 +153,7 @@ def test_only_what_changed_is_read_again(vault: Vault, monkeypatch: pytest.Monke
     assert vault.revision == revision + 2
 
 
-def test_a_note_that_cannot_be_read_is_named_once_with_the_reason(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_unreadable_note_is_named_once_with_the_reason(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "good.md").write_text("fine")
     (tmp_path / "latin.md").write_bytes(b"one\ncaf\xe9")
     (tmp_path / "front.md").write_text("---\na: [1\n---\ntext")
@@ -204,9 +202,7 @@ def test_query_blocks_are_answered(vault: Vault, query: str, answer: str) -> Non
     assert vault.answer("Piano Lessons/Lesson 4.md", query) == answer
 
 
-def test_a_querys_answer_is_kept_until_its_note_or_the_vault_changes(
-    vault: Vault, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_is_kept_until_its_note_or_the_vault_changes(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
     from quire.notes import vault as module
 
     made: list[str] = []

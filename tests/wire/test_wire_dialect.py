@@ -102,9 +102,7 @@ def test_arguments_that_are_no_object_are_wrapped_for_servers_that_parse_them() 
         ("gemini:gemini-3.8-flash", {}, {}),
     ],
 )
-def test_the_routing_key_stands_where_the_provider_looks(
-    target: str, body: dict[str, str], headers: dict[str, str]
-) -> None:
+def test_the_routing_key_stands_where_it_is_read(target: str, body: dict[str, str], headers: dict[str, str]) -> None:
     request = _request(target, Q, key="t")
     known = {"prompt_cache_key", "session_id", "cache_salt", "extra_key", "id_slot"}
     assert {key: value for key, value in http_body(request).items() if key in known} == body

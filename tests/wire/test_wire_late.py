@@ -134,9 +134,7 @@ def test_elsewhere_late_tools_stand_in_front_and_the_request_says_so(target: str
         ("bedrock:anthropic.claude-opus-5-5-v1:0", "outputConfig", {"effort": "low"}),
     ],
 )
-def test_elsewhere_effort_is_set_for_the_whole_request_and_the_request_says_so(
-    target: str, field: str, value: object
-) -> None:
+def test_elsewhere_effort_is_set_for_the_whole_request_and_it_says_so(target: str, field: str, value: object) -> None:
     request = _request(target, Q, SLOWER)
     assert request.body[field] == value
     assert request.left_out[0]["entry"] == 3
