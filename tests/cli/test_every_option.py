@@ -27,6 +27,15 @@ def commands(command: click.Command, name: Words = ()) -> Iterator[tuple[Words, 
             yield from commands(found, (*name, word))
 
 
+# What is called in one way, which its page shows.
+PLAIN = {"serve keys", "serve keys add", "serve keys list", "serve keys revoke", "unwrap", "doctor"}
+
+
+def test_every_command_helps_with_an_example_of_its_own() -> None:
+    helps = {" ".join(name): one.help or "" for name, one in commands(quire)}
+    assert {name for name, text in helps.items() if "Examples:" not in text or f"quire {name}" not in text} == PLAIN
+
+
 def told(source: str) -> Iterator[list[str]]:
     """The words in each test of a module, and in what it names of the module: helpers, fixtures, constants."""
     top = ast.parse(source).body

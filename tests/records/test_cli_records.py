@@ -222,11 +222,6 @@ def test_unknown_fields_are_named() -> None:
         create(schema="s")
 
 
-@pytest.mark.parametrize("command", [["record"], ["record", "create"], ["record", "search"], ["build"]])
-def test_every_command_explains_itself_with_an_example(command: list[str]) -> None:
-    assert "Examples:" in invoke(*command, "--help").stdout
-
-
 @pytest.mark.parametrize("version", ["0", "-1", "2", "9" * 23])
 def test_a_version_that_never_was_is_not_found(version: str) -> None:
     made = create(schema_name="note.v1", context={})

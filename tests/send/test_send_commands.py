@@ -5,7 +5,6 @@ import json
 import zipfile
 from pathlib import Path
 
-import click
 import msgspec
 import pytest
 from click.testing import CliRunner
@@ -210,12 +209,6 @@ def test_installing_again_takes_what_pip_finds_instead(tmp_path: Path, monkeypat
 def test_the_models_are_listed() -> None:
     told = json.loads(invoke("local", "list", "--json").stdout)
     assert [row["name"] for row in told["models"]] == ["smollm2", "minilm"]
-
-
-def test_every_command_shows_an_example() -> None:
-    for name in ("run", "resume", "model"):
-        found = quire.get_command(click.Context(quire), name)
-        assert "Examples:" in (found.help or "")
 
 
 @pytest.mark.parametrize(
