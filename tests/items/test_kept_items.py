@@ -155,13 +155,9 @@ def test_what_another_process_changes_is_seen(thread: Thread) -> None:
 
 def test_items_are_told_in_tags_or_under_headings(thread: Thread) -> None:
     thread.policy = Policy(items="markdown")
-    made = (
-        from_region("a.py", 1, 2),
-        from_symbol("a.py", "g"),
-        from_error("Bad ```fence```"),
-        from_url("https://x", "P"),
-    )
-    for kept in made:
+    for kept in (from_region("a.py", 1, 2), from_symbol("a.py", "g")):
+        thread.keep(kept)
+    for kept in (from_error("Bad ```fence```"), from_url("https://x", "P")):
         thread.keep(kept)
     told = turn(thread)
     assert told == (
@@ -212,10 +208,8 @@ def test_the_window_from_the_shell(thread: Thread) -> None:
     Path("repl.txt").write_text("> (+ 1 2)\n3\n")
     run("window", "demo", "add", "--repl", "repl.txt", "--language", "lisp")
     shown = json.loads(run("window", "demo", "--json"))
-    assert [(one["type"], one["content"]) for one in shown["items"][3:]] == [
-        ("error", "Traceback\nZeroDivisionError"),
-        ("repl-history", "> (+ 1 2)\n3"),
-    ]
+    added = [(one["type"], one["content"]) for one in shown["items"][3:]]
+    assert added == [("error", "Traceback\nZeroDivisionError"), ("repl-history", "> (+ 1 2)\n3")]
     assert shown["items"][4]["metadata"] == {"language": "lisp"}
     assert shown["pinned"] == ["ctx-4"]
     assert "a.py::g" in run("window", "demo", "show", "--type", "code", "--limit", 1)

@@ -29,9 +29,8 @@ with SqliteStore(sys.argv[1]) as store, store.turn_lock("t"):
 
 def holder(database: Path) -> subprocess.Popen[bytes]:
     """A process that holds thread t until its input ends."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(database)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    process = subprocess.Popen([sys.executable, "-c", HOLDER, str(database)], **pipes)
     assert process.stdout.readline() == b"held\n"
     return process
 

@@ -1,6 +1,7 @@
 """What was left out comes back when it is named: beside the user's words, amid a cycle, and by the tool `recall`."""
 
 import json
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -94,14 +95,20 @@ def look_up(order: str) -> str:
     return "It is on its way."
 
 
+def calling(tool: str, told: str, **args: str) -> Callable[[JsonObject], list[Any] | str]:
+    """A model that calls a tool once where it is told of it, and then answers."""
+
+    def model(body: JsonObject) -> list[Any] | str:
+        if told not in whole(body):
+            return "Yes."
+        return [Call("c1", tool, args)] if not tool_results(body) else [Text("It comes.")]
+
+    return model
+
+
 @pytest.mark.parametrize("provider", ["anthropic", "openai-chat"])
 def test_a_step_that_names_what_is_no_longer_shown_brings_it_back(provider: str, tmp_path: Path) -> None:
-    def model(body: JsonObject) -> list[Any] | str:
-        if "look_up" not in whole(body):
-            return "Yes."
-        return [Call("c1", "look_up", {"order": "W-58213"})] if not tool_results(body) else [Text("It comes.")]
-
-    with emulator(provider, model) as server:
+    with emulator(provider, calling("look_up", "look_up", order="W-58213")) as server:
         target = TARGETS[provider]
         thread = rebased(tmp_path / "t.db", target, server.url, first="Order W-58213 was for 40 red lanterns.")
         thread.user("Where is my parcel?")
@@ -129,12 +136,7 @@ def test_the_name_of_an_argument_brings_nothing_back(tmp_path: Path) -> None:
         """
         return "It is on its way."
 
-    def model(body: JsonObject) -> list[Any] | str:
-        if "Track an order" not in whole(body):
-            return "Yes."
-        return [Call("c1", "track", {"order_id": "77"})] if not tool_results(body) else [Text("It comes.")]
-
-    with emulator("anthropic", model) as server:
+    with emulator("anthropic", calling("track", "Track an order", order_id="77")) as server:
         target = TARGETS["anthropic"]
         thread = rebased(tmp_path / "t.db", target, server.url, first="Each label shows an order_id in print.")
         thread.user("Where is my parcel?")
@@ -186,8 +188,13 @@ def test_where_a_handle_stands_the_tool_is_offered_and_answered_in_one_line(tmp_
     result = thread.answer_recall(asked)
     assert "some words of a long result" in result.body["content"]
     assert thread.store.read("t")[-1].id == result.id
-    wrong = [({"handle": "ffff"}, "no entry"), ({"wat": 1}, "no 'wat'"), ({}, "needs a query"), ({"query": 3}, "needs")]
-    for args, problem in wrong:
+    refused = [
+        ({"handle": "ffff"}, "no entry"),
+        ({"wat": 1}, "no 'wat'"),
+        ({}, "needs a query"),
+        ({"query": 3}, "needs"),
+    ]
+    for args, problem in refused:
         (wrong,) = thread.append(values.call("r2", "recall", args))
         assert problem in thread.answer_recall(wrong).body["outcome"]
 
@@ -211,13 +218,7 @@ def test_a_cycle_answers_a_recall_that_its_runner_does_not_know(tmp_path: Path) 
 
 def test_a_cycle_that_recalls_may_be_cut_behind_any_entry(tmp_path: Path) -> None:
     target = TARGETS["openai-chat"]
-
-    def model(body: JsonObject) -> list[Any] | str:
-        if "look_up" not in whole(body):
-            return "Yes."
-        return [Call("c1", "look_up", {"order": "W-58213"})] if not tool_results(body) else [Text("It comes.")]
-
-    with emulator("openai-chat", model) as server:
+    with emulator("openai-chat", calling("look_up", "look_up", order="W-58213")) as server:
         thread = rebased(tmp_path / "t.db", target, server.url, first="Order W-58213 was for 40 red lanterns.")
         begin = thread.user("Which lanterns were ordered, and where are they?").seq
         first = len(server.requests)

@@ -228,9 +228,8 @@ def test_the_shell_runs_chats_and_resumes_with_records(tmp_path: Path, monkeypat
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     config = {"consumer_id": "desk", "sources": [{"schema_name": "note.v1", "method": "all"}]}
     invoke("record", "create", "--schema", "context.config.v1", "--context", json.dumps(config))
-    with emulator(
-        "vllm", [asks("Noted.", {"tool": "change_record", "input": NOTE}), "Done.", "On Friday.", "Yes."]
-    ) as server:
+    replies = [asks("Noted.", {"tool": "change_record", "input": NOTE}), "Done.", "On Friday.", "Yes."]
+    with emulator("vllm", replies) as server:
         where = ["--model", "vllm:m", "--base-url", f"{server.url}/v1"]
         said = invoke("run", "t", "We ship on Friday", "--runner", "records", *where)
         assert said.stdout == "Noted.\nDone.\n"
@@ -259,9 +258,8 @@ def test_the_first_embedding_of_many_records_is_told(tmp_path: Path, monkeypatch
 
 def test_a_reply_that_was_cut_off_twice_makes_one_record(tmp_path: Path) -> None:
     thread, kept = opened(tmp_path / "q.db")
-    opening = Entry(
-        "sent", {"kind": "sent", "provider": "openai-chat", "model": "m", "request_sha256": "0" * 64, "segments": []}
-    )
+    sent = {"kind": "sent", "provider": "openai-chat", "model": "m", "request_sha256": "0" * 64, "segments": []}
+    opening = Entry("sent", sent)
     thread.append(user("q"), opening, respond("a"), opening)  # killed behind the answer, and once more in front of it
     assert [one.schema_name for one in keep_records(kept, thread.store, "t")] == ["user.message.v1"]
     thread.append(respond("a"), Entry("sent", {**opening.body, "usage": {}}))

@@ -21,11 +21,8 @@ from toolbox import Runner, carry_out, transport_for
 PROVIDERS = ["anthropic", "openai-chat"]
 # Small enough that the ten calls rebase on the way: decisions must come out the same after a crash.
 SMALL = Policy(budget=1300, floor=0.4)
-OLD = [
-    entry
-    for turn in range(4)
-    for entry in (values.user(f"Question {turn}. " * 40), values.respond(f"Answer {turn}. " * 30))
-]
+SAID = [(values.user(f"Question {turn}. " * 40), values.respond(f"Answer {turn}. " * 30)) for turn in range(4)]
+OLD = [entry for pair in SAID for entry in pair]
 
 
 def runner(tools: Noted | None = None) -> Runner:
@@ -111,10 +108,8 @@ def test_a_call_that_may_have_run_is_listed_and_answered_as_interrupted(tmp_path
         results = server.requests[0].body["messages"][-1]["content"]
     # The second of two calls that run one at a time has certainly not begun.
     assert [call.call_id for call in tools.calls] == ["w2"]
-    assert [(one["content"], one.get("is_error")) for one in results] == [
-        ("(interrupted: no result was recorded)", True),
-        ("line 2 is written", None),
-    ]
+    told = [(one["content"], one.get("is_error")) for one in results]
+    assert told == [("(interrupted: no result was recorded)", True), ("line 2 is written", None)]
 
 
 def test_an_idempotent_call_runs_again(tmp_path: Path) -> None:
