@@ -62,11 +62,8 @@ def test_a_pinned_result_stays_where_older_ones_become_handles(pin: object, tier
 
 def test_a_pinned_result_of_the_current_turn_is_not_cut_but_named() -> None:
     entries = [values.user("q"), values.call("a", "r", {}), values.call("b", "r", {})]
-    entries += [
-        values.result("a", None, long(WORDS), meta={"pin": True}),
-        values.result("b", None, long() * 3),
-        values.respond("x"),
-    ]
+    entries += [values.result("a", None, long(WORDS), meta={"pin": True}), values.result("b", None, long() * 3)]
+    entries += [values.respond("x")]
     fits = [one for one in requests(entries, Policy(budget=2_000)) if isinstance(one, Built)][-1]
     assert long(WORDS) in text_of(fits), "the other one was cut for it"
     (refused,) = [one for one in requests(entries, Policy(budget=600)) if isinstance(one, Refused)]
@@ -91,14 +88,11 @@ def test_a_refusal_speaks_of_pins_only_where_there_are_any() -> None:
 @pytest.mark.parametrize("how", ["field", "entry", "context"])
 def test_each_turn_keeps_pinned_context_of_earlier_turns(how: str) -> None:
     chosen = note("n.md", WORDS, source="selection", start_line=1, end_line=3, pin=True)
+    beside = values.call("k", "search", {}, meta={"placement": "context"})
     begun = {
         "field": [values.user("look", [chosen])],
         "entry": [values.attach(chosen), values.user("look")],
-        "context": [
-            values.user("look"),
-            values.call("k", "search", {}, meta={"placement": "context"}),
-            values.result("k", None, WORDS, meta={"pin": True}),
-        ],
+        "context": [values.user("look"), beside, values.result("k", None, WORDS, meta={"pin": True})],
     }[how]
     entries = [*begun, values.respond("ok"), *talk(3, 60, 90)[1:]]
     stands_from_its_first_request(entries, Policy(promote="each-turn"))
@@ -108,11 +102,9 @@ def test_each_turn_keeps_pinned_context_of_earlier_turns(how: str) -> None:
 @pytest.mark.parametrize("times", [False, True])
 def test_a_pinned_item_stays_in_the_library_once(promote: str, times: bool) -> None:
     policy = Policy(budget=3_000, unused_turns=2, promote=promote, times=times)  # type: ignore[arg-type]
-    for begun in (
-        [values.attach(note("n.md", WORDS), meta={"pin": True})],
-        [values.attach(note("n.md", WORDS, pin=True))],
-    ):
-        made = stands_from_its_first_request([*begun, *talk(30, 60, 90)[1:]], policy)
+    by_entry, by_item = note("n.md", WORDS), note("n.md", WORDS, pin=True)
+    for begun in (values.attach(by_entry, meta={"pin": True}), values.attach(by_item)):
+        made = stands_from_its_first_request([begun, *talk(30, 60, 90)[1:]], policy)
         assert text_of(made[-1]).count(WORDS) == 1
         assert WORDS in made[-1].prompt.l2
 
@@ -126,9 +118,8 @@ def test_a_span_of_an_attachment_outlives_its_place_in_the_library() -> None:
 def test_a_newer_version_of_a_pinned_item_takes_its_place() -> None:
     first = values.attach(note("s.md", "FIRST", source="selection", start_line=1, end_line=2, pin=True))
     second = values.attach(note("s.md", "SECOND", source="selection", start_line=1, end_line=2))
-    last = stands_from_its_first_request(
-        [first, *talk(20, 60, 90)[1:], second, *talk(20, 60, 90)[1:]], Policy(budget=3_000), "SECOND"
-    )[-1]
+    entries = [first, *talk(20, 60, 90)[1:], second, *talk(20, 60, 90)[1:]]
+    last = stands_from_its_first_request(entries, Policy(budget=3_000), "SECOND")[-1]
     assert "FIRST" not in text_of(last)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from quire import Thread, open_store
+from quire import QuireError, Thread, open_store
 from quire.cli.run import RUNNERS
 from quire.notes import NoteIndex
 from quire.notes.vault import Vault
@@ -69,24 +69,19 @@ def test_a_memory_that_comes_later_is_a_note_and_stays_through_rebases(tmp_path:
         for n in range(8):
             thread.user("word " * 100)
             carry_out(thread, TARGET, server.url, runners.chat("Base.", memory="Likes tea." if n > 1 else None))
-        bodies = [
-            json.dumps(one.body) for one in server.requests if "summarise our" not in str(one.body["messages"][-1])
-        ]
+        asked = [one.body for one in server.requests if "summarise our" not in str(one.body["messages"][-1])]
     assert "rebase" in [entry.kind for entry in thread.store.read("t")]
-    assert ["Likes tea." in body for body in bodies] == [False] * 2 + [True] * 6
+    assert ["Likes tea." in json.dumps(body) for body in asked] == [False] * 2 + [True] * 6
 
 
 @pytest.fixture
-def vault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "notes"
+def vault(home: Path) -> Path:
+    folder = home / "notes"
     folder.mkdir()
     (folder / "pot.png").write_bytes(PIXEL)
     (folder / "tea.md").write_text("Green tea.\n\n![[pot.png]]\n")
     (folder / "cup.md").write_text("A cup.\n")
-    (tmp_path / "memory.md").write_text("Likes tea.\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("QUIRE_DB", str(tmp_path / "q.db"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (home / "memory.md").write_text("Likes tea.\n")
     return folder
 
 
@@ -113,24 +108,15 @@ def test_the_images_of_the_note_that_is_looked_at_go_once(vault: Path) -> None:
         bodies.append(parts(server.requests[-1].body))
     assert [body.count("image") for body in bodies] == [1, 1, 1, 1, 1, 1]
     assert "<active_note>\n<title>tea</title>\n<path>tea.md</path>" in bodies[0][0]
-    assert (
-        bodies[1][-1]
-        == "Context attached:\n- tea.md\nFind them above in this conversation.\n\n---\n\n[User query]:\n\nTwo?"
-    )
+    above = "Context attached:\n- tea.md\nFind them above in this conversation."
+    assert bodies[1][-1] == f"{above}\n\n---\n\n[User query]:\n\nTwo?"
     assert "<path>cup.md</path>" in bodies[2][-1]
     assert bodies[3][-1] == "Four?"
     assert "Black tea." in bodies[4][-1]
     assert "tea is beside every question" in said.stderr
     assert "no note is looked at" in said.stderr
-    assert "is a note of no vault" in str(invoke_failing("run", "t", "Hi", "--note", "tea"))
-
-
-def invoke_failing(*words: str) -> BaseException | None:
-    from click.testing import CliRunner
-
-    from quire.cli.main import quire
-
-    return CliRunner().invoke(quire, list(words)).exception
+    with pytest.raises(QuireError, match="is a note of no vault"):
+        invoke("run", "t", "Hi", "--note", "tea")
 
 
 def test_a_memory_file_is_read_every_turn(vault: Path) -> None:

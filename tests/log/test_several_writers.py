@@ -69,7 +69,7 @@ def test_processes_write_their_own_threads_and_a_common_one_at_once(tmp_path: Pa
 
 
 def test_a_store_may_be_shared_between_threads(tmp_path: Path) -> None:
-    with SqliteStore(tmp_path / "q.db") as store, ThreadPoolExecutor(6) as pool:
+    with SqliteStore(tmp_path / "q.db") as store:
 
         def work(number: int) -> None:
             for turn in range(10):
@@ -77,7 +77,7 @@ def test_a_store_may_be_shared_between_threads(tmp_path: Path) -> None:
                 store.append("common", [values.user(f"{number} {turn}")])
                 assert len(store.read(f"t{number}")) == turn + 1
 
-        list(pool.map(work, range(6)))
+        together(6, work)
         assert len(store.read("common")) == 60
         assert store.verify().entries == 120
 
@@ -125,19 +125,15 @@ def test_commits_are_durable_and_in_a_write_ahead_log(tmp_path: Path) -> None:
 
 def test_a_new_file_may_be_opened_by_many_at_once(tmp_path: Path) -> None:
     """Making the tables is a race that every opener survives."""
-    together = threading.Barrier(4)
 
-    def open_and_append(file: Path) -> None:
-        together.wait()
+    def open_and_append(number: int) -> None:
         with SqliteStore(file) as store:
             store.append("t", [values.user("x")])
 
-    with ThreadPoolExecutor(4) as pool:
-        for number in range(8):
-            # One file's four openers at a time, so that one that fails leaves nobody waiting.
-            list(pool.map(open_and_append, [tmp_path / f"{number}.db"] * 4))
-            with SqliteStore(tmp_path / f"{number}.db") as store:
-                assert store.verify().entries == 4
+    for file in [tmp_path / f"{number}.db" for number in range(8)]:
+        together(4, open_and_append)
+        with SqliteStore(file) as store:
+            assert store.verify().entries == 4
 
 
 def test_opening_waits_while_another_process_makes_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,23 +159,14 @@ TARGET = "anthropic:claude-sonnet-4-5"
 
 def together(count: int, work: Callable[[int], None]) -> None:
     """Run work(0), work(1), … at once, each in an OS thread of its own; the first error is raised."""
-    errors: list[BaseException] = []
     ready = threading.Barrier(count)
 
     def one(number: int) -> None:
         ready.wait()
-        try:
-            work(number)
-        except BaseException as error:
-            errors.append(error)
+        work(number)
 
-    threads = [threading.Thread(target=one, args=(number,)) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
+    with ThreadPoolExecutor(count) as pool:
+        list(pool.map(one, range(count)))
 
 
 @pytest.mark.moves_prefix(reason="others speak before a request is answered", everywhere=True)

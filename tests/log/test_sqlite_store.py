@@ -160,7 +160,7 @@ def sealed(folder: Path) -> Path:
 def test_a_sealed_file_is_read_verified_and_searched_and_writing_to_it_says_that_it_is_read_only(folder: Path) -> None:
     path = sealed(folder)
     with unprivileged(), SqliteStore(path) as store:
-        assert [entry.text for entry in store.read("t")] == ["one", "two"]
+        assert texts(store, "t") == ["one", "two"]
         assert store.verify().entries == 2
         assert [info.name for info in store.threads()] == ["t"]
         assert store.find(store.read("t")[1].id) is not None

@@ -18,12 +18,12 @@ from toolbox import CHAT, carry_out, close, run, transport_for
 
 TARGET = TARGETS["openai-chat"]
 OWN = Policy(budget=900, reply=50, floor=0.4, when="full", summary=0.15)
+WRITTEN = {"budget": 900, "reply": 50, "when": "full", "floor": 0.4, "summary": 0.15}
 
 
-def talked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: Policy | None, turns: int = 8) -> list[Entry]:
-    monkeypatch.setenv("QUIRE_DB", str(tmp_path / "quire.db"))
+def talked(home: Path, policy: Policy | None, turns: int = 8) -> list[Entry]:
     with emulator("openai-chat", lambda body: "It stands. " * 12) as server:
-        thread = new_thread(tmp_path / "quire.db", policy=policy)
+        thread = new_thread(home / "quire.db", policy=policy)
         for turn in range(turns):
             thread.user(f"Question {turn}: " + "what about the harbor and the old lighthouse? " * 8)
             carry_out(thread, TARGET, server.url)
@@ -31,23 +31,21 @@ def talked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: Policy | Non
 
 
 @pytest.mark.moves_prefix(reason="a small budget rebases on the way")
-def test_each_request_keeps_the_policy_it_was_built_under(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sent = [entry.body for entry in talked(tmp_path, monkeypatch, OWN) if entry.kind == "sent"]
-    assert {json.dumps(body["meta"]["policy"]) for body in sent} == {
-        json.dumps({"budget": 900, "reply": 50, "when": "full", "floor": 0.4, "summary": 0.15})
-    }
+def test_each_request_keeps_the_policy_it_was_built_under(home: Path) -> None:
+    sent = [entry.body for entry in talked(home, OWN) if entry.kind == "sent"]
+    assert {json.dumps(body["meta"]["policy"]) for body in sent} == {json.dumps(WRITTEN)}
     assert policy_of(sent[-1]) == policy_for(TARGET, OWN)
 
 
-def test_the_models_own_policy_is_not_written_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sent = [entry.body for entry in talked(tmp_path, monkeypatch, None, 1) if entry.kind == "sent"]
+def test_the_models_own_policy_is_not_written_down(home: Path) -> None:
+    sent = [entry.body for entry in talked(home, None, 1) if entry.kind == "sent"]
     assert all("policy" not in body.get("meta", {}) for body in sent)
     assert policy_of(sent[-1]) == policy_for(TARGET)
 
 
 @pytest.mark.moves_prefix(reason="a small budget rebases on the way")
-def test_the_commands_show_the_limit_of_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    talked(tmp_path, monkeypatch, OWN)
+def test_the_commands_show_the_limit_of_then(home: Path) -> None:
+    talked(home, OWN)
     assert set(re.findall(r"of ([\d,]+) tokens", run("assemble", "t"))) == {"850"}
     assert set(re.findall(r"of ([\d,]+) tokens", run("assemble", "t", "--budget", "2000"))) == {"2,000"}
     own = planned("plan", "t", "--json")["as given"]
@@ -87,10 +85,7 @@ def test_questions_beside_the_conversation_keep_it_too(tmp_path: Path) -> None:
 
     with emulator("openai-chat", ["We greeted."]) as server:
         thread = asyncio.run(main(server.url))
-    assert thread.store.read("t")[-1].meta == {
-        "policy": {"budget": 900, "reply": 50, "when": "full", "floor": 0.4, "summary": 0.15},
-        "aside": "summary",
-    }
+    assert thread.store.read("t")[-1].meta == {"policy": WRITTEN, "aside": "summary"}
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from send_parts import TARGETS, asks
 
-from conftest import ROOT
 from hashed_words import HashedWords
 from quire import Entry, Policy, Thread, open_store, respond, user
 from quire.errors import BudgetError
@@ -223,9 +222,8 @@ def test_the_record_tools_say_what_is_wrong_and_run_twice_without_harm(tmp_path:
     ]  # fmt: skip
 
 
-def test_the_shell_runs_chats_and_resumes_with_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("QUIRE_DB", str(tmp_path / "q.db"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+@pytest.mark.usefixtures("home")
+def test_the_shell_runs_chats_and_resumes_with_records() -> None:
     config = {"consumer_id": "desk", "sources": [{"schema_name": "note.v1", "method": "all"}]}
     invoke("record", "create", "--schema", "context.config.v1", "--context", json.dumps(config))
     replies = [asks("Noted.", {"tool": "change_record", "input": NOTE}), "Done.", "On Friday.", "Yes."]
@@ -244,12 +242,10 @@ def test_the_shell_runs_chats_and_resumes_with_records(tmp_path: Path, monkeypat
     assert order[0] == 1.0
 
 
-def test_the_first_embedding_of_many_records_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_embedding_of_many_records_is_told(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("numpy")
-    monkeypatch.syspath_prepend(ROOT / "tests" / "recall")
-    monkeypatch.setenv("QUIRE_DB", str(tmp_path / "q.db"))
     monkeypatch.setattr("quire.cli.record.embedder", HashedWords)
-    with open_store(tmp_path / "q.db") as store:
+    with open_store(home / "quire.db") as store:
         drafts = [Record(schema_name="note.v1", context={"text": f"Note {n} of the garden"}) for n in range(100)]
         Records(store).create_all(drafts)
     first, second = (invoke("record", "search", "the garden").stderr for _ in range(2))

@@ -68,10 +68,8 @@ def test_every_provider_sums_up(provider: str, tmp_path: Path) -> None:
         thread = new_thread(tmp_path / "t.db", policy=POLICY)
         for turn in range(8):
             thread.user(f"Question {turn}: " + "what about the harbor and the old lighthouse? " * 8)
-            outcome = carry_out(
-                thread, TARGETS[provider], server.url, CHAT, via="sdk" if provider == "bedrock" else "http"
-            )
-            assert outcome.text == "It stands. " * 12
+            via = "sdk" if provider == "bedrock" else "http"
+            assert carry_out(thread, TARGETS[provider], server.url, CHAT, via=via).text == "It stands. " * 12
     rebases = [entry for entry in thread.store.read("t") if entry.kind == "rebase"]
     assert {entry.body["summary"] for entry in rebases} == {"We spoke of the harbor, order W1234."}
     assert not any(entry.meta.get("fallbacks") for entry in rebases)

@@ -113,9 +113,8 @@ def test_a_text_engine_is_told_of_functions_alone() -> None:
     assert "web_search" not in sections
 
 
-def test_render_shows_them_by_their_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("QUIRE_DB", str(tmp_path / "quire.db"))
-    with open_store(tmp_path / "quire.db") as store:
+def test_render_shows_them_by_their_kind(home: Path) -> None:
+    with open_store(home / "quire.db") as store:
         store.append("t", imported("openai-responses"))
 
     def shown(target: str) -> Any:
