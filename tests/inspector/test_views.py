@@ -54,19 +54,16 @@ def test_the_picture_says_what_assemble_says(tmp_path: Path) -> None:
     columns = seen.picture().columns
     assert [each.tokens for each in columns] == [row["total_tokens"] for row in rows]
     assert [each.epoch for each in columns] == [row["epoch"] for row in rows]
-    told = [row["reused_tokens"] for row in rows]
-    assert [each.read for each in columns if not each.cold] == [
-        tokens for tokens, each in zip(told, columns, strict=True) if not each.cold
-    ]
+    told = [(row["reused_tokens"], each) for row, each in zip(rows, columns, strict=True)]
+    assert [each.read for each in columns if not each.cold] == [tokens for tokens, each in told if not each.cold]
     assert {each.n for each in columns if each.rebase} == {n for n, row in enumerate(rows, 1) if row["rebase"]}
     for column, row in zip(columns, rows, strict=True):
         tools, l1, l2, older, l3, l5, newer = column.bands
         assert row["tokens"] == {"L1": l1, "L2": l2, "L3": l3, "L4": older + newer, "L5": l5, "tools": tools}
     for n in (1, 25, len(rows)):
         detail = seen.request(n)
-        assert {each.id: each.sha256 for each in detail.layers} == {
-            name: sha256 for name, sha256 in rows[n - 1]["layers"].items() if name != "all"
-        }
+        layers = {name: sha256 for name, sha256 in rows[n - 1]["layers"].items() if name != "all"}
+        assert {each.id: each.sha256 for each in detail.layers} == layers
         left = [seq for group in detail.left_out for first, last in group.entries for seq in range(first, last + 1)]
         assert sorted(left) == sorted({each["entry"] for each in rows[n - 1]["left_out"]})
 

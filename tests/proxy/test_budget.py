@@ -43,26 +43,22 @@ def words(turn: int) -> list[tuple[str, str]]:
     """Long ago something was said; much came since."""
     told = [("user", f"Remember this well. {SECRET}"), ("assistant", "I will remember it.")]
     for number in range(turn):
-        told += [
-            ("user", f"Question {number}? " + "Something else entirely. " * 60),
-            ("assistant", f"Answer {number}."),
-        ]
+        asked = f"Question {number}? " + "Something else entirely. " * 60
+        told += [("user", asked), ("assistant", f"Answer {number}.")]
     return [*told, ("user", "What is the number of the harbour master?")]
 
 
 def request(wire: str, turn: int, stream: bool) -> tuple[str, dict[str, Any]]:
     said = words(turn)
     streamed: dict[str, Any] = {"stream": True} if stream else {}
-    match wire:
-        case "anthropic":
-            messages = [{"role": role, "content": text} for role, text in said]
-            return "/v1/messages", {"model": "claude-sonnet-4-5", "max_tokens": 99, "messages": messages, **streamed}
-        case "openai-chat":
-            messages = [{"role": role, "content": text} for role, text in said]
-            return "/v1/chat/completions", {"model": "gpt-4.1", "messages": messages, **streamed}
-        case "openai":
-            items = [{"type": "message", "role": role, "content": text} for role, text in said]
-            return "/v1/responses", {"model": "gpt-4.1", "input": items, "store": False, **streamed}
+    messages = [{"role": role, "content": text} for role, text in said]
+    if wire == "anthropic":
+        return "/v1/messages", {"model": "claude-sonnet-4-5", "max_tokens": 99, "messages": messages, **streamed}
+    if wire == "openai-chat":
+        return "/v1/chat/completions", {"model": "gpt-4.1", "messages": messages, **streamed}
+    if wire == "openai":
+        items = [{"type": "message", **message} for message in messages]
+        return "/v1/responses", {"model": "gpt-4.1", "input": items, "store": False, **streamed}
     roles = {"user": "user", "assistant": "model"}
     contents = [{"role": roles[role], "parts": [{"text": text}]} for role, text in said]
     verb = "streamGenerateContent?alt=sse" if stream else "generateContent"
@@ -71,11 +67,8 @@ def request(wire: str, turn: int, stream: bool) -> tuple[str, dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[dict[str, Emulator]]:
-    with (
-        emulator("anthropic", reply) as claude,
-        emulator("openai", reply) as openai,
-        emulator("gemini", reply) as gemini,
-    ):
+    claude, openai, gemini = (emulator(name, reply) for name in ("anthropic", "openai", "gemini"))
+    with claude, openai, gemini:
         yield {"anthropic": claude, "openai": openai, "openai-chat": openai, "gemini": gemini}
 
 

@@ -43,13 +43,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / each.command).chmod(0o755)
     for name in ("ANTHROPIC_BASE_URL", "OPENAI_BASE_URL", "GOOGLE_GEMINI_BASE_URL", "PI_CODING_AGENT_DIR"):
         monkeypatch.delenv(name, raising=False)
-    settings = {
-        "HOME": tmp_path,
-        "XDG_STATE_HOME": tmp_path / "state",
-        "PATH": tmp_path,
-        "BODY": json.dumps(body("Hi")),
-    }
-    for name, value in settings.items():
+    settings = {"HOME": tmp_path, "XDG_STATE_HOME": tmp_path / "state", "PATH": tmp_path}
+    for name, value in {**settings, "BODY": json.dumps(body("Hi"))}.items():
         monkeypatch.setenv(name, str(value))
     return tmp_path
 

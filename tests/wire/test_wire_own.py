@@ -56,11 +56,8 @@ def test_the_same_model_on_bedrock_reads_the_same_signatures_where_they_are_boun
     there, here = "bedrock:us.anthropic.claude-opus-5-v1:0", "anthropic:claude-opus-5"
     reply = {**_anthropic(THINKING, REDACTED), "model": "claude-opus-5"}
     request = _after(here, reply, there)
-    reasoned = [
-        {"reasoningContent": {"reasoningText": {"text": "hm", "signature": "c2ln"}}},
-        {"reasoningContent": {"redactedContent": "cmVk"}},
-        {"text": "a"},
-    ]
+    reasoned = [{"reasoningContent": {"reasoningText": {"text": "hm", "signature": "c2ln"}}}]
+    reasoned += [{"reasoningContent": {"redactedContent": "cmVk"}}, {"text": "a"}]
     assert request.body["messages"][1]["content"] == reasoned
     assert sdk_kwargs(request)["messages"][1]["content"][1] == {"reasoningContent": {"redactedContent": b"red"}}
     converse = {"output": {"message": {"content": reasoned}}}
@@ -183,9 +180,8 @@ def test_a_thought_without_a_provider_is_not_sent_to_one_that_signs_them() -> No
 
 def test_text_that_was_cut_is_not_replaced_by_its_original_block() -> None:
     cited = Text("sa...", {"format": "anthropic", "model": "claude-opus-5-5", "block": CITED})
-    prompt = Prompt(
-        "", "", (), (Message("user", (Text("q"),)), Message("assistant", (cited,)), Message("user", (Text("q"),)))
-    )
+    asked = Message("user", (Text("q"),))
+    prompt = Prompt("", "", (), (asked, Message("assistant", (cited,)), asked))
     assert render(prompt, OPUS).body["messages"][1]["content"] == [{"type": "text", "text": "sa..."}]
 
 
