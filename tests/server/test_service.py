@@ -19,6 +19,8 @@ from quire.send import weights
 from quire.server import openapi
 from quire.server.app import all_routes
 from quire.testing import emulator
+from quire.values import JsonObject
+from toolbox import until
 
 # A schema cannot say that a hash is not its text's.
 FORGED = {"kind": "attach", "item": {"content": "A note.", "sha256": "0" * 64}}
@@ -199,8 +201,27 @@ def test_the_local_model_comes_along(tmp_path: Path) -> None:
         body = {"model": "smollm2", "messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 8}
         passed = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=600)
         assert passed.json()["choices"][0]["message"]["content"]
+        # Whatever a client calls it, in whichever format, nothing is charged for it.
+        claude = {**body, "model": "claude-opus-5-5"}
+        httpx.post(f"{url}/v1/messages", json=claude, timeout=600).raise_for_status()
+        until(lambda: len(_requests_seen(url)) == 2)
+        assert [(each["model"], each["usd"]) for each in _requests_seen(url)] == [
+            ("llamacpp:smollm2", 0.0),
+            ("llamacpp-anthropic:claude-opus-5-5", 0.0),
+        ]
         process.terminate()
-        assert process.wait(600) == 0
+        told, _ = process.communicate(timeout=600)
+        assert told.count(" · $0\n") == 2, told
+        assert process.returncode == 0
+
+
+def _requests_seen(url: str) -> list[JsonObject]:
+    seen = [
+        row
+        for each in httpx.get(f"{url}/api/proxy/conversations").json()["conversations"]
+        for row in each["requests_seen"]
+    ]
+    return sorted(seen, key=lambda row: row["at"])
 
 
 # msgspec reads a type when it first meets it: two OS threads that meet one at the same moment end the process.

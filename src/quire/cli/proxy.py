@@ -76,6 +76,7 @@ def passing_for(
     ask_provider: bool,
     budget: int | None,
     redactor: Redactor | None = None,
+    provider: str = "",
 ) -> Passing:
     """The proxy of one tenant as the options have it, which prints each request that passes."""
     from quire.server.mend import Mender
@@ -97,6 +98,7 @@ def passing_for(
             mender.replay(log)
     options = ProxyOptions(
         to=to,
+        provider=provider,
         key=_key(key_from),
         mender=mender,
         dry_run=dry_run,

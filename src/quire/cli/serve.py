@@ -112,7 +112,8 @@ def serve(
     model, base_url = (model or os.environ.get("QUIRE_MODEL", ""), base_url or os.environ.get("QUIRE_BASE_URL", ""))
     if local:  # the embedded model, started unless it runs already; it ends with this process
         model, base_url = local_target(say=lambda line: echo(line, err=True, dim=True))
-        to = to or base_url
+        if not to:
+            to, passing["provider"] = base_url, model.partition(":")[0]
     limits = ServiceLimits(body_bytes=max_body, per_s=rate, grace_s=grace)
     service = _service(context.obj, host, limits, redact, no_redact, model, base_url)
     running = Running(service, host=host, port=port, proxies=_proxies(to, port, passing, service.redactor))

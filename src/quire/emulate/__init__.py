@@ -32,7 +32,7 @@ from quire.emulate.script import (
 )
 from quire.errors import CallError, FormatError, needed
 from quire.log import now_ms
-from quire.providers.models import ModelInfo, exists, known_models, model_info, provider_facts, resolve
+from quire.providers.models import ModelInfo, exists, format_name, known_models, model_info, provider_facts, resolve
 from quire.providers.rules import Finding, ServerMemory, errors, issue, malformed, validate
 from quire.providers.simulate import Simulator
 from quire.providers.simulate.engine_caches import is_cache
@@ -319,7 +319,7 @@ class Emulated:
         body, refusal = self._with_history(received, {**self.stored, **(connection or {})})
         if refusal:
             return self.refused(received, refusal)
-        name, model = self._name(received.wire), received.model or None
+        name, model = format_name(self.provider, received.wire), received.model or None
         findings = errors(validate(body, name, model, seen=self._memory, headers=received.headers))
         if findings:
             return self.refused(received, _refused(findings[0]))
@@ -374,7 +374,7 @@ class Emulated:
 
     def _malformed(self, received: EmulatedRequest, body: Json) -> Refuse | None:
         """What keeps a body from being counted."""
-        wrong = malformed(body, self._name(received.wire), received.model or None)
+        wrong = malformed(body, format_name(self.provider, received.wire), received.model or None)
         return _refused(wrong[0]) if wrong else None
 
     def models(self, received: EmulatedRequest) -> EmulatedReply:
@@ -462,7 +462,7 @@ class Emulated:
     def _remember(self, answered: IssuedReply, stored: dict[str, StoredResponse]) -> None:
         """What was signed, what diagnostics may be asked about later, and what may be carried on."""
         body, reply = answered.body, answered.reply
-        issue(self._memory, body, self._name(answered.wire), reply)
+        issue(self._memory, body, format_name(self.provider, answered.wire), reply)
         if id := reply.get("id"):
             self._earlier[id] = answered
             if VOICES[answered.wire].stores:
@@ -473,15 +473,8 @@ class Emulated:
         facts = provider_facts(self.provider)
         return wire == facts["wire"] or wire in facts["formats"].values()
 
-    def _name(self, wire: str) -> str:
-        """The provider's name in this wire format: openai -> openai-chat for Chat."""
-        facts = provider_facts(self.provider)
-        if wire == facts["wire"]:
-            return self.provider
-        return next((name for name, format in facts["formats"].items() if format == wire), self.provider)
-
     def _target(self, wire: str, model: str) -> str:
-        return f"{self._name(wire)}:{model}"
+        return f"{format_name(self.provider, wire)}:{model}"
 
 
 def _read_state(file: Path) -> Iterator[IssuedReply]:

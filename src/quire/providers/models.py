@@ -71,6 +71,14 @@ def resolve(name: str) -> tuple[str, str]:
     return provider_and_wire
 
 
+def format_name(provider: str, wire: str) -> str:
+    """A provider's name in a wire format: ("openai", "openai-chat") -> "openai-chat"; its own where it has no other."""
+    facts = provider_facts(provider)
+    if wire == facts["wire"]:
+        return provider
+    return next((name for name, format in facts["formats"].items() if format == wire), provider)
+
+
 def is_embedded(target: str) -> bool:
     """Whether a target means the model that Quire starts itself."""
     provider, model = split_target(target)

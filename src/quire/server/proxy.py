@@ -58,6 +58,8 @@ class ProxyOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What a proxy does: where requests go on to, and whose key they carry ("": the application's own)."""
 
     to: str
+    # Who answers there, where its address does not tell.
+    provider: str = ""
     key: str = ""
     mender: Mender | None = None
     # Show what would be mended, and send what came; mend what a subscription pays for, too.
@@ -156,14 +158,18 @@ class Passing:
             versions = ["v1beta" if ":" in path.rsplit("/", 1)[-1] else "v1"]
         return base + (f"/{versions[-1]}" if versions else "") + path
 
+    def exchange(self, path: str, headers: dict[str, str], given: bytes) -> WatchedExchange:
+        """A request that goes on, to be watched."""
+        return WatchedExchange(path, headers, given, urlsplit(self._to).hostname or "", self.options.provider)
+
     async def _ask(self, scope: Any, content: bytes | _Upload, send: Any) -> None:
         """A request to a model: read along, and told to the watcher however it ends."""
         path, query = _path(scope)
         given = content if isinstance(content, bytes) else b""
-        exchange = WatchedExchange(path.decode("latin-1").rstrip("/"), _texts(scope["headers"]), given)
+        exchange = self.exchange(path.decode("latin-1").rstrip("/"), _texts(scope["headers"]), given)
         headers = await self._prepared(exchange, scope["headers"])
         request = self.request("POST", path, query, headers, exchange.sent if isinstance(content, bytes) else content)
-        exchange.host, exchange.path = request.url.host, request.url.path.rstrip("/")
+        exchange.path = request.url.path.rstrip("/")
         try:
             if exchange.fitted is None:
                 await self._pass(request, _tapped(exchange, send), exchange.piece)
@@ -194,7 +200,7 @@ class Passing:
                 exchange.mended = Mended(only_watched="a subscription pays for it (--mend-subscriptions)")
             return headers
         body = json.loads(plain(exchange.given, texts.get("content-encoding", "")))
-        about = {"host": urlsplit(self._to).hostname, "path": exchange.path, "headers": texts}
+        about = exchange.about(body)
         mended = finder.mend(body, about)
         if self.options.dry_run:
             lines = [] if mended.body is None else difference(body, mended.body)
@@ -233,8 +239,8 @@ class Passing:
         body = exchange.fitted
         for left in reversed(range(_MOST_ASKED)):
             messages.clear()
-            part = WatchedExchange(exchange.path, exchange.headers, exchange.given)
-            part.sent, part.mended, part.host = exchange.sent, exchange.mended, exchange.host
+            part = self.exchange(exchange.path, exchange.headers, exchange.given)
+            part.sent, part.mended = exchange.sent, exchange.mended
             await self._pass(again(exchange.sent), _tapped(part, hold), part.piece)
             try:
                 body = await asyncio.to_thread(self._follow_up, body, part, exchange, left == 1) if left else None
@@ -473,8 +479,9 @@ class SocketPassing:
         while (message := await self._receive())["type"] == "websocket.receive":
             frame = message.get("text") if message.get("text") is not None else message.get("bytes")
             if isinstance(frame, str) and '"response.create"' in frame[:4096] + frame[-4096:]:
-                self._exchange = WatchedExchange(request.url.path, _texts(self._scope["headers"]), frame.encode())
-                self._exchange.host = request.url.host
+                self._exchange = self._passing.exchange(
+                    request.url.path, _texts(self._scope["headers"]), frame.encode()
+                )
             await upstream.send(frame)
         # 1005 and 1006 say that no code came; they are never sent.
         code = message["code"] if message.get("code") not in (None, 1005, 1006) else 1000

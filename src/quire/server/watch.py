@@ -26,6 +26,7 @@ from quire.audit import Grouping, SentCall, Verdict, WatchedConversation, call_o
 from quire.audit.causes import NOTHING_CHANGED, Side, agrees
 from quire.errors import FormatError, QuireError, needed
 from quire.providers.explain import diagnosis_of
+from quire.providers.models import format_name
 from quire.providers.prefix import written
 from quire.providers.usage import known_cost
 from quire.providers.wires import wire_of
@@ -52,9 +53,11 @@ _MOST_BYTES = 32 * 1024 * 1024
 class WatchedExchange:
     """One request to a model and its reply, as bytes: what the application gave, what went on, what has come back."""
 
-    def __init__(self, path: str, headers: dict[str, str], given: bytes) -> None:
+    def __init__(self, path: str, headers: dict[str, str], given: bytes, host: str = "", provider: str = "") -> None:
         self.at_ms = int(time.time() * 1000)
-        self.path, self.headers, self.host = path, headers, ""
+        self.path, self.headers, self.host = path, headers, host
+        # Who answers, where that is known; else host, path and body tell.
+        self.provider = provider
         self.given = self.sent = given
         self.status, self.reply_headers, self.reply = 0, dict[str, str](), bytearray()
         # Whether the reply came to its own end; else the application went away, or the provider did.
@@ -74,6 +77,14 @@ class WatchedExchange:
         """One event of a reply that comes over a WebSocket."""
         self.status, self.reply_headers = 200, {"content-type": "text/event-stream"}
         self.piece(b"data: " + frame.encode() + b"\n\n")
+
+    def about(self, body: JsonObject) -> JsonObject:
+        """What is known of a request beside its body, as `call_of` takes it."""
+        about: JsonObject = {"at": self.at_ms, "host": self.host, "path": self.path, "headers": self.headers}
+        if self.provider and is_body(body):
+            spoken = wire_of(call_of("", about, body, None).provider, body).name
+            about["provider"] = format_name(self.provider, spoken)
+        return about
 
     @property
     def plain_reply(self) -> bytes:
@@ -125,7 +136,7 @@ class Watched(msgspec.Struct, frozen=True):
             return f"{who} · no usage was reported{marks}"
         share = 100 * used.cache_read / max(1, used.input_total)
         reuse = f"{share:.0f}% reused" if self.call.tells_cache else "reuse not told"
-        money = " · price not known" if self.usd is None else f" · ${self.usd:.4f}"
+        money = " · price not known" if self.usd is None else f" · ${self.usd:.4f}" if self.usd else " · $0"
         head = f"{who} · {used.input_total:,} tokens · {reuse}{money}{marks}"
         return head if self.lost is None else "\n  ".join([head, *self._loss_lines(self.lost)])
 
@@ -317,6 +328,8 @@ class CacheWatcher:
             "usage": call.usage.as_json() if call.usage is not None else None,
             "id": reading.id,
         }
+        if exchange.provider:
+            about["provider"] = call.provider
         if exchange.mended.rules:
             about |= {"given": call.given, "mended": list(exchange.mended.rules)}
         if exchange.mended.held_out:
@@ -392,8 +405,7 @@ def read_exchange(exchange: WatchedExchange) -> Reading | None:
     if sent is None:
         return None
     original = sent if exchange.given is exchange.sent else _body(exchange.given, exchange) or sent
-    about: JsonObject = {"at": exchange.at_ms, "host": exchange.host, "path": exchange.path}
-    about["headers"] = exchange.headers
+    about = exchange.about(sent)
     call = call_of("", about, sent, None)
     data = exchange.plain_reply
     ended = exchange.whole or _LAST_WORD.search(data) is not None
