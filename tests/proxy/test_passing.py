@@ -232,6 +232,25 @@ def test_a_client_that_would_rather_speak_http_2_loses_no_body(mirror: Mirror, c
     assert arrived == [(("POST", b"/v1/messages", b"x=1"), b'{"messages":[]')] * 2
 
 
+@pytest.mark.parametrize("lengths", [[], [(b"content-length", b"22")]], ids=["a stream", "of a known length"])
+def test_a_client_of_http_1_0_gets_no_chunks_but_a_body_that_the_connection_ends(
+    beside: Path | None, lengths: list[tuple[bytes, bytes]]
+) -> None:
+    async def streaming(scope: Any, receive: Any, send: Any) -> None:
+        headers = [(b"content-type", b"text/event-stream"), *lengths]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        for piece in (b"data: one\n\n", b"data: two\n\n", b""):
+            await send({"type": "http.response.body", "body": piece, "more_body": bool(piece)})
+
+    with Upstream(streaming) as to, passing_on(ProxyOptions(to=to), CacheWatcher(), beside) as proxy:
+        for url in (to, proxy):
+            with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=10) as client:
+                client.sendall(b"POST /v1/messages HTTP/1.0\r\nhost: 127.0.0.1\r\ncontent-length: 2\r\n\r\n{}")
+                head, _, body = b"".join(iter(lambda: client.recv(65536), b"")).partition(b"\r\n\r\n")
+            assert b"transfer-encoding" not in head
+            assert body == b"data: one\n\ndata: two\n\n"
+
+
 @pytest.mark.parametrize(
     ("path", "headers", "wanted"),
     [

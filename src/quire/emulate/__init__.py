@@ -121,6 +121,8 @@ def http_protocol() -> type[asyncio.Protocol]:
             self._head = -(2**63)  # until the next request of this connection
             if not self._declines_upgrade():
                 super().on_headers_complete()
+                if self.cycle is not None and self.cycle.scope["http_version"] == "1.0":
+                    _send_no_chunks(self.cycle)  # its task has not begun yet
 
         def on_message_complete(self) -> None:
             if not self._declines_upgrade():
@@ -139,6 +141,22 @@ def http_protocol() -> type[asyncio.Protocol]:
             super().data_received(b"\r\n".join([*lines, b"", self._data[end:]]))
 
     return BoundedHead
+
+
+def _send_no_chunks(cycle: Any) -> None:
+    """Answer a client of HTTP/1.0, which reads no chunks, with a plain body that ends with the connection."""
+    usual_send, told = cycle.send, False
+
+    async def send(message: Any) -> None:
+        nonlocal told
+        if message["type"] == "http.response.start":
+            told = any(name.lower() == b"content-length" for name, _ in message.get("headers", ()))
+            cycle.chunked_encoding = None if told else False
+        elif not told:
+            cycle.expected_content_length = len(message.get("body", b""))
+        await usual_send(message)
+
+    cycle.send = send
 
 
 # Of whoever passes requests on: a provider's own headers pass, and frames as large as a history.
