@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import sys
-import time
+import threading
 import urllib.parse
 from collections.abc import Callable
 from pathlib import Path
@@ -356,6 +356,7 @@ def serve_local(port: int, ctx: int, slots: int, threads: int, gguf: Path | None
       quire local serve
       quire local serve --port 0 --slots 2
     """  # fmt: skip
+    from quire.emulate import wait_until
     from quire.send.local import Front, LocalServer, announce, retract, usable_port
 
     file = gguf or weights.find("smollm2")
@@ -373,9 +374,7 @@ def serve_local(port: int, ctx: int, slots: int, threads: int, gguf: Path | None
                 _say(_SMALL)
             announce(front.url)
             echo(f"serving {name} at {front.url} (Ctrl-C stops it)")
-            # In short waits: a signal may reach another OS thread, which does not wake this one, the only one to handle it.
-            while True:
-                time.sleep(0.2)
+            wait_until(threading.Event())
         finally:
             retract()
 

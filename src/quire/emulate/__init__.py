@@ -145,14 +145,14 @@ def http_protocol() -> type[asyncio.Protocol]:
 
 def _send_no_chunks(cycle: Any) -> None:
     """Answer a client of HTTP/1.0, which reads no chunks, with a plain body that ends with the connection."""
-    usual_send, told = cycle.send, False
+    usual_send, has_length = cycle.send, False
 
     async def send(message: Any) -> None:
-        nonlocal told
+        nonlocal has_length
         if message["type"] == "http.response.start":
-            told = any(name.lower() == b"content-length" for name, _ in message.get("headers", ()))
-            cycle.chunked_encoding = None if told else False
-        elif not told:
+            has_length = any(name.lower() == b"content-length" for name, _ in message.get("headers", ()))
+            cycle.chunked_encoding = None if has_length else False
+        elif not has_length:
             cycle.expected_content_length = len(message.get("body", b""))
         await usual_send(message)
 
@@ -209,10 +209,8 @@ class BackgroundServer:
 
     def wait(self) -> None:
         """Serve until interrupted."""
-        # Not by joining the thread: Python counts a thread as ended once a join was interrupted. And in short waits: a signal
-        # may reach another OS thread, which does not wake this one, although only this one runs Python's handlers.
-        while not self._ended.wait(0.2):
-            pass
+        # Not by joining the thread: Python counts a thread as ended once a join was interrupted.
+        wait_until(self._ended)
 
     def __enter__(self) -> Self:
         self.start()
@@ -220,6 +218,13 @@ class BackgroundServer:
 
     def __exit__(self, *raised: object) -> None:
         self.stop()
+
+
+def wait_until(ended: threading.Event) -> None:
+    """Wait for an end, or for the exception that a signal raises."""
+    # In short waits: a signal may reach another OS thread, which does not wake this one, the only one to handle it.
+    while not ended.wait(0.2):
+        pass
 
 
 def _run(server: EndsAtOnce, listener: socket.socket, ended: threading.Event) -> None:
