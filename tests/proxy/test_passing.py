@@ -1,6 +1,7 @@
 """Whatever an application sends reaches the provider to the byte, and what comes back reaches the application."""
 
 import asyncio
+import base64
 import gzip
 import json
 import socket
@@ -15,14 +16,16 @@ import brotli
 import httpx
 import pytest
 import zstandard
-from behind import Upstream, Watching, body, passing_on, watching
+from behind import RULES, Upstream, Watching, body, passing_on, watching
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
+from quire.emulate.anthropic import frame
 from quire.errors import FormatError
 from quire.server import watch
 from quire.server.mend import Mender
 from quire.server.proxy import CacheWatcher, Passing, Proxy, ProxyOptions, Watched
+from quire.values import Usage
 from toolbox import until
 
 pytestmark = [pytest.mark.xdist_group("sdk"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -201,6 +204,38 @@ def test_models_in_paths_and_other_forms_of_replies_are_read(mirror: Mirror, for
     until(lambda: mirror.watched)
     (seen,) = mirror.watched
     assert (seen.call.model, seen.whole, seen.call.usage and seen.call.usage.input_total) == (model, True, tokens)
+
+
+def test_the_binary_events_of_bedrock_tell_what_was_used(beside: Path | None) -> None:
+    path = "/model/anthropic.claude-opus-4-5-20251101-v1:0/converse"
+    said = {"messages": [{"role": "user", "content": [{"text": RULES}]}]}
+    for behind in watching("bedrock", beside=beside):
+        for each in (path, f"{path}-stream"):
+            sent = {"json": said, "headers": {"authorization": "Bearer k"}}
+            assert httpx.post(f"{behind.url}{each}", **sent).status_code == 200
+        whole, streamed = behind.newest(2)
+        assert whole.call.usage is not None
+        assert (streamed.call.usage, streamed.call.target, streamed.whole) == (
+            whole.call.usage,
+            whole.call.target,
+            True,
+        )
+
+
+@pytest.mark.parametrize(("cut", "output"), [(0, 2), (1, 1)], ids=["whole", "cut off"])
+def test_the_binary_events_of_claude_on_bedrock_tell_what_was_used(mirror: Mirror, cut: int, output: int) -> None:
+    events = [
+        {"type": "message_start", "message": {"id": "m", "usage": {"input_tokens": 7, "output_tokens": 1}}},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 2}},
+    ]
+    chunks = [json.dumps({"bytes": base64.b64encode(json.dumps(event).encode()).decode()}) for event in events]
+    frames = b"".join(frame({":event-type": "chunk", ":message-type": "event"}, chunk.encode()) for chunk in chunks)
+    mirror.reply = frames[: len(frames) - cut], [(b"content-type", b"application/vnd.amazon.eventstream")]
+    said = {"anthropic_version": "bedrock-2023-05-31", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}
+    reply = httpx.post(f"{mirror.proxied}/model/anthropic.claude-v1:0/invoke-with-response-stream", json=said)
+    assert reply.content == mirror.reply[0]
+    until(lambda: mirror.watched)
+    assert mirror.watched[0].call.usage == Usage(7, 0, 0, 0, output)
 
 
 @pytest.mark.parametrize("coding", CODINGS)

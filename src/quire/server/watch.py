@@ -11,6 +11,7 @@ import json
 import logging
 import queue
 import re
+import struct
 import threading
 import time
 import zlib
@@ -26,6 +27,7 @@ from quire.audit import Grouping, SentCall, Verdict, WatchedConversation, call_o
 from quire.audit.causes import NOTHING_CHANGED, Side, agrees
 from quire.errors import FormatError, QuireError, needed
 from quire.providers.explain import diagnosis_of
+from quire.providers.incoming import bytes_of
 from quire.providers.models import format_name
 from quire.providers.prefix import written
 from quire.providers.usage import known_cost
@@ -93,9 +95,8 @@ class WatchedExchange:
 
     @property
     def is_stream(self) -> bool:
-        return "event-stream" in self.reply_headers.get("content-type", "") or self.path.endswith(
-            ":streamGenerateContent"
-        )
+        media = self.reply_headers.get("content-type", "")
+        return "event-stream" in media or "eventstream" in media or self.path.endswith(":streamGenerateContent")
 
 
 class Watched(msgspec.Struct, frozen=True):
@@ -473,12 +474,35 @@ def events_in(data: bytes, speaks: str) -> Iterator[JsonObject]:
         # Gemini's, where its client did not ask for server-sent ones.
         yield from (event for event in _json_or_none(data) or () if isinstance(event, dict))
         return
+    if data[:1] == b"\0":  # the length of a first frame
+        yield from _amazon_events(data)
+        return
     sse = SseReader()
     for frame in (*sse.feed(data), *sse.finish()):
         with contextlib.suppress(QuireError):
             event = decoded(frame, speaks)
             if isinstance(event, dict):
                 yield event
+
+
+def _amazon_events(data: bytes) -> Iterator[JsonObject]:
+    """The events of Amazon's binary frames: two lengths, their checksum, headers, a payload, a checksum of it all."""
+    start = 0
+    while len(data) >= start + 16:
+        size, head = struct.unpack_from(">II", data, start)
+        if not head + 16 <= size <= len(data) - start:  # it was cut off
+            return
+        payload = _json_or_none(data[start + 12 + head : start + size - 4])
+        # A header is its name, 7 for a string, two bytes of length, its value.
+        name = re.search(rb":event-type\x07\0(.)(\w+)", data[start + 12 : start + 12 + head], re.DOTALL)
+        start += size
+        if name is None or not isinstance(payload, dict):
+            continue
+        kind = name[2][: name[1][0]].decode()
+        # Models with an API of their own have their events packed.
+        event = _json_or_none(bytes_of(payload.get("bytes"))) if kind == "chunk" else {kind: payload}
+        if isinstance(event, dict):
+            yield event
 
 
 def plain(data: bytes, coding: str, cut: bool = False) -> bytes:
