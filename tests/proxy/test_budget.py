@@ -91,6 +91,26 @@ def test_what_was_cut_is_recalled_by_the_proxy_itself(wire: str, stream: bool, s
     assert [each.mended.rules for each in seen] == [(), ("fitted",), ("fitted", "recalled")]
 
 
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("wire", ["anthropic", "openai", "openai-chat", "gemini"])
+def test_a_reply_that_repeats_the_requests_tools_names_the_applications_alone(
+    wire: str, stream: bool, servers: dict[str, Emulator]
+) -> None:
+    headers = {**HEADERS, "authorization": "Bearer k", "x-goog-api-key": "k"}
+    path, given = request(wire, 40, stream)
+    with Proxy(ProxyOptions(to=servers[wire].url, budget=BUDGET), CacheWatcher()) as proxy:
+        for tools in ([], [TOOLS[wire]]):
+            asked = {**given, "tools": tools} if tools else given
+            answer = httpx.post(f"{proxy.url}{path}", json=asked, headers=headers)
+            assert "It is 4711." in joined(answer)
+            assert '"recall"' in json.dumps(servers[wire].requests[-1].body["tools"])
+            assert '"recall"' not in answer.text
+            if wire == "openai":
+                told = [json.loads(line[6:]) for line in answer.text.split("\n") if line.startswith("data: {")]
+                replies = [event["response"] for event in told if "response" in event] or [answer.json()]
+                assert all((each["tools"], each["tool_choice"]) == (tools, "auto") for each in replies)
+
+
 @pytest.mark.parametrize("own_tools", [False, True], ids=["alone", "beside"])
 @pytest.mark.parametrize("wire", ["anthropic", "openai", "openai-chat", "gemini"])
 def test_a_model_that_recalls_without_end_stays_in_the_budget_and_answers(wire: str, own_tools: bool) -> None:
@@ -110,9 +130,10 @@ def test_a_model_that_recalls_without_end_stays_in_the_budget_and_answers(wire: 
         path, given = request(wire, 40, False)
         if own_tools:
             given["tools"] = [TOOLS[wire]]
-        answer = joined(httpx.post(f"{proxy.url}{path}", json=given, headers=headers))
-        sent = server.requests
+        whole = httpx.post(f"{proxy.url}{path}", json=given, headers=headers)
+        answer, sent = joined(whole), server.requests
     assert answer == "Enough."
+    assert whole.json().get("tool_choice", "auto") == "auto"
     assert 3 <= len(sent) <= 5
     assert "client" not in {each.side for each in seen}
     assert all(each.status == 200 and each.predicted.total <= BUDGET for each in sent if each.predicted)

@@ -199,7 +199,7 @@ class Passing:
             if self.options.mender is not None or self._budget is not None:
                 exchange.mended = Mended(only_watched="a subscription pays for it (--mend-subscriptions)")
             return headers
-        body = json.loads(plain(exchange.given, texts.get("content-encoding", "")))
+        body = json.loads(plain(exchange.given, _coding(texts)))
         about = exchange.about(body)
         mended = finder.mend(body, about)
         if self.options.dry_run:
@@ -253,6 +253,10 @@ class Passing:
             exchange.sent = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
             rules = tuple(dict.fromkeys((*exchange.mended.rules, "recalled")))
             exchange.mended = msgspec.structs.replace(exchange.mended, rules=rules)
+        try:
+            messages = _without_echo(messages, part)
+        except Exception as error:  # the reply goes on as it came
+            self.watcher.fail(f"a reply still names the tool `recall`: {type(error).__name__}: {error}")
         for message in messages:
             await send(message)
             exchange.piece(message.get("body", b""))
@@ -262,7 +266,7 @@ class Passing:
     ) -> JsonObject | None:
         if self._budget is None or body is None or part.status != 200:
             return None
-        data = plain(bytes(part.reply), part.reply_headers.get("content-encoding", ""))
+        data = plain(bytes(part.reply), _coding(part.reply_headers))
         provider, _, model = exchange.target.partition(":")
 
         def read(wire: Wire) -> Reply:
@@ -286,7 +290,7 @@ class Passing:
         if base is body and len(added) + len(base) == len(asking) and all(asking[name] == base[name] for name in base):
             # All else stays as it was written.
             front = json.dumps(added, separators=(",", ":"))[:-1].encode() + b","
-            text = plain(exchange.given, exchange.headers.get("content-encoding", "")).lstrip()
+            text = plain(exchange.given, _coding(exchange.headers)).lstrip()
             exchange.sent = front + text[1:] if base else exchange.given
         return asking
 
@@ -325,6 +329,34 @@ def _tapped(exchange: WatchedExchange, send: Any) -> Any:
         await send(message)
 
     return tap
+
+
+def _without_echo(messages: list[Any], part: WatchedExchange) -> list[Any]:
+    """A reply as the application should see it: where it repeats the request (Responses), with its own tools alone."""
+    data = plain(b"".join(message.get("body", b"") for message in messages), _coding(part.reply_headers))
+    if part.status != 200 or b'"recall"' not in data:
+        return messages
+    sent, given = json.loads(part.sent), json.loads(plain(part.given, _coding(part.headers)))
+
+    def without_recall(line: bytes) -> bytes:
+        event = b"data: " if line.startswith(b"data: ") else b""
+        if b'"recall"' not in line or b'"tools"' not in line:
+            return line
+        value = json.loads(line.removeprefix(event))
+        reply = value.get("response", value)
+        if isinstance(reply.get("tools"), list):
+            reply["tools"] = [tool for tool in reply["tools"] if tool.get("name") != "recall"]
+            if sent.get("tool_choice") != given.get("tool_choice"):
+                reply["tool_choice"] = given.get("tool_choice", "auto")
+        return event + json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+    data = b"\n".join(map(without_recall, data.split(b"\n") if part.is_stream else [data]))
+    headers = [pair for pair in messages[0]["headers"] if pair[0] not in (b"content-encoding", b"content-length")]
+    return [{**messages[0], "headers": headers}, {"type": "http.response.body", "body": data}]
+
+
+def _coding(headers: dict[str, str]) -> str:
+    return headers.get("content-encoding", "")
 
 
 def _path(scope: Any) -> tuple[bytes, bytes]:
