@@ -105,6 +105,8 @@ def test_a_write_with_an_idempotency_key_happens_once(client: httpx.Client) -> N
     assert client.delete("/api/threads/once").status_code == 204
     late = client.post("/api/threads/once/entries", **more)
     assert (late.status_code, "was deleted" in late.text) == (409, True)
+    first = client.post("/api/threads/once/entries", json={"entries": [user("hi")]}, headers=key)
+    assert (first.status_code, "was deleted" in first.text) == (409, True)
     assert client.get("/api/threads/once").status_code == 404
     made = [client.post("/api/threads", json={"name": "new"}, headers={"idempotency-key": "k2"}) for _ in "ab"]
     assert [each.status_code for each in made] == [201, 201]

@@ -137,13 +137,16 @@ def _append(call: RouteCall, entries: list[Entry], expected: int | None) -> list
     if call.began is not None:
         if stored := stored_before(call, len(entries)):
             return stored
-        if tip_of(call.store, call.name).seq < call.began["seq"]:
+        if call.began.get("made") or tip_of(call.store, call.name).seq < call.began["seq"]:
             hint = "Make a new key to begin the thread anew."
             raise HttpRefusal(409, "the thread was deleted since this Idempotency-Key was first used", hint=hint)
     while True:
         tip = note_entries(call, entries)
         try:
-            return call.store.append(call.name, entries, tip.seq if expected is None else expected)
+            appended = call.store.append(call.name, entries, tip.seq if expected is None else expected)
+            if appended and not tip.seq:
+                call.begin({**call.began, "made": True})  # a thread that is not there cannot tell it
+            return appended
         except ConflictError:
             # Tried again only where somebody else appended meanwhile.
             if expected is not None or not has_thread(call.store, call.name):
