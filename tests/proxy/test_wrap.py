@@ -1,6 +1,9 @@
 """A known client behind the proxy by one word, and nothing left behind of it."""
 
 import json
+import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,7 @@ from test_mend import clocked
 from quire.cli.proxy import CLIENTS
 from quire.errors import QuireError
 from quire.providers.prefix import prefix_bytes
-from toolbox import invoke, run
+from toolbox import QUIRE, invoke, run
 
 pytestmark = pytest.mark.xdist_group("sdk")
 # A client that asks each address it was told, and says what it was told.
@@ -150,6 +153,30 @@ def test_two_clients_at_once_and_one_after_a_kill_leave_the_file_as_it_was(home:
     invoke("wrap", "--to", claude.server.url, "pi")
     assert file.read_bytes() == own
     assert "nothing is changed" in run("unwrap")
+
+
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_is_the_clients_and_what_was_changed_is_put_back(
+    home: Path, claude: Watching, kind: signal.Signals
+) -> None:
+    """Ctrl-C reaches both and may mean the client's answer alone; to be told to end, or to lose its terminal, ends it."""
+    file = home / ".pi/agent/models.json"
+    goes_on = "import signal, time\nsignal.signal(signal.SIGINT, lambda *_: (time.sleep(1), print('on'), exit(5)))"
+    (home / "pi").write_text(f"#!{sys.executable}\n{goes_on}\nprint('ready', flush=True)\ntime.sleep(60)")
+    words = [*QUIRE, "wrap", "--to", claude.server.url, "pi"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(words, text=True, start_new_session=True, **pipes) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        assert file.exists()
+        if kind == signal.SIGINT:
+            os.killpg(process.pid, kind)
+        else:
+            process.send_signal(kind)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == ((5, "on\n") if kind == signal.SIGINT else (128 + kind, ""))
+    assert "stopped after 0 requests" in err
+    assert not file.exists()
 
 
 @pytest.mark.parametrize("odd", [b"[]", b'"text"', b"{ // a comment\n}", b"\xff\xfe", b"{"])

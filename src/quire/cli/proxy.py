@@ -364,10 +364,19 @@ def wrap(to: str | None, log: Path | None, mend: bool, client: str, words: tuple
         for file, value in wiring.files.items():
             stack.callback(restore, file)
             _merge(file, value)
-        code = subprocess.call([command, *wiring.words, *words], env={**os.environ, **wiring.variables})
+        code = _run_client([command, *wiring.words, *words], {**os.environ, **wiring.variables})
     show_total(watcher)
     echo(f"kept in {log}", err=True)
-    raise click.exceptions.Exit(code)
+    raise click.exceptions.Exit(code if code >= 0 else 128 - code)  # as a shell tells of a signal
+
+
+def _run_client(command: list[str], variables: dict[str, str]) -> int:
+    """Run a client to its end. Ctrl-C is the client's own affair; who ends Quire, or closes its terminal, ends the client."""
+    with subprocess.Popen(command, env=variables) as client, contextlib.ExitStack() as stack:
+        for kind in (kind for kind in signal.Signals if kind.name in ("SIGINT", "SIGTERM", "SIGHUP")):
+            pass_on = (lambda *_: None) if kind == signal.SIGINT else (lambda kind, _: client.send_signal(kind))
+            stack.callback(signal.signal, kind, signal.signal(kind, pass_on))
+        return client.wait()
 
 
 # What was written into others' files: what stood there before is kept until it is put back.
