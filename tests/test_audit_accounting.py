@@ -69,6 +69,21 @@ def test_prices_are_those_of_the_time(tmp_path: Path) -> None:
     assert 0 < before < since
 
 
+@pytest.mark.parametrize(("tokens", "cause", "lost"), [(1_500, "minimum", 0), (5_000, "clock", 5_000)])
+def test_a_byte_that_moved_in_a_prompt_too_short_to_be_cached_lost_nothing(
+    tmp_path: Path, tokens: int, cause: str, lost: int
+) -> None:
+    used = {"usageMetadata": {"promptTokenCount": tokens, "cachedContentTokenCount": 0, "candidatesTokenCount": 1}}
+    told = []
+    for turns, day in ((1, "Monday"), (3, "Tuesday")):
+        rules = {"systemInstruction": {"parts": [{"text": f"Be careful with the records. It is {day}."}]}}
+        said = [{"role": ("user", "model")[n % 2], "parts": [{"text": f"message {n}"}]} for n in range(turns)]
+        told.append(at(turns, {"model": "gemini-2.5-flash", "contents": said, **rules}, None, session="s"))
+        told[-1]["reply"] = used
+    report = report_of(tmp_path, *told)
+    assert (causes(report), report.total.lost) == ([cause], lost)
+
+
 def test_a_life_that_was_asked_for_and_not_received_is_said(tmp_path: Path) -> None:
     asked = body(1, system=[{"type": "text", "text": "s", "cache_control": LONG}])
     later = body(3, system=asked["system"])

@@ -191,6 +191,8 @@ def _cause(pair: _Successors) -> Blamed:
     place = first_moved(pair.old, pair.new)
     if place is None:
         return _same_bytes(pair)
+    if _below_minimum(pair):
+        return _too_small(pair)
     if blamed := _unread_mark(pair):
         return blamed
     # What stands in front of the moved byte can still be read; if less was read, there is another cause besides.
@@ -230,7 +232,7 @@ def _same_bytes(pair: _Successors) -> Blamed:
     if changed := _changed_settings(before.body, now.body):
         return "settings", "likely", None, ", ".join(changed)
     if _below_minimum(pair):
-        return "minimum", "certain", None, f"cached from {info.min_cache_tokens:,} tokens on"
+        return _too_small(pair)
     if expiry := _expired(pair):
         return "ttl", "certain", None, expiry
     if written(before.body) == written(now.body):
@@ -258,6 +260,10 @@ def _below_minimum(pair: _Successors) -> bool:
     return smaller < pair.info.min_cache_tokens and not _caches_less(pair)
 
 
+def _too_small(pair: _Successors) -> Blamed:
+    return "minimum", "certain", None, f"cached from {pair.info.min_cache_tokens:,} tokens on"
+
+
 # From a mark the provider looks back this many blocks for a cached prefix.
 _LOOKBACK = 20
 
@@ -280,7 +286,7 @@ def _from_usage(pair: _Successors) -> Blamed:
     if now < 0.6 * before:
         return "compaction", "likely", None, f"{before:,} tokens became {now:,}"
     if _below_minimum(pair):
-        return "minimum", "certain", None, f"cached from {pair.info.min_cache_tokens:,} tokens on"
+        return _too_small(pair)
     return "unknown", "unknown", None, ""
 
 
