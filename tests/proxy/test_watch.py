@@ -258,6 +258,24 @@ def test_a_full_disk_is_said_and_fails_nothing() -> None:
         assert "No space left" in watched.watcher.as_json()["failures"][0]
 
 
+@pytest.mark.parametrize(
+    ("half", "kept"), [('{"at": 1794929097872, "request": {"mess', ""), ("A note of mine.", "A note of mine.")]
+)
+def test_a_line_that_was_half_written_makes_no_other_unreadable(tmp_path: Path, half: str, kept: str) -> None:
+    """Its writer was killed, or the disk was full; what Quire has not written stays."""
+    log = tmp_path / "log.jsonl"
+    for watched in watching("anthropic", log):
+        for _ in range(2):
+            httpx.post(f"{watched.url}/v1/messages", json=body("Hi"), headers=HEADERS)
+        watched.newest(2)
+        lines = log.read_text()
+        log.write_text(lines + half)
+        httpx.post(f"{watched.url}/v1/messages", json=body("Hi", "Yes?", "No."), headers=HEADERS)
+        watched.newest(3)
+    last = log.read_text().removeprefix(lines + kept)
+    assert len(json.loads(last)["request"]["messages"]) == 3
+
+
 def test_the_command_watches_until_it_is_stopped(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     with (

@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import json
 import logging
+import mmap
 import queue
 import re
 import struct
@@ -18,6 +19,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import IO
 
 import msgspec
 
@@ -337,8 +339,10 @@ class CacheWatcher:
             about["held_out"] = True
         if not reading.whole:
             about["whole"] = False
-        with self._log.open("a", encoding="utf-8") as file:
-            file.write(self._redact(json.dumps(about, ensure_ascii=False)) + "\n")
+        line = self._redact(json.dumps(about, ensure_ascii=False)) + "\n"
+        with self._log.open("ab+") as file:
+            _drop_half_line(file)
+            file.write(line.encode())
 
     def _judge(self, call: SentCall, reading: Reading, exchange: WatchedExchange) -> Watched:
         """Which conversation it belongs to, what it lost, and whose doing that is."""
@@ -369,6 +373,19 @@ class CacheWatcher:
             return  # with no mark set no byte is named, so there is nothing to compare
         self.compared += 1
         self.agreed += agrees(reason, diagnosis, lost)
+
+
+def _drop_half_line(file: IO[bytes]) -> None:
+    """Drop a last line of ours that is half written (by who was killed, or for want of space): the next would join it."""
+    end = file.tell()
+    file.seek(max(0, end - 1))
+    if not end or file.read(1) == b"\n":
+        return
+    with mmap.mmap(file.fileno(), end, access=mmap.ACCESS_READ) as data:
+        start = data.rfind(b"\n") + 1
+        is_ours = data[start : start + 7] == b'{"at": '
+    if is_ours:
+        file.truncate(start)
 
 
 def _is_retry(followed: _Followed, exchange: WatchedExchange, whole: bool) -> bool:
