@@ -192,6 +192,21 @@ def test_keys_are_made_shown_once_and_revoked(tmp_path: Path, monkeypatch: pytes
     assert json.loads(said_of("serve keys list --json")) == []
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--db", "notes.txt"), "notes.txt is damaged from entry 1 on"),
+        (("--redact", ""), "'' is no pattern for secrets: it matches where nothing stands"),
+        (("--redact", "k*"), "'k*' is no pattern for secrets: it matches where nothing stands"),
+    ],
+)
+def test_what_cannot_be_served_is_said_before_anything_is(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("Milk, bread, and a very long list of other things to buy. " * 20)
+    called = [sys.executable, "-m", "quire", "serve", "--port", "0", "--db", "q.db", *words]
+    done = subprocess.run(called, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode in (1, 2), said in done.stderr, "serving" in done.stderr) == (True, True, False)
+
+
 def test_the_local_model_comes_along(tmp_path: Path) -> None:
     if weights.find("smollm2") is None:
         pytest.skip("the local model is not installed")

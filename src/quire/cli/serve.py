@@ -45,7 +45,7 @@ from quire.cli.proxy import (
 )
 from quire.errors import CallError, FormatError, MissingPart, NotFound
 from quire.log import now_ms
-from quire.log.store import DEFAULT_TENANT
+from quire.log.store import DEFAULT_TENANT, is_server
 from quire.send import weights
 from quire.values import JsonObject, system
 
@@ -121,7 +121,7 @@ def serve(
         begin_demo(service.tenant().store)
     echo(f"serving {place_name(context.obj)} on {running.url} (Ctrl-C stops)", err=True)
     if to is not None:
-        base = f"OPENAI_BASE_URL={running.url}/v1" if local else f"the base URL {running.url}"
+        base = f"OPENAI_BASE_URL={running.url}/v1" if "provider" in passing else f"the base URL {running.url}"
         echo(f"give a client {base}, and see its reuse and money here and on that page", err=True, dim=True)
     _run_to_its_end(running, service)
 
@@ -150,6 +150,8 @@ def _service(
             f"listening on {host} demands keys, and there are none",
             hint="`quire serve keys add NAME` makes one; without --host only this machine is served.",
         )
+    if not is_server(place):
+        service.tenant()  # a file that is no database is said now; a server may come later
     return service
 
 

@@ -469,6 +469,8 @@ class Redactor:
         for place, pattern in enumerate(patterns, 1):
             try:
                 self._kinds.append((f"secret {place}", ("",), re.compile(pattern)))
+                if re.search(pattern, ""):
+                    raise re.error("it matches where nothing stands")
             except re.error as error:
                 raise CallError(
                     f"{pattern!r} is no pattern for secrets: {error}", hint="--redact takes a regular expression."
