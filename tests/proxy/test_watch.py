@@ -1,6 +1,7 @@
 """An application changes its base URL and nothing else: the same bytes pass, and every loss of the cache is explained."""
 
 import json
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -282,7 +283,7 @@ def test_the_command_watches_until_it_is_stopped(tmp_path: Path) -> None:
         emulator("anthropic") as server,
         running(
             *("proxy", "--to", server.url, "--port", "0", "--log", str(log), "--key-from", "OWN_KEY"),
-            OWN_KEY="of-the-proxy",
+            OWN_KEY="of-the-proxy\r\n",
         ) as (url, ended),
     ):
         secret = "sk-ant-api03-" + "A1b2" * 20
@@ -310,10 +311,13 @@ def test_the_command_watches_until_it_is_stopped(tmp_path: Path) -> None:
         (("--to", "http://localhost:8765/v1"), "is where this proxy listens itself"),
         (("--to", "http://a", "--log", "/nowhere/x"), "nowhere"),
         (("--to", "http://a", "--key-from", "NOT_SET"), "export NOT_SET="),
+        (("--to", "http://a", "--key-from", "BROKEN"), "what BROKEN holds cannot be sent as a key"),
     ],
 )
 def test_a_wrong_call_of_the_command_says_so(words: tuple[str, ...], said: str, warm: Path) -> None:
-    done = subprocess.run([warm, "proxy", *words], capture_output=True, text=True, timeout=600)
+    env = {**os.environ, "BROKEN": "sk-secret\nsk-other"}
+    done = subprocess.run([warm, "proxy", *words], capture_output=True, text=True, timeout=600, env=env)
+    assert "sk-" not in done.stderr
     assert done.returncode in (1, 2)
     assert said in done.stderr
     assert "Traceback" not in done.stderr

@@ -175,9 +175,11 @@ def is_loopback(host: str) -> bool:
 
 
 def _key(variable: str | None) -> str:
-    key = os.environ.get(variable, "") if variable else ""
+    key = os.environ.get(variable, "").strip() if variable else ""
     if variable and not key:
         raise CallError(f"the environment has no {variable}", hint=f"Set it: export {variable}=…")
+    if not key.isascii() or not key.isprintable():
+        raise CallError(f"what {variable} holds cannot be sent as a key", hint="A key is one line of ASCII characters.")
     return key
 
 
