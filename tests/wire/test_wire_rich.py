@@ -114,10 +114,28 @@ def test_another_provider_is_told_what_is_missing_and_the_request_says_why() -> 
     assert "[document: T]" in json.dumps(request.body)
 
 
+PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}}
+SHOWN: list[JsonObject] = [
+    {"role": "user", "content": "Look."},
+    {"role": "assistant", "content": [{"type": "tool_use", "id": "c1", "name": "look", "input": {}}]},
+    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": [{"type": "text", "text": "a"}, PICTURE]}]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("target", [*TARGETS, "cohere:command-a-03-2025"])
+def test_an_image_in_a_result_goes_along_or_the_request_says_that_it_does_not(target: str) -> None:
+    request = render(prompt_of(import_("anthropic", SHOWN, "claude-opus-5-5")), target)
+    reason = "image in a result from anthropic cannot go along"
+    told = [one for one in request.left_out if one["reason"] == reason]
+    assert told == ([] if "aGk=" in json.dumps(request.body) else [{"entry": 3, "reason": reason}])
+    assert ("aGk=" in json.dumps(request.body)) == (target == "anthropic:claude-opus-5-5")
+
+
 def test_what_no_provider_would_take_is_named_in_the_text_alone() -> None:
     odd = {"role": "user", "content": [{"type": "document", "source": {}}, {"type": "text", "text": "q"}]}
     request = render(prompt_of(import_("anthropic", [odd]), system="", tools=()), "anthropic:claude-opus-5-5")
     assert request.body["messages"] == [{"role": "user", "content": [{"type": "text", "text": "[document]\nq"}]}]
+    assert request.left_out == ({"entry": 1, "reason": "document from anthropic cannot go along; the text names what is missing"},)  # fmt: skip
 
 
 def test_results_without_an_id_answer_the_calls_without_one() -> None:

@@ -297,8 +297,11 @@ class UserContent(msgspec.Struct, frozen=True, kw_only=True):
             self.left_out(draft, message)
             return blocks
         grammar = grammar_of(draft.native.formats[0])
-        fitting = [_bare(block) for block in _content(part.wire) if fits(block, "@asked", grammar)]
-        return [*blocks, *(block for block in fitting if self.kind(block))]
+        enclosed = [block for block in _content(part.wire) if self.kind(block)]
+        fitting = [block for block in enclosed if fits(block, "@asked", grammar)]
+        if unfit := [self.kind(block) for block in enclosed if block not in fitting]:
+            self._leave_out(draft, message, unfit, part.wire)
+        return [*blocks, *map(_bare, fitting)]
 
     def as_it_came(self, draft: Draft, message: Message) -> list[JsonObject] | None:
         """The blocks of an imported message whose text is unchanged; None where it is plain text.
@@ -324,9 +327,11 @@ class UserContent(msgspec.Struct, frozen=True, kw_only=True):
     def left_out(self, draft: Draft, message: Message) -> None:
         """Note that the documents and media of a message are left out of the request."""
         if part := _enclosing(message):
-            kinds = ", ".join(map(str, part.wire["encloses"]))
-            reason = f"{kinds} from {part.wire.get('format')} cannot go along; the text names what is missing"
-            draft.leave_out(message, reason)
+            self._leave_out(draft, message, part.wire["encloses"], part.wire)
+
+    def _leave_out(self, draft: Draft, message: Message, kinds: list[Json], wire: JsonObject) -> None:
+        named = ", ".join(dict.fromkeys(map(str, kinds)))
+        draft.leave_out(message, f"{named} from {wire.get('format')} cannot go along; the text names what is missing")
 
 
 def _enclosing(message: Message) -> Text | None:
@@ -399,6 +404,15 @@ def _sent(part: Part, message: Message, draft: Draft | None) -> list[JsonObject]
     if block is None:
         return []
     return [inner for inner in _inside(block) if not is_text(inner)] if isinstance(part, Result) else [block]
+
+
+def leave_out_media(message: Message, draft: Draft) -> None:
+    """Note what results hold beside text, an image mostly, where the model gets their text alone."""
+    for part in message.parts:
+        if isinstance(part, Result) and holds_blocks(part) and own_block(part, draft) is None:
+            kinds = dict.fromkeys(map(kind_of, _sent(part, message, None)))
+            reason = f"{', '.join(kinds)} in a result from {part.wire.get('format')} cannot go along"
+            draft.leave_out(message, reason, part) if kinds else None
 
 
 def _enclosed(part: Text | Think | Result, message: Message, draft: Draft | None) -> list[JsonObject]:

@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from quire.providers.convert import normal, project
+from quire.providers.convert import leave_out_media, normal, project
 from quire.providers.incoming import Spelling
 from quire.providers.models import ModelInfo, data, model_info
 from quire.providers.prefix import unmarked
@@ -156,7 +156,12 @@ Write: TypeAlias = Callable[[Draft, Message], None]
 
 def by_role(user: Write, assistant: Write, tool: Write, note: Write, tools: Write = Draft.add_tools_in_front) -> Write:
     """A writer of messages by the function for each role; late tools join the list in front unless told otherwise."""
-    write: dict[Role, Write] = {"user": user, "assistant": assistant, "tool": tool, "note": note, "tools": tools}
+
+    def results(draft: Draft, message: Message) -> None:
+        leave_out_media(message, draft)
+        tool(draft, message)
+
+    write: dict[Role, Write] = {"user": user, "assistant": assistant, "tool": results, "note": note, "tools": tools}
     return lambda draft, message: write[message.role](draft, message)
 
 
