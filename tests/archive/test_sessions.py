@@ -1,5 +1,6 @@
 """Sessions and logs of other programs become threads: recognised, whole, once."""
 
+import base64
 import contextlib
 import gzip
 import json
@@ -17,7 +18,7 @@ from conftest import shared_data
 from quire import QuireError, Thread, providers
 from quire.archive.sessions import STORES, conversations, files_under, recognised, source_file
 from quire.errors import FormatError
-from quire.testing import MemoryStore
+from quire.testing import MemoryStore, assert_valid
 from quire.values import JsonObject
 from toolbox import fewer, invoke, run
 
@@ -241,6 +242,154 @@ def test_a_last_line_that_is_half_written_is_left_out_and_said(home: Path, caplo
     assert "a.jsonl: its last line is half written, and left out" in caplog.text
 
 
+PNG = "iVBORw0KGgoAAAANSUhEUg=="
+IMAGE = f"data:image/png;base64,{PNG}"
+
+
+def pi_lines(*rows: JsonObject, api: str = "anthropic-messages") -> str:
+    """A session of pi: each line behind the one before it."""
+    out = [{"type": "session", "version": 3, "id": "s", "cwd": "/"}]
+    for number, row in enumerate(rows):
+        if row.get("role"):
+            row = {"type": "message", "message": {"api": api, "model": "m", **row}}
+        out.append({"id": f"i{number}", "parentId": f"i{number - 1}" if number else None, **row})
+    return "\n".join(map(json.dumps, out))
+
+
+def seen(api: str) -> str:
+    call = {"type": "toolCall", "id": "c", "name": "read", "arguments": {}}
+    shown = [{"type": "text", "text": "W1"}, {"type": "image", "mimeType": "image/png", "data": PNG}]
+    result = {"role": "toolResult", "toolCallId": "c", "toolName": "read", "content": shown}
+    return pi_lines({"role": "user", "content": "W2"}, {"role": "assistant", "content": [call]}, result, api=api)
+
+
+def gemini_lines(*rows: JsonObject) -> str:
+    return "\n".join(map(json.dumps, [{"sessionId": "s", "projectHash": "h"}, *rows]))
+
+
+def opencode_file() -> bytes:
+    state = {"status": "completed", "input": {}, "output": "W1", "attachments": [{"mime": "image/png", "url": IMAGE}]}
+    parts = [
+        {"type": "text", "text": "W2"},
+        {"type": "file", "mime": "image/png", "url": IMAGE.replace("iVBO", "jVBO")},
+        {"type": "file", "mime": "application/pdf", "url": "data:application/pdf;base64,aGk="},
+        {"type": "file", "mime": "text/plain", "url": "file:///a"},
+        {"type": "tool", "callID": "c", "tool": "read", "state": state},
+        {"type": "tool", "callID": "d", "tool": "read", "state": {"status": "running", "input": {}}},
+        {"type": "hologram"},
+    ]
+    return database(
+        "CREATE TABLE session (id, time_created); CREATE TABLE message (id, session_id, time_created, data); CREATE TABLE part (id, message_id, session_id, data); INSERT INTO session VALUES ('s', 1)",
+        message=[(role, "s", number, json.dumps({"role": role, "providerID": "anthropic"})) for number, role in enumerate(("user", "assistant"))],
+        part=[(number, "user" if number < 4 else "assistant", "s", json.dumps(part)) for number, part in enumerate(parts)],
+    )  # fmt: skip
+
+
+def database(schema: str, **tables: list[tuple[Any, ...]]) -> bytes:
+    with contextlib.closing(sqlite3.connect(":memory:")) as conn:
+        conn.executescript(schema)
+        for table, rows in tables.items():
+            conn.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(rows[0]))})", rows)
+        conn.commit()
+        return conn.serialize()
+
+
+FRAGMENTS = "CREATE TABLE fragments (id, content); CREATE TABLE attachments (id, type, content, url);"
+KEPT_APART: dict[str, list[tuple[Any, ...]]] = {"fragments": [(1, "W1"), (2, "W2")], "attachments": [("a", "image/png", base64.b64decode(PNG), None), ("b", "image/png", None, None)]}  # fmt: skip
+
+
+def llm_file() -> bytes:
+    return database(
+        FRAGMENTS + """CREATE TABLE messages (hash, parent_hash, role); CREATE TABLE parts (id, message_hash, position, type, text, payload);
+        CREATE TABLE threads (id, tip_message_hash, datetime_utc); CREATE TABLE turns (id, thread_id, model, input_tokens, output_tokens, token_details, datetime_utc);
+        CREATE TABLE tools (id, name, description, input_schema); CREATE TABLE turn_tools (tool_id, turn_id);
+        CREATE TABLE part_fragments (part_id, fragment_id, "order"); CREATE TABLE part_attachments (part_id, attachment_id, "order")""",
+        **KEPT_APART, threads=[("t", "h", "2026")], messages=[("h", None, "user")], parts=[(1, "h", 0, "text", "W3", None)],
+        part_fragments=[(1, 1, 0), (1, 2, 1)], part_attachments=[(1, "a", 0), (1, "b", 1)],
+    )  # fmt: skip
+
+
+def old_llm_file() -> bytes:
+    return database(
+        FRAGMENTS + """CREATE TABLE conversations (id); CREATE TABLE responses (id, conversation_id, model, system, prompt, response);
+        CREATE TABLE tools (id, name, description, input_schema); CREATE TABLE tool_responses (tool_id, response_id);
+        CREATE TABLE tool_calls (id, response_id, tool_call_id, name, arguments); CREATE TABLE tool_results (id, response_id, tool_call_id, name, output);
+        CREATE TABLE prompt_fragments (response_id, fragment_id, "order"); CREATE TABLE system_fragments (response_id, fragment_id, "order");
+        CREATE TABLE prompt_attachments (response_id, attachment_id, "order")""",
+        **KEPT_APART, responses=[("1", "c", "m", "W3", "W4", ""), ("2", "c", "m", "W5", "", "W6")], tools=[(1, "f", "W7", "{}")],
+        tool_responses=[(1, "1")], tool_calls=[(1, "1", "k", "f", '{"a": "W8"}')], tool_results=[(1, "2", "k", "f", "W9")],
+        prompt_fragments=[("1", 1, 0)], system_fragments=[("1", 2, 0)], prompt_attachments=[("1", "a", 0), ("1", "b", 1)],
+    )  # fmt: skip
+
+
+def parts(*listed: JsonObject, kind: str = "request") -> JsonObject:
+    return {"kind": kind, "parts": [{"part_kind": kind, **part} for kind, part in map(dict.popitem, listed)]}
+
+
+PYDANTIC = [
+    parts({"system-prompt": {"content": "W1"}}, {"user-prompt": {"content": ["W2", {"kind": "image-url", "url": "https://x/W3.png"}, {"kind": "binary", "data": PNG, "media_type": "image/png"}, {"kind": "document-url", "url": "u"}]}}),
+    parts({"tool-call": {"tool_name": "f", "tool_call_id": "c", "args": {}}}, {"file": {"content": {"kind": "binary"}}}, kind="response"),
+    {**parts({"tool-return": {"tool_name": "f", "tool_call_id": "c", "content": [{"a": "W4"}]}}, {"retry-prompt": {"content": [{"msg": "W5"}]}}, {"system-prompt": {"content": "W6"}}), "instructions": "W7"},
+]  # fmt: skip
+SPAN = {"gen_ai.input.messages": json.dumps([
+    {"role": "user", "parts": [{"type": "text", "content": "W1"}, {"type": "blob", "modality": "image", "mime_type": "image/png", "content": PNG}, {"type": "uri", "modality": "audio", "uri": "u"}]},
+    {"role": "assistant", "parts": [{"type": "tool_call", "id": "c", "name": "f", "arguments": {}}]},
+    {"role": "tool", "parts": [{"type": "tool_call_response", "id": "c", "response": {"a": "W2"}}]},
+])}  # fmt: skip
+TREE = {"type": "branch_summary", "summary": "W4"}
+STALE = {"id": "2", "type": "gemini", "content": "Stale", "toolCalls": [{"id": "c", "name": "f", "args": {"a": "W1"}}]}
+ANSWERED = {**STALE, "content": "W2", "toolCalls": [{**STALE["toolCalls"][0], "result": [{"functionResponse": {"id": "c", "name": "f", "response": {"output": "W3"}}}]}]}  # fmt: skip
+# Store -> a file of it, the words and images that its entries hold, and what is said to be left out.
+WHOLE: dict[str, tuple[Callable[[], str | bytes], list[str], str]] = {
+    "pi-anthropic": (lambda: seen("anthropic-messages"), ["W1", "W2", PNG], ""),
+    "pi-chat": (lambda: seen("openai-completions"), ["W1", "W2", PNG], ""),
+    "pi-gemini": (lambda: seen("google-generative-ai"), ["W1", "W2", PNG], ""),
+    "pi-told": (lambda: pi_lines({"role": "bashExecution", "command": "W1", "output": "W2", "exitCode": 3}, {"type": "custom_message", "content": "W3"}, TREE, {"role": "wizard", "content": "x"}, {"role": "user", "content": [{"type": "novel"}, {"type": "text", "text": "W5"}]}), ["Ran `W1`\\n```\\nW2\\n```\\n\\nCommand exited with code 3", "W3", "W4", "W5"], "1 × message of wizard, 1 × novel"),
+    "pi-without-ids": (lambda: pi_lines(*[{"role": "user", "content": f"W{n}", "id": ""} for n in (1, 2)]).replace('"parentId"', '"p"').replace('"i', '"'), ["W1", "W2"], ""),
+    "gemini-cli": (lambda: gemini_lines({"id": "1", "type": "user", "content": "W4"}, STALE, ANSWERED, {"type": "user", "content": "W5"}, {"type": "user", "content": "W6"}, {"id": "3", "type": "info", "content": "x"}, {"id": "4", "type": "novel"}), ["W1", "W2", "W3", "W4", "W5", "W6"], "1 × novel"),
+    "opencode": (opencode_file, ["W1", "W2", PNG, PNG.replace("iVBO", "jVBO")], "1 × application/pdf, 1 × hologram"),
+    "llm": (llm_file, ["W1\\nW2\\nW3", PNG], "1 × image/png"),
+    "llm-before": (old_llm_file, ["W1\\nW4", "W2\\nW3", *(f"W{n}" for n in range(5, 10)), PNG], "1 × image/png"),
+    "pydantic-ai": (lambda: json.dumps(PYDANTIC), [*(f"W{n}" for n in range(1, 8)), PNG], "1 × document-url, 1 × file"),
+    "opentelemetry": (lambda: json.dumps([{"attributes": SPAN}]), ["W1", "W2", PNG, "[audio]"], ""),
+    "langfuse": (lambda: json.dumps([{"type": "GENERATION", "traceId": "t", "input": [{"role": "user", "content": "W1"}], "output": [{"role": "assistant", "content": "W2"}]}]), ["W1", "W2"], ""),
+    "swe-agent": (lambda: json.dumps({"trajectory": [], "info": {}, "history": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "W1", "thinking_blocks": [{"type": "thinking", "thinking": "W2"}]}]}), ["W1", "W2"], ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_nothing_of_a_session_is_lost_unsaid(home: Path, name: str) -> None:
+    make, words, left_out = WHOLE[name]
+    made = make()
+    Path("x.json").write_bytes(made if isinstance(made, bytes) else made.encode())
+    done = invoke("import", "x.json")
+    assert [word for word in words if word not in done.stdout] == []
+    assert "Stale" not in done.stdout
+    assert done.stderr.rstrip().partition("left out: ")[2] == left_out
+    Path("entries.jsonl").write_text(done.stdout)
+    for target in TARGETS:
+        assert_valid(json.loads(run("render", "entries.jsonl", "-m", target, "--json")), target)
+
+
+def test_a_call_that_was_still_at_work_has_no_result(home: Path) -> None:
+    Path("x.db").write_bytes(opencode_file())
+    kinds = [(one["kind"], one.get("call_id")) for one in map(json.loads, run("import", "x.db").splitlines())]
+    assert ("call", "d") in kinds
+    assert ("result", "d") not in kinds
+
+
+def test_a_line_with_the_id_of_another_is_only_left_out_where_it_says_the_same(home: Path) -> None:
+    write("c.jsonl", [line("user", "Go", "1"), line("user", "Go", "1"), line("assistant", text("Gone."), "1", "1")])
+    assert [json.loads(one)["text"] for one in run("import", "c.jsonl").splitlines()] == ["Go", "Gone."]
+
+
+def test_a_file_of_a_folder_is_named_whatever_is_wrong_with_it(home: Path) -> None:
+    Path("all").mkdir()
+    write("all/a.jsonl", CLAUDE[:3])
+    write("all/b.jsonl", [{"role": "user", "content": "a"}, {"role": "wizard", "content": "b"}])
+    assert "left out: b.jsonl: messages[1]: unknown role 'wizard'" in invoke("import", "all", "--into", "t").stderr
+
+
 def test_files_of_claude_code_without_a_message_are_its_own_and_hold_no_conversation(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"type": "summary", "summary": "Tea", "leafUuid": "1"}\n')
     (tmp_path / "b.jsonl").write_text('{"type": "file-history-snapshot", "messageId": "1", "snapshot": {}}\n')
@@ -267,17 +416,32 @@ def test_a_folder_brings_what_is_a_session_and_says_what_is_not(home: Path) -> N
         ('{"type": "session_meta", "payload": {}}\n{"type": "event_msg", "payload": {}}', ["--from", "openai-responses"], "x.jsonl begins with 'session_meta', which openai-responses does not have"),
         ('{"role": "user", "content": "a"}', ["--from", "codex"], "line 1, column 1: x.jsonl holds the fields role, content, which is not a line of a Codex rollout"),
         ('{"a": 1}\n{"b" 2}\n', [], "line 2, column 6: x.jsonl is not JSON: Expecting ':' delimiter"),
+        ('{"a": 1}\n{"b":\n{"c": 3}\n', [], "line 2, column 6: x.jsonl is not JSON"),
+        ('{"role": "user", "content": "a"}\n3\n', [], "line 2, column 1: x.jsonl holds 3, not an object"),
+        ('[{"role": "user", "content": "a"}, null]', [], "x.jsonl holds null as number 2, not an object"),
+        (b'{"role": "user", "content": "a"}\n{"role": "user", "content": "caf\xe9"}\n', [], "line 2, column 33: x.jsonl is not UTF-8 (0xe9)"),
+        (b"# aider chat started at 1\n#### caf\xe9", [], "line 2, column 9: x.jsonl is not UTF-8 (0xe9)"),
+        (b"\x89PNG\0\xff", [], "x.jsonl is neither text nor a database"),
         ('{"trajectory_format": "mini-swe-agent-1.1"}', [], "x.jsonl is not as mini-swe-agent writes it: KeyError 'messages'"),
         ('{"resourceSpans": []}', [], "hold no gen_ai.input.messages"),
         ('{"lhar": {"entries": [{"type": "entry", "raw": {"request_body": null}}]}}', [], "holds no bodies"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_is_refused_at_its_place(home: Path, content: str, options: list[str], problem: str) -> None:
-    Path("x.jsonl").write_text(content)
+def test_what_does_not_fit_is_refused_at_its_place(
+    home: Path, content: str | bytes, options: list[str], problem: str
+) -> None:
+    Path("x.jsonl").write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(FormatError) as failed:
         run("import", "x.jsonl", *options)
     assert problem in str(failed.value)
     assert failed.value.hint
+
+
+def test_entries_of_a_log_are_told_where_they_are_read(home: Path) -> None:
+    write("x.jsonl", [{"kind": "user", "text": "a"}, {"kind": "respond", "text": "b"}])
+    with pytest.raises(FormatError) as failed:
+        run("import", "x.jsonl")
+    assert failed.value.hint == "These are entries: `quire log import THREAD FILE` reads them."
 
 
 @pytest.mark.parametrize("store", STORES, ids=lambda store: store.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from functools import partial
 
@@ -42,17 +43,27 @@ class StoredBlock(msgspec.Struct, frozen=True):
     # What the provider signed thinking or a call with; a Responses item has its id too.
     signature: str = ""
     id: str = ""
-    # The media type and the base64 of an image.
+    # The media type and the base64 of an image, or its address alone; a result may hold several.
     image: tuple[str, str] = ("", "")
+    images: tuple[tuple[str, str], ...] = ()
+    # What the block is, where nothing of it can be taken along.
+    left_out: str = ""
 
     @property
     def arguments(self) -> str:
         """The arguments of a call as OpenAI writes them."""
         return self.args if isinstance(self.args, str) else json.dumps(self.args, ensure_ascii=False)
 
-    @property
-    def image_url(self) -> str:
-        return f"data:{self.image[0]};base64,{self.image[1]}"
+
+def media_block(media_type: str, data: str) -> StoredBlock:
+    """A block of base64, or of an address that tells its media type: an image, or what is left out."""
+    if not media_type.startswith("image/") or not data:
+        return StoredBlock(left_out=f"{media_type or 'media'}")
+    return StoredBlock(image=("", data) if re.match("https?:", data) else (media_type, data))
+
+
+def _url(image: tuple[str, str]) -> str:
+    return f"data:{image[0]};base64,{image[1]}" if image[0] else image[1]
 
 
 class StoredTurn(msgspec.Struct, frozen=True):
@@ -79,7 +90,8 @@ def turns_in_format(
     messages: list[tuple[int | None, JsonObject]] = [(None, message) for message in around[field]]
     messages += [(turn.at, message) for turn in turns for message in write(turn)]
     value = {**around, field: [message for _, message in messages]}
-    return StoredConversation(name, format, value, model, times=tuple(at for at, _ in messages))
+    left_out = tuple(block.left_out for turn in turns for block in turn.blocks if block.left_out)
+    return StoredConversation(name, format, value, model, times=tuple(at for at, _ in messages), left_out=left_out)
 
 
 _SPEAKS = {"anthropic": "anthropic", "claude": "anthropic", "google": "gemini", "gemini": "gemini", "vertex": "gemini", "openai": "openai-responses", "gpt": "openai-responses"}  # fmt: skip
@@ -90,18 +102,25 @@ def _anthropic(turn: StoredTurn) -> Iterator[JsonObject]:
     for block in turn.blocks:
         if block.is_result:
             failed = {"is_error": True} if block.error else {}
-            blocks.append({"type": "tool_result", "tool_use_id": block.call_id, "content": block.text, **failed})
+            words = [{"type": "text", "text": block.text}] if block.text.strip() else []
+            content = [*words, *map(_anthropic_image, block.images)] if block.images else block.text
+            blocks.append({"type": "tool_result", "tool_use_id": block.call_id, "content": content, **failed})
         elif block.call_id:
             blocks.append({"type": "tool_use", "id": block.call_id, "name": block.name, "input": block.args or {}})
         elif block.thinking:
             blocks.append({"type": "thinking", "thinking": block.text, "signature": block.signature})
         elif block.image[1]:
-            source = {"type": "base64", "media_type": block.image[0], "data": block.image[1]}
-            blocks.append({"type": "image", "source": source})
+            blocks.append(_anthropic_image(block.image))
         elif block.text.strip():
             blocks.append({"type": "text", "text": block.text})
     if blocks:
         yield {"role": "assistant" if turn.role == "assistant" else "user", "content": blocks}
+
+
+def _anthropic_image(image: tuple[str, str]) -> JsonObject:
+    kind, data = image
+    source = {"type": "base64", "media_type": kind, "data": data} if kind else {"type": "url", "url": data}
+    return {"type": "image", "source": source}
 
 
 def _gemini(turn: StoredTurn) -> Iterator[JsonObject]:
@@ -111,15 +130,21 @@ def _gemini(turn: StoredTurn) -> Iterator[JsonObject]:
         named = {"id": block.call_id, "name": block.name}
         if block.is_result:
             reply = {"error" if block.error else "output": block.text}
-            parts.append({"functionResponse": {**named, "response": reply}})
+            pictures = {"parts": [*map(_gemini_image, block.images)]} if block.images else {}
+            parts.append({"functionResponse": {**named, "response": reply, **pictures}})
         elif block.call_id:
             parts.append({"functionCall": {**named, "args": block.args or {}}, **signed})
         elif block.image[1]:
-            parts.append({"inlineData": {"mimeType": block.image[0], "data": block.image[1]}})
+            parts.append(_gemini_image(block.image))
         elif block.text:
             parts.append({"text": block.text, **({"thought": True} if block.thinking else {}), **signed})
     if parts:
         yield {"role": "model" if turn.role == "assistant" else "user", "parts": parts}
+
+
+def _gemini_image(image: tuple[str, str]) -> JsonObject:
+    kind, data = image
+    return {"inlineData": {"mimeType": kind, "data": data}} if kind else {"fileData": {"fileUri": data}}
 
 
 def _responses(turn: StoredTurn) -> Iterator[JsonObject]:
@@ -127,7 +152,9 @@ def _responses(turn: StoredTurn) -> Iterator[JsonObject]:
     for block in turn.blocks:
         item_id = {"id": block.id} if block.id else {}
         if block.is_result:
-            yield {"type": "function_call_output", "call_id": block.call_id, "output": block.text}
+            pictures = [{"type": "input_image", "image_url": _url(image)} for image in block.images]
+            output = [{"type": "input_text", "text": block.text}, *pictures] if pictures else block.text
+            yield {"type": "function_call_output", "call_id": block.call_id, "output": output}
         elif block.call_id:
             call = {"call_id": block.call_id, "name": block.name, "arguments": block.arguments}
             yield {"type": "function_call", **call, **item_id}
@@ -137,8 +164,8 @@ def _responses(turn: StoredTurn) -> Iterator[JsonObject]:
             summary = [{"type": "summary_text", "text": block.text}] if block.text else []
             yield {"type": "reasoning", "summary": summary, "encrypted_content": block.signature, **item_id}
         elif block.image[1]:
-            yield {"role": "user", "content": [{"type": "input_image", "image_url": block.image_url}]}
-        else:
+            yield {"role": "user", "content": [{"type": "input_image", "image_url": _url(block.image)}]}
+        elif not block.left_out:
             yield {"type": "message", "role": turn.role, "content": [{"type": kind, "text": block.text}], **item_id}
 
 
@@ -149,14 +176,16 @@ def _chat(turn: StoredTurn) -> Iterator[JsonObject]:
     for block in turn.blocks:
         if block.is_result:
             failed = {"_err": True} if block.error else {}
-            yield {"role": "tool", "tool_call_id": block.call_id, "content": block.text, **failed}
+            pictures = [{"type": "image_url", "image_url": {"url": _url(image)}} for image in block.images]
+            answer = [{"type": "text", "text": block.text}, *pictures] if pictures else block.text
+            yield {"role": "tool", "tool_call_id": block.call_id, "content": answer, **failed}
         elif block.call_id:
             called = {"name": block.name, "arguments": block.arguments}
             calls.append({"id": block.call_id, "type": "function", "function": called})
         elif block.thinking:
             thought += block.text
         elif block.image[1]:
-            images.append({"type": "image_url", "image_url": {"url": block.image_url}})
+            images.append({"type": "image_url", "image_url": {"url": _url(block.image)}})
         else:
             text += block.text
     if text or calls or images or thought:
@@ -174,18 +203,22 @@ _WRITERS = {"anthropic": _anthropic, "gemini": _gemini, "openai-responses": _res
 def _claude_code(file: SourceFile) -> Iterator[StoredConversation]:
     chains: dict[str, list[JsonObject]] = {}
     calls: dict[str, dict[str, SentCall]] = {}
-    uuids: set[str] = set()
+    copies: set[str] = set()
     compacted = False
     for number, line in file.numbered():
         if not isinstance(line, dict) or not isinstance(line.get("type"), str):
             raise misfit(file, number, line, "a line of Claude Code")
         message = line.get("message")
         compacted = compacted or line.get("subtype") == "compact_boundary" or bool(line.get("isCompactSummary"))
-        if line["type"] not in ("user", "assistant") or str(line.get("uuid") or number) in uuids:
+        if line["type"] not in ("user", "assistant"):
             continue
         if not isinstance(message, dict) or "content" not in message:
             raise misfit(file, number, line, "a message of Claude Code")
-        uuids.add(str(line.get("uuid") or number))
+        # A session that was taken up again repeats lines as they are.
+        copy = f"{line.get('uuid') or number} {json.dumps(message['content'])}"
+        if copy in copies:
+            continue
+        copies.add(copy)
         side = str(line.get("agentId") or "side") if line.get("isSidechain") else ""
         session = str(line.get("sessionId") or file.name)
         name = f"{session}-{side}" if side else session
@@ -329,9 +362,11 @@ def _pi(file: SourceFile) -> Iterator[StoredConversation]:
             raise misfit(file, number, line, "a line of pi")
         if line["type"] == "session":
             name = str(line.get("id") or name)
-        elif line.get("id"):
-            newest = str(line["id"])
-            lines[newest] = line
+        else:
+            # Before there were branches, lines had no ids: each follows the one before it.
+            parent = line.get("parentId") if line.get("id") else newest
+            newest = str(line.get("id") or f"line {number}")
+            lines[newest] = {**line, "parentId": parent}
         compacted = compacted or line["type"] == "compaction"
         if call := _pi_call(f"{file.path}:{number}", line, name, compacted):
             calls.append(call)
@@ -340,7 +375,7 @@ def _pi(file: SourceFile) -> Iterator[StoredConversation]:
     while newest in lines:
         chain.append(lines.pop(newest))
         newest = str(chain[-1].get("parentId") or "")
-    messages = [line["message"] for line in reversed(chain) if line["type"] == "message"]
+    messages = [message for line in reversed(chain) for message in _pi_messages(line)]
     answers = [message for message in messages if message.get("role") == "assistant"]
     api = next((str(answer.get("api") or answer.get("provider") or "") for answer in reversed(answers)), "")
     model = next((str(answer["model"]) for answer in reversed(answers) if answer.get("model")), "")
@@ -361,17 +396,40 @@ def _pi_call(source: str, line: JsonObject, session: str, compacted: bool) -> Se
     return counted_call(source, provider, model, reported, at, session, compacted=compacted, id=id)
 
 
+def _pi_messages(line: JsonObject) -> Iterator[JsonObject]:
+    """What a line tells the model, in pi's own words where it is no message of anybody's."""
+    message = line["message"] if line["type"] == "message" else {**line, "role": line["type"]}
+    match message.get("role"):
+        case "user" | "assistant" | "toolResult":
+            yield message
+        case "custom" | "hookMessage" | "custom_message" if line["type"] != "custom":
+            yield {**message, "role": "user"}
+        case "branch_summary":
+            about = "The following is a summary of a branch that this conversation came back from:"
+            yield {**message, "role": "user", "content": f"{about}\n\n<summary>\n{message.get('summary')}</summary>"}
+        case "bashExecution" if not message.get("excludeFromContext"):
+            output = f"```\n{message['output']}\n```" if message.get("output") else "(no output)"
+            failed = f"\n\nCommand exited with code {message['exitCode']}" if message.get("exitCode") else ""
+            ended = "\n\n(command cancelled)" if message.get("cancelled") else failed
+            yield {**message, "role": "user", "content": f"Ran `{message.get('command')}`\n{output}{ended}"}
+        case str(role) if line["type"] == "message" and role != "bashExecution":
+            yield {"role": "user", "content": [{"type": f"message of {role}"}]}
+
+
 def _pi_turn(message: JsonObject) -> StoredTurn:
     at = milliseconds(message.get("timestamp"))
-    if message.get("role") == "toolResult":
-        block = StoredBlock(text_in(message.get("content")), call_id=str(message.get("toolCallId")), name=str(message.get("toolName")), is_result=True, error=bool(message.get("isError")))  # fmt: skip
-        return StoredTurn("user", (block,), at)
     content = message.get("content")
-    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content or []
-    return StoredTurn(str(message.get("role")), tuple(map(_pi_block, blocks)), at)
+    blocks = [_pi_block(block) for block in ([content] if isinstance(content, str) else content or [])]
+    if message.get("role") == "toolResult":
+        images = tuple(block.image for block in blocks if block.image[1])
+        block = StoredBlock(text_in(content), call_id=str(message.get("toolCallId")), name=str(message.get("toolName")), is_result=True, error=bool(message.get("isError")), images=images)  # fmt: skip
+        return StoredTurn("user", (block, *(block for block in blocks if block.left_out)), at)
+    return StoredTurn(str(message.get("role")), tuple(blocks), at)
 
 
-def _pi_block(block: JsonObject) -> StoredBlock:
+def _pi_block(block: JsonObject | str) -> StoredBlock:
+    if isinstance(block, str):
+        return StoredBlock(block)
     match block.get("type"):
         case "thinking":
             return StoredBlock(str(block.get("thinking") or ""), thinking=True, signature=str(block.get("thinkingSignature") or ""))  # fmt: skip
@@ -380,7 +438,9 @@ def _pi_block(block: JsonObject) -> StoredBlock:
             return StoredBlock(call_id=call_id, id=id, name=str(block.get("name")), args=block.get("arguments"), signature=str(block.get("thoughtSignature") or ""))  # fmt: skip
         case "image":
             return StoredBlock(image=(str(block.get("mimeType")), str(block.get("data"))))
-    return StoredBlock(text_in(block))
+        case "text":
+            return StoredBlock(text_in(block))
+    return StoredBlock(left_out=str(block.get("type")))
 
 
 # gemini-cli: lines by id, a later one in place of the earlier; calls come with the line that first shows them.
@@ -391,32 +451,40 @@ def _gemini_cli(file: SourceFile) -> Iterator[StoredConversation]:
     places: dict[str, int] = {}
     called: set[str] = set()
     sent: dict[str, SentCall] = {}
-    model, name = "", file.name
+    model, name, left_out = "", file.name, []
     answered = {id for line in _gemini_lines(file) for id in _answered(line.get("content"))}
-    for line in _gemini_lines(file):
+    for number, line in enumerate(_gemini_lines(file), 1):
         name, model = str(line.get("sessionId") or name), str(line.get("model") or model)
-        at, id = milliseconds(line.get("timestamp")), str(line.get("id") or "")
+        at, id = milliseconds(line.get("timestamp")), str(line.get("id") or f"line {number}")
         if line.get("type") not in ("user", "gemini"):
+            # What the program itself said was never sent.
+            left_out += [str(line["type"])] if line.get("type") not in (None, "info", "error", "warning") else []
             continue
         if line["type"] == "gemini" and isinstance(line.get("tokens"), dict):
             used = usage_named(line["tokens"], input_total="input", cache_read="cached", reasoning="thoughts")
             used = msgspec.structs.replace(used, output=int(line["tokens"].get("output") or 0) + used.reasoning)
             sent[id] = SentCall(f"{file.path}:{id}", "gemini", model, {}, used, at, name, id=id)
         calls = [call for call in line.get("toolCalls") or () if call.get("id") not in called]
-        parts = _gemini_parts(line) if id not in places else []
+        parts, role = _gemini_parts(line), "user" if line["type"] == "user" else "model"
+        if id in places and parts:
+            _, earlier = contents[places[id]]
+            kept = [part for part in earlier["parts"] if role == "model" and "functionCall" in part]
+            contents[places[id]] = (at, {"role": role, "parts": [*parts, *kept]})
+            parts = []
         parts += [{"functionCall": {"id": c.get("id"), "name": c.get("name"), "args": c.get("args") or {}}} for c in calls]  # fmt: skip
-        if id in places and not calls and line["type"] == "user":
-            contents[places[id]] = (at, {"role": "user", "parts": _gemini_parts(line)})
-        elif parts:
+        if parts:
             places.setdefault(id, len(contents))
-            contents.append((at, {"role": "user" if line["type"] == "user" else "model", "parts": parts}))
+            contents.append((at, {"role": role, "parts": parts}))
         called |= {call["id"] for call in calls if call.get("id")}
-        results = [part for call in calls if call.get("id") not in answered for part in call.get("result") or ()]
-        if results:
-            contents.append((at, {"role": "user", "parts": results}))
+        # A result may come with a later line than its call.
+        done = [call for call in line.get("toolCalls") or () if call.get("id") not in answered and call.get("result")]
+        answered |= {str(call["id"]) for call in done if call.get("id")}
+        if done:
+            contents.append((at, {"role": "user", "parts": [part for call in done for part in call["result"]]}))
     value = [content for _, content in contents]
     times = tuple(at for at, _ in contents)
-    yield StoredConversation(name, "gemini", value, model, times=times, calls=tuple(sent.values()))
+    calls_sent = tuple(sent.values())
+    yield StoredConversation(name, "gemini", value, model, times=times, calls=calls_sent, left_out=tuple(left_out))
 
 
 def _gemini_lines(file: SourceFile) -> Iterator[JsonObject]:
@@ -460,7 +528,7 @@ def _opencode(file: SourceFile) -> Iterator[StoredConversation]:
             at = milliseconds((stored.get("time") or {}).get("created"))
             blocks = tuple(block for part in parts for block in _opencode_part(part))
             turns.append(StoredTurn(stored["role"], blocks, at))
-            results = tuple(_opencode_result(part) for part in parts if part.get("type") == "tool")
+            results = tuple(block for part in parts if part.get("type") == "tool" for block in _opencode_result(part))
             turns += [StoredTurn("user", results, at)] if results else []
             # Each finished step of a message is a request.
             steps = [part.get("tokens") for part in parts if part.get("type") == "step-finish"]
@@ -474,20 +542,43 @@ def _opencode(file: SourceFile) -> Iterator[StoredConversation]:
             yield msgspec.structs.replace(conversation, calls=tuple(calls))
 
 
+# Parts that say nothing to the model; of files that are text, the words stand in a part of their own.
+_OPENCODE_SILENT = frozenset({"step-start", "step-finish", "snapshot", "patch", "agent", "retry", "compaction"})
+_OPENCODE_TEXT = ("text/plain", "application/x-directory")
+
+
 def _opencode_part(part: JsonObject) -> Iterator[StoredBlock]:
-    if part.get("type") == "text":
+    kind = part.get("type")
+    if kind == "text":
         yield StoredBlock(str(part.get("text") or ""))
-    elif part.get("type") == "reasoning":
+    elif kind == "reasoning":
         meta = (part.get("metadata") or {}).get("anthropic") or {}
         yield StoredBlock(str(part.get("text") or ""), thinking=True, signature=str(meta.get("signature") or ""))
-    elif part.get("type") == "tool":
+    elif kind == "tool":
         yield StoredBlock(call_id=str(part.get("callID")), name=str(part.get("tool")), args=part["state"].get("input"))
+    elif kind == "file":
+        yield from _opencode_file(part)
+    elif kind not in _OPENCODE_SILENT:
+        yield StoredBlock(left_out=str(kind))
 
 
-def _opencode_result(part: JsonObject) -> StoredBlock:
+def _opencode_file(part: JsonObject) -> Iterator[StoredBlock]:
+    mime, url = str(part.get("mime")), str(part.get("url"))
+    if mime not in _OPENCODE_TEXT:
+        held = url.partition(",")[2] if url.startswith("data:") else url if url.startswith("http") else ""
+        yield media_block(mime, held)
+
+
+def _opencode_result(part: JsonObject) -> Iterator[StoredBlock]:
+    """What a tool gave, unless it was still at work."""
     state = part["state"]
+    if state.get("status") in ("pending", "running"):
+        return
     text = state.get("output") if state.get("status") == "completed" else state.get("error")
-    return StoredBlock(text_in(text), call_id=str(part.get("callID")), name=str(part.get("tool")), is_result=True, error=state.get("status") != "completed")  # fmt: skip
+    files = [block for file in state.get("attachments") or () for block in _opencode_file(file)]
+    images = tuple(block.image for block in files if block.image[1])
+    yield StoredBlock(text_in(text), call_id=str(part.get("callID")), name=str(part.get("tool")), is_result=True, error=state.get("status") != "completed", images=images)  # fmt: skip
+    yield from (block for block in files if block.left_out)
 
 
 def _is_claude_code(line: JsonObject) -> bool:

@@ -20,6 +20,7 @@ from quire.archive.stored_conversations import (
     known_provider,
     streamed_reply,
     text_in,
+    text_or_json,
     url_model,
 )
 from quire.errors import FormatError, QuireError
@@ -179,6 +180,8 @@ def _langfuse(file: SourceFile) -> Iterator[LoggedExchange]:
         body = {"messages": messages} if isinstance(messages, list) else messages
         if not isinstance(body, dict):
             body = {"messages": [{"role": "user", "content": str(generation.get("input") or "")}]}
+        if isinstance(output, list) and output and isinstance(output[0], dict) and "role" in output[0]:
+            output = output[0]
         answer = {"role": "assistant", "content": text_in(generation.get("output"))}
         about = {
             "session": str(generation.get("sessionId") or generation.get("traceId") or ""),
@@ -291,16 +294,30 @@ def _otel_message(message: JsonObject) -> Iterator[JsonObject]:
     for part in parts:
         if part.get("type") == "tool_call_response":
             answer = part.get("response", part.get("result"))
-            yield {"role": "tool", "tool_call_id": str(part.get("id") or ""), "content": text_in(answer)}
+            yield {"role": "tool", "tool_call_id": str(part.get("id") or ""), "content": text_or_json(answer)}
     calls = [
         {"id": str(part.get("id") or ""), "type": "function", "function": {"name": part.get("name"), "arguments": part["arguments"] if isinstance(part.get("arguments"), str) else json.dumps(part.get("arguments") or {}, ensure_ascii=False)}}
         for part in parts if part.get("type") == "tool_call"
     ]  # fmt: skip
-    text = _otel_text([part for part in parts if part.get("type") == "text"])
+    media = [image for part in parts if (image := _otel_image(part))]
+    others = [{"content": f"[{part.get('modality') or part.get('type')}]"} for part in parts if part.get("type") not in _OTEL_PARTS and not _otel_image(part)]  # fmt: skip
+    text = _otel_text([*(part for part in parts if part.get("type") == "text"), *others])
     thought = _otel_text([part for part in parts if part.get("type") in ("reasoning", "thinking")])
-    if text or calls or thought:
+    if text or calls or thought or media:
         thinking = {"reasoning_content": thought} if thought else {}
-        yield {"role": message.get("role"), "content": text, **thinking, **({"tool_calls": calls} if calls else {})}
+        content: Json = [{"type": "text", "text": text}, *media] if media else text
+        yield {"role": message.get("role"), "content": content, **thinking, **({"tool_calls": calls} if calls else {})}
+
+
+_OTEL_PARTS = ("text", "reasoning", "thinking", "tool_call", "tool_call_response")
+
+
+def _otel_image(part: JsonObject) -> JsonObject | None:
+    """An image, by what it holds or where it is."""
+    if part.get("modality") != "image" or not (part.get("uri") or part.get("content")):
+        return None
+    url = part.get("uri") or f"data:{part.get('mime_type')};base64,{part['content']}"
+    return {"type": "image_url", "image_url": {"url": str(url)}}
 
 
 def _otel_text(parts: list[JsonObject]) -> str:

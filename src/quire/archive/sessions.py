@@ -6,6 +6,7 @@ mini-swe-agent, SWE-agent, OpenAI Agents, strands, LangChain, pydantic-ai.
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import sqlite3
@@ -15,7 +16,7 @@ from typing import TypeVar
 
 import msgspec
 
-from quire.archive.agent_clients import CLIENTS, StoredBlock, StoredTurn, turns_in_format
+from quire.archive.agent_clients import CLIENTS, StoredBlock, StoredTurn, media_block, turns_in_format
 from quire.archive.request_logs import LOGS
 from quire.archive.stored_conversations import (
     LinesOf,
@@ -31,11 +32,14 @@ from quire.archive.stored_conversations import (
     milliseconds,
     source_file,
     text_in,
+    text_or_json,
     usage_named,
 )
 from quire.errors import FormatError
 from quire.providers.usage import usage
-from quire.values import JsonObject, Usage
+from quire.values import KINDS, Json, JsonObject, Usage
+
+Value = TypeVar("Value")
 
 
 def _calls(
@@ -64,8 +68,10 @@ def _llm(file: SourceFile) -> Iterator[StoredConversation]:
         hash: (parent, role) for hash, parent, role in file.rows("SELECT hash, parent_hash, role FROM messages")
     }
     blocks: dict[str, list[StoredBlock]] = {}
-    for hash, *part in file.rows("SELECT message_hash, type, text, payload FROM parts ORDER BY position, id"):
-        blocks.setdefault(hash, []).append(_llm_part(*part))
+    fragments, attached = _llm_fragments(file, "part_fragments", "part_id"), _llm_attached(file, "part_attachments", "part_id")  # fmt: skip
+    for hash, id, kind, text, payload in file.rows("SELECT message_hash, id, type, text, payload FROM parts ORDER BY position, id"):  # fmt: skip
+        part = _llm_part(kind, "\n".join(filter(None, (*fragments.get(id, ()), text))), payload)
+        blocks.setdefault(hash, []).extend(_with_media(part, attached.get(id, [])))
     for thread, tip in file.rows("SELECT id, tip_message_hash FROM threads ORDER BY datetime_utc, id"):
         turns: list[StoredTurn] = []
         while tip in messages and len(turns) <= len(messages):
@@ -105,16 +111,54 @@ def _llm_part(kind: str, text: str | None, payload: str | None) -> StoredBlock:
     return StoredBlock(text or "")
 
 
+def _with_media(block: StoredBlock, media: list[StoredBlock]) -> list[StoredBlock]:
+    """A block and what was attached to it: the images of a result are part of it."""
+    if not block.is_result:
+        return [block, *media]
+    images = tuple(medium.image for medium in media if medium.image[1])
+    return [msgspec.structs.replace(block, images=images), *(medium for medium in media if medium.left_out)]
+
+
+def _llm_fragments(file: SourceFile, table: str, of: str) -> dict[str | int, list[str]]:
+    """The texts that were kept apart from what they belong to, by its id."""
+    return _by_first(file, table, f'SELECT {of}, content FROM {table} JOIN fragments ON fragments.id = fragment_id ORDER BY {of}, "order"', str)  # fmt: skip
+
+
+def _llm_attached(file: SourceFile, table: str, of: str) -> dict[str | int, list[StoredBlock]]:
+    """The images that were attached, by the id of what they belong to; what is no image, or elsewhere, by name."""
+    query = f'SELECT {of}, type, content, url FROM {table} JOIN attachments ON attachments.id = attachment_id ORDER BY {of}, "order"'
+    return _by_first(file, table, query, lambda kind, content, url: media_block(str(kind or ""), base64.b64encode(content).decode() if content else url or ""))  # fmt: skip
+
+
+def _by_first(file: SourceFile, table: str, query: str, make: Callable[..., Value]) -> dict[str | int, list[Value]]:
+    rows = file.rows(query) if table in file.tables else []
+    out: dict[str | int, list[Value]] = {}
+    for first, *rest in rows:
+        out.setdefault(first, []).append(make(*rest))
+    return out
+
+
 def _llm_responses(file: SourceFile) -> Iterator[StoredConversation]:
-    query = "SELECT conversation_id, model, system, prompt, response FROM responses ORDER BY conversation_id, id"
-    by_conversation: dict[str, list[tuple[str, ...]]] = {}
-    for name, *rest in file.rows(query):
-        by_conversation.setdefault(str(name), []).append(tuple(str(column or "") for column in rest))
+    """Prompts and responses; what came later, calls and attachments and fragments, in tables of their own."""
+    query = "SELECT conversation_id, id, model, system, prompt, response FROM responses ORDER BY conversation_id, id"
+    fragments, attached = _llm_fragments(file, "prompt_fragments", "response_id"), _llm_attached(file, "prompt_attachments", "response_id")  # fmt: skip
+    heads = _llm_fragments(file, "system_fragments", "response_id")
+    calls = _by_first(file, "tool_calls", "SELECT response_id, tool_call_id, name, arguments FROM tool_calls ORDER BY id", lambda id, name, args: StoredBlock(call_id=str(id), name=name, args=json.loads(args or "{}")))  # fmt: skip
+    results = _by_first(file, "tool_results", "SELECT response_id, id, tool_call_id, name, output FROM tool_results ORDER BY id", lambda id, call, name, output: (id, StoredBlock(output or "", call_id=str(call), name=name, is_result=True)))  # fmt: skip
+    result_media = _llm_attached(file, "tool_results_attachments", "tool_result_id")
+    tools = _by_first(file, "tool_responses", "SELECT response_id, name, description, input_schema FROM tool_responses JOIN tools ON tools.id = tool_id", lambda name, about, schema: {"name": name, "description": about or "", "parameters": json.loads(schema or "{}")})  # fmt: skip
+    by_conversation = _by_first(file, "responses", query, lambda *row: row)
     for name, rows in by_conversation.items():
-        messages: list[JsonObject] = [{"role": "system", "content": rows[0][1]}] if rows[0][1] else []
-        for _, _, prompt, response in rows:
-            messages += [{"role": "user", "content": prompt}, {"role": "assistant", "content": response}]
-        yield StoredConversation(name, "openai-chat", messages, rows[-1][0])
+        turns: list[StoredTurn] = []
+        systems = dict.fromkeys("\n".join(filter(None, (*heads.get(id, ()), prompt))) for id, _, prompt, _, _ in rows)
+        defined = {tool["name"]: tool for id, *_ in rows for tool in tools.get(id, ())}
+        for id, _, _, prompt, response in rows:
+            returned = [block for number, result in results.get(id, ()) for block in _with_media(result, result_media.get(number, []))]  # fmt: skip
+            asked = "\n".join(filter(None, (*fragments.get(id, ()), prompt)))
+            turns.append(StoredTurn("user", (*returned, StoredBlock(asked), *attached.get(id, ()))))
+            turns.append(StoredTurn("assistant", (StoredBlock(response or ""), *calls.get(id, ()))))
+        head = {"system": "\n".join(filter(None, systems)), "tools": list(defined.values())}
+        yield turns_in_format(str(name), "", turns, str(rows[-1][1] or ""), head)
 
 
 # aider: markdown; > is the program, #### the user, the rest the model.
@@ -165,7 +209,7 @@ def _swe_agent(file: SourceFile) -> Iterator[StoredConversation]:
     messages: list[JsonObject] = []
     for row in file.value.get("history") or ():
         ids = row.get("tool_call_ids") or []
-        message = {key: row[key] for key in ("role", "content", "tool_calls", "name") if row.get(key) is not None}
+        message = {key: row[key] for key in ("role", "content", "tool_calls", "name", "thinking_blocks") if row.get(key) is not None}  # fmt: skip
         messages.append({**message, **({"tool_call_id": ids[0]} if row.get("role") == "tool" and ids else {})})
     if not messages:
         for step in file.value.get("trajectory") or ():
@@ -236,19 +280,19 @@ def _pydantic_ai(file: SourceFile) -> Iterator[StoredConversation]:
     turns: list[StoredTurn] = []
     replies: list[tuple[str, str, Usage, int | None, str]] = []
     provider = model = instructions = ""
+    prompts: dict[str, None] = {}
     for message in file.objects():
         instructions = str(message.get("instructions") or instructions)
         provider, model = str(message.get("provider_name") or provider), str(message.get("model_name") or model)
         parts = message.get("parts") or ()
-        blocks = [_pydantic_part(part) for part in parts if part.get("part_kind") != "system-prompt"]
-        prompts = (str(part.get("content")) for part in parts if part.get("part_kind") == "system-prompt")
-        instructions = instructions or "\n".join(prompts)
+        blocks = [block for part in parts if part.get("part_kind") != "system-prompt" for block in _pydantic_part(part)]
+        prompts |= dict.fromkeys(str(part.get("content")) for part in parts if part.get("part_kind") == "system-prompt")
         role = "assistant" if message.get("kind") == "response" else "user"
         turns.append(StoredTurn(role, tuple(blocks), milliseconds(message.get("timestamp"))))
         if isinstance(message.get("usage"), dict) and role == "assistant":
             id = str(message.get("provider_response_id") or "")
             replies.append((provider, model, _pydantic_usage(message["usage"]), turns[-1].at, id))
-    conversation = turns_in_format(file.name, provider, turns, model, {"system": instructions})
+    conversation = turns_in_format(file.name, provider, turns, model, {"system": "\n".join(filter(None, (*prompts, instructions)))})  # fmt: skip
     yield msgspec.structs.replace(conversation, calls=_calls(file, str(file.path), replies))
 
 
@@ -262,20 +306,52 @@ def _pydantic_usage(counts: JsonObject) -> Usage:
     return msgspec.structs.replace(reported, cache_write_5m=short, reasoning=int(reasoning))
 
 
-def _pydantic_part(part: JsonObject) -> StoredBlock:
+def _pydantic_part(part: JsonObject) -> Iterator[StoredBlock]:
     kind, content = part.get("part_kind"), part.get("content")
     details = part.get("provider_details") or {}
     signature = str(part.get("signature") or details.get("thought_signature") or "")
+    call_id, name = str(part.get("tool_call_id")), str(part.get("tool_name"))
     if kind == "thinking":
-        return StoredBlock(str(content or ""), thinking=True, signature=signature, id=str(part.get("id") or ""))
-    if kind in ("tool-call", "builtin-tool-call"):
+        yield StoredBlock(str(content or ""), thinking=True, signature=signature, id=str(part.get("id") or ""))
+    elif kind in ("tool-call", "builtin-tool-call"):
         raw = part.get("args")
         args = json.loads(raw) if isinstance(raw, str) and raw.startswith("{") else raw
-        return StoredBlock(call_id=str(part.get("tool_call_id")), name=str(part.get("tool_name")), args=args, signature=signature, id=str(part.get("id") or ""))  # fmt: skip
-    if kind in ("tool-return", "builtin-tool-return") or (kind == "retry-prompt" and part.get("tool_name")):
+        yield StoredBlock(call_id=call_id, name=name, args=args, signature=signature, id=str(part.get("id") or ""))
+    elif kind in ("tool-return", "builtin-tool-return") or (kind == "retry-prompt" and part.get("tool_name")):
         failed = kind == "retry-prompt" or part.get("outcome") in ("failed", "denied", "error")
-        return StoredBlock(text_in(content) if isinstance(content, str | list) else json.dumps(content, ensure_ascii=False), call_id=str(part.get("tool_call_id")), name=str(part.get("tool_name")), is_result=True, error=failed)  # fmt: skip
-    return StoredBlock(text_in(content), id=str(part.get("id") or ""))
+        media = [block for block in _pydantic_media(content) if block.left_out or block.image[1]]
+        value = [piece for piece in content if not _pydantic_kind(piece)] if isinstance(content, list) else content
+        block = StoredBlock(text_or_json(value), call_id=call_id, name=name, is_result=True, error=failed)
+        yield from _with_media(block, media)
+    elif kind == "user-prompt":
+        yield from _pydantic_media(content)
+    elif kind in ("text", "retry-prompt"):
+        yield StoredBlock(text_or_json(content), id=str(part.get("id") or ""))
+    else:
+        yield StoredBlock(left_out=str(kind))
+
+
+def _pydantic_kind(content: Json) -> str:
+    """What a piece of a prompt is beside text: "binary", "image-url", "document-url", …"""
+    return str(content.get("kind") or "") if isinstance(content, dict) else ""
+
+
+def _pydantic_media(content: Json) -> Iterator[StoredBlock]:
+    """The pieces of a prompt: texts, images, and what is left out."""
+    for piece in content if isinstance(content, list) else [content]:
+        match _pydantic_kind(piece):
+            case "":
+                yield StoredBlock(text_in(piece))
+            case "text-content":
+                yield StoredBlock(text_in(piece.get("content")))
+            case "binary":
+                yield media_block(str(piece.get("media_type") or ""), str(piece.get("data") or ""))
+            case "image-url":
+                yield media_block("image/*", str(piece.get("url") or ""))
+            case "cache-point":
+                pass
+            case kind:
+                yield StoredBlock(left_out=kind)
 
 
 LIBRARIES: tuple[SessionStore, ...] = (
@@ -295,7 +371,6 @@ __all__ = [
 ]  # fmt: skip
 
 STORES = (*CLIENTS, *LIBRARIES, *LOGS)
-Value = TypeVar("Value")
 
 
 def conversations(file: SourceFile, store: SessionStore) -> list[StoredConversation]:
@@ -323,11 +398,13 @@ def recognised(file: SourceFile) -> SessionStore:
     else:
         line, first = next(iter(file.head), (1, file.value if file.value is not None else file.text[:60]))
         beginning = described(first[0] if isinstance(first, list) and first else first)
+    known = f"Name what it is with --from: {', '.join(store.name for store in STORES)}, or a wire format."
+    is_log = not file.tables and isinstance(first, dict) and first.get("kind") in KINDS
     raise FormatError(
         f"{file.path.name} begins with {beginning}, which nothing known here begins with",
         line=line,
         column=min(line, 1),
-        hint=f"Name what it is with --from: {', '.join(store.name for store in STORES)}, or a wire format.",
+        hint="These are entries: `quire log import THREAD FILE` reads them." if is_log else known,
     )
 
 

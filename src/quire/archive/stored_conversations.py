@@ -77,10 +77,15 @@ class SourceFile(msgspec.Struct, frozen=True):
 
     def each_object(self) -> Iterator[JsonObject]:
         """The same, each read when it is asked for."""
-        lines = (
-            (line for _, line in self.numbered()) if self.is_lines or not isinstance(self.value, list) else self.value
-        )
-        yield from (row for row in lines if isinstance(row, dict))
+        listed = None if self.is_lines or not isinstance(self.value, list) else self.value
+        for number, row in self.numbered() if listed is None else enumerate(listed, 1):
+            if not isinstance(row, dict):
+                place = {"line": number, "column": 1} if listed is None else {}
+                problem = (
+                    f"{self.path.name} holds {described(row)}{'' if place else f' as number {number}'}, not an object"
+                )
+                raise FormatError(problem, hint="Check the file, or force another reader with --from.", **place)
+            yield row
 
     def numbered(self) -> Iterator[tuple[int, Json]]:
         """The lines with their numbers; one value is line 1."""
@@ -154,9 +159,19 @@ def _readable(path: Path) -> Iterator[None]:
     try:
         yield
     except UnicodeDecodeError as error:
-        raise FormatError(f"{path} is neither text nor a database", hint="Name a session file.") from error
+        raise _not_utf8(path, error, 1) from error
     except (OSError, EOFError, zlib.error) as error:
         raise FormatError(f"{path} cannot be read: {error}", hint="Check the file.") from error
+
+
+def _not_utf8(path: Path, error: UnicodeDecodeError, first: int) -> FormatError:
+    """Where a file is no text; `first` is the line that its bytes begin with."""
+    data, start = bytes(error.object), error.start
+    if b"\0" in data:
+        return FormatError(f"{path} is neither text nor a database", hint="Name a session file.")
+    line, column = first + data.count(b"\n", 0, start), start - data.rfind(b"\n", 0, start)
+    problem = f"{path.name} is not UTF-8 (0x{data[start]:02x})"
+    return FormatError(problem, line=line, column=column, hint="Convert the file to UTF-8 first.")
 
 
 def _is_lines(data: IO[bytes]) -> bool:
@@ -233,9 +248,9 @@ def _values(path: Path, lines: Any) -> Iterator[tuple[int, Json]]:
     for number, line in lines:
         if line.strip():
             try:
-                yield number, decoded(line)
-            except UnicodeDecodeError:
-                raise
+                yield number, decoded(line.rstrip(b"\r\n"))
+            except UnicodeDecodeError as error:
+                raise _not_utf8(path, error, number) from error
             except (ValueError, RecursionError) as error:
                 problem = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply"
                 raise FormatError(
@@ -250,7 +265,7 @@ def decoded(data: bytes) -> Json:
     """A JSON value; what the quick reader refuses (NaN, half of a pair of surrogates) is read by Python's."""
     try:
         return msgspec.json.decode(data)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):  # the latter of one string; below of all of it
         return json.loads(data.removeprefix(b"\xef\xbb\xbf").decode())
 
 
@@ -300,6 +315,11 @@ def text_in(content: Json) -> str:
     if isinstance(content, dict):
         return str(content.get("text") or "")
     return "" if content is None else json.dumps(content, ensure_ascii=False)
+
+
+def text_or_json(value: Json) -> str:
+    """What a tool gave: text as it is, any other value as JSON."""
+    return value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)
 
 
 # One request that was sent, as any log or store tells of it: who was asked, what was sent, what the reply used.
@@ -474,6 +494,8 @@ class StoredConversation(msgspec.Struct, frozen=True):
     reply: tuple[Entry, ...] = ()
     # The requests that it was made of, with what each used, where the store tells.
     calls: tuple[SentCall, ...] = ()
+    # What the store holds and no entry could take, by kind.
+    left_out: tuple[str, ...] = ()
 
     def entries(self) -> list[Entry]:
         """The conversation as the log takes it."""

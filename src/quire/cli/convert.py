@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import importlib
 import json
+from collections import Counter
 from importlib import resources
 from pathlib import Path
 from pkgutil import iter_modules
@@ -70,11 +71,14 @@ _HOLDERS = ("messages", "input", "contents")
 
 
 class ImportedConversation(NamedTuple):
-    """A conversation as entries, the store that it was recognised as, what that leaves out; a chat file as loaded."""
+    """A conversation as entries, the store that it was recognised as, what that lacks and what was left out of it; a
+    chat file as loaded.
+    """
 
     entries: list[Entry]
     store: str = ""
     lacks: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
     chat: Loaded | None = None
 
 
@@ -187,7 +191,8 @@ def _read(path: str, format: str | None, model: str, chats: ChatFiles) -> list[I
         except FormatError as error:
             if file == Path(path).expanduser() or path == "-":
                 raise
-            echo(f"left out: {error}", err=True, dim=True)
+            named = "" if file.name in str(error) else f"{file.name}: "
+            echo(f"left out: {named}{error}", err=True, dim=True)
     if not conversations:
         raise FormatError(f"{path} holds no conversation", hint="Name a session file, or a folder of them.")
     return conversations
@@ -208,7 +213,10 @@ def _sessions(file: SourceFile, store: SessionStore | None, model: str, chats: C
     store = store or recognised(file)
     stored = conversations(file, store)
     named = [msgspec.structs.replace(conversation, model=model or conversation.model) for conversation in stored]
-    imported = [ImportedConversation(conversation.entries(), store.name, conversation.lacks) for conversation in named]
+    imported = [
+        ImportedConversation(conversation.entries(), store.name, conversation.lacks, conversation.left_out)
+        for conversation in named
+    ]
     return [conversation for conversation in imported if conversation.entries]
 
 
@@ -248,6 +256,10 @@ def _warn(conversations: list[ImportedConversation]) -> None:
         lacking = [f"no {name}" for kind, name in heads.items() if kind not in kinds_in]
         lacking += [f"no {name}" for name in dict.fromkeys(name for talk in of_store for name in talk.lacks)]
         detail = f"; it holds {', '.join(lacking)}" if lacking else ""
+        left_out = Counter(kind for talk in of_store for kind in talk.left_out)
+        detail += (
+            f"; left out: {', '.join(f'{number} × {kind}' for kind, number in left_out.items())}" if left_out else ""
+        )
         echo(f"read as {store}: {counted(len(of_store), 'conversation')}{detail}", err=True)
 
 
