@@ -7,7 +7,7 @@ import pytest
 
 from quire import Assembly, Entry, Policy, QuireError, values
 from quire.errors import CallError
-from toolbox import chain, encode_lines, run, written
+from toolbox import chain, encode_lines, invoke, run, written
 
 pytestmark = pytest.mark.moves_prefix(reason="small budgets, to see rebases")
 
@@ -39,6 +39,18 @@ def test_assemble_prints_one_object_per_request(file: str) -> None:
         assert set(row["layers"]) == {"L1", "L2", "L3", "L4", "L5", "all"}
     assert any(row["rebase"] for row in rows)
     assert {left["entry"] for left in rows[-1]["left_out"]} <= set(range(1, 122))
+
+
+@pytest.mark.parametrize(
+    ("entries", "told"),
+    [
+        ([values.system("Help.")], "no request: nobody has asked the model anything yet\n"),
+        ([values.user("Hello")], "no request: the model has not spoken yet; `quire render` shows the request that comes next\n"),
+    ],
+)  # fmt: skip
+def test_a_thread_without_a_request_says_what_is_missing(tmp_path: Path, entries: list[Entry], told: str) -> None:
+    done = invoke("assemble", written(tmp_path, entries))
+    assert (done.stdout, done.stderr) == ("", told)
 
 
 def test_room_for_the_reply_is_kept_free(file: str) -> None:

@@ -155,19 +155,21 @@ def assemble(source: str, turn: int | None, as_json: bool, db: Place | None, pol
     """
     count = 0
     out = console()
-    with open_requests(source, db, policy, (turn, turn) if turn else None) as (requests, _):
+    with open_requests(source, db, policy, (turn, turn) if turn else None) as (requests, log):
         for view in walk(requests, turn):
             count += 1
             if as_json:
                 print_json(view.row, None)
             else:
                 show_request(out, view)
+        asked = not count and any(entry.kind == "user" for entry in log())
     if count and not as_json:
         out.print(styled((LEGEND, "dim")))
     if not count and turn is not None:
         raise NotFound(f"there is no request in turn {turn}", hint="Leave --turn out to see all turns.")
     if not count and not as_json:
-        echo("no request: nobody has asked the model anything yet", err=True)
+        shown = "the model has not spoken yet; `quire render` shows the request that comes next"
+        echo(f"no request: {shown if asked else 'nobody has asked the model anything yet'}", err=True)
 
 
 class RequestView(msgspec.Struct, frozen=True):

@@ -128,7 +128,7 @@ def quire() -> None:
     \b
     Examples:
       quire log new demo
-      quire log append demo --user "Hello"
+      quire log append demo --user "Hello" --respond "Hi."
       quire assemble demo
     """
     if level := os.environ.get("QUIRE_LOG"):
