@@ -129,6 +129,12 @@ def test_the_public_names_are_these() -> None:
         assert getattr(quire, name) is not None
 
 
+def test_a_type_checker_sees_which_names_there_are() -> None:
+    """A `__getattr__` of a module, seen by mypy, makes every misspelt name one of the module's."""
+    functions = ((path, node) for path, tree in source_trees().items() for node in tree.body if isinstance(node, ast.FunctionDef))  # fmt: skip
+    assert [str(path) for path, node in functions if node.name == "__getattr__"] == []
+
+
 def test_every_module_says_what_it_is_for() -> None:
     silent = [path for path, tree in source_trees().items() if tree.body and not ast.get_docstring(tree)]
     assert silent == []

@@ -80,12 +80,14 @@ def connect(url: str, thread: str, policy: Policy | None = None, *, key: str = "
     return opened
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module 'quire' has no attribute {name!r}")
-    import importlib
+if not TYPE_CHECKING:  # a checker that saw it would take any name for one of these
 
-    return getattr(importlib.import_module(_LAZY[name]), name)
+    def __getattr__(name: str) -> Any:
+        if name not in _LAZY:
+            raise AttributeError(f"module 'quire' has no attribute {name!r}")
+        import importlib
+
+        return getattr(importlib.import_module(_LAZY[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -163,10 +163,12 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    from importlib import import_module
+if not TYPE_CHECKING:  # a checker that saw it would take any name for one of these
 
-    for home, names in _HOMES.items():
-        if name in names:
-            return getattr(import_module(f"quire.assemble.{home}"), name)
-    raise AttributeError(f"module 'quire.assemble' has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        from importlib import import_module
+
+        for home, names in _HOMES.items():
+            if name in names:
+                return getattr(import_module(f"quire.assemble.{home}"), name)
+        raise AttributeError(f"module 'quire.assemble' has no attribute {name!r}")

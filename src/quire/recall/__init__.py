@@ -81,15 +81,17 @@ def installed() -> bool:
     return all(importlib.util.find_spec(part) is not None for part in ("numpy", "Stemmer"))
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        raise AttributeError(f"module 'quire.recall' has no attribute {name!r}")
-    try:
-        module = importlib.import_module(f"quire.recall.{_WHERE[name]}")
-    except ModuleNotFoundError as error:
-        if error.name not in ("numpy", "Stemmer"):
-            raise
-        raise MissingPart("recall needs PyStemmer and numpy", hint="pip install 'quire[recall]'") from error
-    value = getattr(module, name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # a checker that saw it would take any name for one of these
+
+    def __getattr__(name: str) -> Any:
+        if name not in _WHERE:
+            raise AttributeError(f"module 'quire.recall' has no attribute {name!r}")
+        try:
+            module = importlib.import_module(f"quire.recall.{_WHERE[name]}")
+        except ModuleNotFoundError as error:
+            if error.name not in ("numpy", "Stemmer"):
+                raise
+            raise MissingPart("recall needs PyStemmer and numpy", hint="pip install 'quire[recall]'") from error
+        value = getattr(module, name)
+        globals()[name] = value
+        return value
