@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, cast
 
 from quire.adapters import Fitters, HasFitter, ThreadMessages, takes_marks, target_of
@@ -65,7 +65,7 @@ class QuireMiddleware(HasFitter, AgentMiddleware[AgentState[Any], Any]):
 
 def pre_model_hook(
     target: str, budget: int = 0, *, system: str = "", tools: Sequence[Any] = (), **policy: Any
-) -> Callable[[dict[str, Any]], dict[str, list[AnyMessage]]]:
+) -> Callable[[Mapping[str, Any]], dict[str, list[AnyMessage]]]:
     """A node in front of the model of a LangGraph agent: it is handed what fits, the state keeps all.
 
         create_react_agent(model, tools, pre_model_hook=pre_model_hook("openai:gpt-6-sol", 100_000, tools=tools))
@@ -75,7 +75,7 @@ def pre_model_hook(
     fitters = Fitters(budget, target, "langchain", policy)
     defined = [convert_to_openai_tool(tool) for tool in tools]
 
-    def hook(state: dict[str, Any]) -> dict[str, list[AnyMessage]]:
+    def hook(state: Mapping[str, Any]) -> dict[str, list[AnyMessage]]:
         messages = state["messages"]
         body = {"messages": messages, "system": system, "tools": defined}
         whole, marks = fitters.fit(body, str(messages[0].id), target)

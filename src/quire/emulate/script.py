@@ -42,7 +42,7 @@ class Slow(msgspec.Struct, frozen=True):
     delay_s: float
 
 
-SpokenReply: TypeAlias = "str | Sequence[Spoken] | JsonObject"
+SpokenReply: TypeAlias = "str | Sequence[Spoken | str] | JsonObject"
 Reply: TypeAlias = "SpokenReply | Refuse | Cut | Slow"
 Replies: TypeAlias = "Iterable[Reply] | Callable[[JsonObject], Reply]"
 
