@@ -58,6 +58,11 @@ def test_text_may_come_from_standard_input(home: Path) -> None:
     assert stored(home)[0].text == "From a pipe."
 
 
+def test_a_pipe_that_is_no_text_is_told_where(home: Path) -> None:
+    result = CliRunner().invoke(quire, ["run", "t", "--model", TARGET], input=b"caf\xe9")
+    assert str(result.exception) == "line 1, column 4: standard input is not UTF-8 (byte 3: 0xe9)"
+
+
 def test_an_agent_that_is_refused_goes_on_where_it_stood(home: Path) -> None:
     """The runner, its root folder and its model are found again by `quire resume` alone."""
     (home / "src").mkdir()
@@ -216,11 +221,23 @@ def test_the_models_are_listed() -> None:
     [
         (["--runner", "qa"], "the qa runner needs notes to search", "Give --vault FOLDER."),
         (["--model", "anthropic"], "'anthropic' names no model", "Write anthropic:MODEL; "),
+        (
+            ["--attach", "folder/"],
+            "'folder/' is a folder, no file",
+            "Notes of a folder or a tag come from a vault: --vault",
+        ),
+        (
+            ["--attach", "folder"],
+            "'folder' is a folder, no file",
+            "Notes of a folder or a tag come from a vault: --vault",
+        ),
+        (["--attach", "#tea"], "'#tea' is a tag, no file", "Notes of a folder or a tag come from a vault: --vault"),
         (["--attach", "bin.dat"], "bin.dat is not UTF-8", "Text, PDF and Word (.docx) files can be attached"),
     ],
 )
 def test_a_wrong_call_is_told_before_anything_is_touched(home: Path, words: list[str], problem: str, hint: str) -> None:
     (home / "bin.dat").write_bytes(b"\xff\xfe")
+    (home / "folder").mkdir()
     given = ["run", "t", "Hi", "--model", TARGET, "--base-url", "http://127.0.0.1:9", *words]
     result = CliRunner().invoke(quire, given)
     assert isinstance(result.exception, QuireError)

@@ -173,6 +173,9 @@ def _from_files(name: str, vault: Vault | None) -> Attachment:
         return Attachment(_named_item(from_symbol(Path(file).expanduser(), symbol, name=file), name), name)
     if vault is None and name.startswith("[["):
         raise _no_vault(name)
+    if path.is_dir() or (vault is None and name.startswith("#")):
+        hint = "Notes of a folder or a tag come from a vault: --vault DIRECTORY --attach folder/ or '#tag'."
+        raise CallError(f"{name!r} is a {'folder' if path.is_dir() else 'tag'}, no file", hint=hint)
     raise NotFound(f"there is no file {name!r}", hint=_near(path))
 
 

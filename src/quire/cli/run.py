@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -445,7 +444,7 @@ def run(
 
 
 def _words(text: str | None) -> str:
-    words = text if text is not None else sys.stdin.read()
+    words = text if text is not None else read_text("-").replace("\r\n", "\n")
     if not words.strip():
         raise CallError("there is nothing to say", hint="Give TEXT, or pipe it in.")
     return words
