@@ -53,6 +53,18 @@ def test_a_list_and_lines_of_requests_are_read(tmp_path: Path) -> None:
         assert [one["provider"] for one in found] == ["anthropic", "openai-responses", "gemini"]
 
 
+@pytest.mark.parametrize(
+    "target", ["vllm:qwen", "mistral:mistral-large-latest", "llamacpp-anthropic:x", "gemini:gemini-2.5-pro"]
+)
+def test_a_line_that_names_its_provider_is_checked_by_its_rules(tmp_path: Path, target: str) -> None:
+    entries = write(tmp_path / "e.jsonl", {"kind": "user", "text": "q"}, {"kind": "respond", "text": "a"})
+    rendered = run("render", entries, "--model", target, "--all")
+    [report] = json.loads(run("lint", "-", "--json", stdin=rendered))
+    assert (f"{report['provider']}:{report['model']}", report["findings"]) == (target, [])
+    named = json.dumps({**json.loads(rendered), "provider": "nobody", "model": 5})
+    assert json.loads(run("lint", "-", "--json", stdin=named))[0]["provider"] != "nobody"
+
+
 def test_a_log_of_one_conversation_shows_changed_thinking(tmp_path: Path) -> None:
     thinking = {"type": "thinking", "thinking": "t", "signature": "s"}
     first = claude(user(say("one")), model(thinking, say()), user())

@@ -4,6 +4,7 @@ application's prefixes as a committed file that CI holds (`quire lock`, `quire c
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -232,7 +233,7 @@ class LintReport(msgspec.Struct, frozen=True):
 
 @click.command()
 @click.argument("file")
-@option("--provider -p", "Provider or wire format (default: by the shape of the request).")
+@option("--provider -p", "Provider or wire format (default: the line's own, else by the shape of the request).")
 @option("--model -m", "provider:model, or the model alone (default: the one the request names).")
 @json_option
 def lint(file: str, provider: str | None, model: str | None, as_json: bool) -> None:
@@ -281,17 +282,32 @@ def _reports(requests: Iterator[tuple[int, Any]], provider: str | None, model: s
     memory = ServerMemory(complete=False)
     for line, request in requests:
         body, headers = unwrapped(request)
-        name = provider or detect(body)
+        about = request if body is not request else {}
+        name = provider or _known_provider(about) or detect(body)
         if name is None:
             place = f"number {line} of the file" if line else "this"
             raise CallError(f"cannot tell whose request {place} is", hint="Say it with --provider.")
-        findings = validate(body, name, model, seen=memory, headers=headers)
-        notes = unchecked(body, name, model, seen=None, headers=headers)
+        about_model = about.get("model")
+        asked = model or (about_model if isinstance(about_model, str) and about_model else None)
+        findings = validate(body, name, asked, seen=memory, headers=headers)
+        notes = unchecked(body, name, asked, seen=None, headers=headers)
         fields = body if isinstance(body, dict) else {}
-        named = fields.get("model") or fields.get("modelId")
-        yield LintReport(line, name, model or (named if isinstance(named, str) else ""), findings, notes)
+        named = asked or fields.get("model") or fields.get("modelId")
+        yield LintReport(line, name, named if isinstance(named, str) else "", findings, notes)
         if fields:
             observe(memory, fields, name)
+
+
+def _known_provider(about: JsonObject) -> str | None:
+    """The provider that a line names beside its request, as `quire render --all` does."""
+    from quire.providers.models import resolve
+
+    name = about.get("provider")
+    with contextlib.suppress(CallError):
+        if isinstance(name, str):
+            resolve(name)
+            return name
+    return None
 
 
 def unwrapped(request: Any) -> tuple[Any, dict[str, str] | None]:
