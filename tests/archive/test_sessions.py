@@ -4,7 +4,9 @@ import base64
 import contextlib
 import gzip
 import json
+import os
 import sqlite3
+import tempfile
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -381,6 +383,22 @@ def test_a_call_that_was_still_at_work_has_no_result(home: Path) -> None:
 def test_a_line_with_the_id_of_another_is_only_left_out_where_it_says_the_same(home: Path) -> None:
     write("c.jsonl", [line("user", "Go", "1"), line("user", "Go", "1"), line("assistant", text("Gone."), "1", "1")])
     assert [json.loads(one)["text"] for one in run("import", "c.jsonl").splitlines()] == ["Go", "Gone."]
+
+
+def test_a_folder_that_may_not_be_read_is_left_out_and_said(caplog: pytest.LogCaptureFixture) -> None:
+    with tempfile.TemporaryDirectory() as made:
+        Path(made).chmod(0o755)
+        (Path(made) / "a.jsonl").write_text("{}")
+        (Path(made) / "b").mkdir()
+        (Path(made) / "b").chmod(0)
+        root = not os.geteuid()
+        os.seteuid(65534) if root else None  # permissions do not bind root
+        try:
+            assert [path.name for path in files_under(Path(made))] == ["a.jsonl"]
+        finally:
+            os.seteuid(0) if root else None
+        (Path(made) / "b").chmod(0o755)
+    assert "b cannot be read, and is left out: Permission denied" in caplog.text
 
 
 def test_a_file_of_a_folder_is_named_whatever_is_wrong_with_it(home: Path) -> None:

@@ -293,7 +293,10 @@ def files_under(path: Path) -> Iterator[Path]:
         return
     for entry in sorted(path.iterdir()):
         if (entry.is_dir() or entry.name.removesuffix(".gz").endswith(_SESSION_FILES)) and not entry.is_symlink():
-            yield from files_under(entry)
+            try:
+                yield from files_under(entry)
+            except PermissionError as error:
+                _logger.warning("%s cannot be read, and is left out: %s", entry, error.strerror)
 
 
 _SESSION_FILES = (".jsonl", ".json", ".db", ".har", ".lhar", ".traj", ".sqlite", ".aider.chat.history.md")
