@@ -262,7 +262,8 @@ def progress(in_bytes: bool = False) -> Iterator[Callable[[str, int, int], None]
     amounts = (rich.DownloadColumn(), rich.TransferSpeedColumn()) if in_bytes else (rich.MofNCompleteColumn(),)
     columns = (rich.TextColumn("{task.description}"), rich.BarColumn(), *amounts, rich.TimeRemainingColumn())
     to = Console(stderr=True)
-    bar = Progress(*columns, console=to, transient=True, disable=not to.is_terminal)
+    # A bar is drawn with escapes, which a terminal without colour does not want.
+    bar = Progress(*columns, console=to, transient=True, disable=not to.is_terminal or to.no_color)
     tasks: dict[str, TaskID] = {}
 
     def tell(work: str, completed: int, total: int) -> None:

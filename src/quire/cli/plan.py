@@ -30,6 +30,7 @@ from quire.cli.output import (
     option,
     print_json,
     print_table,
+    progress,
     provider_and_model,
     styled,
 )
@@ -116,11 +117,14 @@ def plan(source: str, as_json: bool, db: Place | None, policy: Policy) -> None:
     # What a live thread would have warned of under the policy as given: a budget that ends epochs early.
     warnings: list[object] = []
     watch = {"as given": EpochWatch(warnings.append)}
-    tried = variants(policy).items()
-    rows = [row for name, item in tried if (row := measure(name, entries, item, watch.get(name)))]
-    if not rows:
-        raise NotFound("the thread holds no request to compare", hint="It needs a user entry and an answer.")
-    best = optimum(trail(entries, policy), policy)
+    compared, rows = variants(policy), []
+    with progress() as tell:
+        for number, (name, item) in enumerate(compared.items()):
+            tell("policies", number, len(compared) + 1)
+            rows += [row] if (row := measure(name, entries, item, watch.get(name))) else []
+        if not rows:
+            raise NotFound("the thread holds no request to compare", hint="It needs a user entry and an answer.")
+        best = optimum(trail(entries, policy), policy)
     # Where a request fits under no plan there is no optimum to compare with.
     cost = round(best.cost) if math.isfinite(best.cost) else None
     rows.append({"policy": OPTIMUM, "of": "as given", "cost": cost, "cuts": list(best.cuts)})
