@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from conftest import shared_data
 from quire import QuireError, Thread, providers
 from quire.archive.sessions import STORES, conversations, files_under, recognised, source_file
-from quire.errors import FormatError
+from quire.errors import CallError, FormatError
 from quire.testing import MemoryStore, assert_valid
 from quire.values import JsonObject
 from toolbox import fewer, invoke, run
@@ -233,6 +233,37 @@ def test_llm_logs_before_its_messages_were_a_tree(home: Path) -> None:
     conn.close()
     with pytest.raises(FormatError, match=r"logs.db is not as llm writes it: OperationalError no such column: system"):
         run("import", "logs.db")
+
+
+def test_a_session_that_went_another_way_is_not_put_behind_itself(home: Path) -> None:
+    values = [one for one in CLAUDE if one.get("uuid") not in ("s1", "8")]
+    write("c.jsonl", values[:8])
+    run("import", "c.jsonl", "--into", "t")
+    before = run("log", "export", "t")
+    write("c.jsonl", values)
+    with pytest.raises(CallError, match=r"thread 't' and this conversation go different ways behind entry 6") as failed:
+        run("import", "c.jsonl", "--into", "t")
+    assert run("log", "export", "t") == before
+    assert "`quire log fork t --at 6 --name NEW`" in failed.value.hint
+    run("log", "fork", "t", "--at", "6", "--name", "u")
+    assert run("import", "c.jsonl", "--into", "u") == "u: 2 entries, behind 6 that were there\n"
+    Path("none.json").write_text("[]")
+    assert run("import", "none.json", "--from", "anthropic", "--into", "t") == "t: nothing new\n"
+
+
+def test_conversations_of_a_folder_go_on_in_their_own_threads(home: Path) -> None:
+    Path("all").mkdir()
+    talks = {name: [line("user", f"Go {name}", "1"), line("assistant", text("Gone."), "2", "1")] for name in "abc"}
+    write("all/b.jsonl", talks["b"])
+    assert run("import", "all", "--into", "t") == "t: 2 entries\n"
+    write("all/c.jsonl", talks["c"])
+    assert run("import", "all", "--into", "t") == "t: nothing new\nt-1: 2 entries\n"
+    write("all/a.jsonl", talks["a"])
+    write("all/c.jsonl", [*talks["c"], line("user", "On", "3", "2")])
+    assert (
+        run("import", "all", "--into", "t")
+        == "t-2: 2 entries\nt: nothing new\nt-1: 1 entry, behind 2 that were there\n"
+    )
 
 
 def test_a_last_line_that_is_half_written_is_left_out_and_said(home: Path, caplog: pytest.LogCaptureFixture) -> None:

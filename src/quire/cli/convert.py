@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 from collections import Counter
 from importlib import resources
+from itertools import count
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -50,6 +52,7 @@ from quire.values import Entry, JsonObject
 if TYPE_CHECKING:
     from quire.archive import Loaded
     from quire.archive.stored_conversations import SessionStore, SourceFile
+    from quire.log.store import Store
     from quire.notes.vault import Vault
 
 
@@ -283,13 +286,33 @@ def _store(conversations: list[ImportedConversation], thread: str, db: Place | N
 
     out = []
     with open_db(db) as store:
-        for number, conversation in enumerate(conversations, 1):
-            name = f"{thread}-{number}" if len(conversations) > 1 else thread
+        names = _names(store, thread, conversations) if len(conversations) > 1 else [thread]
+        for name, conversation in zip(names, conversations, strict=True):
             out.append(ThreadGrowth(name, *append_new(store, name, conversation.entries)))
             if conversation.chat is not None and conversation.chat.fork is not None:
                 forked = read_back(store, name, conversation.chat)
                 fork = conversation.chat.fork
                 out += [ThreadGrowth(forked, len(fork.entries), fork.behind, name)] if forked else []
+    return out
+
+
+def _names(store: Store, thread: str, conversations: list[ImportedConversation]) -> list[str]:
+    """For each conversation the thread that holds it from an earlier import, else the next number that is free."""
+    from quire.log.entries import known_entries, parting
+
+    there = [info.name for info in store.threads() if re.fullmatch(rf"{re.escape(thread)}(-\d+)?", info.name)]
+    numbers = (name for n in count(1) if (name := f"{thread}-{n}") not in there)
+    begun = {name: store.read(name, 0, 1) for name in there}
+    out: list[str] = []
+    for conversation in conversations:
+        entries = conversation.entries
+        alike = (name for name in there if name not in out and known_entries(begun[name], entries[:1]))
+        held = (
+            name
+            for name in alike
+            if known_entries(before := store.read(name), entries) and not parting(before, entries)
+        )
+        out.append(next(held, "") or next(numbers))
     return out
 
 

@@ -529,9 +529,15 @@ def entries_so_far(store: Store, thread: str) -> list[Entry]:
 
 def append_new(store: Store, thread: str, entries: list[Entry]) -> tuple[int, int]:
     """Append what a thread does not hold yet of a conversation; how many entries that were, and how many it had."""
-    from quire.log.entries import known_entries
+    from quire.log.entries import known_entries, parting
 
     before = entries_so_far(store, thread)
+    if seq := parting(before, entries):
+        fork = f"`quire log fork {thread} --at {seq} --name NEW` and import into NEW"
+        raise CallError(
+            f"thread {thread!r} and this conversation go different ways behind entry {seq}",
+            hint=f"To keep both: {fork}; or give it a thread of its own.",
+        )
     fresh = entries[known_entries(before, entries) :]
     store.append(thread, fresh)
     return len(fresh), len(before)

@@ -40,7 +40,7 @@ from quire.log.shapes import (
     path_name,
     short,
 )
-from quire.values import COUNTS, ITEM_TYPES, KINDS, Entry, Json, JsonObject, entry_id, is_plain, sha256_hex
+from quire.values import COUNTS, ITEM_TYPES, KINDS, SPOKEN, Entry, Json, JsonObject, entry_id, is_plain, sha256_hex
 
 # The kinds of entries and the fields each one has: the interchange format, as one table.
 
@@ -507,12 +507,32 @@ _FREE: dict[str, Reader] = {
 
 def known_entries(before: Sequence[Entry], entries: Sequence[Entry]) -> int:
     """How many of a conversation's first entries a thread holds already, at its end or anywhere in one piece."""
+    start, length = _common_run(before, entries)
+    return length if length == min(len(before) - start, len(entries)) else 0
+
+
+def parting(before: Sequence[Entry], entries: Sequence[Entry]) -> int:
+    """Behind how many of a thread's entries a conversation that it shares with it goes another way; 0: nowhere.
+
+    The model's words must be among what they share: many conversations begin with the same system prompt or greeting.
+    """
+    start, length = _common_run(before, entries)
+    shares = any(entry.kind in SPOKEN for entry in entries[:length])
+    return start + length if shares and length < min(len(before) - start, len(entries)) else 0
+
+
+def _common_run(before: Sequence[Entry], entries: Sequence[Entry]) -> tuple[int, int]:
+    """Where in a thread most of a conversation's first entries stand, the first such place that holds all; how many."""
     old, new = [_content(entry) for entry in before], [_content(entry) for entry in entries]
-    for start in range(len(old)):
-        length = min(len(old) - start, len(new))
-        if old[start] == new[0] and old[start : start + length] == new[:length]:
-            return length
-    return 0
+    best = (0, 0)
+    for start in (place for place, content in enumerate(old) if new and content == new[0]):
+        differ = (n for n, pair in enumerate(zip(old[start:], new, strict=False)) if pair[0] != pair[1])
+        whole = min(len(old) - start, len(new))
+        length = next(differ, whole)
+        if length == whole:
+            return start, whole
+        best = max(best, (start, length), key=lambda run: run[1])
+    return best
 
 
 def _content(entry: Entry) -> JsonObject:
