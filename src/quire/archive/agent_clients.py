@@ -203,7 +203,7 @@ _WRITERS = {"anthropic": _anthropic, "gemini": _gemini, "openai-responses": _res
 def _claude_code(file: SourceFile) -> Iterator[StoredConversation]:
     chains: dict[str, list[JsonObject]] = {}
     calls: dict[str, dict[str, SentCall]] = {}
-    copies: set[str] = set()
+    contents: dict[str, list[Json]] = {}
     compacted = False
     for number, line in file.numbered():
         if not isinstance(line, dict) or not isinstance(line.get("type"), str):
@@ -215,10 +215,10 @@ def _claude_code(file: SourceFile) -> Iterator[StoredConversation]:
         if not isinstance(message, dict) or "content" not in message:
             raise misfit(file, number, line, "a message of Claude Code")
         # A session that was taken up again repeats lines as they are.
-        copy = f"{line.get('uuid') or number} {json.dumps(message['content'])}"
-        if copy in copies:
+        alike = contents.setdefault(str(line.get("uuid") or number), [])
+        if message["content"] in alike:
             continue
-        copies.add(copy)
+        alike.append(message["content"])
         side = str(line.get("agentId") or "side") if line.get("isSidechain") else ""
         session = str(line.get("sessionId") or file.name)
         name = f"{session}-{side}" if side else session
