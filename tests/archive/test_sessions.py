@@ -7,6 +7,7 @@ import json
 import os
 import sqlite3
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -235,6 +236,17 @@ def test_llm_logs_before_its_messages_were_a_tree(home: Path) -> None:
         run("import", "logs.db")
 
 
+def test_a_session_of_claude_code_is_read_in_a_time_that_grows_with_it(home: Path) -> None:
+    def seconds(count: int) -> float:
+        rows = [line(("user", "assistant")[n % 2], f"{n}", str(n), str(n - 1) if n else "") for n in range(count)]
+        file = source_file(write("c.jsonl", rows))
+        begun = time.process_time()
+        assert len(conversations(file, recognised(file))[0].value) == count
+        return time.process_time() - begun
+
+    assert seconds(8000) < 40 * seconds(1000)
+
+
 def test_a_session_that_went_another_way_is_not_put_behind_itself(home: Path) -> None:
     values = [one for one in CLAUDE if one.get("uuid") not in ("s1", "8")]
     write("c.jsonl", values[:8])
@@ -414,6 +426,9 @@ def test_a_call_that_was_still_at_work_has_no_result(home: Path) -> None:
 def test_a_line_with_the_id_of_another_is_only_left_out_where_it_says_the_same(home: Path) -> None:
     write("c.jsonl", [line("user", "Go", "1"), line("user", "Go", "1"), line("assistant", text("Gone."), "1", "1")])
     assert [json.loads(one)["text"] for one in run("import", "c.jsonl").splitlines()] == ["Go", "Gone."]
+    reply = [line("assistant", said, str(n), message={"id": "m"}) for n, said in enumerate(("Plain.", text("Blocks.")))]
+    write("c.jsonl", reply)
+    assert [json.loads(one)["text"] for one in run("import", "c.jsonl").splitlines()] == ["Plain.", "Blocks."]
 
 
 def test_a_folder_that_may_not_be_read_is_left_out_and_said(caplog: pytest.LogCaptureFixture) -> None:

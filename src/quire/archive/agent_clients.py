@@ -251,11 +251,13 @@ def _claude_call(source: str, line: JsonObject, session: str, agent: str, compac
 def _rewind(chain: list[JsonObject], line: JsonObject) -> None:
     """A question that was asked from an earlier place leaves behind what came after it."""
     parent = line.get("parentUuid")
-    asks = line["type"] == "user" and not _results(line)
-    places = [n for n, before in enumerate(chain) if before.get("uuid") == parent]
-    if not asks or not parent or not places:
+    if line["type"] != "user" or _results(line) or not parent:
         return
-    after = places[0] + 1
+    # Nearly always the line before it.
+    place = next((n for n in reversed(range(len(chain))) if chain[n].get("uuid") == parent), None)
+    if place is None:
+        return
+    after = place + 1
     while after < len(chain) and _results(chain[after]):
         after += 1
     del chain[after:]
@@ -272,7 +274,12 @@ def _merged(chain: list[JsonObject]) -> list[tuple[Json, JsonObject]]:
     for line in chain:
         message = line["message"]
         blocks = message["content"] if isinstance(message["content"], list) else None
-        if blocks is not None and message.get("id") and message["id"] == last:
+        if (
+            blocks is not None
+            and message.get("id")
+            and message["id"] == last
+            and isinstance(out[-1][1]["content"], list)
+        ):
             out[-1][1]["content"].extend(blocks)
         else:
             content = list(blocks) if blocks is not None else message["content"]
