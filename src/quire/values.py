@@ -35,12 +35,12 @@ def as_text(value: Json) -> str:
 
 def as_list(value: Json) -> Sequence[Json]:
     """A list as it is; of anything else, nothing."""
-    return value if isinstance(value, list | tuple) else ()
+    return value if isinstance(value, (list, tuple)) else ()
 
 
 def as_objects(value: Json) -> list[JsonObject]:
     """The objects of a list; anything else is passed over."""
-    return [item for item in as_list(value) if isinstance(item, dict)]
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, (list, tuple)) else []
 
 
 def value_at(value: Json, *names: str) -> Json:

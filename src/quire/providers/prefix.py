@@ -328,7 +328,7 @@ def bare(block: Json) -> Json:
 def unmarked_in(holder: Json, field: str) -> Json:
     """What holds a list of blocks, without their marks."""
     blocks = holder.get(field) if isinstance(holder, dict) else None
-    return {**holder, field: [bare(block) for block in blocks]} if isinstance(blocks, list) else holder
+    return {**holder, field: [*map(bare, blocks)]} if isinstance(blocks, list) else holder
 
 
 def changed_body(body: JsonObject, path: Path, change: Callable[[Json], Json]) -> JsonObject:

@@ -119,7 +119,7 @@ class TurnMessage(msgspec.Struct, frozen=True, dict=True):
     @property
     def raw(self) -> JsonObject:
         """The message, if it is an object."""
-        return as_object(self.value)
+        return self.value if isinstance(self.value, dict) else {}
 
     def of(self, *kinds: str) -> list[TurnBlock]:
         """The blocks of some types."""

@@ -13,7 +13,7 @@ import msgspec
 
 from quire.providers.models import data
 from quire.providers.rules.check import Finding, at, found
-from quire.values import Json, JsonObject, as_list, as_object
+from quire.values import Json, JsonObject, as_object
 
 _TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,),
@@ -191,7 +191,7 @@ def _strangers(value: JsonObject, spec: JsonObject, path: str, grammar: Grammar)
 
 
 def _one(members: list[Json], path: str) -> Iterator[Finding]:
-    count = sum(member is not None for member in members)
+    count = len([member for member in members if member is not None])
     if count != 1:
         yield shape(path, "several" if count else "none", count=count)
 
@@ -246,6 +246,7 @@ def closed(schema: Json, path: str, owner: str) -> Iterator[Finding]:
 
 def objects_at(value: Json, path: str) -> Iterator[tuple[str, JsonObject]]:
     """The objects of a list, with their paths; anything else is passed over."""
-    for index, item in enumerate(as_list(value)):
-        if isinstance(item, dict):
-            yield f"{path}[{index}]", item
+    if isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            if isinstance(item, dict):
+                yield f"{path}[{index}]", item

@@ -594,10 +594,13 @@ def chat_head(body: JsonObject) -> Iterator[Unit]:
 
 def chat_message(message: Json, index: int) -> Unit:
     """A message: what was thought, said and called."""
-    role, parts = str(message.get("role", "")), _beside(message, "reasoning_content", "thinking")
+    role, thought, refusal = (str(message.get("role", "")), message.get("reasoning_content"), message.get("refusal"))
+    parts = [UnitPart(("reasoning_content",), {"type": "thinking", "thinking": thought})] if thought else []
     parts += parts_of(message.get("content"), "content")
-    # A refusal is the text of a message that has none; calls follow whatever was said, and the plan for them.
-    parts += [*_beside(message, "refusal", "text"), *_beside(message, "tool_plan", "thinking")]
+    # A refusal is the text of a message that has none; calls follow whatever was said, and Cohere's plan for them.
+    parts += [UnitPart(("refusal",), {"type": "text", "text": refusal})] if refusal else []
+    if plan := message.get("tool_plan"):
+        parts.append(UnitPart(("tool_plan",), {"type": "thinking", "thinking": plan}))
     calls = values.as_list(message.get("tool_calls"))
     parts += [UnitPart(("tool_calls", at), as_block(call)) for at, call in enumerate(calls)]
     parts = parts or [UnitPart(("content",), {"type": "text", "text": ""})]
@@ -606,10 +609,6 @@ def chat_message(message: Json, index: int) -> Unit:
     section: Section = "system" if role in ("system", "developer") else "messages"
     compared = unmarked_in(message, "content")
     return Unit(("messages", index), section, role, message, tuple(parts), (compared,))
-
-
-def _beside(message: JsonObject, field: str, kind: str) -> list[UnitPart]:
-    return [UnitPart((field,), {"type": kind, kind: message[field]})] if message.get(field) else []
 
 
 WIRE = Wire(

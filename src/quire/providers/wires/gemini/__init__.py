@@ -331,8 +331,8 @@ def _content(content: Json, index: int) -> Unit:
         parts = tuple(UnitPart(("parts", at), part) for at, part in numbered if isinstance(part, dict))
     else:
         parts = (UnitPart((), content if isinstance(content, dict) else {"text": str(content)}),)
-    role = as_text(value_at(content, "role")) or "user"
-    return Unit(("contents", index), "messages", role, content, parts, (content,))
+    role = content.get("role") if isinstance(content, dict) else ""
+    return Unit(("contents", index), "messages", as_text(role) or "user", content, parts, (content,))
 
 
 _METHODS = ("generateContent", "streamGenerateContent?alt=sse")
