@@ -68,8 +68,7 @@ tags:
 
 
 def test_a_thread_is_written_as_ruled() -> None:
-    text = export_markdown(THREAD, thread="lesson")
-    shown, _, comment = text.partition("\n<!-- quire: ")
+    shown, _, comment = export_markdown(THREAD, thread="lesson").partition("\n<!-- quire: ")
     assert shown == GOLDEN
     assert comment.count("\n") == 1
     assert ">" not in comment.removesuffix(" -->\n")
@@ -298,8 +297,7 @@ def test_what_an_older_comment_holds_is_used(tmp_path: Path) -> None:
         ],
         "entries": [{"id": "extra.md", "type": "note", "content": "unnamed"}],
     }
-    text = OLD.replace('{"layers": [1,\n2]}', json.dumps(held))
-    loaded = load(text, Vault())
+    loaded = load(OLD.replace('{"layers": [1,\n2]}', json.dumps(held)), Vault())
     system, user, _ = loaded.entries
     assert system.text == "Be kind."
     fresh = [(name, f"fresh {name}") for name in ("tagged#t.md", "F/in.md")]

@@ -82,8 +82,7 @@ def test_show_gives_the_original_of_a_handle(file: str) -> None:
     ]
     handles = [e for row in rows if row["rebase"] for e in row["rebase"]["edits"] if e["action"] == "handle"]
     assert handles
-    entries = list(chain(thread()))
-    entry = entries[handles[0]["entry"] - 1]
+    entry = list(chain(thread()))[handles[0]["entry"] - 1]
     handle = entry.id.removeprefix("sha256:")[:12]
     assert handle in handles[0]["replacement"]
     assert run("show", handle, "--in", file) == entry.body["content"] + "\n"

@@ -113,8 +113,7 @@ def test_a_library_that_moves_because_the_policy_changed_is_a_warning() -> None:
 
     def turn(text: str, *attached: JsonObject) -> None:
         thread.append(values.user(text, attached))
-        request = thread.request("openai-chat:gpt-x")
-        thread.record(Reply((values.respond("a"),), Usage()), request)
+        thread.record(Reply((values.respond("a"),), Usage()), thread.request("openai-chat:gpt-x"))
 
     thread.append(values.system("SYS"))
     turn("q1", note)

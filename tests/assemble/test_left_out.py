@@ -53,11 +53,8 @@ def test_a_note_shown_again_with_its_images_stays_in_the_library(how: str) -> No
     entries = [values.system("S")]
     for n, item in enumerate([note("a.md", "IMPORTANT FACT"), again, None]):
         attached = [] if item is None else [item]
-        entries += (
-            [values.user(f"q{n}", attached)]
-            if how == "field"
-            else [*map(values.attach, attached), values.user(f"q{n}")]
-        )
+        apart = [*map(values.attach, attached), values.user(f"q{n}")]
+        entries += [values.user(f"q{n}", attached)] if how == "field" else apart
         entries += [values.respond("a")]
     for one in built(entries, Policy(promote="each-turn")):
         assert "IMPORTANT FACT" in str(one.prompt)

@@ -59,8 +59,7 @@ def test_what_a_marked_cache_stored_of_the_opening_is_read_after_a_rebase() -> N
 
 def test_the_opening_gets_shorter_before_the_floor_does_and_for_good() -> None:
     big = [values.call("c", "read", {}), values.result("c", None, WORDS * 66), values.respond("ok")]
-    entries = list(chain([*talk(20), *big, *talk(40)[1:]]))
-    made = built(entries, opening_policy(budget=3_000))
+    made = built(list(chain([*talk(20), *big, *talk(40)[1:]])), opening_policy(budget=3_000))
     at = next(n for n, one in enumerate(made) if WORDS * 66 in str(one.prompt.messages[-1].parts))
     before = max(one.prompt.opening for one in made[:at])
     assert 0 < made[at].prompt.opening < before

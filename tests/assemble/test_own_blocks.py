@@ -108,8 +108,7 @@ def test_at_a_rebase_they_become_handles_that_recall_answers(
     format: str, target: str, own: Callable[[int, str], JsonObject]
 ) -> None:
     thread = thread_of(format, target, turns(format, own), budget=50_000)
-    request = thread.request(target, check=True)
-    text = json.dumps(request.body, ensure_ascii=False)
+    text = json.dumps(thread.request(target, check=True).body, ensure_ascii=False)
     assert counter().count(text) <= 50_000
     handle = text.split("recall with handle ")[1][:12]
     recall = recall_tool(Recall(thread.store), "t")
@@ -125,8 +124,7 @@ def test_one_larger_than_the_budget_is_cut(format: str, target: str, own: Callab
     if call:
         message["content"].append(call)
     thread = thread_of(format, target, [asked(format, "Read all of it."), message], budget=20_000)
-    request = thread.request(target, check=True)
-    text = json.dumps(request.body, ensure_ascii=False)
+    text = json.dumps(thread.request(target, check=True).body, ensure_ascii=False)
     assert 2000 < counter().count(text) <= 20_000
     assert "recall with handle" in text
 
@@ -188,8 +186,7 @@ def test_an_image_that_is_given_as_a_data_url_is_no_text(target: str, shown: str
 
 def test_a_document_becomes_a_handle_or_is_cut_and_the_words_stay() -> None:
     source = {"type": "text", "media_type": "text/plain", "data": prose(30_000, 1)}
-    document = {"type": "document", "source": source}
-    first = with_document("anthropic", document, "Mind this document.")
+    first = with_document("anthropic", {"type": "document", "source": source}, "Mind this document.")
     thread = thread_of("anthropic", CLAUDE, [first], budget=30_000)
     cut = thread.request(CLAUDE, check=True)
     assert counter().count(json.dumps(cut.body)) <= 30_000

@@ -117,10 +117,8 @@ def test_the_state_of_the_work_is_told_and_no_code_no_timings_and_no_modes() -> 
 
 def test_what_failed_and_then_worked_has_not_failed_and_a_state_is_nothing_to_do() -> None:
     def tried(n: int, path: str, failed: bool) -> list[Entry]:
-        return [
-            values.call(str(n), "read", {"path": path}),
-            values.result(str(n), None, "no such file" if failed else "text", error=failed),
-        ]
+        found = values.result(str(n), None, "no such file" if failed else "text", error=failed)
+        return [values.call(str(n), "read", {"path": path}), found]
 
     entries = [*tried(1, "src/a.py", True), *tried(2, "src/b.py", True), *tried(3, "src/a.py", False)]
     said = values.respond("The order is still pending and can be seen. The mail is not yet sent, it is left to do.")

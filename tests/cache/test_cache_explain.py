@@ -141,8 +141,7 @@ def test_the_provider_s_own_account_is_joined_with_ours() -> None:
 
 def test_more_than_predicted_is_an_event_too() -> None:
     first, second = growing()
-    total = Watch(OPUS).sent(0, second).total
-    found = event(first, second, total, gap=6 * MINUTE)
+    found = event(first, second, Watch(OPUS).sent(0, second).total, gap=6 * MINUTE)
     assert (found.cause, found.foreseen) == ("ttl", False)
     assert event(thread(1, system=many_words(3000, "other")), thread(6), 8000).cause == "routing"
 
@@ -150,8 +149,7 @@ def test_more_than_predicted_is_an_event_too() -> None:
 def test_a_vocabulary_that_is_only_estimated_is_no_cause() -> None:
     first, second = growing()
     watch = Watch(OPUS)
-    before = watch.sent(0, first)
-    watch.replied(reply(before.total, 0))
+    watch.replied(reply(watch.sent(0, first).total, 0))
     now = watch.sent(1000, second)
     # The provider counts a quarter less than we do: shares are compared, not counts.
     assert watch.replied(reply(int(now.total * 0.75), int(now.read * 0.75))) is None
@@ -177,8 +175,7 @@ def test_a_question_on_the_side_is_no_loss_and_hides_none() -> None:
         assert watch.replied(reply(predicted.total, predicted.read)) is None
     lost = Watch(OPUS)
     for at, body in enumerate((first, TITLE, second)):
-        total = lost.sent(1000 * at, body).total
-        event = lost.replied(reply(total, 0))
+        event = lost.replied(reply(lost.sent(1000 * at, body).total, 0))
     assert event.cause == "routing", "compared with the request that it goes on with"
 
 

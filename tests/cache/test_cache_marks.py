@@ -194,8 +194,7 @@ def test_long_pauses_put_the_longer_life_in_front_of_the_shorter() -> None:
         "system": [{"type": "text", "text": many_words(2000, "s")}],
         "messages": [{"role": "user", "content": [{"type": "text", "text": many_words(3000, "w")}]}],
     }
-    times = [*range(0, 30 * MINUTE, MINUTE), 40 * MINUTE]
-    made = mark(body, None, info, times=times)
+    made = mark(body, None, info, times=[*range(0, 30 * MINUTE, MINUTE), 40 * MINUTE])
     assert made["system"][0]["cache_control"] == {"type": "ephemeral", "ttl": "1h"}
     assert made["messages"][0]["content"][0]["cache_control"] == {"type": "ephemeral"}
     assert_valid({**made, "model": info.model, "max_tokens": 1}, "anthropic")

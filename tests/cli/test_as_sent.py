@@ -64,8 +64,7 @@ def test_what_was_paid_is_reckoned_at_each_requests_own_prices(tmp_path: Path) -
     entries = [values.system("SYS")]
     for provider, model in (("anthropic", "claude-opus-5-5"), ("openai-chat", "foo")):
         entries += [values.user("q"), sent_entry(provider, model), values.respond("a")]
-    file = written(tmp_path, entries)
-    prices = [json.loads(run("plan", file, "--json"))["paid"]["cost"]]
+    prices = [json.loads(run("plan", written(tmp_path, entries), "--json"))["paid"]["cost"]]
     for n in (1, 4):
         one = written(tmp_path, [*entries[:1], *entries[n : n + 3]])
         prices.append(json.loads(run("plan", one, "--json"))["paid"]["cost"])

@@ -169,8 +169,7 @@ def test_a_response_is_carried_on_read_and_deleted_by_its_id(server: Emulator, c
     server.next([Think("hm"), Call("", "look", {"id": 7})])
     tool = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
     first = client.responses.create(model="gpt-5.6", input="Look up 7.", tools=[tool])
-    call_id = first.output[1].call_id
-    result = {"type": "function_call_output", "call_id": call_id, "output": "seven"}
+    result = {"type": "function_call_output", "call_id": first.output[1].call_id, "output": "seven"}
     server.next("It is seven.")
     second = client.responses.create(model="gpt-5.6", input=[result], tools=[tool], previous_response_id=first.id)
     assert second.output_text == "It is seven."
@@ -251,8 +250,7 @@ def test_a_conversation_is_compacted_to_one_item(client: Any) -> None:
     compacted = client.responses.compact(model="gpt-5.6", input=talk)
     assert [item.type for item in compacted.output] == ["message", "message", "compaction"]
     trigger = {"type": "compaction_trigger"}
-    response = client.responses.create(model="gpt-5.6", input=[*talk, trigger])
-    [item] = response.output
+    [item] = client.responses.create(model="gpt-5.6", input=[*talk, trigger]).output
     assert item.type == "compaction"
     assert item.encrypted_content != compacted.output[-1].encrypted_content
     going_on = [item.to_dict(), {"role": "user", "content": "four"}]

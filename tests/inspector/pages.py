@@ -70,11 +70,8 @@ def hostile() -> list[Entry]:
     """Content that attacks a page, and a line of ten million characters."""
     item = {"id": HOSTILE[:60], "type": "text", "content": HOSTILE, "metadata": {"source": "note", "path": "x"}}
     out = [quire.system(HOSTILE), quire.user(HOSTILE, [item]), quire.call("c1", "run", {HOSTILE: HOSTILE})]
-    out += [
-        quire.result("c1", None, HOSTILE + "ten million " * 833_334),
-        quire.respond(HOSTILE),
-        quire.user("And now?"),
-    ]
+    found = quire.result("c1", None, HOSTILE + "ten million " * 833_334)
+    out += [found, quire.respond(HOSTILE), quire.user("And now?")]
     return list(chain([*out, quire.respond("Nothing.")]))
 
 

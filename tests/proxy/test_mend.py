@@ -168,10 +168,8 @@ def test_a_rule_gives_back_what_was_lost_and_the_answer_is_the_same(case: str, s
 
     def held(name: str, url: str) -> tuple[list[Any], list[Any]]:
         """What was answered to a conversation that is in no other test's cache, and what arrived of it."""
-        start, own = (
-            len(server.requests),
-            json.dumps(requests).replace("Always be careful", f"Always ({name}) be careful"),
-        )
+        start = len(server.requests)
+        own = json.dumps(requests).replace("Always be careful", f"Always ({name}) be careful")
         return converse(url, provider, json.loads(own)), server.requests[start:]
 
     seen: list[Watched] = []
@@ -224,8 +222,7 @@ def test_of_more_bytes_than_are_kept_the_oldest_conversations_are_forgotten(monk
     mender = Mender()
 
     def made(name: str, *said: str, at: int) -> tuple[str, ...]:
-        given = body(f"{name}?", *said, system=f"It is 10:{at}0.\n{RULES}")
-        return mender.mend(given, ABOUT).rules
+        return mender.mend(body(f"{name}?", *said, system=f"It is 10:{at}0.\n{RULES}"), ABOUT).rules
 
     assert [made(name, at=1) for name in "abc"] == [()] * 3
     assert made("a", "Yes.", "And?", at=2) == ("volatile",)

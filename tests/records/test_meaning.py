@@ -37,8 +37,7 @@ def test_the_seed_holds_with_the_real_model_among_near_misses(store: Store) -> N
         say(records, "user", question)
         say(records, "assistant", answer)
     records.create("context.config.v1", CONFIG)
-    message = say(records, "user", REQUEST)
-    (output,) = react(records, message).outputs
+    (output,) = react(records, say(records, "user", REQUEST)).outputs
     assert output.context["formatted_context"] + "\n\n# Current Request\n" + REQUEST == MESSAGE_2
     assert Builder(CONFIG).build(records, request=REQUEST).text == MESSAGE_2
 

@@ -200,8 +200,7 @@ def test_a_runner_prepares_its_turn_once_and_its_calls_stand_in_the_users_messag
 
     async def prepare(turn: Turn) -> Sequence[Entry]:
         asked.append(turn.user.text)
-        request = turn.thread.request(turn.target, max_tokens=50)
-        plan = await ask_aside(turn, request, "plan")
+        plan = await ask_aside(turn, turn.thread.request(turn.target, max_tokens=50), "plan")
         assert plan.entries[0].text == "a plan"
         return [values.call("k1", "append", {"line": 7}, meta={"placement": "context"})]
 

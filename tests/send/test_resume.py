@@ -204,8 +204,7 @@ def test_a_reply_of_parallel_calls_in_any_state_obeys_the_rules(thread: Thread) 
         again = Thread(thread.store, name)
         again.user("Never mind. What is two and two?")
         for target in TARGETS.values():
-            request = again.request(target)
-            assert_valid(request)
+            assert_valid(again.request(target))
         assert standing(thread.store, name).next == "ask"
 
 

@@ -104,10 +104,8 @@ class Load:
     def write(self, thread: str, dice: random.Random) -> None:
         texts = self.appended[thread]
         while not self.ended.is_set():
-            text, own = (
-                f"{thread} {len(texts)}",
-                {"entries": [user(f"{thread} {len(texts)}")], "expected_seq": len(texts)},
-            )
+            text = f"{thread} {len(texts)}"
+            own = {"entries": [user(text)], "expected_seq": len(texts)}
             self.replicas.ask(dice, "POST", f"/api/threads/{thread}/entries", own, uuid.uuid4().hex)
             texts.append(text)
             self.replicas.ask(dice, "POST", "/api/threads/shared/entries", {"entries": [user(text)]}, uuid.uuid4().hex)

@@ -44,8 +44,7 @@ def errors_after(points: list[tuple[int, int]], reports: int, start: Calibration
 
 
 def test_on_a_real_session_the_next_prediction_is_within_three_per_cent() -> None:
-    points = session_points()
-    errors = errors_after(points, 3, uncalibrated("claude-sonnet-4-5"))
+    errors = errors_after(session_points(), 3, uncalibrated("claude-sonnet-4-5"))
     assert len(errors) > 400
     assert statistics.median(errors) < 0.005
     assert statistics.quantiles(errors, n=20)[-1] < 0.03

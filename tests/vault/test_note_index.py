@@ -174,8 +174,7 @@ def passage(path: str, line: int, text: str) -> Passage:
 
 def test_the_block_is_as_ruled() -> None:
     found = documents([passage("b/tea.md", 9, "second"), passage("a.md", 1, "A & B"), passage("b/tea.md", 1, "first")])
-    text = local_search(found, 'last "week"')
-    head, _, guidance = text.partition("\n\n<guidance>\n")
+    head, _, guidance = local_search(found, 'last "week"').partition("\n\n<guidance>\n")
     assert head == (
         '<localSearch timeRange="last &quot;week&quot;">\n'
         "Answer the question based only on the following context:\n\n"

@@ -106,8 +106,7 @@ def test_notes_become_items_with_the_ruled_identities(vault: Vault) -> None:
 
 
 def test_only_the_active_note_brings_its_images_and_is_never_promoted(vault: Vault) -> None:
-    active = values.item_json(vault.active("Lesson 4")[0])
-    made = block(active)
+    made = block(values.item_json(vault.active("Lesson 4")[0]))
     assert made.tag == "active_note"
     assert [one["media_type"] for one in made.images] == ["image/png"]
     assert base64.b64decode(made.images[0]["data"]) == PNG

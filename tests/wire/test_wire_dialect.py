@@ -57,10 +57,8 @@ def test_a_mistral_model_wants_them_wherever_it_is_served() -> None:
 
 def test_bedrock_is_told_of_calls_where_no_tools_are_defined() -> None:
     request = _request("bedrock:amazon.nova-lite-v1:0", Q, *_step("c1", {"path": "a"}))
-    assert request.body["messages"][1:] == [
-        {"role": "assistant", "content": [{"text": '[Called f with {"path":"a"}]'}]},
-        {"role": "user", "content": [{"text": "[Result of f]: ok"}]},
-    ]
+    told = (("assistant", '[Called f with {"path":"a"}]'), ("user", "[Result of f]: ok"))
+    assert request.body["messages"][1:] == [{"role": role, "content": [{"text": text}]} for role, text in told]
     assert "toolConfig" not in request.body
 
 
@@ -163,8 +161,7 @@ UNREADABLE = [Image(media_type="image/heic", data="AA=="), Image(url="gs://bucke
 @pytest.mark.parametrize("image", UNREADABLE, ids=["type", "place", "nothing"])
 @pytest.mark.parametrize("target", ["anthropic:claude-opus-5-5", "bedrock:amazon.nova-lite-v1:0", "openai:gpt-6-sol"])
 def test_an_image_that_cannot_be_read_is_named_and_the_request_says_so(target: str, image: Image) -> None:
-    prompt = Prompt("", "", (), (Message("user", (Text("q"), image), (1,)),))
-    request = render(prompt, target)
+    request = render(Prompt("", "", (), (Message("user", (Text("q"), image), (1,)),)), target)
     assert_valid(request)
     if not (target.startswith("openai") and image.data):
         assert "[image" in json.dumps(request.body)

@@ -261,8 +261,7 @@ def test_items_of_a_reply_are_in_the_next_request_as_they_came(items: list[JsonO
         reply: JsonObject = {"id": "resp_1", "model": model, "status": "completed", "output": output}
         thread = Thread(closed_later(open_store(":memory:")), "t")
         thread.user("Go.")
-        asked = thread.request(f"openai:{model}")
-        thread.record(reply, asked)
+        thread.record(reply, thread.request(f"openai:{model}"))
         reader = providers.stream(f"openai:{model}")
         done = [{"type": "response.output_item.done", "output_index": n, "item": each} for n, each in enumerate(output)]
         for event in (*done, {"type": "response.completed", "response": reply}):

@@ -54,8 +54,7 @@ def test_another_claude_does_not_get_it_and_the_request_says_why() -> None:
 @pytest.mark.proves("bedrock", "thinking kept")
 def test_the_same_model_on_bedrock_reads_the_same_signatures_where_they_are_bound_to_no_prefix() -> None:
     there, here = "bedrock:us.anthropic.claude-opus-5-v1:0", "anthropic:claude-opus-5"
-    reply = {**_anthropic(THINKING, REDACTED), "model": "claude-opus-5"}
-    request = _after(here, reply, there)
+    request = _after(here, {**_anthropic(THINKING, REDACTED), "model": "claude-opus-5"}, there)
     reasoned = [{"reasoningContent": {"reasoningText": {"text": "hm", "signature": "c2ln"}}}]
     reasoned += [{"reasoningContent": {"redactedContent": "cmVk"}}, {"text": "a"}]
     assert request.body["messages"][1]["content"] == reasoned

@@ -99,8 +99,7 @@ def test_where_the_text_changed_they_stand_behind_it(format: str, target: str, m
     given = next(one for one in RICH[format] if one.get("role") == "user")
     first, *more = project(import_(format, [given]))
     asked = Text(f"Context.\n\n{first.parts[0].text}", first.parts[0].wire)
-    prompt = Prompt("", "", (), (Message("user", (asked, *first.parts[1:])), *more))
-    request = render(prompt, target)
+    request = render(Prompt("", "", (), (Message("user", (asked, *first.parts[1:])), *more)), target)
     blocks = request.body[messages][0][content]
     assert blocks[0].get("text", "").startswith("Context.")
     assert "[" in blocks[0]["text"]
