@@ -71,11 +71,8 @@ def asked(format: str, words: str) -> JsonObject:
 
 
 FIELD = {"anthropic": "messages", "openai-responses": "input", "gemini": "contents"}
-OWN: list[tuple[str, str, Callable[[int, str], JsonObject]]] = [
-    ("anthropic", CLAUDE, claude),
-    ("openai-responses", GPT, gpt_search),
-    ("gemini", GEMINI, gemini_code),
-]
+Own = Callable[[int, str], JsonObject]
+OWN = [("anthropic", CLAUDE, claude), ("openai-responses", GPT, gpt_search), ("gemini", GEMINI, gemini_code)]
 
 
 def thread_of(
@@ -88,15 +85,13 @@ def thread_of(
     return thread
 
 
-def turns(format: str, own: Callable[[int, str], JsonObject], count: int = 5) -> list[JsonObject]:
+def turns(format: str, own: Own, count: int = 5) -> list[JsonObject]:
     said = [[asked(format, f"Question {n}?"), own(n, prose(12_000, n))] for n in range(count)]
     return [message for pair in said for message in pair] + [asked(format, "And now?")]
 
 
 @pytest.mark.parametrize(("format", "target", "own"), OWN, ids=[row[0] for row in OWN])
-def test_results_of_a_providers_own_tools_are_counted_where_they_go(
-    format: str, target: str, own: Callable[[int, str], JsonObject]
-) -> None:
+def test_results_of_a_providers_own_tools_are_counted_where_they_go(format: str, target: str, own: Own) -> None:
     thread = thread_of(format, target, turns(format, own))
     wire = counter().count(json.dumps(thread.request(target).body, ensure_ascii=False))
     assert 0.9 * wire < thread.build(target).tokens < 1.05 * wire
@@ -104,9 +99,7 @@ def test_results_of_a_providers_own_tools_are_counted_where_they_go(
 
 
 @pytest.mark.parametrize(("format", "target", "own"), OWN, ids=[row[0] for row in OWN])
-def test_at_a_rebase_they_become_handles_that_recall_answers(
-    format: str, target: str, own: Callable[[int, str], JsonObject]
-) -> None:
+def test_at_a_rebase_they_become_handles_that_recall_answers(format: str, target: str, own: Own) -> None:
     thread = thread_of(format, target, turns(format, own), budget=50_000)
     text = json.dumps(thread.request(target, check=True).body, ensure_ascii=False)
     assert counter().count(text) <= 50_000
@@ -118,7 +111,7 @@ def test_at_a_rebase_they_become_handles_that_recall_answers(
 
 
 @pytest.mark.parametrize(("format", "target", "own"), OWN, ids=[row[0] for row in OWN])
-def test_one_larger_than_the_budget_is_cut(format: str, target: str, own: Callable[[int, str], JsonObject]) -> None:
+def test_one_larger_than_the_budget_is_cut(format: str, target: str, own: Own) -> None:
     call = {"anthropic": {"type": "tool_use", "id": "t1", "name": "read", "input": {}}}.get(format)
     message = own(1, prose(40_000, 1))
     if call:
@@ -310,12 +303,8 @@ def test_media_in_a_tools_result_count_and_go_with_its_handle(tokens: int) -> No
     media = image if tokens == IMAGE_TOKENS else {"type": "document", "source": SOURCE}
     said = [{"type": "tool_result", "tool_use_id": "toolu_1", "content": [{"type": "text", "text": "Here."}, media]}]
     call = {"type": "tool_use", "id": "toolu_1", "name": "read", "input": {}}
-    messages = [
-        asked("anthropic", "Read."),
-        {"role": "assistant", "content": [call]},
-        {"role": "user", "content": said},
-    ]
-    thread = thread_of("anthropic", CLAUDE, messages)
+    talk = [{"role": "assistant", "content": [call]}, {"role": "user", "content": said}]
+    thread = thread_of("anthropic", CLAUDE, [asked("anthropic", "Read."), *talk])
     assert tokens < thread.build(CLAUDE).tokens < tokens + 40
     for n in range(8):
         thread.append(values.respond("Yes."), values.user(f"{n} {prose(60 + tokens // 2, n)}"))

@@ -242,12 +242,9 @@ def test_a_mark_on_the_whole_request_sits_on_the_last_block_that_may_carry_one()
 def test_older_models_forget_thinking_when_the_user_speaks_again() -> None:
     thought = {"type": "thinking", "thinking": "hm " * 50, "signature": "s"}
     call = {"type": "tool_use", "id": "t", "name": "f", "input": {}}
-    loop = [
-        user(text(1200, "a")),
-        assistant(thought, call),
-        user(marked({"type": "tool_result", "tool_use_id": "t", "content": "ok"})),
-    ]
-    turn = [*loop[:2], user({"type": "tool_result", "tool_use_id": "t", "content": "ok"})]
+    result = {"type": "tool_result", "tool_use_id": "t", "content": "ok"}
+    loop = [user(text(1200, "a")), assistant(thought, call), user(marked(result))]
+    turn = [*loop[:2], user(result)]
     spoken = [*turn, assistant(text(5, "b")), user(text(5, "c", "5m"))]
     kept, forgot = simulator("anthropic:claude-opus-5-5"), simulator("anthropic:claude-sonnet-4-5")
     for cache in (kept, forgot):

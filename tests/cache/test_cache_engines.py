@@ -74,10 +74,7 @@ def test_newer_openai_models_do_not_fall_back_to_an_unmarked_prefix() -> None:
     second = chat(("system", many_words(1100, "s")), ("user", many_words(50, "b")))
     assert run(NEW, first, second)[1][0] == 0
     system = [{"type": "text", "text": many_words(1100, "s"), "prompt_cache_breakpoint": {"mode": "explicit"}}]
-    asks = [
-        {"messages": [{"role": "system", "content": system}, {"role": "user", "content": many_words(50, name)}]}
-        for name in "ab"
-    ]
+    asks = [chat(("system", system), ("user", many_words(50, name))) for name in "ab"]
     assert [one[0] for one in run(NEW, *asks)] == [0, 1104]
 
 
@@ -93,10 +90,8 @@ def breakpoints(count: int, size: int = 100) -> JsonObject:
     """A request of `count` explicitly marked user messages behind a long one."""
     mark = {"prompt_cache_breakpoint": {"mode": "explicit"}}
     head = {"role": "user", "content": [{"type": "text", "text": many_words(1100, "h")}]}
-    marked = [
-        {"role": "user", "content": [{"type": "text", "text": many_words(size, f"m{n}-"), **mark}]}
-        for n in range(count)
-    ]
+    texts = [{"type": "text", "text": many_words(size, f"m{n}-"), **mark} for n in range(count)]
+    marked = [{"role": "user", "content": [text]} for text in texts]
     return {"messages": [head, *marked], "prompt_cache_options": {"mode": "explicit"}}
 
 
@@ -154,12 +149,10 @@ def test_an_explicit_gemini_cache_is_paid_for_by_the_hour() -> None:
 def test_deepseek_reads_whole_stored_units_only() -> None:
     """The two examples of DeepSeek's own guide: A+B then A+B+C hits; A+B, A+C misses, and then A+D hits A."""
     target = "deepseek:deepseek-v4-flash"
-    first = chat(("system", many_words(50, "a")), ("user", many_words(50, "b")))
-    more = chat(
-        ("system", many_words(50, "a")), ("user", many_words(50, "b")), ("assistant", many_words(9, "r")), ("user", "c")
-    )
+    begun = (("system", many_words(50, "a")), ("user", many_words(50, "b")))
+    more = chat(*begun, ("assistant", many_words(9, "r")), ("user", "c"))
     # The answer is a unit's end too, so the second turn reads it with its question.
-    assert [one[0] for one in run(target, first, more)] == [0, 54 + 54 + 13]
+    assert [one[0] for one in run(target, chat(*begun), more)] == [0, 54 + 54 + 13]
     parted = [chat(("system", many_words(50, "a")), ("user", many_words(50, name))) for name in "bcd"]
     reads = [one[0] for one in run(target, *parted)]
     assert reads[:2] == [0, 0]
