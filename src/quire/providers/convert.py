@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 
@@ -297,11 +298,17 @@ class UserContent(msgspec.Struct, frozen=True, kw_only=True):
             self.left_out(draft, message)
             return blocks
         grammar = grammar_of(draft.native.formats[0])
-        enclosed = [block for block in _content(part.wire) if self.kind(block)]
-        fitting = [block for block in enclosed if fits(block, "@asked", grammar)]
-        if unfit := [self.kind(block) for block in enclosed if block not in fitting]:
+        fitting, unfit = list[JsonObject](), list[Json]()
+        for block in _content(part.wire):
+            # A log may hold as a block what no provider ever sent.
+            with contextlib.suppress(FormatError):
+                if fits(block, "@asked", grammar):
+                    fitting += [_bare(block)] if self.kind(block) else []
+                else:
+                    unfit += [kind] if (kind := self.kind(block)) else []
+        if unfit:
             self._leave_out(draft, message, unfit, part.wire)
-        return [*blocks, *map(_bare, fitting)]
+        return [*blocks, *fitting]
 
     def as_it_came(self, draft: Draft, message: Message) -> list[JsonObject] | None:
         """The blocks of an imported message whose text is unchanged; None where it is plain text.
