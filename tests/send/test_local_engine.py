@@ -1,6 +1,8 @@
 """The embedded model: a real engine answers, streams, reports its cache, and survives its clients."""
 
+import contextlib
 import ctypes
+import http.client
 import json
 import os
 import random
@@ -14,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import cycle_nursery
+import httpx
 import pytest
 from cycle_nursery import SHORT
 from send_parts import CALLS, new_thread, tool
@@ -244,6 +247,18 @@ def test_the_engine_tells_its_window_and_a_thread_keeps_to_it(tiny: Path, home: 
         run("run", "t", "Hi", "--model", "llamacpp:any", "--base-url", front.url)
     with open_store(home / "quire.db") as store:
         assert [entry.meta["window"] for entry in store.read("t") if entry.kind == "sent"] == [256, 256]
+
+
+def test_a_body_that_comes_in_chunks_is_served_and_one_without_a_length_refused(noise: LocalServer) -> None:
+    asked = json.dumps({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}).encode()
+    with Front(noise.url) as front:
+        url = f"{front.url}/v1/chat/completions"
+        chunked = httpx.post(url, content=iter([asked[:20], asked[20:]]), timeout=600)
+        assert chunked.json()["usage"]["completion_tokens"] == 2
+        for odd in ({"content-length": "many"}, {"transfer-encoding": "chunked"}):
+            with contextlib.closing(http.client.HTTPConnection(front.url.removeprefix("http://"))) as client:
+                client.request("POST", "/v1/chat/completions", b"many\r\n", odd)
+                assert client.getresponse().status == 400
 
 
 ASKED = [{"role": "user", "content": "What is the weather?"}]

@@ -353,7 +353,11 @@ class _Handler(BaseHTTPRequestHandler):
         self._pass_on(b"")
 
     def do_POST(self) -> None:
-        raw = self.rfile.read(int(self.headers.get("content-length") or 0))
+        try:
+            raw = self._body()
+        except ValueError:
+            self.send_error(400, "The length of the body cannot be read")
+            return
         with contextlib.suppress(ValueError, RecursionError):
             body = json.loads(raw)
             if isinstance(body, dict):
@@ -361,6 +365,15 @@ class _Handler(BaseHTTPRequestHandler):
         self._pass_on(raw)
 
     do_OPTIONS = do_GET
+
+    def _body(self) -> bytes:
+        if "chunked" not in self.headers.get("transfer-encoding", "").lower():
+            return self.rfile.read(int(self.headers.get("content-length") or 0))
+        pieces = []
+        while size := int(self.rfile.readline().partition(b";")[0], 16):
+            pieces.append(self.rfile.read(size))
+            self.rfile.readline()
+        return b"".join(pieces)
 
     def log_message(self, format: str, *args: object) -> None:
         """Nothing: the engine has its own log."""
