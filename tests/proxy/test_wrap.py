@@ -226,3 +226,10 @@ def test_a_client_that_is_not_there_is_named(home: Path) -> None:
     with pytest.raises(Exception, match="pi is not installed"):
         invoke("wrap", "pi")
     assert "'nobody' is not one of" in invoke("wrap", "nobody", code=2).output
+
+
+@pytest.mark.parametrize("url", ["http://[::1", "localhost:8080", "ftp://a"])
+def test_a_variable_that_names_no_address_is_said(home: Path, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", url)
+    with pytest.raises(QuireError, match="is no base URL"):
+        run("wrap", "claude")

@@ -358,9 +358,7 @@ def wrap(to: str | None, log: Path | None, mend: bool, client: str, words: tuple
         urls = {}
         for provider in wrapped.providers:
             # Where requests go on to: what was given, what a variable names already, else the provider.
-            target = (
-                checked_base_url(to) if to else address_for(provider, os.environ) or endpoint_for(provider).base_url
-            )
+            target = checked_base_url(to or address_for(provider, os.environ) or endpoint_for(provider).base_url)
             urls[provider] = stack.enter_context(Proxy(ProxyOptions(to=target, mender=mender), watcher)).url
         wiring = wrapped.wire(urls)
         for file, value in wiring.files.items():
