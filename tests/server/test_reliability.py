@@ -212,8 +212,10 @@ _UPGRADE = b"connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version:
         (b"GET /healthz HTTP/1.1\r\nx: " + b"y" * 3_000_000 + b"\r\n\r\n", [b"", b"HTTP/1.1 400 "]),
         (b"GET /api/threads HTTP/1.1\r\nhost: 127.0.0.1\r\n" + _UPGRADE + b"\r\n", [b"HTTP/1.1 403 "]),
         (b"GET /x HTTP/1.1\r\nhost: 127.0.0.1\r\n" + _UPGRADE + b"sec-websocket-protocol: \xff\r\n\r\n", [b""]),
+        (b"CONNECT api.openai.com:443 HTTP/1.1\r\nhost: api.openai.com:443\r\n\r\n", [b"HTTP/1.1 400 "]),
+        (b"CONNECT /api/threads HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n", [b"HTTP/1.1 405 "]),
     ],
-    ids=["half a body", "an endless head", "a socket where there is none", "a header that is no text"],
+    ids=["half a body", "an endless head", "a socket where there is none", "a header that is no text", "HTTPS_PROXY", "it with a path"],
 )  # fmt: skip
 def test_what_is_no_request_ends_its_own_connection_alone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, sent: bytes, answers: list[bytes]
@@ -228,6 +230,7 @@ def test_what_is_no_request_ends_its_own_connection_alone(
                     heard += piece
         assert heard[:13] in answers
         assert client.get("/api/threads").json() == {"threads": []}
+        assert httpx.get(client.base_url.join("/healthz"), timeout=10).status_code == 200  # on a new connection
         ending = time.monotonic()
     assert time.monotonic() - ending < 5, "the service waited for a connection that was gone"
     assert not caplog.records

@@ -130,9 +130,15 @@ def http_protocol() -> type[asyncio.Protocol]:
             self._head = 0
 
         def _declines_upgrade(self) -> bool:
-            return self.parser.should_upgrade() and not self._should_upgrade()
+            return self._offers_upgrade() and not self._should_upgrade()
+
+        def _offers_upgrade(self) -> bool:
+            # Who takes this server for a tunnel (HTTPS_PROXY) asks for no other protocol.
+            return self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
 
         def _unsupported_upgrade_warning(self) -> None:
+            if not self._offers_upgrade():
+                return
             # Java's client asks for HTTP/2 this way. The parser takes no body behind such a head, so it is read anew without that.
             end = cast(HttpParserUpgrade, sys.exception()).args[0]
             lines = [b"%s %s HTTP/1.1" % (self.parser.get_method(), self.url)]
