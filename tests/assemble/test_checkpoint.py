@@ -92,23 +92,12 @@ def holds_from_any_cut(log: list[Entry], policy: Policy, cuts: set[int]) -> None
 places = st.sets(st.integers(0, 60), min_size=1, max_size=4)
 
 
-# A log, and the policy that it is folded under.
-CUT = {
-    "as it was said": st.builds(lambda entries, own: (list(chain(entries)), own), logs, policies()),
-    "rebases and streams are in the log": st.builds(
-        lambda entries, own: (list(recorded(entries, own)), own), any_thread, policies()
-    ),
-    "rebases were made under another policy": st.builds(
-        lambda entries, theirs, own: (list(recorded(entries, theirs)), own), any_thread, policies(), policies()
-    ),
-}
-
-
-@pytest.mark.parametrize("log", CUT)
-@given(st.data())
+@given(logs, policies(), places)
 @fewer(8)
-def test_a_fold_goes_on_from_any_cut_as_if_it_had_not_stopped(log: str, data: st.DataObject) -> None:
-    holds_from_any_cut(*data.draw(CUT[log]), data.draw(places))
+def test_a_fold_goes_on_from_any_cut_as_if_it_had_not_stopped(
+    entries: list[Entry], policy: Policy, cuts: set[int]
+) -> None:
+    holds_from_any_cut(list(chain(entries)), policy, cuts)
 
 
 @given(any_thread, policies(), st.booleans())
@@ -138,6 +127,22 @@ def test_turns_of_long_ago_are_shown_from_a_fold_on_the_way_as_from_the_start(
             store.set_state("t", f"fold at {point.seq} {point.policy}", "damaged")
         for turn in turns[:1]:
             holds(turn)
+
+
+@given(any_thread, policies(), places)
+@fewer(8)
+def test_so_does_one_whose_rebases_and_streams_are_in_the_log(
+    entries: list[Entry], policy: Policy, cuts: set[int]
+) -> None:
+    holds_from_any_cut(list(recorded(entries, policy)), policy, cuts)
+
+
+@given(any_thread, policies(), policies(), places)
+@fewer(8)
+def test_and_one_whose_rebases_were_made_under_another_policy(
+    entries: list[Entry], theirs: Policy, ours: Policy, cuts: set[int]
+) -> None:
+    holds_from_any_cut(list(recorded(entries, theirs)), ours, cuts)
 
 
 def test_a_result_that_comes_behind_the_cut_finds_the_call_that_was_shown_without_it() -> None:
