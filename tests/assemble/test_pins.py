@@ -257,4 +257,5 @@ def test_another_process_gives_the_same_bytes(
     here = sha256_hex(msgspec.json.encode(list(requests(entries, policy)), enc_hook=list))
     for process in processes:
         print(json.dumps([msgspec.to_builtins(policy), [one.body for one in entries]]), file=process.stdin, flush=True)
+        assert process.stdout is not None
         assert process.stdout.readline() == f"{here}\n"
