@@ -12,6 +12,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,12 +23,12 @@ import msgspec
 
 from quire.cli.output import (
     Place,
+    answer,
     db_json_options,
     echo,
     entries_so_far,
     open_db,
     option,
-    print_json,
     print_table,
     read_text,
     with_options,
@@ -504,13 +505,10 @@ def window(thread: str, action: str, names: tuple[str, ...], db: Place | None, a
         changed = change_window(on, action, names, vault, texts)
         if options["pinned"]:
             change_window(on, "pin", [item.id for item in changed])
-        _print_window(on.window, action, changed, options, as_json)
+        answer(as_json, on.window.to_json(), partial(_print_window, on.window, action, changed, options))
 
 
-def _print_window(window: Window, action: str, changed: list[Item], options: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        print_json(window.to_json())
-        return
+def _print_window(window: Window, action: str, changed: list[Item], options: dict[str, Any]) -> None:
     for line in action_lines(action, changed):
         echo(line)
     if action == "show" and len(window):

@@ -19,6 +19,7 @@ from quire.cli.attachments import attached_items, linked_items, note_items, ques
 from quire.cli.output import (
     Place,
     PlainScreen,
+    answer,
     counted,
     db_json_options,
     default_db,
@@ -528,18 +529,14 @@ def _resumed(thread: Thread, reached: Connection, kit: Equipment, screen: PlainS
 
 def _show_open_turn(turn: Interrupted, thread: str, as_json: bool) -> None:
     calls = [(call, "may have run") for call in turn.doubtful] + [(call, "waiting") for call in turn.waiting]
-    if as_json:
-        rows = [
-            {"call_id": call.call_id, "name": call.name, "args": call.args, "state": state} for call, state in calls
-        ]
-        print_json({"thread": thread, "next": turn.next, "model": turn.target, "calls": rows})
-        return
+    rows = [{"call_id": call.call_id, "name": call.name, "args": call.args, "state": state} for call, state in calls]
     messages = {
         "done": f"the newest turn of {thread} is answered",
         "nothing": f"{thread} has no user entry to answer",
         "ask": f"the model is to be asked{' to go on' * turn.stopped} ({turn.target or 'none was asked yet'})",
         "run": "calls are to be run",
     }
-    echo(messages[turn.next])
-    if calls:
+    value = {"thread": thread, "next": turn.next, "model": turn.target, "calls": rows}
+    answer(as_json, value, messages[turn.next])
+    if calls and not as_json:
         print_table(["call", "tool", "state"], [(call.call_id, call.name, state) for call, state in calls])
