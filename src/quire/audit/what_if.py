@@ -227,13 +227,16 @@ _UNMASKED = 10
 
 def masking(recorded: RecordedThread, policy: Policy) -> Iterator[SimulatedRequest]:
     """Observation masking: of the tool results only the newest are sent, the others as a line that says so."""
-    masked: dict[int, Message] = {}
+    # By the message that each stands for: its line, and the tokens of that.
+    masked: dict[int, tuple[Message, int]] = {}
     for built in recorded.full:
         messages, sizes = list(built.prompt.messages), list(built.sizes)
         results = [place for place, message in enumerate(messages) if message.role == "tool"]
         for place in results[:-_UNMASKED]:
-            short = masked.setdefault(id(messages[place]), _masked(messages[place]))
-            messages[place], sizes[place] = short, message_tokens(short)
+            if (short := masked.get(id(messages[place]))) is None:
+                line = _masked(messages[place])
+                short = masked[id(messages[place])] = line, message_tokens(line)
+            messages[place], sizes[place] = short
         yield SimulatedRequest(_with_messages(built, messages, sizes))
 
 
