@@ -174,6 +174,8 @@ def test_report_where_and_open_from_the_shell(home: Path) -> None:
     assert told.startswith(f"{home / 'a.html'}: 24 requests")
     assert run("report", file, "--quick", "-o", home / "b.html")
     assert run("report", file, "--quick", "-o", home / "b.html"), "over an earlier page"
+    assert run("report", file, "--quick", "-o", "-").startswith("<!doctype html>")
+    assert not Path("-").exists()
     with pytest.raises(CallError, match="is there already, and is no page"):
         run("report", file, "--quick", "-o", file)
     whole, quick = ((home / name).read_text() for name in ("a.html", "b.html"))

@@ -31,6 +31,7 @@ from quire.cli.output import (
     open_db,
     open_thread,
     option,
+    print_bytes,
     print_json,
     print_table,
     print_text,
@@ -388,7 +389,7 @@ def _thread(source: str, db: Place | None, policy: Policy) -> ThreadView:
 
 @click.command()
 @click.argument("source", metavar="THREAD|FILE")
-@option("--output -o", "Where to write it (default: THREAD.html).", FILE_PATH)
+@option("--output -o", "Where to write it, - for standard output (default: THREAD.html).", FILE_PATH)
 @option("--quick", "Leave out what other policies would have done.", bool)
 @policy_options
 @db_option
@@ -415,8 +416,11 @@ def report(source: str, output: Path | None, quick: bool, db: Place | None, poli
         what_if = msgspec.structs.replace(what_if, optimum=try_policies(thread, "optimum").optimum)
     file = output or Path(f"{thread.name.replace('/', '-')}.html")
     page = written(thread, what_if)
-    write_page(file, page)
-    echo(f"{file}: {counted(requests, 'request')}, {len(page) / 1e6:.1f} MB")
+    if to_stdout := str(file) == "-":
+        print_bytes(page.encode())
+    else:
+        write_page(file, page)
+    echo(f"{file}: {counted(requests, 'request')}, {len(page) / 1e6:.1f} MB", err=to_stdout)
 
 
 @click.command()
