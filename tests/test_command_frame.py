@@ -112,13 +112,13 @@ def test_words_that_are_not_utf_8_are_an_error_without_a_traceback(tmp_path: Pat
     assert (code, problem in err, "Traceback" in err) == (1, True, False)
 
 
-def test_long_work_shows_how_far_it_is_on_terminals_that_take_escapes(demo: Path, warm: Path) -> None:
+@pytest.mark.parametrize("command", ["plan", "report"])
+def test_long_work_shows_how_far_it_is_on_terminals_that_take_escapes(demo: Path, warm: Path, command: str) -> None:
     run("log", "append", "t", "--respond", "y", "--db", demo / "q.db")
-    assert b"policies" in on_terminal(demo, "plan", "t", program=[str(warm)], NO_COLOR="")
-    assert b"\x1b" not in on_terminal(demo, "plan", "t", program=[str(warm)], NO_COLOR="1")
-    assert (
-        b"policies" not in subprocess.run([*QUIRE, "plan", "t", "--db", str(demo / "q.db")], capture_output=True).stderr
-    )
+    assert b"policies" in on_terminal(demo, command, "t", program=[str(warm)], NO_COLOR="")
+    assert b"\x1b" not in on_terminal(demo, command, "t", program=[str(warm)], NO_COLOR="1")
+    piped = subprocess.run([*QUIRE, command, "t", "--db", str(demo / "q.db")], capture_output=True, cwd=demo)
+    assert b"policies" not in piped.stderr
 
 
 @pytest.mark.parametrize("args", [("log", "list"), ("log", "show", "nope"), ("nonsense",)])

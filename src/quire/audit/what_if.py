@@ -93,18 +93,23 @@ Sending = Callable[[RecordedThread, Policy], Iterator[SimulatedRequest]]
 
 
 def what_if(
-    entries: Iterable[Entry], policies: Mapping[str, tuple[Sending, bool]] | None = None, *, policy: Policy
+    entries: Iterable[Entry],
+    policies: Mapping[str, tuple[Sending, bool]] | None = None,
+    *,
+    policy: Policy,
+    tell: Callable[[str, int, int], object] = lambda work, done, of: None,
 ) -> list[PolicyOutcome]:
     """What each policy would have sent, read, cost and kept of a conversation; `policy` has budget, model and prices.
 
     A policy is what it sends and whether it asks for the longer cache life: `POLICIES` are the usual ones, of which
-    those with a longer life count where the model's provider sells one.
+    those with a longer life count where the model's provider sells one. `tell` is told how many are done.
     """
     thread = recorded(entries, policy)
     info = model_info(policy.model) if policy.model else None
     lives = info.ttl_s if info is not None else ()
-    out = []
-    for name, (sends, long_life) in (policies or POLICIES).items():
+    out, tried = [], policies or POLICIES
+    for number, (name, (sends, long_life)) in enumerate(tried.items()):
+        tell("policies", number, len(tried))
         if not long_life or len(lives) > 1:
             under = policy
             if long_life and info is not None:

@@ -35,6 +35,7 @@ from quire.cli.output import (
     print_json,
     print_table,
     print_text,
+    progress,
     styled,
     with_options,
     write_page,
@@ -411,7 +412,8 @@ def report(source: str, output: Path | None, quick: bool, db: Place | None, poli
     requests = len(thread.picture().columns)
     if not requests:
         raise NotFound("the thread holds no request to show", hint="It needs a user entry.")
-    what_if = None if quick else try_policies(thread)
+    with progress() as tell:
+        what_if = None if quick else try_policies(thread, tell=tell)
     if what_if is not None and requests <= _OPTIMUM_REQUESTS:
         what_if = msgspec.structs.replace(what_if, optimum=try_policies(thread, "optimum").optimum)
     file = output or Path(f"{thread.name.replace('/', '-')}.html")

@@ -447,10 +447,15 @@ class ThreadView:
         return {"rows": out.rows, "texts": out.texts, "requests": out.requests}
 
 
-def try_policies(thread: ThreadView, only: str = "", **changes: Any) -> WhatIf:
+def try_policies(
+    thread: ThreadView,
+    only: str = "",
+    tell: Callable[[str, int, int], object] = lambda work, done, of: None,
+    **changes: Any,
+) -> WhatIf:
     """The thread under other policies, all with the thread's own settings but for `changes`.
 
-    `only`: one of them by its name, or "optimum" for the cheapest cuts in hindsight alone.
+    `only`: one of them by its name, or "optimum" for the cheapest cuts in hindsight alone. `tell`: told how many are done.
     """
     settings = msgspec.to_builtins(thread.policy) | changes
     if settings["ttl_s"] == 0:
@@ -462,7 +467,7 @@ def try_policies(thread: ThreadView, only: str = "", **changes: Any) -> WhatIf:
     if only and only not in POLICIES:
         raise NotFound(f"there is no policy {only!r}", hint=f"There are {', '.join(POLICIES)}.")
     chosen = {only: POLICIES[only]} if only else None
-    return WhatIf(tuple(what_if(thread.entries, chosen, policy=policy)))
+    return WhatIf(tuple(what_if(thread.entries, chosen, policy=policy, tell=tell)))
 
 
 def _bands(built: Built) -> tuple[int, ...]:
