@@ -302,10 +302,10 @@ class UserContent(msgspec.Struct, frozen=True, kw_only=True):
         for block in _content(part.wire):
             # A log may hold as a block what no provider ever sent.
             with contextlib.suppress(FormatError):
-                if fits(block, "@asked", grammar):
-                    fitting += [_bare(block)] if self.kind(block) else []
-                else:
-                    unfit += [kind] if (kind := self.kind(block)) else []
+                if (kind := self.kind(block)) and fits(block, "@asked", grammar):
+                    fitting.append(_bare(block))
+                elif kind:
+                    unfit.append(kind)
         if unfit:
             self._leave_out(draft, message, unfit, part.wire)
         return [*blocks, *fitting]

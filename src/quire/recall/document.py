@@ -16,7 +16,7 @@ from quire.errors import MissingPart
 from quire.log.store import EntryWords
 from quire.recall.languages import (
     FORM,
-    MARKS,
+    PREFIXES,
     VERSION,
     date_words,
     lookups,
@@ -394,7 +394,7 @@ def _weighed(query: Query) -> tuple[tuple[str, float], ...]:
     for text, weight in ((query.text, 1.0), (query.earlier, EARLIER)):
         dates, forms = spelled(text)
         words = terms(dates, is_query=True)
-        row = [word for word in words if word[0] not in MARKS]
+        row = [word for word in words if word[0] not in PREFIXES]
         beside = _BESIDE if any(map(tells, words)) else 1.0
         for word in words:
             if word[0] == FORM:

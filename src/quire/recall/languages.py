@@ -28,7 +28,7 @@ WHOLE = "="
 # In front of another form of a word, which helps to find and need not be found: as it is written, and its stems by other
 # languages that a text may be in.
 FORM = "~"
-MARKS = WHOLE + FORM
+PREFIXES = WHOLE + FORM
 # A compound longer than this is no name but data.
 _LONGEST = 120
 # By how many words the language of a text is told.

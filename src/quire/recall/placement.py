@@ -22,7 +22,7 @@ from quire.log.store import Store
 from quire.providers.convert import holds_blocks
 from quire.recall import MOST, RECALL_TOOL
 from quire.recall.document import FLOOR, Query, first_words, passage, relevant
-from quire.recall.languages import MARKS, lookups, terms
+from quire.recall.languages import PREFIXES, lookups, terms
 from quire.recall.meaning import Embedder, installed
 from quire.recall.search import Hit, Recall, SearchRecords
 from quire.thread_state import ThreadState
@@ -393,7 +393,7 @@ class ThreadRecall:
     def _for_words(self, text: str, before: str, context: _Context) -> Placed:
         query_words = set(terms(text, is_query=True))
         # One word ("continue", "thanks") asks for nothing, unless it names one thing.
-        if sum(word[0] not in MARKS for word in query_words) < 2 and not _NAMES_ONE.search(text):
+        if sum(word[0] not in PREFIXES for word in query_words) < 2 and not _NAMES_ONE.search(text):
             return Placed("")
         query = Query(text, before)
         hits = self._recall.search(query, MOST_UNASKED, thread=self._thread, kinds=PLACED, exclude=context.exclude)

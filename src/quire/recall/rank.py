@@ -25,7 +25,7 @@ from quire.recall.document import (
     is_name,
     pieces,
 )
-from quire.recall.languages import MARKS
+from quire.recall.languages import PREFIXES
 from quire.recall.meaning import MEANING_PARTS, Embedder, Meaning
 from quire.recall.words import Array, Bools, Column, Floats, Ints, Neighbours, Postings, posting_run, scores
 
@@ -242,7 +242,7 @@ class Collection:
         self._speakers.add(new)
         self._sessions.extend([numbers.setdefault(document.session, len(numbers)) for document in new])
         self._lengths.extend(
-            [document.words.count(" ") + 1 - sum(map(document.words.count, MARKS)) for document in new]
+            [document.words.count(" ") + 1 - sum(map(document.words.count, PREFIXES)) for document in new]
         )
         self._alive.extend(np.ones(len(new), np.bool_))
         self._postings.add(posting_run(first, [document.words for document in new]))

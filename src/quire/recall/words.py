@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.recall.document import QueryTerms
-from quire.recall.languages import FORM, MARKS, WHOLE, is_sign
+from quire.recall.languages import FORM, PREFIXES, WHOLE, is_sign
 
 # Arrays that grow at the end: one column of facts, one row a document.
 
@@ -223,7 +223,7 @@ def posting_run(first_row: int, bags: Sequence[str]) -> PostingRun:
     bare = (word[1:] if word[0] == FORM else word for word in every) if any(FORM in bag for bag in bags) else every
     keys = np.fromiter(map(_number, bare), np.uint64, len(every))
     rows = np.repeat(np.arange(first_row, first_row + len(bags), dtype=np.int32), [len(bag) for bag in words])
-    plain = np.fromiter((word[0] not in MARKS for word in every), np.bool_, len(every))
+    plain = np.fromiter((word[0] not in PREFIXES for word in every), np.bool_, len(every))
     plain_keys, plain_rows = keys[plain], rows[plain]
     beside = plain_rows[1:] == plain_rows[:-1]
     pairs = (plain_keys[:-1] * _PAIR + plain_keys[1:])[beside]

@@ -180,11 +180,12 @@ def words_of(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(word for word in tokens(text) if word not in FUNCTION_WORDS["english"]))
 
 
+@lru_cache(maxsize=8192)
 def terms_of(text: str) -> frozenset[str]:
     """The words of a text without their endings: 'The API keys' -> {'api', 'key'}."""
-    from quire.recall.languages import MARKS, terms
+    from quire.recall.languages import PREFIXES, terms
 
-    return frozenset(term for term in terms(text) if term[0] not in MARKS)
+    return frozenset(term for term in terms(text) if term[0] not in PREFIXES)
 
 
 @lru_cache(maxsize=8192)
