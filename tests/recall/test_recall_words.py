@@ -18,6 +18,7 @@ from quire.recall.languages import FUNCTION_WORDS, lookups, readable, stems, ter
             "src/tool-use/app_main.py",
             "src tool use app main py =app_main =tool-use =app_main.py =src/tool-use/app_main.py",
         ),
+        ("__init__(self._remove) ____", "init self remov =__init__ =_remove =self._remove"),
         ("after all, not before May", "after all not befor may"),
         ("Die Häuser in der Straße", "haus strass ~hauser ~strasse"),
         ("Straße", "strass ~strasse"),

@@ -21,7 +21,7 @@ from typing import Any
 from quire.errors import needed
 
 # Raised when the rules below change, or how much of an entry they see, so that stored words are made again.
-VERSION = 10
+VERSION = 11
 
 # In front of a word that stands for itself: a compound, a single sign, in a question each of its words.
 WHOLE = "="
@@ -238,9 +238,9 @@ def _split_compound(compound: str, is_query: bool) -> tuple[tuple[str, ...], tup
     words = _WORD.findall(compound)
     for word in words:
         if word.isascii():
-            humps = (word,) if word.islower() and "_" not in word else list(filter(None, _HUMP.split(word)))
+            humps = [word] if word.islower() and "_" not in word else list(filter(None, _HUMP.split(word)))
             parts += (hump.lower() for hump in humps)
-            if len(humps) > 1:
+            if humps and humps != [word]:
                 whole.append(word.lower())
         else:
             for piece in word.split("_"):
