@@ -20,46 +20,61 @@ from quire.errors import CallError, QuireError, nearest
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-# name -> (module of quire.cli, help line). Modules load when used, so `quire --help` stays fast.
-COMMANDS: dict[str, tuple[str, str]] = {
-    "log": ("log", "Keep threads: new, append, show, list, fork, verify, export, import, delete."),
-    "window": ("attachments", "The items that join every turn: show, add, remove, pin, clear."),
-    "format": ("convert", "Turn items or entries into one of the text formats, and back."),
-    "tokens": ("convert", "Count tokens for a model."),
-    "schema": ("convert", "Print the JSON schema of an item, a window or an entry."),
-    "assemble": ("assemble", "Show each request's layers, tokens, reuse and what was left out."),
-    "plan": ("plan", "What a thread cost, what each policy would have cost, and the optimum."),
-    "usage": ("plan", "What requests used and cost, by model: of a thread, or of all."),
-    "show": ("assemble", "Print the original of an entry or a handle."),
-    "diff": ("assemble", "Find the first byte that differs between two turns' requests."),
-    "where": ("assemble", "Where a string went: the requests it stood in, and what it was cut into."),
-    "report": ("assemble", "Write a thread as one page that can be sent to somebody."),
-    "open": ("serve", "Open the inspector in the browser; served where it is not yet."),
-    "render": ("requests", "Render a thread as a provider's request."),
-    "import": ("convert", "Read a conversation from another format into a thread."),
-    "export": ("convert", "Write a thread in another format."),
-    "lint": ("requests", "Check any request against its provider's rules."),
-    "simulate": ("plan", "Predict cache reads, writes and money for a list of requests."),
-    "models": ("plan", "What is known of each model: window, vocabulary, prices, minimum."),
-    "audit": ("audit", "What recorded requests lost of the provider's cache, why, and what it cost."),
-    "lock": ("requests", "Write down the prefix hashes of an application's requests."),
-    "check": ("requests", "Fail where those prefixes moved without a reason; for CI."),
-    "proxy": ("proxy", "Pass an application's requests on unchanged, and explain every cache loss as it happens."),
-    "serve": ("serve", "Serve threads, requests and turns over HTTP, with the proxy and the inspector."),
-    "wrap": ("proxy", "Start a known client (pi, codex, llm, …) behind the proxy."),
-    "unwrap": ("proxy", "Put back what `quire wrap` changed in clients' files."),
-    "doctor": ("proxy", "What of the proxy is installed, set, reachable and recorded."),
-    "mcp": ("serve", "Serve threads and records to programs that speak MCP."),
-    "emulate": ("serve", "Run a strict local stand-in for a provider."),
-    "recall": ("log", "Find older entries by meaning and by words."),
-    "index": ("log", "Bring the search index up to date."),
-    "record": ("record", "Create, read, search and update records."),
-    "build": ("record", "Build the context of a consumer from records."),
-    "local": ("serve", "Install and serve the embedded local model."),
-    "chat": ("chat", "Talk to a model in the terminal."),
-    "run": ("run", "Carry out one turn with a runner: chat, qa, planned, agent, project."),
-    "resume": ("run", "Continue a cycle that was interrupted."),
+# What --help lists under each heading: name -> (module of quire.cli, help line). Modules load when used, so that it is fast.
+HEADINGS: dict[str, dict[str, tuple[str, str]]] = {
+    "Threads": {
+        "log": ("log", "Keep threads: new, append, show, list, fork, verify, export, import, delete."),
+        "window": ("attachments", "The items that join every turn: show, add, remove, pin, clear."),
+        "show": ("assemble", "Print the original of an entry or a handle."),
+        "recall": ("log", "Find older entries by meaning and by words."),
+        "index": ("log", "Bring the search index up to date."),
+        "import": ("convert", "Read a conversation from another format into a thread."),
+        "export": ("convert", "Write a thread in another format."),
+    },
+    "Requests": {
+        "assemble": ("assemble", "Show each request's layers, tokens, reuse and what was left out."),
+        "render": ("requests", "Render a thread as a provider's request."),
+        "diff": ("assemble", "Find the first byte that differs between two turns' requests."),
+        "where": ("assemble", "Where a string went: the requests it stood in, and what it was cut into."),
+        "lint": ("requests", "Check any request against its provider's rules."),
+        "format": ("convert", "Turn items or entries into one of the text formats, and back."),
+        "tokens": ("convert", "Count tokens for a model."),
+        "schema": ("convert", "Print the JSON schema of an item, a window or an entry."),
+    },
+    "Caches and money": {
+        "plan": ("plan", "What a thread cost, what each policy would have cost, and the optimum."),
+        "usage": ("plan", "What requests used and cost, by model: of a thread, or of all."),
+        "simulate": ("plan", "Predict cache reads, writes and money for a list of requests."),
+        "models": ("plan", "What is known of each model: window, vocabulary, prices, minimum."),
+        "report": ("assemble", "Write a thread as one page that can be sent to somebody."),
+        "audit": ("audit", "What recorded requests lost of the provider's cache, why, and what it cost."),
+        "lock": ("requests", "Write down the prefix hashes of an application's requests."),
+        "check": ("requests", "Fail where those prefixes moved without a reason; for CI."),
+    },
+    "Applications as they are": {
+        "proxy": ("proxy", "Pass an application's requests on unchanged, and explain every cache loss as it happens."),
+        "wrap": ("proxy", "Start a known client (pi, codex, llm, …) behind the proxy."),
+        "unwrap": ("proxy", "Put back what `quire wrap` changed in clients' files."),
+        "doctor": ("proxy", "What of the proxy is installed, set, reachable and recorded."),
+    },
+    "Services": {
+        "serve": ("serve", "Serve threads, requests and turns over HTTP, with the proxy and the inspector."),
+        "open": ("serve", "Open the inspector in the browser; served where it is not yet."),
+        "mcp": ("serve", "Serve threads and records to programs that speak MCP."),
+        "emulate": ("serve", "Run a strict local stand-in for a provider."),
+        "local": ("serve", "Install and serve the embedded local model."),
+    },
+    "Turns with a model": {
+        "chat": ("chat", "Talk to a model in the terminal."),
+        "run": ("run", "Carry out one turn with a runner: chat, qa, planned, agent, project."),
+        "resume": ("run", "Continue a cycle that was interrupted."),
+    },
+    "Records": {
+        "record": ("record", "Create, read, search and update records."),
+        "build": ("record", "Build the context of a consumer from records."),
+    },
 }
+COMMANDS = {name: about for some in HEADINGS.values() for name, about in some.items()}
 
 # Names that commands had before.
 RENAMED = {"model": "local"}
@@ -108,8 +123,9 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+        for heading, some in HEADINGS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(f"{name:{max(map(len, COMMANDS))}}", line) for name, (_, line) in some.items()])
 
 
 def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
