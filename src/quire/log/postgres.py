@@ -13,12 +13,12 @@ import time
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 import psycopg
 
-from quire.errors import ConflictError, DamageError
+from quire.errors import ConflictError
 from quire.log import busy, hold_turn, new_fence, own_fence, taken_over, verify
 from quire.log.entries import Row, bad_entry, check_entry, encode_row, entries_of
 from quire.log.postgres_connection import (
@@ -40,25 +40,18 @@ from quire.log.postgres_connection import (
 from quire.log.postgres_tables import PIECES, ROW, PostgresIndex, PostgresRecords, digest, written_id
 from quire.log.shared_commits import SharedCommits
 from quire.log.store import (
+    BranchStore,
     Change,
-    ClosingStore,
     Store,
     Stretch,
-    ThreadInfo,
+    Tip,
     Verified,
-    ambiguous,
     check_expected,
-    check_fork,
     check_name,
     check_page,
-    free_name,
-    id_range,
-    name_taken,
     no_thread,
-    read_saved,
-    saved_text,
 )
-from quire.values import Entry, Json, chain, sha256_hex
+from quire.values import Entry, chain
 
 _TIP_ID = "coalesce('sha256:' || encode(nullif(b.tip, ''), 'hex'), '')"
 _INFO = f"""
@@ -67,7 +60,7 @@ from quire.threads t join quire.branches b using (tenant, branch)
 left join quire.threads p on p.tenant = b.tenant and p.branch = b.parent
 """
 _TIP = f"""
-select b.branch, b.seq, {_TIP_ID} from quire.threads t join quire.branches b using (tenant, branch) where t.name = %s
+select b.branch, b.seq, {_TIP_ID} from quire.threads t join quire.branches b using (tenant, branch) where t.name = ?
 """
 # Where entry `seq` of a thread is.
 _PLACE = f"""
@@ -93,19 +86,11 @@ _HOLD = "select change, branch from quire.tenants for update"
 _NEW_BRANCH = """
 with made as (update quire.tenants set branch = branch + 1 returning tenant, branch)
 insert into quire.branches (tenant, branch, parent, at_seq, seq, tip)
-select tenant, branch, %s::bigint, %s::bigint, %s::bigint, %s::bytea from made returning branch
+select tenant, branch, ?::bigint, ?::bigint, ?::bigint, ?::bytea from made returning branch
 """
 _TRIES: Final = 1000
 _dice = random.Random(secrets.randbits(128))
 _PAGE: Final = 2000
-
-
-class _Tip(NamedTuple):
-    """Where a thread ends: branch 0 while there is none of its name."""
-
-    branch: int = 0
-    seq: int = 0
-    id: str = ""
 
 
 class _Append:
@@ -115,29 +100,34 @@ class _Append:
     """
 
     def __init__(
-        self, thread: str, entries: Sequence[Entry], bodies: Sequence[bytes], tip: _Tip, fence: int, fixed: bool
+        self, thread: str, entries: Sequence[Entry], bodies: Sequence[bytes], tip: Tip, fence: int, fixed: bool
     ) -> None:
         self.thread, self.bodies, self.fence, self.fixed = thread, bodies, fence, fixed
         self.token = _dice.getrandbits(62)
         self._unchained = entries
         self.stand_behind(tip)
 
-    def stand_behind(self, tip: _Tip) -> None:
+    def stand_behind(self, tip: Tip) -> None:
         self.tip = tip
         self.entries = list(chain(self._unchained, tip.id, tip.seq))
-        self.end = _Tip(tip.branch, self.entries[-1].seq, self.entries[-1].id) if self.entries else tip
+        self.end = Tip(tip.branch, self.entries[-1].seq, self.entries[-1].id) if self.entries else tip
 
 
 # Whether an append was stored (None: its turn is another's), and where its thread ends now, if that is known.
-_Answer: TypeAlias = tuple[bool | None, _Tip | None]
+_Answer: TypeAlias = tuple[bool | None, Tip | None]
 # Reads what came back for some appends: the newest change (0: none), and an answer for each.
 _Reader: TypeAlias = Callable[[bytes, Sequence[_Append]], tuple[int, list[_Answer]]]
 # A commit that was sent; it is resumed when its answers are wanted.
 _Commit: TypeAlias = Generator[None, None, list[_Answer]]
 
 
-class PostgresStore(ClosingStore):
+class PostgresStore(BranchStore):
     """A `Store` of one tenant in the database at `url`; the words of entries are made by whoever searches them first."""
+
+    tables, owner, saved = "quire.", "tenant, ", "{}"
+    info_query, tip_query, branch_query = _INFO, _TIP, _NEW_BRANCH
+    _kept_id, _written_id = staticmethod(digest), staticmethod(written_id)
+    index: PostgresIndex
 
     def __init__(self, url: str, tenant: str = "default") -> None:
         super().__init__()
@@ -147,7 +137,7 @@ class PostgresStore(ClosingStore):
         self.path, self.place = self._session.database.name, self._session.place
         self.index, self.records = PostgresIndex(self._session), PostgresRecords(self._session)
         # Where threads ended when they were last looked at: an append need not ask first, and finds out if it is wrong.
-        self._tips: dict[str, _Tip] = {}
+        self._tips: dict[str, Tip] = {}
         self._commits = SharedCommits(self._commit)
         self._closed = False
 
@@ -169,7 +159,7 @@ class PostgresStore(ClosingStore):
         tip = self._tips.get(thread)
         for _ in range(_TRIES):
             if tip is None or expected_seq not in (None, tip.seq):
-                tip = self._read_tip(thread)
+                tip = self._find_tip(thread)
                 check_expected(thread, expected_seq, tip.seq, tip.id)
             # An attempt without an answer may yet be written at the end that it expected: this one expects the same.
             fixed = expected_seq is not None or bool(unanswered)
@@ -182,7 +172,7 @@ class PostgresStore(ClosingStore):
                     raise
                 stored = False
             if unanswered and not stored:
-                tip = self._read_tip(thread)
+                tip = self._find_tip(thread)
                 if written := self._find_written(unanswered):
                     attempt, stored = written, True
                     self._note(thread, None)
@@ -201,17 +191,13 @@ class PostgresStore(ClosingStore):
                 return attempt
         return None
 
-    def _note(self, thread: str, tip: _Tip | None) -> None:
+    def _note(self, thread: str, tip: Tip | None) -> None:
         if tip is None:
             self._tips.pop(thread, None)
             return
         if len(self._tips) > 100_000:
             self._tips.clear()
         self._tips[thread] = tip
-
-    def _read_tip(self, thread: str) -> _Tip:
-        rows = self._session.rows(_TIP, (thread,))
-        return _Tip(*rows[0]) if rows else _Tip()
 
     def _commit(self, appends: Sequence[_Append]) -> _Commit:
         """Send several appends; when resumed, give for each whether it was stored, and notify listeners."""
@@ -283,31 +269,6 @@ class PostgresStore(ClosingStore):
         count = max(end - after, 0) if limit is None else max(min(limit, end - after), 0)
         return entries_of(thread, [row[1:] for row in page if row[1] is not None], after, count)
 
-    def info(self, thread: str) -> ThreadInfo:
-        return ThreadInfo(*self._row(thread, _INFO + "where t.name = %s"))
-
-    def threads(self) -> list[ThreadInfo]:
-        return [ThreadInfo(*row) for row in self._session.rows(_INFO + "order by t.branch")]
-
-    def find(self, entry_id: str) -> tuple[str, Entry] | None:
-        bounds = id_range(entry_id)
-        if bounds is None:
-            return None
-        begins = bounds[0].removeprefix("sha256:")
-        low, high = bytes.fromhex(begins.ljust(64, "0")), bytes.fromhex(begins.ljust(64, "f"))
-        query = "select distinct id from quire.entries where id >= %s and id <= %s order by id limit 2"
-        with self.index.snapshot():
-            ids = self._session.rows(query, (low, high))
-            if not ids:
-                return None
-            if len(ids) > 1:
-                raise ambiguous(entry_id, written_id(ids[0][0]), written_id(ids[1][0]))
-            places = "select branch, seq from quire.entries where id = %s order by branch"
-            for branch, seq in self._session.rows(places, ids[0]):
-                if thread := self.index.holder(branch, seq):
-                    return thread, self.read(thread, after=seq - 1, limit=1)[0]
-        raise DamageError(f"entry {written_id(ids[0][0])} belongs to no thread")
-
     def changes(self, after: int = 0, limit: int | None = None) -> list[Change]:
         check_page(after, limit)
         return self.index.changes_where("e.n > %(after)s", {"after": after, "limit": limit})
@@ -325,23 +286,7 @@ class PostgresStore(ClosingStore):
                 news.tell(self.tenant, newest)
         return self.last_change() > after
 
-    # Threads made, forked and deleted
-
-    def create(self, thread: str) -> None:
-        with self._changing():
-            self._name(thread, self._new_branch())
-
-    def fork(self, thread: str, at_seq: int, name: str | None = None) -> str:
-        with self._changing():
-            branch, seq, _ = self._tip(thread)
-            check_fork(thread, at_seq, seq)
-            if name is None:
-                name = free_name(f"{thread}@{at_seq}", self._has)
-            child = self._new_branch(*self._source(thread, at_seq))
-            query = "insert into quire.windows select tenant, %s, body from quire.windows where branch = %s"
-            self._session.rows(query, (child, branch))
-            self._name(name, child)
-        return name
+    # Threads deleted, and what making and forking them asks
 
     def delete(self, thread: str) -> None:
         with self._changing() as conn:
@@ -364,83 +309,17 @@ class PostgresStore(ClosingStore):
             conn.execute(_HOLD)
             yield conn
 
-    def _new_branch(self, parent: int | None = None, at_seq: int = 0, tip: bytes = b"") -> int:
-        """A branch behind entry at_seq of its parent, whose id is `tip`."""
-        return int(self._session.rows(_NEW_BRANCH, (parent, at_seq, at_seq, tip))[0][0])
-
     def _source(self, thread: str, at_seq: int) -> tuple[int | None, int, bytes]:
-        """The branch that itself holds entry at_seq of a thread, at_seq, and that entry's id."""
         places: list[tuple[int, int, bytes]] = self._session.rows(_PLACE, {"thread": thread, "seq": at_seq})
         if at_seq and not places:
             raise bad_entry(thread, at_seq, "it is missing")
         return places[0] if places else (None, 0, b"")
 
-    def _tip(self, thread: str) -> _Tip:
-        return _Tip(*self._row(thread, _TIP))
+    def _rows(self, query: str, values: Sequence[object] = ()) -> list[Any]:
+        return self._session.rows(query.replace("?", "%s"), values)
 
-    def _row(self, thread: str, query: str, *values: Any, durable: bool = True) -> Any:
-        """What a query gives for a thread, whose name is its last value; a NotFound where that is nothing."""
-        check_name(thread)
-        rows = self._session.rows(query, (*values, thread), durable)
-        if not rows:
-            raise no_thread(thread)
-        return rows[0]
-
-    def _has(self, thread: str) -> bool:
-        return bool(self._session.rows("select 1 from quire.threads where name = %s", (thread,)))
-
-    def _name(self, thread: str, branch: int) -> None:
-        check_name(thread)
-        if self._has(thread):
-            raise name_taken(thread)
-        self._session.rows("insert into quire.threads values (%s, %s, %s)", (self.tenant, thread, branch))
-
-    # What is kept with a thread
-
-    def window(self, thread: str) -> Json:
-        return self._saved_json(thread, "select body from quire.windows where branch = b.branch", "the window")
-
-    def save_window(self, thread: str, window: Json) -> None:
-        stored = saved_text(window)
-        check_name(thread)
-        query = """
-            insert into quire.windows select tenant, branch, %s from quire.threads where name = %s
-            on conflict (tenant, branch) do update set body = excluded.body returning 1
-        """
-        if not self._session.rows(query, (stored, thread)):
-            self.append(thread, [])
-            self._session.rows(query, (stored, thread))
-
-    def get_state(self, thread: str, key: str) -> Json:
-        query = "select value from quire.state where branch = b.branch and key = %s"
-        return self._saved_json(thread, query, f"the state {key!r}", key)
-
-    def _saved_json(self, thread: str, query: str, label: str, *more: str) -> Json:
-        """JSON that is kept with a thread; a DamageError that says what cannot be read."""
-        (stored,) = self._row(thread, f"select ({query}) from quire.threads b where name = %s", *more)
-        return read_saved(stored, label, thread)
-
-    def set_state(self, thread: str, key: str, value: Json) -> None:
-        query = """
-            insert into quire.state select tenant, branch, %s, %s from quire.threads where name = %s
-            on conflict (tenant, branch, key) do update set value = excluded.value returning 1
-        """
-        # Derived, as the checkpoint is: what a crash loses of it is made again.
-        self._row(thread, query, key, saved_text(value), durable=False)
-
-    def checkpoint(self, thread: str) -> bytes | None:
-        query = (
-            "select sha256, body from quire.threads left join quire.checkpoints using (tenant, branch) where name = %s"
-        )
-        sha256, body = self._row(thread, query)
-        return body if body is not None and sha256_hex(body) == sha256 else None
-
-    def save_checkpoint(self, thread: str, state: bytes) -> None:
-        query = """
-            insert into quire.checkpoints select tenant, branch, %s, %s from quire.threads where name = %s
-            on conflict (tenant, branch) do update set sha256 = excluded.sha256, body = excluded.body returning 1
-        """
-        self._row(thread, query, sha256_hex(state), state, durable=False)
+    def _write(self, query: str, values: Sequence[object] = (), durable: bool = True) -> list[Any]:
+        return self._session.rows(query.replace("?", "%s"), values, durable)
 
     # Turns
 

@@ -1,7 +1,4 @@
-"""The log in one SQLite file: durable appends, shared history, several processes at once.
-
-A thread is a name for a branch; a branch is a stretch of entries behind some entry of its parent branch.
-"""
+"""The log in one SQLite file: durable appends, shared history, several processes at once."""
 
 from __future__ import annotations
 
@@ -12,11 +9,10 @@ import time
 import weakref
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from quire.errors import DamageError
 from quire.log import LOCKS_FILES, TURNS_HELD, check_turn, file_lock, hold_turn, verify
 from quire.log.connection import BUSY_TIMEOUT_S, connect, is_damage, migrate, transaction, translate, waiting
 from quire.log.entries import bad_entry, check_entry, encode_row, entries_of
@@ -25,32 +21,13 @@ from quire.log.sqlite_tables import (
     TIP,
     SqliteIndex,
     SqliteRecords,
-    Tip,
     changes_of,
     forget_deleted,
-    holder_of,
     last_number,
     rows_of,
 )
-from quire.log.store import (
-    Change,
-    ClosingStore,
-    Store,
-    ThreadInfo,
-    Verified,
-    ambiguous,
-    check_expected,
-    check_fork,
-    check_name,
-    check_page,
-    free_name,
-    id_range,
-    name_taken,
-    no_thread,
-    read_saved,
-    saved_text,
-)
-from quire.values import Entry, Json, chain, sha256_hex
+from quire.log.store import BranchStore, Change, Store, Verified, check_expected, check_page
+from quire.values import Entry, chain
 
 _INFO = """
 SELECT t.name, b.seq, b.tip, coalesce(p.name, ''), b.at_seq
@@ -62,11 +39,15 @@ FROM threads t JOIN branches b USING (branch) LEFT JOIN threads p ON p.branch = 
 LOOK_S = 0.05
 
 
-class SqliteStore(ClosingStore):
+class SqliteStore(BranchStore):
     """A `Store` in the file at `path`.
 
     Each OS thread has its own connection, closed when that thread ends, so a store may be shared between threads.
     """
+
+    info_query = _INFO
+    tip_query = TIP
+    branch_query = "INSERT INTO branches (parent, at_seq, seq, tip) VALUES (?, ?, ?, ?) RETURNING branch"
 
     def __init__(self, path: str | Path) -> None:
         super().__init__()
@@ -84,16 +65,15 @@ class SqliteStore(ClosingStore):
     def _end(self) -> None:
         self._file.close()
 
-    def create(self, thread: str) -> None:
-        with self._file.transaction() as conn:
-            self._name(conn, thread, _new_branch(conn))
-
     def append(self, thread: str, entries: Iterable[Entry], expected_seq: int | None = None) -> list[Entry]:
         checked = [check_entry(entry) for entry in entries]
         with self._file.transaction() as conn:
             if TURNS_HELD.get():
                 check_turn(self.place, thread, self._holds_files)
-            branch, seq, tip = self._ensure(conn, thread)
+            branch, seq, tip = self._find_tip(thread)
+            if not branch:
+                branch = self._new_branch()
+                self._name(thread, branch)
             check_expected(thread, expected_seq, seq, tip)
             chained = list(chain(checked, parent=tip, seq=seq))
             _insert(conn, branch, chained)
@@ -102,43 +82,17 @@ class SqliteStore(ClosingStore):
     def read(self, thread: str, after: int = 0, limit: int | None = None) -> list[Entry]:
         check_page(after, limit)
         # A thread that has nothing new, which is what most readers find, costs one statement.
-        if limit is None and self._seq(thread) == after:
+        if limit is None and self._tip(thread).seq == after:
             return []
         with self._file.transaction("DEFERRED") as conn:
-            _, end, _ = self._tip(conn, thread)
+            end = self._tip(thread).seq
             count = max(end - after, 0) if limit is None else max(min(limit, end - after), 0)
             rows = rows_of(conn, thread, after, count)
         return entries_of(thread, rows, after, count)
 
-    def _seq(self, thread: str) -> int:
-        with self._file.guard() as conn:
-            return self._tip(conn, thread)[1]
-
-    def info(self, thread: str) -> ThreadInfo:
-        with self._file.guard() as conn:
-            self._tip(conn, thread)
-            row = conn.execute(_INFO + "WHERE t.name = ?", (thread,)).fetchone()
-        return ThreadInfo(*row)
-
-    def threads(self) -> list[ThreadInfo]:
-        with self._file.guard() as conn:
-            rows = conn.execute(_INFO + "ORDER BY t.branch").fetchall()
-        return [ThreadInfo(*row) for row in rows]
-
-    def fork(self, thread: str, at_seq: int, name: str | None = None) -> str:
-        with self._file.transaction() as conn:
-            branch, seq, _ = self._tip(conn, thread)
-            check_fork(thread, at_seq, seq)
-            if name is None:
-                name = free_name(f"{thread}@{at_seq}", lambda other: _lookup(conn, other) is not None)
-            child = _new_branch(conn, *_source(conn, thread, at_seq))
-            conn.execute("INSERT INTO windows SELECT ?, body FROM windows WHERE branch = ?", (child, branch))
-            self._name(conn, name, child)
-        return name
-
     def delete(self, thread: str) -> None:
         with self._file.transaction() as conn:
-            branch, _, _ = self._tip(conn, thread)
+            branch, _, _ = self._tip(thread)
             conn.execute("DELETE FROM threads WHERE name = ?", (thread,))
             conn.execute("DELETE FROM windows WHERE branch = ?", (branch,))
             conn.execute("DELETE FROM state WHERE branch = ?", (branch,))
@@ -151,21 +105,8 @@ class SqliteStore(ClosingStore):
         with self._file.transaction("DEFERRED") as conn:
             if thread is None:
                 return verify.verify_all(conn)
-            self._tip(conn, thread)
+            self._tip(thread)
             return verify.verify_thread(conn, thread)
-
-    def find(self, entry_id: str) -> tuple[str, Entry] | None:
-        bounds = id_range(entry_id)
-        if bounds is None:
-            return None
-        with self._file.transaction("DEFERRED") as conn:
-            ids = conn.execute("SELECT DISTINCT id FROM entries WHERE id >= ? AND id < ? LIMIT 2", bounds).fetchall()
-            if not ids:
-                return None
-            if len(ids) > 1:
-                raise ambiguous(entry_id, ids[0][0], ids[1][0])
-            thread, seq = _first_holder(conn, ids[0][0])
-        return thread, self.read(thread, after=seq - 1, limit=1)[0]
 
     def changes(self, after: int = 0, limit: int | None = None) -> list[Change]:
         check_page(after, limit)
@@ -189,71 +130,28 @@ class SqliteStore(ClosingStore):
             time.sleep(min(remaining_s, LOOK_S))
         return True
 
-    def window(self, thread: str) -> Json:
-        return self._saved_json(thread, "SELECT CAST (body AS BLOB) FROM windows WHERE branch = ?", "the window")
-
-    def save_window(self, thread: str, window: Json) -> None:
-        with self._file.transaction() as conn:
-            branch, _, _ = self._ensure(conn, thread)
-            conn.execute("INSERT OR REPLACE INTO windows VALUES (?, ?)", (branch, saved_text(window)))
-
-    def get_state(self, thread: str, key: str) -> Json:
-        query = "SELECT CAST (value AS BLOB) FROM state WHERE branch = ? AND key = ?"
-        return self._saved_json(thread, query, f"the state {key!r}", key)
-
-    def _saved_json(self, thread: str, query: str, label: str, *more: str) -> Json:
-        """JSON that is kept with a thread; a DamageError that says what cannot be read."""
-        with self._file.guard() as conn:
-            branch, _, _ = self._tip(conn, thread)
-            row = conn.execute(query, (branch, *more)).fetchone()
-        return read_saved(row[0] if row else None, label, thread)
-
-    def set_state(self, thread: str, key: str, value: Json) -> None:
-        with self._file.transaction() as conn:
-            branch, _, _ = self._tip(conn, thread)
-            conn.execute("INSERT OR REPLACE INTO state VALUES (?, ?, ?)", (branch, key, saved_text(value)))
-
-    def checkpoint(self, thread: str) -> bytes | None:
-        with self._file.guard() as conn:
-            branch, _, _ = self._tip(conn, thread)
-            row = conn.execute("SELECT sha256, body FROM checkpoints WHERE branch = ?", (branch,)).fetchone()
-        sound = row is not None and isinstance(row[1], bytes) and sha256_hex(row[1]) == row[0]
-        return row[1] if sound else None
-
-    def save_checkpoint(self, thread: str, state: bytes) -> None:
-        with self._file.transaction() as conn:
-            branch, _, _ = self._tip(conn, thread)
-            row = (branch, sha256_hex(state), state)
-            conn.execute("INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?)", row)
-
     def turn_lock(self, thread: str) -> AbstractContextManager[None]:
         return hold_turn(self.place, thread, file_lock(self.place, thread) if self._holds_files else None)
 
-    def _tip(self, conn: sqlite3.Connection, thread: str) -> Tip:
-        """A thread's branch, and the seq and id of its last entry."""
-        tip = _lookup(conn, thread)
-        if tip is None:
-            raise no_thread(thread)
-        return tip
+    def _rows(self, query: str, values: Sequence[object] = ()) -> list[Any]:
+        with self._file.guard() as conn:
+            return conn.execute(query, values).fetchall()
 
-    def _ensure(self, conn: sqlite3.Connection, thread: str) -> Tip:
-        tip = _lookup(conn, thread)
-        if tip is not None:
-            return tip
-        branch = _new_branch(conn)
-        self._name(conn, thread, branch)
-        return branch, 0, ""
+    def _write(self, query: str, values: Sequence[object] = (), durable: bool = True) -> list[Any]:
+        with self._file.guard() as conn, nullcontext() if conn.in_transaction else transaction(conn):
+            return conn.execute(query, values).fetchall()
 
-    def _name(self, conn: sqlite3.Connection, thread: str, branch: int) -> None:
-        if _lookup(conn, thread) is not None:
-            raise name_taken(thread)
-        conn.execute("INSERT INTO threads VALUES (?, ?)", (thread, branch))
+    def _changing(self) -> AbstractContextManager[sqlite3.Connection]:
+        return self._file.transaction()
 
-
-def _lookup(conn: sqlite3.Connection, thread: str) -> Tip | None:
-    check_name(thread)
-    tip: Tip | None = conn.execute(TIP, (thread,)).fetchone()
-    return tip
+    def _source(self, thread: str, at_seq: int) -> tuple[int | None, int, str]:
+        query = (
+            "SELECT branch, seq, id FROM piece JOIN entries USING (branch) WHERE seq = ? AND low < seq AND seq <= high"
+        )
+        places: list[tuple[int, int, str]] = self._rows(PIECES + query, (thread, at_seq))
+        if at_seq and not places:
+            raise bad_entry(thread, at_seq, "it is missing")
+        return places[0] if places else (None, 0, "")
 
 
 if TYPE_CHECKING:  # the type checker holds that this is a Store
@@ -354,26 +252,7 @@ def _insert(conn: sqlite3.Connection, branch: int, entries: Sequence[Entry]) -> 
     conn.executemany("INSERT INTO entries (n, branch, seq, id, body, crc) VALUES (?, ?, ?, ?, ?, ?)", rows)
 
 
-# Branches: made, found and removed.
-
-
-def _new_branch(conn: sqlite3.Connection, parent: int | None = None, at_seq: int = 0, tip: str = "") -> int:
-    """A branch behind entry at_seq of its parent, whose id is `tip`."""
-    row = (parent, at_seq, at_seq, tip)
-    cursor = conn.execute("INSERT INTO branches (parent, at_seq, seq, tip) VALUES (?, ?, ?, ?)", row)
-    assert cursor.lastrowid is not None
-    return cursor.lastrowid
-
-
-def _source(conn: sqlite3.Connection, thread: str, at_seq: int) -> tuple[int | None, int, str]:
-    """The branch that itself holds entry at_seq of a thread, at_seq, and that entry's id."""
-    query = (
-        "SELECT branch, seq, id FROM piece JOIN entries USING (branch) WHERE seq = :seq AND low < seq AND seq <= high"
-    )
-    place: tuple[int, int, str] | None = conn.execute(PIECES + query, {"thread": thread, "seq": at_seq}).fetchone()
-    if at_seq and place is None:
-        raise bad_entry(thread, at_seq, "it is missing")
-    return place or (None, 0, "")
+# Branches removed.
 
 
 def _prune(conn: sqlite3.Connection, branch: int | None) -> None:
@@ -401,12 +280,3 @@ def _cut(conn: sqlite3.Connection, branch: int, keep: int) -> None:
     conn.execute("DELETE FROM deleting WHERE branch = :branch", named)
     tip = "coalesce((SELECT id FROM entries WHERE branch = :branch AND seq = :keep), '')"
     conn.execute(f"UPDATE branches SET seq = :keep, tip = {tip} WHERE branch = :branch", named)
-
-
-def _first_holder(conn: sqlite3.Connection, id: str) -> tuple[str, int]:
-    """The oldest thread that holds the entry of this id, and its seq."""
-    for branch, seq in conn.execute("SELECT branch, seq FROM entries WHERE id = ? ORDER BY branch", (id,)):
-        thread = holder_of(conn, branch, seq)
-        if thread:
-            return thread, seq
-    raise DamageError(f"entry {id} belongs to no thread")

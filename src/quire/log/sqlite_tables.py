@@ -12,7 +12,7 @@ import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
@@ -44,13 +44,12 @@ class _Tables:
 # what leads to its end.
 
 # A thread's branch, and the seq and id of its last entry.
-Tip: TypeAlias = tuple[int, int, str]
 TIP = "SELECT b.branch, b.seq, b.tip FROM threads t JOIN branches b USING (branch) WHERE t.name = ?"
 
 # Where a thread's entries are: its own branch, then the part of each ancestor that it shares.
 PIECES = """
 WITH RECURSIVE piece (branch, low, high, parent) AS (
-    SELECT b.branch, b.at_seq, b.seq, b.parent FROM threads t JOIN branches b USING (branch) WHERE t.name = :thread
+    SELECT b.branch, b.at_seq, b.seq, b.parent FROM threads t JOIN branches b USING (branch) WHERE t.name = ?
     UNION ALL
     SELECT b.branch, b.at_seq, piece.low, b.parent FROM piece JOIN branches b ON b.branch = piece.parent
 )
@@ -83,7 +82,7 @@ def holder_of(conn: sqlite3.Connection, branch: int, seq: int) -> str:
 
 def pieces_of(conn: sqlite3.Connection, thread: str) -> list[Stretch]:
     """The pieces of a thread, oldest first; none when there is no such thread."""
-    rows = conn.execute(PIECES + "SELECT branch, low, high FROM piece ORDER BY low, high", {"thread": thread})
+    rows = conn.execute(PIECES + "SELECT branch, low, high FROM piece ORDER BY low, high", (thread,))
     return [Stretch(*row) for row in rows]
 
 

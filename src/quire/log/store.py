@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import json
 import re
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import chain, count
 from pathlib import Path
-from typing import ClassVar, Protocol, Self
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 import msgspec
 
 from quire.errors import CallError, ConflictError, DamageError, NotFound
 from quire.log.entries import encode_body
 from quire.log.shapes import short
-from quire.values import Entry, Json, canonical
+from quire.values import Entry, Json, canonical, sha256_hex
 
 
 class ThreadInfo(msgspec.Struct, frozen=True):
@@ -321,6 +322,180 @@ class ClosingStore:
         self.close()
 
 
+class Tip(NamedTuple):
+    """Where a thread ends: branch 0 while there is none of its name."""
+
+    branch: int = 0
+    seq: int = 0
+    id: str = ""
+
+
+class BranchStore(ClosingStore):
+    """What every database does alike with threads: made, forked, found, what is kept with them; a `?` stands for a value.
+
+    A thread is a name for a branch; a branch is a stretch of entries behind some entry of its parent branch.
+    """
+
+    # What stands in front of the names of tables, and of the other columns of each row; a saved text that may be damaged.
+    tables: ClassVar = ""
+    owner: ClassVar = ""
+    saved: ClassVar = "CAST ({} AS BLOB)"
+    # Where threads stand as ThreadInfo tells it; a thread's Tip by its name; a new branch by parent, at_seq, seq and tip.
+    info_query: ClassVar[str]
+    tip_query: ClassVar[str]
+    branch_query: ClassVar[str]
+    index: Index
+
+    @abstractmethod
+    def append(self, thread: str, entries: Iterable[Entry], expected_seq: int | None = None) -> list[Entry]: ...
+
+    @abstractmethod
+    def read(self, thread: str, after: int = 0, limit: int | None = None) -> list[Entry]: ...
+
+    @abstractmethod
+    def _rows(self, query: str, values: Sequence[object] = ()) -> list[Any]:
+        """The rows of a statement that reads."""
+
+    @abstractmethod
+    def _write(self, query: str, values: Sequence[object] = (), durable: bool = True) -> list[Any]:
+        """The rows of one that writes, alone or in the transaction that is open; a crash may lose what is not durable."""
+
+    @abstractmethod
+    def _changing(self) -> AbstractContextManager[Any]:
+        """A transaction beside which nobody appends, forks or deletes."""
+
+    @abstractmethod
+    def _source(self, thread: str, at_seq: int) -> tuple[int | None, int, str | bytes]:
+        """The branch that itself holds entry at_seq of a thread, at_seq, and that entry's id as it is kept."""
+
+    @staticmethod
+    def _kept_id(id: str) -> str | bytes:
+        """An entry's id as it is kept."""
+        return id
+
+    @staticmethod
+    def _written_id(data: Any) -> str:
+        """The other way."""
+        return str(data)
+
+    def create(self, thread: str) -> None:
+        with self._changing():
+            self._name(thread, self._new_branch())
+
+    def info(self, thread: str) -> ThreadInfo:
+        return ThreadInfo(*self._row(thread, f"{self.info_query} WHERE t.name = ?"))
+
+    def threads(self) -> list[ThreadInfo]:
+        return [ThreadInfo(*row) for row in self._rows(f"{self.info_query} ORDER BY t.branch")]
+
+    def fork(self, thread: str, at_seq: int, name: str | None = None) -> str:
+        with self._changing():
+            branch, seq, _ = self._tip(thread)
+            check_fork(thread, at_seq, seq)
+            if name is None:
+                name = free_name(f"{thread}@{at_seq}", self._has)
+            child = self._new_branch(*self._source(thread, at_seq))
+            windows = f"{self.tables}windows"
+            query = f"INSERT INTO {windows} SELECT {self.owner}?, body FROM {windows} WHERE branch = ?"
+            self._write(query, (child, branch))
+            self._name(name, child)
+        return name
+
+    def find(self, entry_id: str) -> tuple[str, Entry] | None:
+        bounds, entries = id_range(entry_id), f"{self.tables}entries"
+        if bounds is None:
+            return None
+        with self.index.snapshot():
+            among = f"SELECT DISTINCT id FROM {entries} WHERE id >= ? AND id <= ? ORDER BY id LIMIT 2"
+            ids = self._rows(among, [*map(self._kept_id, bounds)])
+            if not ids:
+                return None
+            written = [self._written_id(id) for (id,) in ids]
+            if len(ids) > 1:
+                raise ambiguous(entry_id, *written)
+            places = self._rows(f"SELECT branch, seq FROM {entries} WHERE id = ? ORDER BY branch", ids[0])
+            holders = [(thread, seq) for branch, seq in places if (thread := self.index.holder(branch, seq))]
+        if not holders:
+            raise DamageError(f"entry {written[0]} belongs to no thread")
+        thread, seq = holders[0]
+        return thread, self.read(thread, after=seq - 1, limit=1)[0]
+
+    def window(self, thread: str) -> Json:
+        return self._saved_json(thread, "windows", "body", "the window")
+
+    def save_window(self, thread: str, window: Json) -> None:
+        row = {"body": saved_text(window)}
+        check_name(thread)
+        if not self._keep(thread, "windows", row):
+            self.append(thread, [])
+            self._keep(thread, "windows", row)
+
+    def get_state(self, thread: str, key: str) -> Json:
+        return self._saved_json(thread, "state", "value", f"the state {key!r}", key)
+
+    def _saved_json(self, thread: str, table: str, column: str, label: str, *key: str) -> Json:
+        """JSON that is kept with a thread; a DamageError that says what cannot be read."""
+        of_key = " AND key = ?" if key else ""
+        saved = f"SELECT {self.saved.format(column)} FROM {self.tables}{table} s WHERE s.branch = t.branch{of_key}"
+        (stored,) = self._row(thread, f"SELECT ({saved}) FROM {self.tables}threads t WHERE t.name = ?", *key)
+        return read_saved(stored, label, thread)
+
+    def set_state(self, thread: str, key: str, value: Json) -> None:
+        # Derived, as the checkpoint is: what a crash loses of it is made again.
+        if not self._keep(thread, "state", {"key": key, "value": saved_text(value)}, durable=False):
+            raise no_thread(thread)
+
+    def checkpoint(self, thread: str) -> bytes | None:
+        tables = f"{self.tables}threads t LEFT JOIN {self.tables}checkpoints USING ({self.owner}branch)"
+        sha256, body = self._row(thread, f"SELECT sha256, body FROM {tables} WHERE t.name = ?")
+        return body if isinstance(body, bytes) and sha256_hex(body) == sha256 else None
+
+    def save_checkpoint(self, thread: str, state: bytes) -> None:
+        if not self._keep(thread, "checkpoints", {"sha256": sha256_hex(state), "body": state}, durable=False):
+            raise no_thread(thread)
+
+    def _keep(self, thread: str, table: str, row: Mapping[str, object], durable: bool = True) -> bool:
+        """Keep a row with a thread, in place of the one that is there (of this `key`); whether there is such a thread."""
+        check_name(thread)
+        unique = f"{self.owner}branch{', key' if 'key' in row else ''}"
+        anew = ", ".join(f"{name} = excluded.{name}" for name in row if name != "key")
+        query = f"""
+            INSERT INTO {self.tables}{table} SELECT {self.owner}branch{", ?" * len(row)} FROM {self.tables}threads
+            WHERE name = ? ON CONFLICT ({unique}) DO UPDATE SET {anew} RETURNING 1
+        """
+        return bool(self._write(query, (*row.values(), thread), durable))
+
+    def _row(self, thread: str, query: str, *values: object) -> Any:
+        """What a query gives for a thread, whose name is its last value; a NotFound where that is nothing."""
+        check_name(thread)
+        rows = self._rows(query, (*values, thread))
+        if not rows:
+            raise no_thread(thread)
+        return rows[0]
+
+    def _tip(self, thread: str) -> Tip:
+        return Tip(*self._row(thread, self.tip_query))
+
+    def _find_tip(self, thread: str) -> Tip:
+        """The same, branch 0 where there is no such thread."""
+        check_name(thread)
+        rows = self._rows(self.tip_query, (thread,))
+        return Tip(*rows[0]) if rows else Tip()
+
+    def _has(self, thread: str) -> bool:
+        return bool(self._find_tip(thread).branch)
+
+    def _new_branch(self, parent: int | None = None, at_seq: int = 0, tip: str | bytes = "") -> int:
+        """A branch behind entry at_seq of its parent, whose id is `tip`."""
+        return int(self._write(self.branch_query, (parent, at_seq, at_seq, tip))[0][0])
+
+    def _name(self, thread: str, branch: int) -> None:
+        if self._has(thread):
+            raise name_taken(thread)
+        named = f"SELECT {self.owner}?, branch FROM {self.tables}branches WHERE branch = ?"
+        self._write(f"INSERT INTO {self.tables}threads {named}", (thread, branch))
+
+
 # What all stores do alike: checks, errors, names, what is kept with a thread.
 
 MAX_NAME = 200
@@ -358,12 +533,9 @@ def is_server(place: str | Path) -> bool:
 
 
 def id_range(prefix: str) -> tuple[str, str] | None:
-    """The ids that begin so, as a range low <= id < high; None for what no id begins with: 'ab' -> 'sha256:ab' …."""
+    """The first and the last id that begins so; None for what no id begins with: 'ab' -> 'sha256:ab00…', 'sha256:abff…'."""
     match = _ID.match(prefix)
-    if match is None:
-        return None
-    low = f"sha256:{match[1]}"
-    return low, low + "g"  # behind every hexadecimal digit
+    return (f"sha256:{match[1]:0<64}", f"sha256:{match[1]:f<64}") if match else None
 
 
 def check_page(after: int, limit: int | None) -> None:
