@@ -13,14 +13,14 @@ import time
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 import psycopg
 
 from quire.errors import ConflictError
 from quire.log import busy, hold_turn, new_fence, own_fence, taken_over, verify
-from quire.log.entries import Row, bad_entry, check_entry, encode_row, entries_of
+from quire.log.entries import Row, check_entry, encode_row, entries_of
 from quire.log.postgres_connection import (
     BYTEA,
     LOOK_S,
@@ -37,9 +37,10 @@ from quire.log.postgres_connection import (
     send,
     translate,
 )
-from quire.log.postgres_tables import PIECES, ROW, PostgresIndex, PostgresRecords, digest, written_id
+from quire.log.postgres_tables import ROW, PostgresIndex, PostgresRecords, PostgresTables, digest, written_id
 from quire.log.shared_commits import SharedCommits
 from quire.log.store import (
+    PIECES,
     BranchStore,
     Change,
     Store,
@@ -54,29 +55,16 @@ from quire.log.store import (
 from quire.values import Entry, chain
 
 _TIP_ID = "coalesce('sha256:' || encode(nullif(b.tip, ''), 'hex'), '')"
-_INFO = f"""
-select t.name, b.seq, {_TIP_ID}, coalesce(p.name, ''), b.at_seq
-from quire.threads t join quire.branches b using (tenant, branch)
-left join quire.threads p on p.tenant = b.tenant and p.branch = b.parent
-"""
-_TIP = f"""
-select b.branch, b.seq, {_TIP_ID} from quire.threads t join quire.branches b using (tenant, branch) where t.name = ?
-"""
-# Where entry `seq` of a thread is.
-_PLACE = f"""
-{PIECES} select e.branch, e.seq, e.id from piece p join quire.entries e on e.branch = p.branch and e.seq = %(seq)s
-where p.low < %(seq)s and %(seq)s <= p.high
-"""
 # Piece by piece, so that a page costs only its own rows; a thread without entries is one row of nothing.
 _READ = f"""
-{PIECES}
+{PIECES.format(tables="quire.", owner="tenant, ")}
 select (select max(high) from piece), e.*
 from (values (1)) as one (row) left join (
     select e.* from (select * from piece order by low, high) p cross join lateral (
         select {ROW} from quire.entries e
-        where e.branch = p.branch and e.seq > greatest(p.low, %(after)s) and e.seq <= p.high
-        order by e.seq limit %(limit)s
-    ) e order by e.seq limit %(limit)s
+        where e.branch = p.branch and e.seq > greatest(p.low, ?) and e.seq <= p.high
+        order by e.seq limit ?
+    ) e order by e.seq limit ?
 ) e on true order by e.seq
 """
 _APPEND_ONE = b"select quire.append_one($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
@@ -121,11 +109,10 @@ _Reader: TypeAlias = Callable[[bytes, Sequence[_Append]], tuple[int, list[_Answe
 _Commit: TypeAlias = Generator[None, None, list[_Answer]]
 
 
-class PostgresStore(BranchStore):
+class PostgresStore(PostgresTables, BranchStore):
     """A `Store` of one tenant in the database at `url`; the words of entries are made by whoever searches them first."""
 
-    tables, owner, saved = "quire.", "tenant, ", "{}"
-    info_query, tip_query, branch_query = _INFO, _TIP, _NEW_BRANCH
+    saved, tip_id, branch_query = "{}", _TIP_ID, _NEW_BRANCH
     _kept_id, _written_id = staticmethod(digest), staticmethod(written_id)
     index: PostgresIndex
 
@@ -186,8 +173,8 @@ class PostgresStore(BranchStore):
     def _find_written(self, unanswered: Sequence[_Append]) -> _Append | None:
         """The one of these that was written although its connection was lost."""
         for attempt in unanswered:
-            at = {"thread": attempt.thread, "seq": attempt.tip.seq + 1, "token": attempt.token}
-            if attempt.entries and self._session.rows(f"{_PLACE} and e.token = %(token)s", at):
+            at = (attempt.thread, attempt.tip.seq + 1, attempt.token)
+            if attempt.entries and self._rows(f"{self._place} AND e.token = ?", at):
                 return attempt
         return None
 
@@ -262,7 +249,7 @@ class PostgresStore(BranchStore):
     def read(self, thread: str, after: int = 0, limit: int | None = None) -> list[Entry]:
         check_page(after, limit)
         check_name(thread)
-        page = self._session.rows(_READ, {"thread": thread, "after": after, "limit": limit})
+        page = self._rows(_READ, (thread, after, limit, limit))
         if page[0][0] is None:
             raise no_thread(thread)
         end = page[0][0]
@@ -286,7 +273,7 @@ class PostgresStore(BranchStore):
                 news.tell(self.tenant, newest)
         return self.last_change() > after
 
-    # Threads deleted, and what making and forking them asks
+    # Threads deleted
 
     def delete(self, thread: str) -> None:
         with self._changing() as conn:
@@ -305,21 +292,9 @@ class PostgresStore(BranchStore):
     @contextmanager
     def _changing(self) -> Iterator[Connection]:
         """A transaction beside which nobody appends, forks or deletes."""
-        with self._session.transaction() as conn:
+        with self._transaction() as conn:
             conn.execute(_HOLD)
             yield conn
-
-    def _source(self, thread: str, at_seq: int) -> tuple[int | None, int, bytes]:
-        places: list[tuple[int, int, bytes]] = self._session.rows(_PLACE, {"thread": thread, "seq": at_seq})
-        if at_seq and not places:
-            raise bad_entry(thread, at_seq, "it is missing")
-        return places[0] if places else (None, 0, b"")
-
-    def _rows(self, query: str, values: Sequence[object] = ()) -> list[Any]:
-        return self._session.rows(query.replace("?", "%s"), values)
-
-    def _write(self, query: str, values: Sequence[object] = (), durable: bool = True) -> list[Any]:
-        return self._session.rows(query.replace("?", "%s"), values, durable)
 
     # Turns
 

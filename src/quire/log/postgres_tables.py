@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ClassVar
 
 import msgspec
@@ -18,34 +18,16 @@ from quire.log import verify
 from quire.log.entries import Row, entries_of, entry_of
 from quire.log.postgres_connection import Connection, TenantSession
 from quire.log.sqlite_tables import RecordQueries, sound_body
-from quire.log.store import Change, EntryWords, RecordFilter, RecordRow, Stretch, no_thread
+from quire.log.store import HOLDERS, BranchIndex, Change, EntryWords, RecordFilter, RecordRow, Stretch, Tables
 from quire.values import Entry, sha256_hex
 
-# Where a thread's entries are: its own branch, then the part of each ancestor that it shares.
-PIECES = """
-with recursive piece (branch, low, high, parent) as (
-    select b.branch, b.at_seq, b.seq, b.parent
-    from quire.threads t join quire.branches b using (tenant, branch) where t.name = %(thread)s
-    union all
-    select b.branch, b.at_seq, piece.low, b.parent from piece join quire.branches b on b.branch = piece.parent
-)
-"""
-# The threads that hold entry `seq` of a branch: its own, or those of forks taken at or behind it.
-_HOLDERS = """
-with recursive holder (branch) as (
-    select {branch}
-    union
-    select b.branch from holder join quire.branches b on b.parent = holder.branch and b.at_seq >= {seq}
-)
-select t.name from holder join quire.threads t using (branch) order by t.branch limit 1
-"""
 # An entry as `entries.Row` has it.
 ROW = "e.seq, convert_to('sha256:' || encode(e.id, 'hex'), 'UTF8'), convert_to(e.body, 'UTF8'), e.crc"
 _ROWS = f"""
 select {ROW} from quire.entries e where e.branch = %s and e.seq > %s and e.seq <= %s order by e.seq limit %s
 """
 _CHANGES = f"""
-select e.n, coalesce(({_HOLDERS.format(branch="e.branch", seq="e.seq")}), ''), {ROW}
+select e.n, coalesce(({HOLDERS.format(tables="quire.", branch="e.branch", seq="e.seq")}), ''), {ROW}
 from quire.entries e where %s order by e.n limit %%(limit)s
 """
 _NEXT = "update quire.tenants set derived = derived + %s returning derived"
@@ -92,7 +74,23 @@ def nearest_query(dimensions: int) -> str:
     """
 
 
-class PostgresIndex:
+class PostgresTables(Tables):
+    """Tables of one tenant in the database of a PostgresStore."""
+
+    tables, owner = "quire.", "tenant, "
+    _session: TenantSession
+
+    def _rows(self, query: str, values: Sequence[object] = ()) -> list[Any]:
+        return self._session.rows(query.replace("?", "%s"), values)
+
+    def _write(self, query: str, values: Sequence[object] = (), durable: bool = True) -> list[Any]:
+        return self._session.rows(query.replace("?", "%s"), values, durable)
+
+    def _transaction(self) -> AbstractContextManager[Connection]:
+        return self._session.transaction()
+
+
+class PostgresIndex(PostgresTables, BranchIndex):
     """An `Index` in the database of a PostgresStore."""
 
     kept_by_writers: ClassVar[bool] = False
@@ -105,16 +103,6 @@ class PostgresIndex:
         with self._session.transaction("isolation level repeatable read read only"):
             yield
 
-    def stretches(self, thread: str | None) -> list[Stretch]:
-        if thread is None:
-            rows = self._session.rows("select branch, at_seq, seq from quire.branches order by branch")
-            return [Stretch(*row) for row in rows]
-        query = f"{PIECES} select branch, low, high from piece order by low, high"
-        pieces = self._session.rows(query, {"thread": thread})
-        if not pieces:
-            raise no_thread(thread)
-        return [Stretch(*row) for row in pieces]
-
     def rows(self, stretch: Stretch, limit: int | None = None) -> list[Row]:
         """The rows of a stretch, or the first so many of them."""
         return self._session.rows(_ROWS, (stretch.branch, stretch.low, stretch.high, limit))
@@ -125,18 +113,6 @@ class PostgresIndex:
             return entries_of("", rows, stretch.low, len(rows))
         except DamageError:  # asked for the thread's name only where it is told
             return entries_of(self.holder(stretch.branch, stretch.high), rows, stretch.low, len(rows))
-
-    def holder(self, branch: int, seq: int) -> str:
-        query = _HOLDERS.format(branch="%(branch)s::bigint", seq="%(seq)s")
-        rows = self._session.rows(query, {"branch": branch, "seq": seq})
-        return str(rows[0][0]) if rows else ""
-
-    def changed(self, after: int, limit: int) -> list[tuple[int, str]]:
-        query = """
-            select e.n, coalesce((select name from quire.threads t where t.branch = e.branch), '') from quire.entries e
-            where e.n > %s order by e.n limit %s
-        """
-        return self._session.rows(query, (after, limit))
 
     def changes_where(self, where: str, values: dict[str, Any]) -> list[Change]:
         """Entries as changes, in the order of their numbers."""
@@ -277,16 +253,13 @@ on conflict (tenant, n) do update set schema_name = excluded.schema_name, versio
 """
 
 
-class PostgresRecords(RecordQueries):
+class PostgresRecords(PostgresTables, RecordQueries):
     """A `RecordTable` in the database of a PostgresStore."""
 
-    tables, body = "quire.", _BODY
+    body, lock = _BODY, " FOR UPDATE"
 
     def __init__(self, session: TenantSession) -> None:
         self._session = session
-
-    def _rows(self, query: str, values: Sequence[object] = ()) -> list[Any]:
-        return self._session.rows(query.replace("?", "%s"), values)
 
     def insert(self, rows: Sequence[Callable[[int], RecordRow]]) -> list[str]:
         if not rows:
@@ -305,27 +278,16 @@ class PostgresRecords(RecordQueries):
     def update(self, row: RecordRow, seen: int) -> bool:
         _, change = self._numbers(0, 1)
         with self._session.transaction() as conn:
-            if _version(conn, row.n) != seen:
+            if self._version(row.n) != seen:
                 return False
             for table in ("record_tags", "record_words"):
                 conn.execute(f"delete from quire.{table} where n = %s", (row.n,))
             _write(conn, row, change)
         return True
 
-    def remove(self, n: int, seen: int | None = None) -> bool:
-        with self._session.transaction() as conn:
-            version = _version(conn, n)
-            if version is None or seen not in (None, version):
-                return False
-            _remove(conn, [n])
-        return True
-
-    def purge(self, now: int) -> int:
-        with self._session.transaction() as conn:
-            query = "select n from quire.records where expires_at <= %s order by n for update"
-            past = [n for (n,) in conn.execute(query, (now,))]
-            _remove(conn, past)
-        return len(past)
+    def _remove(self, numbers: Sequence[int]) -> None:
+        for table in ("record_vectors", "record_words", "record_tags", "record_changes", "records"):
+            self._write(f"delete from quire.{table} where n = any(?)", (list(numbers),))
 
     def select(self, wanted: RecordFilter, newest_first: bool = False) -> Iterator[str]:
         where, values = self._where(wanted)
@@ -379,18 +341,9 @@ class PostgresRecords(RecordQueries):
             ordered = sorted(vectors)  # two at once take the rows in one order
             conn.cursor().executemany(query, [(model, vector, n, version) for n, version, vector in ordered])
 
-    def clear_vectors(self) -> None:
-        self._session.rows("delete from quire.record_vectors")
-
     def verify(self) -> int:
         """Re-derive the hash of every version of every record; how many there are."""
         return verify.verify_records(self._rows, self.tables, self.body)
-
-
-def _version(conn: Connection, n: int) -> int | None:
-    """A record's version; nobody changes it before this transaction ends."""
-    row = conn.execute("select version from quire.records where n = %s for update", (n,)).fetchone()
-    return int(row[0]) if row else None
 
 
 def _write(conn: Connection, row: RecordRow, change: int) -> None:
@@ -407,9 +360,3 @@ def _write(conn: Connection, row: RecordRow, change: int) -> None:
         )
         if text:
             conn.execute(f"insert into quire.record_words {tenant}, lexeme, %s from ({_LEXEMES}) found", (row.n, text))
-
-
-def _remove(conn: Connection, numbers: Sequence[int]) -> None:
-    """Delete records with all that was derived from them."""
-    for table in ("record_vectors", "record_words", "record_tags", "record_changes", "records"):
-        conn.execute(f"delete from quire.{table} where n = any(%s)", (list(numbers),))

@@ -9,18 +9,17 @@ import time
 import weakref
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from quire.log import LOCKS_FILES, TURNS_HELD, check_turn, file_lock, hold_turn, verify
 from quire.log.connection import BUSY_TIMEOUT_S, connect, is_damage, migrate, transaction, translate, waiting
-from quire.log.entries import bad_entry, check_entry, encode_row, entries_of
+from quire.log.entries import check_entry, encode_row, entries_of
 from quire.log.sqlite_tables import (
-    PIECES,
-    TIP,
     SqliteIndex,
     SqliteRecords,
+    SqliteTables,
     changes_of,
     forget_deleted,
     last_number,
@@ -29,24 +28,16 @@ from quire.log.sqlite_tables import (
 from quire.log.store import BranchStore, Change, Store, Verified, check_expected, check_page
 from quire.values import Entry, chain
 
-_INFO = """
-SELECT t.name, b.seq, b.tip, coalesce(p.name, ''), b.at_seq
-FROM threads t JOIN branches b USING (branch) LEFT JOIN threads p ON p.branch = b.parent
-"""
-
-
 # Other processes' changes are found by looking, so often.
 LOOK_S = 0.05
 
 
-class SqliteStore(BranchStore):
+class SqliteStore(SqliteTables, BranchStore):
     """A `Store` in the file at `path`.
 
     Each OS thread has its own connection, closed when that thread ends, so a store may be shared between threads.
     """
 
-    info_query = _INFO
-    tip_query = TIP
     branch_query = "INSERT INTO branches (parent, at_seq, seq, tip) VALUES (?, ?, ?, ?) RETURNING branch"
 
     def __init__(self, path: str | Path) -> None:
@@ -132,26 +123,6 @@ class SqliteStore(BranchStore):
 
     def turn_lock(self, thread: str) -> AbstractContextManager[None]:
         return hold_turn(self.place, thread, file_lock(self.place, thread) if self._holds_files else None)
-
-    def _rows(self, query: str, values: Sequence[object] = ()) -> list[Any]:
-        with self._file.guard() as conn:
-            return conn.execute(query, values).fetchall()
-
-    def _write(self, query: str, values: Sequence[object] = (), durable: bool = True) -> list[Any]:
-        with self._file.guard() as conn, nullcontext() if conn.in_transaction else transaction(conn):
-            return conn.execute(query, values).fetchall()
-
-    def _changing(self) -> AbstractContextManager[sqlite3.Connection]:
-        return self._file.transaction()
-
-    def _source(self, thread: str, at_seq: int) -> tuple[int | None, int, str]:
-        query = (
-            "SELECT branch, seq, id FROM piece JOIN entries USING (branch) WHERE seq = ? AND low < seq AND seq <= high"
-        )
-        places: list[tuple[int, int, str]] = self._rows(PIECES + query, (thread, at_seq))
-        if at_seq and not places:
-            raise bad_entry(thread, at_seq, "it is missing")
-        return places[0] if places else (None, 0, "")
 
 
 if TYPE_CHECKING:  # the type checker holds that this is a Store

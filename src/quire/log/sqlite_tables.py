@@ -9,16 +9,17 @@ from __future__ import annotations
 import heapq
 import json
 import sqlite3
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from quire.errors import DamageError, NotFound
+from quire.errors import DamageError
+from quire.log.connection import transaction
 from quire.log.entries import Row, entries_of, entry_of
-from quire.log.store import Change, EntryWords, RecordFilter, RecordRow, Stretch
+from quire.log.store import HOLDERS, PIECES, BranchIndex, Change, EntryWords, RecordFilter, RecordRow, Stretch, Tables
 from quire.values import Entry, sha256_hex
 
 if TYPE_CHECKING:
@@ -29,31 +30,25 @@ if TYPE_CHECKING:
 _LISTED = "(SELECT value FROM json_each(?))"
 
 
-class _Tables:
-    """Some tables of a file."""
+class SqliteTables(Tables):
+    """Tables in the file of a SqliteStore."""
 
-    def __init__(self, file: SqliteFile) -> None:
-        self._file = file
+    _file: SqliteFile
 
     def _rows(self, query: str, values: Sequence[object] = ()) -> list[Any]:
         with self._file.guard() as conn:
             return conn.execute(query, values).fetchall()
 
+    def _write(self, query: str, values: Sequence[object] = (), durable: bool = True) -> list[Any]:
+        with self._file.guard() as conn, nullcontext() if conn.in_transaction else transaction(conn):
+            return conn.execute(query, values).fetchall()
+
+    def _transaction(self) -> AbstractContextManager[sqlite3.Connection]:
+        return self._file.transaction()
+
 
 # Where a thread's entries are. A branch begins behind an entry of its parent; a thread is a name for a branch, and owns
 # what leads to its end.
-
-# A thread's branch, and the seq and id of its last entry.
-TIP = "SELECT b.branch, b.seq, b.tip FROM threads t JOIN branches b USING (branch) WHERE t.name = ?"
-
-# Where a thread's entries are: its own branch, then the part of each ancestor that it shares.
-PIECES = """
-WITH RECURSIVE piece (branch, low, high, parent) AS (
-    SELECT b.branch, b.at_seq, b.seq, b.parent FROM threads t JOIN branches b USING (branch) WHERE t.name = ?
-    UNION ALL
-    SELECT b.branch, b.at_seq, piece.low, b.parent FROM piece JOIN branches b ON b.branch = piece.parent
-)
-"""
 
 ROWS = """
 SELECT seq, CAST (id AS BLOB), CAST (body AS BLOB), crc FROM entries
@@ -63,27 +58,19 @@ WHERE branch = ? AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?
 # The same without the index, for a file whose index is damaged; rows lie in the order they were appended.
 SCAN = ROWS.replace("FROM entries", "FROM entries NOT INDEXED").replace("ORDER BY seq", "")
 
-# The threads that hold entry `seq` of a branch: its own, or those of forks taken at or behind it.
-_HOLDERS = """
-WITH RECURSIVE holder (branch) AS (
-    VALUES (:branch)
-    UNION
-    SELECT b.branch FROM holder JOIN branches b ON b.parent = holder.branch AND b.at_seq >= :seq
-)
-SELECT t.name FROM holder JOIN threads t USING (branch) ORDER BY t.branch LIMIT 1
-"""
+_PIECES = PIECES.format(tables="", owner="") + "SELECT branch, low, high FROM piece ORDER BY low, high"
+_HOLDERS = HOLDERS.format(tables="", branch="?", seq="?")
 
 
 def holder_of(conn: sqlite3.Connection, branch: int, seq: int) -> str:
     """A thread that holds this entry, the oldest first; empty when there is none."""
-    row = conn.execute(_HOLDERS, {"branch": branch, "seq": seq}).fetchone()
+    row = conn.execute(_HOLDERS, (branch, seq)).fetchone()
     return row[0] if row else ""
 
 
 def pieces_of(conn: sqlite3.Connection, thread: str) -> list[Stretch]:
     """The pieces of a thread, oldest first; none when there is no such thread."""
-    rows = conn.execute(PIECES + "SELECT branch, low, high FROM piece ORDER BY low, high", (thread,))
-    return [Stretch(*row) for row in rows]
+    return [Stretch(*row) for row in conn.execute(_PIECES, (thread,))]
 
 
 def last_number(conn: sqlite3.Connection) -> int:
@@ -198,25 +185,18 @@ def forget_deleted(conn: sqlite3.Connection) -> None:
     conn.execute(f"DELETE FROM recall_vectors WHERE {_GONE}recall_vectors.key)")
 
 
-class SqliteIndex(_Tables):
+class SqliteIndex(SqliteTables, BranchIndex):
     """An `Index` in the file of a SqliteStore."""
 
     kept_by_writers: ClassVar[bool] = True
+
+    def __init__(self, file: SqliteFile) -> None:
+        self._file = file
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
         with self._file.transaction("DEFERRED"):
             yield
-
-    def stretches(self, thread: str | None) -> list[Stretch]:
-        with self._file.guard() as conn:
-            if thread is None:
-                rows = conn.execute("SELECT branch, at_seq, seq FROM branches ORDER BY branch")
-                return [Stretch(*row) for row in rows]
-            pieces = pieces_of(conn, thread)
-        if not pieces:
-            raise NotFound(f"there is no thread {thread!r}", hint="`quire log list` shows the threads.")
-        return pieces
 
     def entries(self, stretch: Stretch) -> list[Entry]:
         with self._file.guard() as conn:
@@ -224,16 +204,6 @@ class SqliteIndex(_Tables):
             rows = conn.execute(ROWS, bounds).fetchall()
             thread = holder_of(conn, stretch.branch, stretch.high)
         return entries_of(thread, rows, stretch.low, len(rows))
-
-    def holder(self, branch: int, seq: int) -> str:
-        with self._file.guard() as conn:
-            return holder_of(conn, branch, seq)
-
-    def changed(self, after: int, limit: int) -> list[tuple[int, str]]:
-        query = """
-            SELECT n, coalesce(name, '') FROM entries LEFT JOIN threads USING (branch) WHERE n > ? ORDER BY n LIMIT ?
-        """
-        return self._rows(query, (after, limit))
 
     def add(self, words: Iterable[EntryWords]) -> None:
         rows = list(words)
@@ -358,15 +328,44 @@ def sound_body(row: Sequence[Any]) -> str:
     return body.decode()
 
 
-class RecordQueries(ABC):
-    """The questions about records that every database answers alike; a `?` stands for a value."""
+class RecordQueries(Tables):
+    """What every database does alike with records."""
 
-    # What stands in front of a table's name, and what `sound_body` reads.
-    tables: ClassVar = ""
+    # What `sound_body` reads, and what keeps a row from being changed by others.
     body: ClassVar = BODY
+    lock: ClassVar = ""
 
     @abstractmethod
-    def _rows(self, query: str, values: Sequence[object] = ()) -> list[Any]: ...
+    def _remove(self, numbers: Sequence[int]) -> None:
+        """Delete records with all that was derived from them."""
+
+    def _wipe(self) -> None:
+        """Leave nothing of what was deleted."""
+
+    def _version(self, n: int) -> int | None:
+        """A record's version; nobody changes it before this transaction ends."""
+        rows = self._rows(f"SELECT version FROM {self.tables}records WHERE n = ?{self.lock}", (n,))
+        return int(rows[0][0]) if rows else None
+
+    def remove(self, n: int, seen: int | None = None) -> bool:
+        with self._transaction():
+            version = self._version(n)
+            if version is None or seen not in (None, version):
+                return False
+            self._remove([n])
+        self._wipe()
+        return True
+
+    def purge(self, now: int) -> int:
+        with self._transaction():
+            query = f"SELECT n FROM {self.tables}records WHERE expires_at <= ? ORDER BY n{self.lock}"
+            past = [n for (n,) in self._rows(query, (now,))]
+            self._remove(past)
+        self._wipe()
+        return len(past)
+
+    def clear_vectors(self) -> None:
+        self._write(f"DELETE FROM {self.tables}record_vectors")
 
     def newest(self, n: int) -> str | None:
         return next(
@@ -408,8 +407,11 @@ class RecordQueries(ABC):
         return " AND ".join(parts), values
 
 
-class SqliteRecords(_Tables, RecordQueries):
+class SqliteRecords(SqliteTables, RecordQueries):
     """A `RecordTable` in the file of a SqliteStore."""
+
+    def __init__(self, file: SqliteFile) -> None:
+        self._file = file
 
     def insert(self, rows: Sequence[Callable[[int], RecordRow]]) -> list[str]:
         query = "INSERT INTO records (schema_name, version, change, body) VALUES ('', 1, 0, '')"
@@ -424,26 +426,10 @@ class SqliteRecords(_Tables, RecordQueries):
 
     def update(self, row: RecordRow, seen: int) -> bool:
         with self._file.transaction() as conn:
-            if _version(conn, row.n) != seen:
+            if self._version(row.n) != seen:
                 return False
             _write(conn, row)
         return True
-
-    def remove(self, n: int, seen: int | None = None) -> bool:
-        with self._file.transaction() as conn:
-            version = _version(conn, n)
-            if version is None or seen not in (None, version):
-                return False
-            _remove(conn, [n])
-        self._file.wipe()
-        return True
-
-    def purge(self, now: int) -> int:
-        with self._file.transaction() as conn:
-            past = conn.execute("SELECT n FROM records WHERE expires_at <= ?", (now,)).fetchall()
-            _remove(conn, [n for (n,) in past])
-        self._file.wipe()
-        return len(past)
 
     def select(self, wanted: RecordFilter, newest_first: bool = False) -> Iterator[str]:
         with self._file.guard() as conn:
@@ -492,14 +478,17 @@ class SqliteRecords(_Tables, RecordQueries):
         with self._file.transaction() as conn:
             conn.executemany(query, [(model, vector, n, version) for n, version, vector in vectors])
 
-    def clear_vectors(self) -> None:
-        with self._file.transaction() as conn:
-            conn.execute("DELETE FROM record_vectors")
+    def _wipe(self) -> None:
+        self._file.wipe()
 
-
-def _version(conn: sqlite3.Connection, n: int) -> int | None:
-    row = conn.execute("SELECT version FROM records WHERE n = ?", (n,)).fetchone()
-    return int(row[0]) if row else None
+    def _remove(self, numbers: Sequence[int]) -> None:
+        listed = (json.dumps(list(numbers)),)
+        self._write(f"DELETE FROM record_words WHERE rowid IN {_LISTED}", listed)
+        for table in ("record_vectors", "record_tags", "record_changes", "records"):
+            self._write(f"DELETE FROM {table} WHERE n IN {_LISTED}", listed)
+        if numbers:
+            # The index of words marks what is deleted; only merging its parts takes the words out of the file.
+            self._write("INSERT INTO record_words (record_words) VALUES ('optimize')")
 
 
 def _write(conn: sqlite3.Connection, row: RecordRow) -> None:
@@ -515,16 +504,6 @@ def _write(conn: sqlite3.Connection, row: RecordRow) -> None:
     conn.executemany("INSERT INTO record_tags VALUES (?, ?)", [(tag, row.n) for tag in row.tags])
     conn.execute("DELETE FROM record_words WHERE rowid = ?", (row.n,))
     conn.execute("INSERT INTO record_words (rowid, text) VALUES (?, ?)", (row.n, row.text))
-
-
-def _remove(conn: sqlite3.Connection, numbers: Sequence[int]) -> None:
-    """Delete records with all that was derived from them."""
-    conn.executemany("DELETE FROM record_words WHERE rowid = ?", [(n,) for n in numbers])
-    for table in ("record_vectors", "record_tags", "record_changes", "records"):
-        conn.executemany(f"DELETE FROM {table} WHERE n = ?", [(n,) for n in numbers])
-    if numbers:
-        # The index of words marks what is deleted; only merging its parts takes the words out of the file.
-        conn.execute("INSERT INTO record_words (record_words) VALUES ('optimize')")
 
 
 def fields_of(n: int, body: str) -> dict[str, object]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import chain, count
@@ -18,7 +18,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, Self
 import msgspec
 
 from quire.errors import CallError, ConflictError, DamageError, NotFound
-from quire.log.entries import encode_body
+from quire.log.entries import bad_entry, encode_body
 from quire.log.shapes import short
 from quire.values import Entry, Json, canonical, sha256_hex
 
@@ -322,35 +322,12 @@ class ClosingStore:
         self.close()
 
 
-class Tip(NamedTuple):
-    """Where a thread ends: branch 0 while there is none of its name."""
+class Tables(ABC):
+    """Some tables of a database: what is asked of them alike in every one, where a `?` stands for a value."""
 
-    branch: int = 0
-    seq: int = 0
-    id: str = ""
-
-
-class BranchStore(ClosingStore):
-    """What every database does alike with threads: made, forked, found, what is kept with them; a `?` stands for a value.
-
-    A thread is a name for a branch; a branch is a stretch of entries behind some entry of its parent branch.
-    """
-
-    # What stands in front of the names of tables, and of the other columns of each row; a saved text that may be damaged.
+    # What stands in front of the names of tables, and of the other columns of each row.
     tables: ClassVar = ""
     owner: ClassVar = ""
-    saved: ClassVar = "CAST ({} AS BLOB)"
-    # Where threads stand as ThreadInfo tells it; a thread's Tip by its name; a new branch by parent, at_seq, seq and tip.
-    info_query: ClassVar[str]
-    tip_query: ClassVar[str]
-    branch_query: ClassVar[str]
-    index: Index
-
-    @abstractmethod
-    def append(self, thread: str, entries: Iterable[Entry], expected_seq: int | None = None) -> list[Entry]: ...
-
-    @abstractmethod
-    def read(self, thread: str, after: int = 0, limit: int | None = None) -> list[Entry]: ...
 
     @abstractmethod
     def _rows(self, query: str, values: Sequence[object] = ()) -> list[Any]:
@@ -361,12 +338,83 @@ class BranchStore(ClosingStore):
         """The rows of one that writes, alone or in the transaction that is open; a crash may lose what is not durable."""
 
     @abstractmethod
-    def _changing(self) -> AbstractContextManager[Any]:
-        """A transaction beside which nobody appends, forks or deletes."""
+    def _transaction(self) -> AbstractContextManager[Any]:
+        """All that is asked inside, or nothing of it."""
+
+
+# Where a thread's entries are: its own branch, then the part of each ancestor that it shares.
+PIECES = """
+WITH RECURSIVE piece (branch, low, high, parent) AS (
+    SELECT b.branch, b.at_seq, b.seq, b.parent
+    FROM {tables}threads t JOIN {tables}branches b USING ({owner}branch) WHERE t.name = ?
+    UNION ALL
+    SELECT b.branch, b.at_seq, piece.low, b.parent FROM piece JOIN {tables}branches b ON b.branch = piece.parent
+)
+"""
+# The threads that hold entry `seq` of a branch: its own, or those of forks taken at or behind it.
+HOLDERS = """
+WITH RECURSIVE holder (branch) AS (
+    SELECT {branch}
+    UNION
+    SELECT b.branch FROM holder JOIN {tables}branches b ON b.parent = holder.branch AND b.at_seq >= {seq}
+)
+SELECT t.name FROM holder JOIN {tables}threads t USING (branch) ORDER BY t.branch LIMIT 1
+"""
+
+
+class BranchIndex(Tables):
+    """What every database tells alike of where entries are."""
+
+    def stretches(self, thread: str | None) -> list[Stretch]:
+        if thread is None:
+            rows = self._rows(f"SELECT branch, at_seq, seq FROM {self.tables}branches ORDER BY branch")
+            return [Stretch(*row) for row in rows]
+        pieces = PIECES.format(tables=self.tables, owner=self.owner)
+        rows = self._rows(f"{pieces} SELECT branch, low, high FROM piece ORDER BY low, high", (thread,))
+        if not rows:
+            raise no_thread(thread)
+        return [Stretch(*row) for row in rows]
+
+    def holder(self, branch: int, seq: int) -> str:
+        query = HOLDERS.format(tables=self.tables, branch="CAST (? AS bigint)", seq="?")
+        rows = self._rows(query, (branch, seq))
+        return str(rows[0][0]) if rows else ""
+
+    def changed(self, after: int, limit: int) -> list[tuple[int, str]]:
+        named = f"SELECT name FROM {self.tables}threads t WHERE t.branch = e.branch"
+        query = f"SELECT e.n, coalesce(({named}), '') FROM {self.tables}entries e WHERE e.n > ? ORDER BY e.n LIMIT ?"
+        return self._rows(query, (after, limit))
+
+
+class Tip(NamedTuple):
+    """Where a thread ends: branch 0 while there is none of its name."""
+
+    branch: int = 0
+    seq: int = 0
+    id: str = ""
+
+
+class BranchStore(ClosingStore, Tables):
+    """What every database does alike with threads: made, forked, found, and what is kept with them.
+
+    A thread is a name for a branch; a branch is a stretch of entries behind some entry of its parent branch.
+    """
+
+    # A saved text, which may be damaged; the id of a branch's last entry; a new branch by its parent, at_seq, seq and tip.
+    saved: ClassVar = "CAST ({} AS BLOB)"
+    tip_id: ClassVar = "b.tip"
+    branch_query: ClassVar[str]
+    index: Index
 
     @abstractmethod
-    def _source(self, thread: str, at_seq: int) -> tuple[int | None, int, str | bytes]:
-        """The branch that itself holds entry at_seq of a thread, at_seq, and that entry's id as it is kept."""
+    def append(self, thread: str, entries: Iterable[Entry], expected_seq: int | None = None) -> list[Entry]: ...
+
+    @abstractmethod
+    def read(self, thread: str, after: int = 0, limit: int | None = None) -> list[Entry]: ...
+
+    def _changing(self) -> AbstractContextManager[Any]:
+        """A transaction beside which nobody appends, forks or deletes."""
+        return self._transaction()
 
     @staticmethod
     def _kept_id(id: str) -> str | bytes:
@@ -383,10 +431,19 @@ class BranchStore(ClosingStore):
             self._name(thread, self._new_branch())
 
     def info(self, thread: str) -> ThreadInfo:
-        return ThreadInfo(*self._row(thread, f"{self.info_query} WHERE t.name = ?"))
+        return ThreadInfo(*self._row(thread, f"{self._infos} WHERE t.name = ?"))
 
     def threads(self) -> list[ThreadInfo]:
-        return [ThreadInfo(*row) for row in self._rows(f"{self.info_query} ORDER BY t.branch")]
+        return [ThreadInfo(*row) for row in self._rows(f"{self._infos} ORDER BY t.branch")]
+
+    @property
+    def _infos(self) -> str:
+        parents = f"LEFT JOIN {self.tables}threads p ON p.branch = b.parent"
+        return f"SELECT t.name, b.seq, {self.tip_id}, coalesce(p.name, ''), b.at_seq FROM {self._ends} {parents}"
+
+    @property
+    def _ends(self) -> str:
+        return f"{self.tables}threads t JOIN {self.tables}branches b USING ({self.owner}branch)"
 
     def fork(self, thread: str, at_seq: int, name: str | None = None) -> str:
         with self._changing():
@@ -474,13 +531,30 @@ class BranchStore(ClosingStore):
         return rows[0]
 
     def _tip(self, thread: str) -> Tip:
-        return Tip(*self._row(thread, self.tip_query))
+        tip = self._find_tip(thread)
+        if not tip.branch:
+            raise no_thread(thread)
+        return tip
 
     def _find_tip(self, thread: str) -> Tip:
         """The same, branch 0 where there is no such thread."""
         check_name(thread)
-        rows = self._rows(self.tip_query, (thread,))
+        rows = self._rows(f"SELECT b.branch, b.seq, {self.tip_id} FROM {self._ends} WHERE t.name = ?", (thread,))
         return Tip(*rows[0]) if rows else Tip()
+
+    def _source(self, thread: str, at_seq: int) -> tuple[int | None, int, str | bytes]:
+        """The branch that itself holds entry at_seq of a thread, at_seq, and that entry's id as it is kept."""
+        places: list[tuple[int, int, str | bytes]] = self._rows(self._place, (thread, at_seq))
+        if at_seq and not places:
+            raise bad_entry(thread, at_seq, "it is missing")
+        return places[0] if places else (None, 0, "")
+
+    @property
+    def _place(self) -> str:
+        """Where entry `seq` of a thread is: the thread's name and the number are asked."""
+        pieces = PIECES.format(tables=self.tables, owner=self.owner)
+        entries = f"piece p JOIN {self.tables}entries e ON e.branch = p.branch AND e.seq = ?"
+        return f"{pieces} SELECT e.branch, e.seq, e.id FROM {entries} WHERE p.low < e.seq AND e.seq <= p.high"
 
     def _has(self, thread: str) -> bool:
         return bool(self._find_tip(thread).branch)
