@@ -78,7 +78,7 @@ _migrate = sqlite.migrate
 def new_database() -> sqlite3.Connection:
     """What a new store's tables are; they are copied, as making them takes longer than most of what tests do with them."""
     conn = sqlite3.connect(":memory:", check_same_thread=False)
-    _migrate(conn, ":memory:", sqlite.verify.OWNERS)
+    _migrate(conn, ":memory:", sqlite.OWNERS)
     return conn
 
 

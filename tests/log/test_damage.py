@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from entry_strategies import bodies, json_values
 from quire import Entry, QuireError, attach, call, user, values
 from quire.errors import CallError, DamageError, NotFound, VersionError
-from quire.log.connection import MIGRATIONS, connect, migrate
+from quire.log.connection import MIGRATIONS, OWNERS, connect, migrate
 from quire.log.entries import encode_body, usable
 from quire.log.sqlite import SqliteStore
-from quire.log.verify import OWNERS, salvage
+from quire.log.verify import salvage
 from quire.values import entry_id
 from toolbox import check, fewer
 

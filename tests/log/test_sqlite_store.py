@@ -13,7 +13,7 @@ import pytest
 
 from quire import values
 from quire.errors import CallError, DamageError
-from quire.log import verify
+from quire.log import sqlite
 from quire.log.sqlite import SqliteStore
 from toolbox import texts, users
 
@@ -192,8 +192,8 @@ def test_an_older_file_that_is_sealed_says_that_it_cannot_be_brought_up_to_date(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = sealed(folder)
-    newer = [*verify.OWNERS, ("more", ("CREATE TABLE more (n INTEGER);",))]
-    monkeypatch.setattr(verify, "OWNERS", newer)
+    newer = [*sqlite.OWNERS, ("more", ("CREATE TABLE more (n INTEGER);",))]
+    monkeypatch.setattr(sqlite, "OWNERS", newer)
     with unprivileged(), pytest.raises(CallError, match=r"older Quire \(more lacks version 1\)"):
         SqliteStore(path)
 

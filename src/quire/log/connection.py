@@ -309,6 +309,107 @@ CREATE TABLE checkpoints (
 
 MIGRATIONS: tuple[str, ...] = (_FIRST, _FEED)
 
+# The words and vectors of entries.
+_WORDS = """
+CREATE TABLE recall_entries (
+    n INTEGER PRIMARY KEY AUTOINCREMENT,
+    entry TEXT NOT NULL UNIQUE,
+    kind TEXT NOT NULL,
+    -- The rules by which the words were found; rows of older rules are made again.
+    rules INTEGER NOT NULL,
+    speaker TEXT NOT NULL,
+    session TEXT NOT NULL,
+    call_id TEXT NOT NULL,
+    at INTEGER,
+    asks INTEGER NOT NULL,
+    person REAL NOT NULL,
+    times INTEGER NOT NULL,
+    length INTEGER NOT NULL,
+    words TEXT NOT NULL
+);
+CREATE TABLE recall_vectors (
+    n INTEGER PRIMARY KEY AUTOINCREMENT,
+    -- Always 'entry', and which one.
+    owner TEXT NOT NULL,
+    key TEXT NOT NULL,
+    model TEXT NOT NULL,
+    -- Half-precision floats, little endian.
+    vector BLOB NOT NULL,
+    UNIQUE (owner, key, model)
+);
+"""
+
+# How many names an entry holds; the rows that were there are of older rules, so they are made again.
+_WORD_NAMES = "ALTER TABLE recall_entries ADD COLUMN names INTEGER NOT NULL DEFAULT 0"
+
+# Vectors of single words went; long entries have several, so the one they had is made again with the others.
+_SEVERAL = """
+DELETE FROM recall_vectors
+WHERE owner != 'entry' OR key IN (SELECT entry FROM recall_entries WHERE length > 150)
+"""
+# What a search holds ready, as arrays, so that the next process need not make it from the words.
+_SEARCH_STATE = """
+CREATE TABLE recall_state (
+    scope TEXT NOT NULL,
+    part TEXT NOT NULL,
+    data BLOB NOT NULL,
+    PRIMARY KEY (scope, part)
+)
+"""
+INDEX_MIGRATIONS: tuple[str, ...] = (_WORDS, _WORD_NAMES, _SEVERAL, _SEARCH_STATE)
+
+# Records.
+_RECORDS = """
+CREATE TABLE records (
+    n INTEGER PRIMARY KEY AUTOINCREMENT,
+    schema_name TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    -- The number of its newest change: the order of 'recent' and 'latest', whatever clocks say.
+    change INTEGER NOT NULL,
+    expires_at INTEGER,
+    body TEXT NOT NULL
+);
+CREATE INDEX records_by_schema ON records (schema_name, n);
+CREATE INDEX records_by_schema_change ON records (schema_name, change);
+CREATE INDEX records_by_change ON records (change);
+CREATE INDEX records_by_expiry ON records (expires_at) WHERE expires_at IS NOT NULL;
+CREATE TABLE record_tags (
+    tag TEXT NOT NULL,
+    n INTEGER NOT NULL REFERENCES records (n) ON DELETE CASCADE,
+    PRIMARY KEY (tag, n)
+) WITHOUT ROWID;
+CREATE INDEX record_tags_by_record ON record_tags (n);
+CREATE TABLE record_changes (
+    change INTEGER PRIMARY KEY AUTOINCREMENT,
+    n INTEGER NOT NULL,
+    version INTEGER NOT NULL,
+    body TEXT NOT NULL,
+    UNIQUE (n, version)
+);
+-- What each record is found by; both are derived, and written with the record or from it.
+CREATE VIRTUAL TABLE record_words USING fts5 (text, tokenize = 'porter unicode61 remove_diacritics 2');
+CREATE TABLE record_vectors (
+    n INTEGER NOT NULL REFERENCES records (n) ON DELETE CASCADE,
+    model TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    vector BLOB NOT NULL,
+    PRIMARY KEY (n, model)
+) WITHOUT ROWID;
+"""
+
+# The hash of each body, so that one that was changed does not read as true.
+_HASHES = """
+ALTER TABLE records ADD COLUMN sha256 TEXT NOT NULL DEFAULT '';
+ALTER TABLE record_changes ADD COLUMN sha256 TEXT NOT NULL DEFAULT '';
+UPDATE records SET sha256 = quire_sha256(body);
+UPDATE record_changes SET sha256 = quire_sha256(body);
+"""
+
+RECORD_MIGRATIONS: tuple[str, ...] = (_RECORDS, _HASHES)
+
+# Whose tables are in a file, each with its numbered migrations.
+OWNERS = ((OWNER, MIGRATIONS), ("recall", INDEX_MIGRATIONS), ("records", RECORD_MIGRATIONS))
+
 
 def statements(script: str) -> Iterator[str]:
     """The single statements of a script: sqlite3's own executescript would commit before it begins."""

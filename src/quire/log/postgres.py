@@ -39,19 +39,8 @@ from quire.log.postgres_connection import (
 )
 from quire.log.postgres_tables import ROW, PostgresIndex, PostgresRecords, PostgresTables, digest, written_id
 from quire.log.shared_commits import SharedCommits
-from quire.log.store import (
-    PIECES,
-    BranchStore,
-    Change,
-    Store,
-    Stretch,
-    Tip,
-    Verified,
-    check_expected,
-    check_name,
-    check_page,
-    no_thread,
-)
+from quire.log.store import Change, Store, Stretch, Verified, check_expected, check_name, check_page, no_thread
+from quire.log.tables import PIECES, BranchStore, Tip
 from quire.values import Entry, chain
 
 _TIP_ID = "coalesce('sha256:' || encode(nullif(b.tip, ''), 'hex'), '')"

@@ -17,8 +17,8 @@ from quire.errors import DamageError
 from quire.log import verify
 from quire.log.entries import Row, entries_of, entry_of
 from quire.log.postgres_connection import Connection, TenantSession
-from quire.log.sqlite_tables import RecordQueries, sound_body
-from quire.log.store import HOLDERS, BranchIndex, Change, EntryWords, RecordFilter, RecordRow, Stretch, Tables
+from quire.log.store import Change, EntryWords, RecordFilter, RecordRow, Stretch
+from quire.log.tables import HOLDERS, BranchIndex, RecordQueries, Tables, sound_body
 from quire.values import Entry, sha256_hex
 
 # An entry as `entries.Row` has it.

@@ -1,32 +1,393 @@
-"""The log in one SQLite file: durable appends, shared history, several processes at once."""
+"""The log in one SQLite file: durable appends, shared history, several processes at once.
+
+Words of entries are made by the first search that needs them, or by an indexer, vectors by an indexer; both are deleted
+with their entry.
+"""
 
 from __future__ import annotations
 
+import heapq
+import json
 import os
 import sqlite3
 import threading
 import time
 import weakref
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
 
 from quire.log import LOCKS_FILES, TURNS_HELD, check_turn, file_lock, hold_turn, verify
-from quire.log.connection import BUSY_TIMEOUT_S, connect, is_damage, migrate, transaction, translate, waiting
-from quire.log.entries import check_entry, encode_row, entries_of
-from quire.log.sqlite_tables import (
-    SqliteIndex,
-    SqliteRecords,
-    SqliteTables,
-    changes_of,
-    forget_deleted,
-    last_number,
-    rows_of,
+from quire.log.connection import BUSY_TIMEOUT_S, OWNERS, connect, is_damage, migrate, transaction, translate, waiting
+from quire.log.entries import Row, check_entry, encode_row, entries_of, entry_of
+from quire.log.store import (
+    Change,
+    EntryWords,
+    RecordFilter,
+    RecordRow,
+    Store,
+    Stretch,
+    Verified,
+    check_expected,
+    check_page,
 )
-from quire.log.store import BranchStore, Change, Store, Verified, check_expected, check_page
-from quire.values import Entry, chain
+from quire.log.tables import BODY, BranchIndex, BranchStore, RecordQueries, Tables, sound_body
+from quire.log.verify import ROWS, holder_of, pieces_of
+from quire.values import Entry, chain, sha256_hex
+
+# The file: a connection for each OS thread, transactions, errors in Quire's words.
+
+
+class _ThreadConnection:
+    """A connection that closes with the OS thread that opened it, or with its store, whichever ends first."""
+
+    def __init__(self, conn: sqlite3.Connection) -> None:
+        self.conn = conn
+        # Held while it is used: SQLite ends the process where a connection is closed under somebody's hands.
+        self.in_use = threading.RLock()
+        # Not __del__: the collector may come upon the connection first, and it warns of being left open.
+        weakref.finalize(self, conn.close)
+
+
+class SqliteFile:
+    """The file at `path`, brought up to date when it is opened; ":memory:" is a database of this object alone."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = path
+        self._local = threading.local()
+        self._opened: weakref.WeakSet[_ThreadConnection] = weakref.WeakSet()
+        # A database in memory has one connection, which OS threads take in turns.
+        self.in_memory = str(path) == ":memory:"
+        self._only: _ThreadConnection | None = None
+        with self.guard():
+            pass
+
+    def connection(self) -> sqlite3.Connection:
+        """This OS thread's connection."""
+        return self._opened_here().conn
+
+    def _opened_here(self) -> _ThreadConnection:
+        if self._only is not None:
+            return self._only
+        opened: _ThreadConnection | None = getattr(self._local, "opened", None)
+        if opened is None:
+            opened = self._local.opened = self._open()
+            if self.in_memory:
+                self._only = opened  # another connection would be another, empty database
+        return opened
+
+    def _open(self) -> _ThreadConnection:
+        conn = connect(self.path)
+        try:
+            migrate(conn, self.path, OWNERS)
+        except BaseException:
+            conn.close()
+            raise
+        opened = _ThreadConnection(conn)
+        self._opened.add(opened)
+        return opened
+
+    @contextmanager
+    def guard(self) -> Iterator[sqlite3.Connection]:
+        """The connection; whatever goes wrong with it is one of our errors, and damage names the first bad entry."""
+        try:
+            opened = self._opened_here()
+            with opened.in_use:
+                yield opened.conn
+        except sqlite3.Error as error:
+            if is_damage(error):
+                raise verify.diagnose(self.path, str(error)) from error
+            raise translate(error, self.path) from error
+
+    @contextmanager
+    def transaction(self, how: str = "IMMEDIATE") -> Iterator[sqlite3.Connection]:
+        """The connection within a transaction: all that is done with it, or nothing."""
+        with self.guard() as conn, transaction(conn, how):
+            yield conn
+
+    def wipe(self) -> None:
+        """Take what was deleted out of the write-ahead log too; a busy reader may put this off."""
+        with self.guard() as conn, waiting(conn):
+            conn.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+    def close(self) -> None:
+        """Close each connection once its OS thread is done with it; one that stays in use closes with that thread."""
+        for opened in list(self._opened):
+            if opened.in_use.acquire(timeout=BUSY_TIMEOUT_S):
+                try:
+                    opened.conn.close()
+                finally:
+                    opened.in_use.release()
+
+
+# What a JSON list names.
+_LISTED = "(SELECT value FROM json_each(?))"
+
+
+class SqliteTables(Tables):
+    """Tables in the file of a SqliteStore."""
+
+    _file: SqliteFile
+
+    def _rows(self, query: str, values: Sequence[object] = ()) -> list[Any]:
+        with self._file.guard() as conn:
+            return conn.execute(query, values).fetchall()
+
+    def _write(self, query: str, values: Sequence[object] = (), durable: bool = True) -> list[Any]:
+        with self._file.guard() as conn, nullcontext() if conn.in_transaction else transaction(conn):
+            return conn.execute(query, values).fetchall()
+
+    def _transaction(self) -> AbstractContextManager[sqlite3.Connection]:
+        return self._file.transaction()
+
+
+def last_number(conn: sqlite3.Connection) -> int:
+    """The number of the newest entry that there ever was; numbers are not given twice."""
+    query = "SELECT max(last, coalesce((SELECT max(n) FROM entries), 0)) FROM numbers"
+    return int(conn.execute(query).fetchone()[0])
+
+
+def changes_of(conn: sqlite3.Connection, rows: Iterable[tuple[int, int, int, bytes, bytes, int]]) -> list[Change]:
+    """Changes from the number, branch and row of each entry, each with the oldest thread that holds it."""
+    changes = []
+    # A branch that has a name is older than all its forks; only entries of one without are looked up one by one.
+    named = dict(conn.execute("SELECT branch, name FROM threads"))
+    for n, branch, seq, id, body, crc in rows:
+        thread = named.get(branch) or holder_of(conn, branch, seq)
+        changes.append(Change(n, thread, entry_of(thread, (seq, id, body, crc))))
+    return changes
+
+
+def rows_of(conn: sqlite3.Connection, thread: str, after: int, count: int) -> list[Row]:
+    """The rows of a thread behind seq `after`, piece by piece, so that a page costs only its own rows."""
+    rows: list[Row] = []
+    for piece in pieces_of(conn, thread):
+        if piece.high > after and len(rows) < count:
+            bounds = (piece.branch, max(piece.low, after), piece.high, count - len(rows))
+            rows += conn.execute(ROWS, bounds).fetchall()
+    return rows
+
+
+# The words and vectors of entries.
+
+_INSERT = f"INSERT OR REPLACE INTO recall_entries VALUES (NULL{', ?' * 13})"
+_GONE = "NOT EXISTS (SELECT 1 FROM entries WHERE entries.id = "
+_WORDS = """
+SELECT e.seq, e.id, r.entry, r.kind, r.rules, r.speaker, r.session, r.call_id, r.at, r.asks, r.person, r.times,
+    r.length, r.words, r.names
+FROM entries e LEFT JOIN recall_entries r ON r.entry = e.id
+WHERE e.branch = ? AND e.seq > ? AND e.seq <= ? ORDER BY e.seq
+"""
+_UNWORDED = """
+SELECT e.n, e.branch, e.seq, CAST (e.id AS BLOB), CAST (e.body AS BLOB), e.crc FROM entries e
+WHERE e.n > ? AND NOT EXISTS (SELECT 1 FROM recall_entries r WHERE r.entry = e.id AND r.rules = ?)
+ORDER BY e.n LIMIT ?
+"""
+_UNMEANT = """
+SELECT r.n, r.entry FROM recall_entries r WHERE r.n > ? AND r.kind != 'call' AND NOT EXISTS (
+    SELECT 1 FROM recall_vectors v WHERE v.owner = 'entry' AND v.key = r.entry AND v.model = ?)
+ORDER BY r.n LIMIT ?
+"""
+_SINCE = "SELECT key, vector FROM recall_vectors WHERE n > ? AND model = ? ORDER BY n"
+_OF_STRETCH = """
+SELECT e.id, v.vector FROM entries e
+JOIN recall_vectors v ON v.owner = 'entry' AND v.key = e.id AND v.model = ?
+WHERE e.branch = ? AND e.seq > ? AND e.seq <= ?
+"""
+_SAVE = "INSERT OR REPLACE INTO recall_vectors (owner, key, model, vector) VALUES ('entry', ?, ?, ?)"
+_STORED = "SELECT 1 FROM entries WHERE id = ? LIMIT 1"
+
+
+def forget_deleted(conn: sqlite3.Connection) -> None:
+    """Remove the words and vectors of entries that no thread holds."""
+    conn.execute("DELETE FROM recall_state")
+    conn.execute(f"DELETE FROM recall_entries WHERE {_GONE}recall_entries.entry)")
+    conn.execute(f"DELETE FROM recall_vectors WHERE {_GONE}recall_vectors.key)")
+
+
+class SqliteIndex(SqliteTables, BranchIndex):
+    """An `Index` in the file of a SqliteStore."""
+
+    kept_by_writers: ClassVar[bool] = True
+
+    def __init__(self, file: SqliteFile) -> None:
+        self._file = file
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        with self._file.transaction("DEFERRED"):
+            yield
+
+    def entries(self, stretch: Stretch) -> list[Entry]:
+        with self._file.guard() as conn:
+            bounds = (stretch.branch, stretch.low, stretch.high, -1)
+            rows = conn.execute(ROWS, bounds).fetchall()
+            thread = holder_of(conn, stretch.branch, stretch.high)
+        return entries_of(thread, rows, stretch.low, len(rows))
+
+    def add(self, words: Iterable[EntryWords]) -> None:
+        rows = list(words)
+        if not rows:
+            return
+        with self._file.transaction() as conn:
+            # An entry may have been deleted meanwhile.
+            stored = [row for row in rows if conn.execute(_STORED, (row.entry,)).fetchone()]
+            conn.executemany(_INSERT, map(msgspec.structs.astuple, stored))
+
+    def words(self, stretch: Stretch) -> list[tuple[int, str, EntryWords | None]]:
+        rows = self._rows(_WORDS, (stretch.branch, stretch.low, stretch.high))
+        return [(row[0], row[1], EntryWords(*row[2:]) if row[2] is not None else None) for row in rows]
+
+    def without_words(self, after: int, rules: int, limit: int) -> list[Change]:
+        with self._file.guard() as conn:
+            return changes_of(conn, conn.execute(_UNWORDED, (after, rules, limit)).fetchall())
+
+    def add_vectors(self, model: str, dimensions: int, vectors: Mapping[str, bytes]) -> None:
+        with self._file.transaction() as conn:
+            rows = [(key, model, vector) for key, vector in vectors.items() if conn.execute(_STORED, (key,)).fetchone()]
+            conn.executemany(_SAVE, rows)
+
+    def vectors(self, model: str, after: int = 0, of: Stretch | None = None) -> list[tuple[str, bytes]]:
+        if of is None:
+            return self._rows(_SINCE, (after, model))
+        return self._rows(_OF_STRETCH, (model, of.branch, of.low, of.high))
+
+    def vectors_of(self, model: str, entries: Sequence[str]) -> list[tuple[str, bytes]]:
+        query = f"SELECT key, vector FROM recall_vectors WHERE owner = 'entry' AND model = ? AND key IN {_LISTED}"
+        return self._rows(query, (model, json.dumps(list(entries))))
+
+    def nearest(self, model: str, dimensions: int, vector: bytes, most: int) -> list[str] | None:
+        return None
+
+    def newest_vector(self) -> int:
+        return int(self._rows("SELECT coalesce(max(n), 0) FROM recall_vectors")[0][0])
+
+    def without_vectors(self, model: str, after: int, limit: int | None) -> list[tuple[int, str]]:
+        return self._rows(_UNMEANT, (after, model, -1 if limit is None else limit))
+
+    def state(self, key: str, parts: Sequence[str]) -> dict[str, bytes]:
+        query = f"SELECT part, data FROM recall_state WHERE scope = ? AND part IN {_LISTED}"
+        return dict(self._rows(query, (key, json.dumps(list(parts)))))
+
+    def save_state(self, key: str, parts: Mapping[str, bytes]) -> None:
+        with self._file.transaction() as conn:
+            conn.execute("DELETE FROM recall_state WHERE scope = ?", (key,))
+            rows = [(key, part, data) for part, data in parts.items()]
+            conn.executemany("INSERT INTO recall_state VALUES (?, ?, ?)", rows)
+
+    def clear(self) -> None:
+        with self._file.transaction() as conn:
+            for table in ("recall_entries", "recall_vectors", "recall_state"):
+                conn.execute(f"DELETE FROM {table}")
+
+
+# Records.
+
+
+class SqliteRecords(SqliteTables, RecordQueries):
+    """A `RecordTable` in the file of a SqliteStore."""
+
+    def __init__(self, file: SqliteFile) -> None:
+        self._file = file
+
+    def insert(self, rows: Sequence[Callable[[int], RecordRow]]) -> list[str]:
+        query = "INSERT INTO records (schema_name, version, change, body) VALUES ('', 1, 0, '')"
+        with self._file.transaction() as conn:
+            numbered = []
+            for row in rows:
+                n = conn.execute(query).lastrowid
+                assert n is not None
+                numbered.append(row(n))
+                _write(conn, numbered[-1])
+        return [row.body for row in numbered]
+
+    def update(self, row: RecordRow, seen: int) -> bool:
+        with self._file.transaction() as conn:
+            if self._version(row.n) != seen:
+                return False
+            _write(conn, row)
+        return True
+
+    def select(self, wanted: RecordFilter, newest_first: bool = False) -> Iterator[str]:
+        with self._file.guard() as conn:
+            if newest_first:
+                yield from self._by_change(conn, wanted)
+                return
+            where, values = self._where(wanted)
+            for row in conn.execute(f"SELECT {BODY} FROM records WHERE {where} ORDER BY n", values):
+                yield sound_body(row)
+
+    def _by_change(self, conn: sqlite3.Connection, criteria: RecordFilter) -> Iterator[str]:
+        """The last changed first: one cursor a schema, so that each can use the index."""
+        schemas: Iterable[tuple[str, ...]] = [(schema,) for schema in criteria.schemas] or [()]
+        cursors = []
+        for names in schemas:
+            where, values = self._where(msgspec.structs.replace(criteria, schemas=names))
+            query = f"SELECT change, {BODY} FROM records WHERE {where} ORDER BY change DESC"
+            cursors.append(conn.execute(query, values))
+        for _, *row in heapq.merge(*cursors, key=lambda row: -row[0]):
+            yield sound_body(row)
+
+    def matching(self, words: Sequence[str], wanted: RecordFilter, most: int) -> list[str]:
+        if not words:
+            return []
+        where, values = self._where(wanted)
+        query = f"""
+            SELECT {BODY} FROM record_words CROSS JOIN records ON n = record_words.rowid
+            WHERE record_words MATCH ? AND {where} ORDER BY bm25(record_words), n LIMIT ?
+        """
+        any_of = " OR ".join(f'"{word}"' for word in words)
+        return [sound_body(row) for row in self._rows(query, (any_of, *values, most))]
+
+    def frequencies(self, words: Sequence[str]) -> dict[str, int]:
+        query = "SELECT count(*) FROM record_words WHERE record_words MATCH ?"
+        return {word: int(self._rows(query, (f'"{word}"',))[0][0]) for word in words}
+
+    def texts(self, numbers: Sequence[int]) -> list[str]:
+        query = f"SELECT rowid, text FROM record_words WHERE rowid IN {_LISTED}"
+        texts = dict(self._rows(query, (json.dumps(list(numbers)),)))
+        return [texts.get(n, "") for n in numbers]
+
+    def add_vectors(self, model: str, vectors: Sequence[tuple[int, int, bytes]]) -> None:
+        query = """
+            INSERT OR REPLACE INTO record_vectors SELECT n, ?, version, ? FROM records WHERE n = ? AND version = ?
+        """
+        with self._file.transaction() as conn:
+            conn.executemany(query, [(model, vector, n, version) for n, version, vector in vectors])
+
+    def _wipe(self) -> None:
+        self._file.wipe()
+
+    def _remove(self, numbers: Sequence[int]) -> None:
+        listed = (json.dumps(list(numbers)),)
+        self._write(f"DELETE FROM record_words WHERE rowid IN {_LISTED}", listed)
+        for table in ("record_vectors", "record_tags", "record_changes", "records"):
+            self._write(f"DELETE FROM {table} WHERE n IN {_LISTED}", listed)
+        if numbers:
+            # The index of words marks what is deleted; only merging its parts takes the words out of the file.
+            self._write("INSERT INTO record_words (record_words) VALUES ('optimize')")
+
+
+def _write(conn: sqlite3.Connection, row: RecordRow) -> None:
+    """Note the change, make it the current version, and let it be found by its text."""
+    sha256 = sha256_hex(row.body)
+    query = "INSERT INTO record_changes (n, version, body, sha256) VALUES (?, ?, ?, ?)"
+    change = conn.execute(query, (row.n, row.version, row.body, sha256)).lastrowid
+    conn.execute(
+        "UPDATE records SET schema_name = ?, version = ?, change = ?, expires_at = ?, body = ?, sha256 = ? WHERE n = ?",
+        (row.schema, row.version, change, row.expires_at, row.body, sha256, row.n),
+    )
+    conn.execute("DELETE FROM record_tags WHERE n = ?", (row.n,))
+    conn.executemany("INSERT INTO record_tags VALUES (?, ?)", [(tag, row.n) for tag in row.tags])
+    conn.execute("DELETE FROM record_words WHERE rowid = ?", (row.n,))
+    conn.execute("INSERT INTO record_words (rowid, text) VALUES (?, ?)", (row.n, row.text))
+
+
+# Threads of entries.
 
 # Other processes' changes are found by looking, so often.
 LOOK_S = 0.05
@@ -127,91 +488,6 @@ class SqliteStore(SqliteTables, BranchStore):
 
 if TYPE_CHECKING:  # the type checker holds that this is a Store
     _: Store = SqliteStore("")
-
-
-# The file: a connection for each OS thread, transactions, errors in Quire's words.
-
-
-class _ThreadConnection:
-    """A connection that closes with the OS thread that opened it, or with its store, whichever ends first."""
-
-    def __init__(self, conn: sqlite3.Connection) -> None:
-        self.conn = conn
-        # Held while it is used: SQLite ends the process where a connection is closed under somebody's hands.
-        self.in_use = threading.RLock()
-        # Not __del__: the collector may come upon the connection first, and it warns of being left open.
-        weakref.finalize(self, conn.close)
-
-
-class SqliteFile:
-    """The file at `path`, brought up to date when it is opened; ":memory:" is a database of this object alone."""
-
-    def __init__(self, path: str | Path) -> None:
-        self.path = path
-        self._local = threading.local()
-        self._opened: weakref.WeakSet[_ThreadConnection] = weakref.WeakSet()
-        # A database in memory has one connection, which OS threads take in turns.
-        self.in_memory = str(path) == ":memory:"
-        self._only: _ThreadConnection | None = None
-        with self.guard():
-            pass
-
-    def connection(self) -> sqlite3.Connection:
-        """This OS thread's connection."""
-        return self._opened_here().conn
-
-    def _opened_here(self) -> _ThreadConnection:
-        if self._only is not None:
-            return self._only
-        opened: _ThreadConnection | None = getattr(self._local, "opened", None)
-        if opened is None:
-            opened = self._local.opened = self._open()
-            if self.in_memory:
-                self._only = opened  # another connection would be another, empty database
-        return opened
-
-    def _open(self) -> _ThreadConnection:
-        conn = connect(self.path)
-        try:
-            migrate(conn, self.path, verify.OWNERS)
-        except BaseException:
-            conn.close()
-            raise
-        opened = _ThreadConnection(conn)
-        self._opened.add(opened)
-        return opened
-
-    @contextmanager
-    def guard(self) -> Iterator[sqlite3.Connection]:
-        """The connection; whatever goes wrong with it is one of our errors, and damage names the first bad entry."""
-        try:
-            opened = self._opened_here()
-            with opened.in_use:
-                yield opened.conn
-        except sqlite3.Error as error:
-            if is_damage(error):
-                raise verify.diagnose(self.path, str(error)) from error
-            raise translate(error, self.path) from error
-
-    @contextmanager
-    def transaction(self, how: str = "IMMEDIATE") -> Iterator[sqlite3.Connection]:
-        """The connection within a transaction: all that is done with it, or nothing."""
-        with self.guard() as conn, transaction(conn, how):
-            yield conn
-
-    def wipe(self) -> None:
-        """Take what was deleted out of the write-ahead log too; a busy reader may put this off."""
-        with self.guard() as conn, waiting(conn):
-            conn.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-
-    def close(self) -> None:
-        """Close each connection once its OS thread is done with it; one that stays in use closes with that thread."""
-        for opened in list(self._opened):
-            if opened.in_use.acquire(timeout=BUSY_TIMEOUT_S):
-                try:
-                    opened.conn.close()
-                finally:
-                    opened.in_use.release()
 
 
 def _insert(conn: sqlite3.Connection, branch: int, entries: Sequence[Entry]) -> None:

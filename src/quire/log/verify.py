@@ -13,27 +13,37 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from quire.errors import DamageError, FormatError, NotFound
-from quire.log.connection import MIGRATIONS, OWNER, DamagedConnection, connect_to_read_damaged, migrate
+from quire.log.connection import OWNERS, DamagedConnection, connect_to_read_damaged, migrate
 from quire.log.entries import Row, bad_entry, body_of, encode_body, encode_row
-from quire.log.sqlite_tables import (
-    BODY,
-    INDEX_MIGRATIONS,
-    RECORD_MIGRATIONS,
-    ROWS,
-    SCAN,
-    damaged,
-    fields_of,
-    holder_of,
-    pieces_of,
-    sound_body,
-)
 from quire.log.store import Stretch, Verified
+from quire.log.tables import BODY, HOLDERS, PIECES, damaged, fields_of, sound_body
 from quire.values import Entry, entry_id
 
-# Whose tables are in a file, each with its numbered migrations.
-OWNERS = ((OWNER, MIGRATIONS), ("recall", INDEX_MIGRATIONS), ("records", RECORD_MIGRATIONS))
 # The rows of a piece of a thread, which is named where one cannot be read.
 ReadRows: TypeAlias = Callable[[Stretch, str], Iterator[Row]]
+
+
+ROWS = """
+SELECT seq, CAST (id AS BLOB), CAST (body AS BLOB), crc FROM entries
+WHERE branch = ? AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?
+"""
+
+# The same without the index, for a file whose index is damaged; rows lie in the order they were appended.
+SCAN = ROWS.replace("FROM entries", "FROM entries NOT INDEXED").replace("ORDER BY seq", "")
+
+_PIECES = PIECES.format(tables="", owner="") + "SELECT branch, low, high FROM piece ORDER BY low, high"
+_HOLDERS = HOLDERS.format(tables="", branch="?", seq="?")
+
+
+def holder_of(conn: sqlite3.Connection, branch: int, seq: int) -> str:
+    """A thread that holds this entry, the oldest first; empty when there is none."""
+    row = conn.execute(_HOLDERS, (branch, seq)).fetchone()
+    return row[0] if row else ""
+
+
+def pieces_of(conn: sqlite3.Connection, thread: str) -> list[Stretch]:
+    """The pieces of a thread, oldest first; none when there is no such thread."""
+    return [Stretch(*row) for row in conn.execute(_PIECES, (thread,))]
 
 
 def _holder_if_readable(conn: sqlite3.Connection, branch: int, seq: int) -> str:
