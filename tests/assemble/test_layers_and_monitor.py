@@ -7,7 +7,7 @@ import pytest
 
 from quire import Policy, Reply, Thread, Usage, open_store, requests, values
 from quire.assemble.fit import enclose, envelope, layer, layer_tokens, segment
-from quire.assemble.summary import sections, truncate
+from quire.assemble.telling import truncate
 from quire.assemble.user_message import block
 from quire.items import identity
 from quire.observe import MovedLayer, chat_messages, watch
@@ -57,13 +57,6 @@ def test_a_moved_system_prompt_is_a_warning_unless_an_entry_explains_it() -> Non
 )
 def test_text_is_cut_at_sentences_then_words(text: str, limit: int, cut: str) -> None:
     assert truncate(text, limit) == cut
-
-
-def test_sections_are_counted_outside_code_fences() -> None:
-    assert (
-        sections("intro\n# A\n1\n## B\n2\n### C\n3", 500, 2) == "intro\n\n# A\n1\n\n[... 2 more sections omitted ...]"
-    )
-    assert sections("intro\n```\n# no heading\n```\n# A", 500, 1).endswith("[... 1 more section omitted ...]")
 
 
 @pytest.mark.parametrize(

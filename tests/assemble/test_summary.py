@@ -7,18 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire import Assembly, Entry, Policy, Thread, requests, values
-from quire.assemble.summary import (
-    Leaving,
-    Line,
-    Unlisted,
-    _lines_count,
-    earlier,
-    extract,
-    first_words,
-    unlisted,
-    written,
-)
-from quire.assemble.telling import Whole, demands, likelihood, telling, telling_behind
+from quire.assemble.summary import Leaving, Line, Unlisted, _lines_count, earlier, extract, unlisted, written
+from quire.assemble.telling import Whole, demands, first_words, likelihood, telling, telling_behind
 from quire.testing import MemoryStore
 from quire.values import Text
 from toolbox import Built, chain, counter, fewer

@@ -15,7 +15,7 @@ import msgspec
 
 from quire import values
 from quire.archive.chat_file import AttachedNames, Chat, ChatMessage, iso, older_contexts, parse, render, whole_second
-from quire.assemble.summary import truncate
+from quire.assemble.telling import truncate
 from quire.errors import CallError, FormatError, QuireError
 from quire.items import identity, item, read_again
 from quire.log.entries import check

@@ -16,8 +16,8 @@ from quire.assemble.messages import SUMMARY_TURN, Epoch, PlacedMessage, document
 from quire.assemble.pending import holds_context
 from quire.assemble.rebase import Edit, Rebase, Version, apply, folded, pinned_words, superseded
 from quire.assemble.rebase import edits as edits_of
-from quire.assemble.summary import Leaving, Summarise, extract, forgotten, lines_that_fit
-from quire.assemble.telling import telling
+from quire.assemble.summary import Leaving, Summarise, extract, forgotten
+from quire.assemble.telling import lines_that_fit, telling
 from quire.assemble.user_message import ItemBlock
 from quire.errors import BudgetError
 from quire.providers.convert import holds_blocks, own_blocks, pairs, takes_words

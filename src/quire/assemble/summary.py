@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, cached_property, lru_cache, partial
-from itertools import pairwise
 from typing import TypeAlias
 
 import msgspec
@@ -29,64 +28,19 @@ from quire.assemble.telling import (
     WHOLES,
     Whole,
     demands,
-    has_fact,
+    first_words,
     is_code,
+    is_english,
     likelihood,
+    reported,
+    settles,
     telling,
+    truncate,
     weights,
     within,
 )
-from quire.items.sources import heading_lines
 from quire.tokens import counter
 from quire.values import Entry, result_text
-
-# Where text is cut: at sentence ends, white space, sections and lines, never in mid-word where there is a choice.
-
-# What ends a word that a cut would part.
-_WORD = 16
-_SENTENCE = re.compile(r"[.!?](?=\s)")
-
-
-def truncate(text: str, limit: int) -> str:
-    """Cut to `limit` characters at a sentence end that keeps half, else white space, else hard; then '...'."""
-    if len(text) <= limit:
-        return text
-    cut = text[: limit + 1]
-    ends = [match.end() for match in _SENTENCE.finditer(cut) if match.end() <= limit]
-    if ends and ends[-1] >= limit / 2:
-        return f"{text[: ends[-1]]} ..."
-    space = max(text[:limit].rfind(" "), text[:limit].rfind("\n"), text[:limit].rfind("\t"))
-    return f"{text[:space]} ..." if space > 0 else f"{text[:limit]}..."
-
-
-def first_words(text: str, length: int) -> str:
-    """At least the first `length` characters, to the end of a word that ends soon; then ' [...]'."""
-    end = text.find(" ", length)
-    if end < 0 or end > length + _WORD:
-        end = length if len(text) > length + _WORD else len(text)
-    return f"{text[:end].removesuffix(CUT)}{CUT}" if end < len(text) else text
-
-
-def sections(text: str, limit: int, count: int) -> str:
-    """The text before the first heading and the first sections, `count` in all, each cut to `limit` characters."""
-    lines = text.split("\n")
-    starts = [0, *heading_lines(lines), len(lines)]
-    parts = list(filter(None, ("\n".join(lines[start:end]).strip() for start, end in pairwise(starts))))
-    texts = [truncate(part, limit) for part in parts[:count]]
-    more = len(parts) - count
-    if more > 0:
-        texts.append(f"[... {more} more section{'s' if more > 1 else ''} omitted ...]")
-    return "\n\n".join(texts)
-
-
-def lines_that_fit(text: str, characters: int) -> str:
-    """The longest run of whole first lines within `characters`; of a single long line, a cut at white space."""
-    if len(text) <= characters:
-        return text
-    cut = text[:characters]
-    end = max(cut.rfind("\n"), 0) or max(cut.rfind(" "), 0) or characters
-    return cut[:end]
-
 
 # An earlier summary, read back: what was listed, what was named, and how much went unlisted even then.
 
@@ -183,26 +137,7 @@ class Leaving(msgspec.Struct, frozen=True):
 Summarise: TypeAlias = Callable[[Leaving], str]
 
 
-# What was done is told by a verb of the past that begins a sentence or follows its subject, what was settled by its own word.
-_DECISION = re.compile(
-    r"(?i)(?:^[\W\d]*(?:I|we)?|\b(?:ha[sd]|have|was|were|been|will be|(?:is|are) now|I|we|and|['’]ve))[\s*]*\b(?:(?:also|now|just|successfully|been) )*"
-    r"(?:added|booked|cancell?ed|changed|chose|committed|completed|confirmed|created|decided|deleted|deployed|disabled|"
-    r"enabled|exchanged|extracted|finished|fixed|implemented|installed|merged|moved|processed|pushed|refactored|refunded|"
-    r"removed|renamed|replaced|resolved|returned|reverted|scheduled|sent|submitted|switched|updated|wrote|written)\b|"
-    r"\b(?:decided|decision|agreed|conclusion|root cause|will use|(?:tests?|checks?) (?:now )?pass(?:es|ed)?|now works|we must)\b"
-)
-# 'Still' and 'pending' alone tell how things are; these tell what is to be done.
-_LEFT_OPEN = re.compile(
-    r"(?i)\b(?:todo|next steps?|open questions?|(?:left|remains|still) to\b|still (?:needs?|fail|missing|broken|ha(?:s|ve) to\b)|"
-    r"remaining (?:work|tasks?|steps?|issues?|problems?)|not yet (?:\w+ed|done|sent|built)|blocked (?:by|on)|waiting (?:for|on))"
-)
-# Where fewer than a quarter of what was said has one of these words, it is hardly English.
-_ENGLISH = re.compile(r"(?i)\b(?:the|and|are|if|it|now|let|you|your|this|that|these|with|from|have|been)\b")
-# Announcements ('Let me …') are neither done nor open.
-_ANNOUNCED = re.compile(r"(?i)(?:\w+,? )?(?:let me|let's|let us)\b")
 _FENCED = re.compile(r"(?ms)^ {0,3}(`{3,}|~{3,}).*?(?:^ {0,3}\1|\Z)")
-# A settled thing takes a few words to say.
-_SETTLED = 4
 # Calls that change something, by a word of the tool's name.
 _CHANGES = re.compile(
     r"(?i)(?:^|[_-])(?:edit|write|create|patch|apply|replace|insert|delete|remove|move|rename|save|append|update|"
@@ -336,7 +271,11 @@ def _summary_lines(before: Sequence[Line], entries: Sequence[Entry]) -> Iterator
         if entry.body.get("error") and worked.get(_target(call), 0) < entry.seq
     }
     newest = list(failed)[-_FEW["Failed"] :]
-    closing = set[int]() if _is_english(entries) else _closing(entries)
+    closing = (
+        set[int]()
+        if is_english(entry.text for entry in entries if entry.kind in ("user", "respond"))
+        else _closing(entries)
+    )
     for line in before:
         if line.who == "Open" and plan is not None:
             continue
@@ -348,7 +287,7 @@ def _summary_lines(before: Sequence[Line], entries: Sequence[Entry]) -> Iterator
         elif entry.kind == "respond":
             sentences = re.split(r"(?<=[.!?])\s+|(?<=[。！？])|\n+", _FENCED.sub("\n", _BOX.sub("", entry.text)))
             reports = entry.seq in closing
-            kinds = (_settles(sentence) or (_reported(sentence) if reports else "") for sentence in sentences)
+            kinds = (settles(sentence) or (reported(sentence) if reports else "") for sentence in sentences)
             settled = (Line(kind, _flat(text)) for kind, text in zip(kinds, sentences, strict=True) if kind)
             yield from (line for line in settled if line.who != "Open" or plan is None or entry.seq >= plan)
         elif entry.seq in newest and (text := _failure(result_text(entry))):
@@ -357,11 +296,6 @@ def _summary_lines(before: Sequence[Line], entries: Sequence[Entry]) -> Iterator
             yield Line("Failed", f"{text} {tool}{called if target in called else target})")
         if entry.seq == plan:
             yield from (Line("Open", _flat(step)) for step in _next_steps(_open_steps(entry) or []))
-
-
-def _is_english(entries: Sequence[Entry]) -> bool:
-    texts = [entry.text for entry in entries if entry.kind in ("user", "respond")]
-    return 4 * sum(_ENGLISH.search(text) is not None for text in texts) >= len(texts)
 
 
 def _closing(entries: Sequence[Entry]) -> set[int]:
@@ -416,25 +350,6 @@ def _target(call: Entry) -> tuple[str, str]:
 def _called(call: Entry) -> str:
     """What a call was made with, on one line; where a command begins with going to a folder, the rest of it."""
     return _FOLDER.sub("", _flat(_text(call)))
-
-
-def _settles(sentence: str) -> str:
-    """Whether a sentence says that something is so from now on, or that it is not yet: 'Done', 'Open' or ''.
-
-    A question, code, an announcement and a mere 'Done.' say neither.
-    """
-    if len(sentence.split()) < _SETTLED or sentence.endswith("?") or is_code(sentence):
-        return ""
-    if _ANNOUNCED.match(sentence):
-        return ""
-    if _LEFT_OPEN.search(sentence):
-        return "Open"
-    return "Done" if _DECISION.search(sentence) else ""
-
-
-def _reported(sentence: str) -> str:
-    """'Assistant' where a sentence in whatever language states something with a fact in it, else ''."""
-    return "Assistant" if has_fact(sentence) and sentence[-1] not in "?？:：" and not is_code(sentence) else ""
 
 
 def _listed(lines: Sequence[Line], missing: Unlisted, limit: int, whole: Whole) -> tuple[list[Line], Unlisted]:

@@ -1,4 +1,4 @@
-"""What of a text matters later: words that are likely to be named again, and sentences that are demands.
+"""What of a text matters later: words that are likely to be named again, sentences that demand, settle or leave open.
 
 How likely ids, paths, dotted names, dates, amounts and numbers are named again was counted on recorded agent runs: of
 the words in messages that lie a while back, which does a later action name? A word that an action or the user named
@@ -338,3 +338,87 @@ def _around(text: str, places: Iterable[int], characters: int) -> Iterator[str]:
         end_before = end if end > 0 else len(text)
     if end_before > begun:
         yield text[begun:end_before]
+
+
+# What the model settled or left open: sentences that say so in words of English, or state a fact in another language.
+
+# What was done is told by a verb of the past that begins a sentence or follows its subject, what was settled by its own word.
+_DECISION = re.compile(
+    r"(?i)(?:^[\W\d]*(?:I|we)?|\b(?:ha[sd]|have|was|were|been|will be|(?:is|are) now|I|we|and|['’]ve))[\s*]*\b(?:(?:also|now|just|successfully|been) )*"
+    r"(?:added|booked|cancell?ed|changed|chose|committed|completed|confirmed|created|decided|deleted|deployed|disabled|"
+    r"enabled|exchanged|extracted|finished|fixed|implemented|installed|merged|moved|processed|pushed|refactored|refunded|"
+    r"removed|renamed|replaced|resolved|returned|reverted|scheduled|sent|submitted|switched|updated|wrote|written)\b|"
+    r"\b(?:decided|decision|agreed|conclusion|root cause|will use|(?:tests?|checks?) (?:now )?pass(?:es|ed)?|now works|we must)\b"
+)
+# 'Still' and 'pending' alone tell how things are; these tell what is to be done.
+_LEFT_OPEN = re.compile(
+    r"(?i)\b(?:todo|next steps?|open questions?|(?:left|remains|still) to\b|still (?:needs?|fail|missing|broken|ha(?:s|ve) to\b)|"
+    r"remaining (?:work|tasks?|steps?|issues?|problems?)|not yet (?:\w+ed|done|sent|built)|blocked (?:by|on)|waiting (?:for|on))"
+)
+# Announcements ('Let me …') are neither done nor open.
+_ANNOUNCED = re.compile(r"(?i)(?:\w+,? )?(?:let me|let's|let us)\b")
+# A settled thing takes a few words to say.
+_SETTLED = 4
+# Words that hardly any English text of some length goes without.
+_ENGLISH = re.compile(r"(?i)\b(?:the|and|are|if|it|now|let|you|your|this|that|these|with|from|have|been)\b")
+
+
+def is_english(texts: Iterable[str]) -> bool:
+    """Whether what was said is English: a quarter of the texts has one of its commonest words."""
+    english = [_ENGLISH.search(text) is not None for text in texts]
+    return 4 * sum(english) >= len(english)
+
+
+def settles(sentence: str) -> str:
+    """Whether a sentence says that something is so from now on, or that it is not yet: 'Done', 'Open' or ''.
+
+    A question, code, an announcement and a mere 'Done.' say neither.
+    """
+    if len(sentence.split()) < _SETTLED or sentence.endswith("?") or is_code(sentence):
+        return ""
+    if _ANNOUNCED.match(sentence):
+        return ""
+    if _LEFT_OPEN.search(sentence):
+        return "Open"
+    return "Done" if _DECISION.search(sentence) else ""
+
+
+def reported(sentence: str) -> str:
+    """'Assistant' where a sentence in whatever language states something with a fact in it, else ''."""
+    return "Assistant" if has_fact(sentence) and sentence[-1] not in "?？:：" and not is_code(sentence) else ""
+
+
+# Where text is cut: at sentence ends, white space and lines, never in mid-word where there is a choice.
+
+# What ends a word that a cut would part.
+_WORD_ENDS = 16
+_FULL_STOP = re.compile(r"[.!?](?=\s)")
+
+
+def truncate(text: str, limit: int) -> str:
+    """Cut to `limit` characters at a sentence end that keeps half, else white space, else hard; then '...'."""
+    if len(text) <= limit:
+        return text
+    cut = text[: limit + 1]
+    ends = [match.end() for match in _FULL_STOP.finditer(cut) if match.end() <= limit]
+    if ends and ends[-1] >= limit / 2:
+        return f"{text[: ends[-1]]} ..."
+    space = max(text[:limit].rfind(" "), text[:limit].rfind("\n"), text[:limit].rfind("\t"))
+    return f"{text[:space]} ..." if space > 0 else f"{text[:limit]}..."
+
+
+def first_words(text: str, length: int) -> str:
+    """At least the first `length` characters, to the end of a word that ends soon; then ' [...]'."""
+    end = text.find(" ", length)
+    if end < 0 or end > length + _WORD_ENDS:
+        end = length if len(text) > length + _WORD_ENDS else len(text)
+    return f"{text[:end].removesuffix(CUT)}{CUT}" if end < len(text) else text
+
+
+def lines_that_fit(text: str, characters: int) -> str:
+    """The longest run of whole first lines within `characters`; of a single long line, a cut at white space."""
+    if len(text) <= characters:
+        return text
+    cut = text[:characters]
+    end = max(cut.rfind("\n"), 0) or max(cut.rfind(" "), 0) or characters
+    return cut[:end]

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import msgspec
 
-from quire.assemble.summary import truncate
+from quire.assemble.telling import truncate
 from quire.assemble.user_message import whole_text
 from quire.errors import MissingPart
 from quire.log.store import EntryWords

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import msgspec
 
-from quire.assemble.summary import truncate
+from quire.assemble.telling import truncate
 from quire.errors import CallError, MissingPart, QuireError
 from quire.items.sources import Root, at_hits, head, heading_lines
 from quire.items.symbols import definitions

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from quire.assemble.summary import truncate
+from quire.assemble.telling import truncate
 from quire.assemble.user_message import escaped, printable_id
 from quire.errors import CallError
 from quire.notes import NoteIndex, Passage

@@ -17,7 +17,8 @@ import msgspec
 
 from quire import providers, values
 from quire.assemble.fit import system_text
-from quire.assemble.summary import Leaving, extract, truncate
+from quire.assemble.summary import Leaving, extract
+from quire.assemble.telling import truncate
 from quire.assemble.user_message import block, escaped, printable_id
 from quire.errors import ProviderError
 from quire.items import from_file
