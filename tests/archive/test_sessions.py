@@ -116,6 +116,30 @@ def test_a_claude_code_session_is_its_replies_whole_without_what_was_left_behind
     assert told == "read as claude-code: 2 conversations; it holds no system prompt, no tools\n"
 
 
+def test_a_rewind_of_claude_code_is_seen_through_lines_that_say_nothing(home: Path) -> None:
+    silent = [{"type": kind, "sessionId": "s", "uuid": kind, "parentUuid": behind} for kind, behind in (("system", "2"), ("progress", "system"))]  # fmt: skip
+    said = [line("user", "Go", "1"), line("assistant", text("Gone."), "2", "1"), *silent]
+    said += [line("user", "Stale", "3", "progress"), line("assistant", text("Stale."), "4", "3"), line("user", "On", "5", "progress")]  # fmt: skip
+    write("c.jsonl", said)
+    assert [json.loads(one)["text"] for one in run("import", "c.jsonl").splitlines()] == ["Go", "Gone.", "On"]
+
+
+@pytest.mark.parametrize("place", [1, 2, 3])
+def test_what_is_attached_while_tools_are_at_work_stands_behind_what_they_gave(home: Path, place: int) -> None:
+    rows = [*CLAUDE[3:7], line("assistant", text("Right."), "10", "6", message={"id": "m3"})]
+    write("c.jsonl", [*rows[:place], attached("hook_additional_context", content="W"), *rows[place:]])
+    kinds = [json.loads(one)["kind"] for one in run("import", "c.jsonl").splitlines()]
+    assert kinds == ["call", "call", "result", "result", "user", "respond"]
+
+
+def test_side_chains_that_have_no_agent_are_told_apart_by_where_they_begin(home: Path) -> None:
+    asked = [line("user", f"Ask {n}", f"{n}", isSidechain=True) for n in (1, 2)]
+    answered = [line("assistant", text(f"Done {n}"), f"{n}-a", f"{n}", isSidechain=True) for n in (1, 2)]
+    write("c.jsonl", [line("user", "Go", "0"), *asked, *answered])
+    said = [[json.loads(one)["text"] for one in run("import", "c.jsonl", "--line", str(n)).splitlines()] for n in (1, 2, 3)]  # fmt: skip
+    assert said == [["Go"], ["Ask 1", "Done 1"], ["Ask 2", "Done 2"]]
+
+
 @pytest.mark.parametrize("cut", range(4, len(CLAUDE)))
 def test_a_longer_version_of_a_session_adds_what_is_new(home: Path, cut: int) -> None:
     values = [one for one in CLAUDE if one.get("uuid") not in ("s1", "7", "8")]
@@ -384,8 +408,42 @@ SPAN = {"gen_ai.input.messages": json.dumps([
 TREE = {"type": "branch_summary", "summary": "W4"}
 STALE = {"id": "2", "type": "gemini", "content": "Stale", "toolCalls": [{"id": "c", "name": "f", "args": {"a": "W1"}}]}
 ANSWERED = {**STALE, "content": "W2", "toolCalls": [{**STALE["toolCalls"][0], "result": [{"functionResponse": {"id": "c", "name": "f", "response": {"output": "W3"}}}]}]}  # fmt: skip
+
+
+def attached(kind: str, **fields: Any) -> JsonObject:
+    beside = {name: fields.pop(name) for name in ("rendered",) if name in fields}
+    return {"type": "attachment", "sessionId": "s", "attachment": {"type": kind, **fields}, **beside}
+
+
+SHOWN = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG}}
+# Of versions that write down what each attachment is of, and of those that write down what the model was told.
+MADE_OF = [
+    line("user", "W1", "1"),
+    attached("file", filename="a.py", content={"type": "text", "file": {"filePath": "a.py", "content": "W2"}}),
+    attached("nested_memory", path="CLAUDE.md", content={"path": "CLAUDE.md", "content": "W3"}),
+    attached("hook_additional_context", content=["W4", "W5"], hookEvent="PreToolUse"),
+    attached("hook_success", content="Stale", hookEvent="PostToolUse"),
+    attached("relevant_memories", memories=[{"content": "W6"}, {"content": "W7"}]),
+    attached("file", filename="b.png", content={"type": "image", "file": {"base64": PNG, "type": "image/png"}}),
+    attached("plan_mode", planFilePath="p"),
+    attached("file", filename="c.pdf", content={"type": "pdf", "file": {"base64": "aGk=", "type": "application/pdf"}}),
+    attached("hook_cancelled"),
+    line("assistant", text("W8"), "2", "1"),
+    attached("queued_command", prompt=[{"type": "text", "text": "W9"}, {**SHOWN, "source": {**SHOWN["source"], "data": PNG.replace("iVBO", "jVBO")}}]),
+]  # fmt: skip
+TOLD = [
+    attached("prompt_snapshot", systemPrompt=["W1", "W2"], tools=[{"name": "f", "description": "W3", "schema": {"name": "f", "input_schema": {"type": "object", "title": "W4"}}}]),
+    line("user", "W5", "1"),
+    attached("date", date="Stale", rendered=[{"content": "<system-reminder>W6</system-reminder>"}]),
+    attached("queued_command", prompt="W7", rendered=[{"content": "Stale"}]),
+    attached("credential_org"),
+    attached("prompt_snapshot", systemPrompt=["Stale"]),
+    line("assistant", text("Stale"), "3", "1", isApiErrorMessage=True),
+]  # fmt: skip
 # Store -> a file of it, the words and images that its entries hold, and what is said to be left out.
 WHOLE: dict[str, tuple[Callable[[], str | bytes], list[str], str]] = {
+    "claude-code": (lambda: "\n".join(map(json.dumps, MADE_OF)), [*(f"W{n}" for n in range(1, 10)), PNG, PNG.replace("iVBO", "jVBO")], "1 × attachment plan_mode, 1 × attachment file"),
+    "claude-code-told": (lambda: "\n".join(map(json.dumps, TOLD)), [f"W{n}" for n in range(1, 8)], ""),
     "pi-anthropic": (lambda: seen("anthropic-messages"), ["W1", "W2", PNG], ""),
     "pi-chat": (lambda: seen("openai-completions"), ["W1", "W2", PNG], ""),
     "pi-gemini": (lambda: seen("google-generative-ai"), ["W1", "W2", PNG], ""),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 import msgspec
@@ -25,7 +25,7 @@ from quire.archive.stored_conversations import (
 )
 from quire.providers.usage import usage
 from quire.providers.wires import wire_of
-from quire.values import Json, JsonObject, as_objects, system, tools
+from quire.values import Json, JsonObject, as_list, as_object, as_objects, system, tools, value_at
 
 # Turns that a store keeps in blocks of its own, as messages of the wire format that its model speaks.
 
@@ -204,27 +204,45 @@ def _claude_code(file: SourceFile) -> Iterator[StoredConversation]:
     chains: dict[str, list[JsonObject]] = {}
     calls: dict[str, dict[str, SentCall]] = {}
     contents: dict[str, list[Json]] = {}
-    compacted = False
+    heads: dict[str, JsonObject] = {}
+    left_out: dict[str, list[str]] = {}
+    # Of each line the one of its chain that it stands behind, itself where it is taken; and the side chain it is of.
+    places: dict[str, str] = {}
+    sides: dict[str, str] = {}
+    compacted = renders = False
     for number, line in file.numbered():
         if not isinstance(line, dict) or not isinstance(line.get("type"), str):
             raise misfit(file, number, line, "a line of Claude Code")
-        message = line.get("message")
         compacted = compacted or line.get("subtype") == "compact_boundary" or bool(line.get("isCompactSummary"))
-        if line["type"] not in ("user", "assistant"):
+        uuid, parent = str(line.get("uuid") or number), str(line.get("parentUuid") or "")
+        side = _claude_side(line, parent, sides)
+        sides[uuid] = side
+        session = str(line.get("sessionId") or file.name)
+        name = f"{session}-{side}" if side else session
+        if line["type"] == "attachment":
+            renders = renders or "rendered" in line
+            head, content = _claude_head(line), _claude_attachment(line)
+            heads[name] = {**head, **heads.get(name, {})}
+            if content is None and not head:
+                left_out.setdefault(name, []).append(f"attachment {value_at(line, 'attachment', 'type')}")
+            line = {**line, "type": "attachment" if content else "", "message": {"role": "user", "content": content}}
+        elif line.get("isApiErrorMessage"):  # of the program, and never sent
+            line = {**line, "type": ""}
+        if line["type"] not in ("user", "assistant", "attachment"):
+            places.setdefault(uuid, places.get(parent, ""))
             continue
+        message = line.get("message")
         if not isinstance(message, dict) or "content" not in message:
             raise misfit(file, number, line, "a message of Claude Code")
         # A session that was taken up again repeats lines as they are.
-        alike = contents.setdefault(str(line.get("uuid") or number), [])
+        alike = contents.setdefault(uuid, [])
         if message["content"] in alike:
             continue
         alike.append(message["content"])
-        side = str(line.get("agentId") or "side") if line.get("isSidechain") else ""
-        session = str(line.get("sessionId") or file.name)
-        name = f"{session}-{side}" if side else session
         chain = chains.setdefault(name, [])
-        _rewind(chain, line)
+        _rewind(chain, line, places)
         chain.append(line)
+        places[uuid] = uuid
         if isinstance(message.get("usage"), dict):
             # The lines of one reply repeat its usage, the last with all that it wrote.
             call = _claude_call(f"{file.path}:{number}", line, session, side, compacted)
@@ -232,13 +250,101 @@ def _claude_code(file: SourceFile) -> Iterator[StoredConversation]:
             calls[name][call.id] = msgspec.structs.replace(first, usage=call.usage)
             compacted = False
     for name, chain in chains.items():
-        merged = _merged(chain)
+        merged = _merged(_behind_results(chain))
         models = [str(line["message"].get("model") or "<") for line in reversed(chain)]
         model = next((model for model in models if not model.startswith("<")), "")
         times = tuple(milliseconds(at) for at, _ in merged)
         sent = tuple(calls.get(name, {}).values())
         messages = [message for _, message in merged]
-        yield StoredConversation(name, "anthropic", messages, model, times=times, calls=sent)
+        value = {**heads[name], "messages": messages} if heads.get(name) else messages
+        # Where the client writes down what it told, it told nothing of the rest.
+        lost = () if renders else tuple(left_out.get(name, ()))
+        yield StoredConversation(name, "anthropic", value, model, times=times, calls=sent, left_out=lost)
+
+
+def _claude_side(line: JsonObject, parent: str, sides: dict[str, str]) -> str:
+    """The side chain of a line, by its agent; before agents had ids, each that begins anew is one of its own."""
+    if not line.get("isSidechain"):
+        return ""
+    if line.get("agentId"):
+        return str(line["agentId"])
+    if parent in sides:
+        return sides[parent]
+    begun = list(dict.fromkeys(filter(None, sides.values())))
+    return f"side-{len(begun) + 1}" if begun and not parent else begun[-1] if begun else "side"
+
+
+# Attachments: what the client told the model beside the messages. It writes down the words, or in earlier versions what
+# they were made of: where a kind has its text. Of other kinds (reminders, modes) the words are the client's own.
+_ATTACHED = {
+    "file": "content.file.content", "directory": "content", "edited_text_file": "snippet", "selected_lines_in_ide": "content",
+    "nested_memory": "content.content", "relevant_memories": "memories.content", "instructions": "files.content",
+    "plan_file_reference": "planContent", "mcp_resource": "content.contents.text", "mcp_instructions_delta": "addedBlocks",
+    "skill_listing": "content", "invoked_skills": "skills.content", "agent_listing_delta": "addedLines",
+    "deferred_tools_delta": "addedLines", "hook_success": "content", "hook_additional_context": "content",
+    "hook_blocking_error": "blockingError.blockingError", "hook_stopped_continuation": "message",
+    "async_hook_response": "response.hookSpecificOutput.additionalContext", "critical_system_reminder": "content",
+    "teammate_mailbox": "messages.text", "diagnostics": "files.diagnostics.message",
+}  # fmt: skip
+_NOT_TOLD = frozenset({
+    "already_read_file", "command_permissions", "edited_image_file", "hook_cancelled", "hook_error_during_execution",
+    "hook_non_blocking_error", "hook_permission_decision", "hook_system_message", "max_turns_reached", "structured_output",
+})  # fmt: skip
+
+
+def _claude_head(line: JsonObject) -> JsonObject:
+    """The system prompt and the tools, of an attachment that is a copy of them."""
+    attachment = as_object(line.get("attachment"))
+    if attachment.get("type") != "prompt_snapshot":
+        return {}
+    words = [text for text in as_list(attachment.get("systemPrompt")) if isinstance(text, str) and text.strip()]
+    listed = [
+        {"name": tool.get("name"), "description": tool.get("description") or "", "input_schema": schema.get("input_schema") or schema}
+        for tool in as_objects(attachment.get("tools")) if (schema := as_object(tool.get("schema")))
+    ]  # fmt: skip
+    fields: JsonObject = {"system": [{"type": "text", "text": text} for text in words], "tools": listed}
+    return {name: field for name, field in fields.items() if field}
+
+
+def _claude_attachment(line: JsonObject) -> list[JsonObject] | None:
+    """The blocks of an attachment; none where the model was told nothing, None where its words are not kept."""
+    attachment = as_object(line.get("attachment"))
+    kind = str(attachment.get("type"))
+    if kind == "prompt_snapshot":
+        return None
+    if kind == "queued_command":  # what was asked meanwhile
+        return _blocks(attachment.get("prompt"))
+    if "rendered" in line:
+        return [block for part in as_objects(line["rendered"]) for block in _blocks(part.get("content"))]
+    is_heard = attachment.get("hookEvent") in (None, "SessionStart", "UserPromptSubmit")
+    if kind in _NOT_TOLD or (kind == "hook_success" and not is_heard):
+        return []
+    image = as_object(value_at(attachment, "content", "file"))
+    if kind == "file" and image.get("base64") and str(image.get("type")).startswith("image/"):
+        return [_anthropic_image((str(image["type"]), str(image["base64"])))]
+    words = "\n".join(_words(attachment, *_ATTACHED[kind].split("."))) if kind in _ATTACHED else ""
+    name = attachment.get("filename") or attachment.get("path") or attachment.get("planFilePath") or ""
+    about = f"{kind} {name}".rstrip()
+    if words.strip():
+        return _blocks(f"<system-reminder>\n{about}:\n{words}\n</system-reminder>")
+    return [] if kind in _ATTACHED and kind != "file" else None
+
+
+def _blocks(content: Json) -> list[JsonObject]:
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}] if content.strip() else []
+    return as_objects(content)
+
+
+def _words(value: Json, *names: str) -> Iterator[str]:
+    """The texts at a path of names, through lists."""
+    if isinstance(value, list):
+        for inner in value:
+            yield from _words(inner, *names)
+    elif names:
+        yield from _words(as_object(value).get(names[0]), *names[1:])
+    elif isinstance(value, str):
+        yield value
 
 
 def _claude_call(source: str, line: JsonObject, session: str, agent: str, compacted: bool) -> SentCall:
@@ -248,26 +354,48 @@ def _claude_call(source: str, line: JsonObject, session: str, agent: str, compac
     return counted_call(source, "anthropic", model, used, at, session, agent=agent, compacted=compacted, id=id)
 
 
-def _rewind(chain: list[JsonObject], line: JsonObject) -> None:
+def _rewind(chain: list[JsonObject], line: JsonObject, places: dict[str, str]) -> None:
     """A question that was asked from an earlier place leaves behind what came after it."""
-    parent = line.get("parentUuid")
-    if line["type"] != "user" or _results(line) or not parent:
+    parent = places.get(str(line.get("parentUuid") or ""))
+    if line["type"] != "user" or _blocks_of(line, "tool_result") or not parent:
         return
     # Nearly always the line before it.
     place = next((n for n in reversed(range(len(chain))) if chain[n].get("uuid") == parent), None)
     if place is None:
         return
     after = place + 1
-    while after < len(chain) and _results(chain[after]):
+    while after < len(chain) and _blocks_of(chain[after], "tool_result"):
         after += 1
     del chain[after:]
 
 
-def _results(line: JsonObject) -> bool:
-    return any(block.get("type") == "tool_result" for block in as_objects(line["message"]["content"]))
+def _behind_results(chain: list[JsonObject]) -> Iterator[JsonObject]:
+    """What was attached while tools were at work behind what they gave; at the end of a chain it was not sent yet."""
+    at_work: set[str] = set()
+    waiting: list[JsonObject] = []
+    reply = ""
+    for line in chain:
+        if line["type"] == "attachment" and at_work:
+            waiting.append(line)
+            continue
+        results = {str(block.get("tool_use_id")) for block in _blocks_of(line, "tool_result")}
+        id = str(line["message"].get("id") or "")
+        if not results and (not id or id != reply):  # what is still open stays so
+            yield from waiting
+            at_work, waiting = set(), []
+        reply = id or reply
+        at_work = (at_work | {str(block.get("id")) for block in _blocks_of(line, "tool_use")}) - results
+        yield line
+        if not at_work:
+            yield from waiting
+            waiting = []
 
 
-def _merged(chain: list[JsonObject]) -> list[tuple[Json, JsonObject]]:
+def _blocks_of(line: JsonObject, kind: str) -> list[JsonObject]:
+    return [block for block in as_objects(line["message"]["content"]) if block.get("type") == kind]
+
+
+def _merged(chain: Iterable[JsonObject]) -> list[tuple[Json, JsonObject]]:
     """(time, message), the lines of one reply put together."""
     out: list[tuple[Json, JsonObject]] = []
     last = ""
@@ -593,7 +721,7 @@ def _is_claude_code(line: JsonObject) -> bool:
     if line.get("type") in ("user", "assistant"):
         return isinstance(line.get("message"), dict) and bool({"uuid", "sessionId"} & line.keys())
     beside = {"summary": "leafUuid", "file-history-snapshot": "snapshot"}
-    beside |= dict.fromkeys(("queue-operation", "system"), "sessionId")
+    beside |= dict.fromkeys(("queue-operation", "system", "attachment", "progress", "mode", "last-prompt"), "sessionId")
     return beside.get(str(line.get("type"))) in line
 
 
