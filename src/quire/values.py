@@ -220,6 +220,19 @@ def whole_characters(text: str) -> str:
     return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
+def whole_texts(value: Json) -> Json:
+    """A value whose texts, names among them, UTF-8 can hold; one that is so already is itself."""
+    if isinstance(value, str):
+        return whole_characters(value)
+    if isinstance(value, list):
+        return [whole_texts(element) for element in value]
+    return (
+        {whole_characters(key): whole_texts(field) for key, field in value.items()}
+        if isinstance(value, dict)
+        else value
+    )
+
+
 # Canonical JSON is for hashing only: what is stored keeps its own order.
 
 NOT_UTF8_HINT = "Decode the bytes with errors='replace' before handing them over."

@@ -474,6 +474,26 @@ def test_nothing_of_a_session_is_lost_unsaid(home: Path, name: str) -> None:
         assert_valid(json.loads(run("render", "entries.jsonl", "-m", target, "--json")), target)
 
 
+HALF: list[tuple[str, Callable[[], str | bytes], str]] = [
+    ("c.jsonl", lambda: json.dumps(line("user", "Hi \ud83d there", "1")) + "\n", "c.jsonl"),
+    ("r.jsonl", lambda: "\n" + json.dumps({"model": "m", "messages": [{"role": "user", "content": "Hi \ud83d there"}]}) + "\n", "r.jsonl"),
+    ("a.db", lambda: database("CREATE TABLE agent_sessions (session_id, created_at); CREATE TABLE agent_messages (id, session_id, message_data, created_at)", agent_sessions=[("s", "1")], agent_messages=[(1, "s", json.dumps({"role": "user", "content": "Hi \ud83d there"}), "1")]), "a.db"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "make", "place"), HALF)
+def test_half_a_character_is_replaced_and_said(
+    home: Path, caplog: pytest.LogCaptureFixture, name: str, make: Callable[[], str | bytes], place: str
+) -> None:
+    made = make()
+    Path(name).write_bytes(made if isinstance(made, bytes) else made.encode())
+    assert json.loads(run("import", name))["text"] == "Hi \ufffd there"
+    assert f"{place}: half of a character, read as U+FFFD" in caplog.text
+    if name == "r.jsonl":
+        assert invoke("audit", name).exit_code == 0
+        assert json.loads(run("import", name, "--from", "openai-chat"))["text"] == "Hi \ufffd there"
+
+
 def test_a_call_that_was_still_at_work_has_no_result(home: Path) -> None:
     Path("x.db").write_bytes(opencode_file())
     kinds = [(one["kind"], one.get("call_id")) for one in map(json.loads, run("import", "x.db").splitlines())]

@@ -16,6 +16,7 @@ from quire.archive.stored_conversations import (
     SourceFile,
     StoredConversation,
     counted_call,
+    decoded,
     holding,
     known_provider,
     milliseconds,
@@ -654,10 +655,10 @@ def _opencode(file: SourceFile) -> Iterator[StoredConversation]:
         provider = model = ""
         parts_of: dict[str, list[JsonObject]] = {}
         for message, part in file.rows("SELECT message_id, data FROM part WHERE session_id = ? ORDER BY id", session):
-            parts_of.setdefault(message, []).append(json.loads(part))
+            parts_of.setdefault(message, []).append(decoded(part, file.path))
         query = "SELECT id, data FROM message WHERE session_id = ? ORDER BY time_created, id"
         for message, data in file.rows(query, session):
-            stored = json.loads(data)
+            stored = decoded(data, file.path)
             provider, model = str(stored.get("providerID") or provider), str(stored.get("modelID") or model)
             parts = parts_of.get(message, [])
             at = milliseconds((stored.get("time") or {}).get("created"))

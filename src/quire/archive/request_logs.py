@@ -14,6 +14,7 @@ from quire.archive.stored_conversations import (
     SessionStore,
     SourceFile,
     StoredConversation,
+    decoded,
     described,
     holding,
     is_body,
@@ -132,7 +133,7 @@ def _har(file: SourceFile) -> Iterator[LoggedExchange]:
 
 def _json(text: Json) -> Json:
     try:
-        return json.loads(text) if isinstance(text, str) else text
+        return decoded(text) if isinstance(text, str) else text
     except ValueError:
         return None
 

@@ -25,6 +25,7 @@ from quire.archive.stored_conversations import (
     SourceFile,
     StoredConversation,
     counted_call,
+    decoded,
     described,
     files_under,
     holding,
@@ -80,7 +81,7 @@ def _llm(file: SourceFile) -> Iterator[StoredConversation]:
         models = file.rows("SELECT model FROM turns WHERE thread_id = ? ORDER BY id DESC", thread)
         tools = file.rows("SELECT DISTINCT name, description, input_schema FROM tools JOIN turn_tools ON tools.id = tool_id JOIN turns ON turns.id = turn_id WHERE thread_id = ? ORDER BY tools.id", thread)  # fmt: skip
         system = "\n".join(block.text for turn in turns if turn.role == "system" for block in turn.blocks)
-        head = {"system": system, "tools": [{"name": n, "description": d or "", "parameters": json.loads(s or "{}")} for n, d, s in tools]}  # fmt: skip
+        head = {"system": system, "tools": [{"name": n, "description": d or "", "parameters": decoded(s or "{}")} for n, d, s in tools]}  # fmt: skip
         model = str(models[0][0]) if models else ""
         spoken = [turn for turn in turns if turn.role != "system"]
         conversation = turns_in_format(thread, model, spoken, model.rpartition("/")[2], head)
@@ -98,7 +99,7 @@ def _llm_usage(fresh: int | None, output: int | None, details: str | None) -> Us
 
 
 def _llm_part(kind: str, text: str | None, payload: str | None) -> StoredBlock:
-    fields: JsonObject = json.loads(payload or "{}")
+    fields: JsonObject = decoded(payload or "{}")
     meta: JsonObject = next(iter((fields.get("provider_metadata") or {}).values()), {})
     if kind == "reasoning":
         return StoredBlock(text or "", thinking=True, signature=str(meta.get("signature") or ""))
@@ -143,10 +144,10 @@ def _llm_responses(file: SourceFile) -> Iterator[StoredConversation]:
     query = "SELECT conversation_id, id, model, system, prompt, response FROM responses ORDER BY conversation_id, id"
     fragments, attached = _llm_fragments(file, "prompt_fragments", "response_id"), _llm_attached(file, "prompt_attachments", "response_id")  # fmt: skip
     heads = _llm_fragments(file, "system_fragments", "response_id")
-    calls = _by_first(file, "tool_calls", "SELECT response_id, tool_call_id, name, arguments FROM tool_calls ORDER BY id", lambda id, name, args: StoredBlock(call_id=str(id), name=name, args=json.loads(args or "{}")))  # fmt: skip
+    calls = _by_first(file, "tool_calls", "SELECT response_id, tool_call_id, name, arguments FROM tool_calls ORDER BY id", lambda id, name, args: StoredBlock(call_id=str(id), name=name, args=decoded(args or "{}")))  # fmt: skip
     results = _by_first(file, "tool_results", "SELECT response_id, id, tool_call_id, name, output FROM tool_results ORDER BY id", lambda id, call, name, output: (id, StoredBlock(output or "", call_id=str(call), name=name, is_result=True)))  # fmt: skip
     result_media = _llm_attached(file, "tool_results_attachments", "tool_result_id")
-    tools = _by_first(file, "tool_responses", "SELECT response_id, name, description, input_schema FROM tool_responses JOIN tools ON tools.id = tool_id", lambda name, about, schema: {"name": name, "description": about or "", "parameters": json.loads(schema or "{}")})  # fmt: skip
+    tools = _by_first(file, "tool_responses", "SELECT response_id, name, description, input_schema FROM tool_responses JOIN tools ON tools.id = tool_id", lambda name, about, schema: {"name": name, "description": about or "", "parameters": decoded(schema or "{}")})  # fmt: skip
     by_conversation = _by_first(file, "responses", query, lambda *row: row)
     for name, rows in by_conversation.items():
         turns: list[StoredTurn] = []
@@ -222,7 +223,7 @@ def _openai_agents(file: SourceFile) -> Iterator[StoredConversation]:
         rows = file.rows(
             "SELECT message_data, created_at FROM agent_messages WHERE session_id = ? ORDER BY id", session
         )
-        items = [json.loads(data) for data, _ in rows]
+        items = [decoded(data, file.path) for data, _ in rows]
         times = tuple(milliseconds(f"{at}Z".replace(" ", "T")) for _, at in rows)
         yield StoredConversation(session, "openai-agents", items, times=times)
 
@@ -230,7 +231,7 @@ def _openai_agents(file: SourceFile) -> Iterator[StoredConversation]:
 def _strands(file: SourceFile) -> Iterator[StoredConversation]:
     for agent in sorted(file.path.glob("agents/agent_*")):
         stored = sorted(agent.glob("messages/message_*.json"), key=lambda path: int(path.stem.rpartition("_")[2]))
-        rows = [json.loads(path.read_text("utf-8")) for path in stored]
+        rows = [decoded(path.read_bytes(), path) for path in stored]
         messages = [
             {"role": row["message"]["role"], "content": [_converse(block) for block in row["message"]["content"]]}
             for row in rows
@@ -315,7 +316,7 @@ def _pydantic_part(part: JsonObject) -> Iterator[StoredBlock]:
         yield StoredBlock(str(content or ""), thinking=True, signature=signature, id=str(part.get("id") or ""))
     elif kind in ("tool-call", "builtin-tool-call"):
         raw = part.get("args")
-        args = json.loads(raw) if isinstance(raw, str) and raw.startswith("{") else raw
+        args = decoded(raw) if isinstance(raw, str) and raw.startswith("{") else raw
         yield StoredBlock(call_id=call_id, name=name, args=args, signature=signature, id=str(part.get("id") or ""))
     elif kind in ("tool-return", "builtin-tool-return") or (kind == "retry-prompt" and part.get("tool_name")):
         failed = kind == "retry-prompt" or part.get("outcome") in ("failed", "denied", "error")

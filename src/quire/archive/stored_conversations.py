@@ -32,7 +32,7 @@ from quire.providers.incoming import Partial, iso_ms
 from quire.providers.models import data, resolve
 from quire.providers.usage import usage
 from quire.providers.wires import detect
-from quire.values import COUNTS, Entry, Json, JsonObject, Usage
+from quire.values import COUNTS, Entry, Json, JsonObject, Usage, whole_texts
 
 _logger = logging.getLogger("quire")
 # So many of the first lines tell what a file is.
@@ -201,6 +201,11 @@ def _say_half_written(path: Path) -> None:
     _logger.warning("%s: its last line is half written, and left out", path)
 
 
+@cache
+def _say_replaced(place: str) -> None:
+    _logger.warning("%s: half of a character, read as U+FFFD", place)
+
+
 # The head of a HAR file up to its entries; what stands in front of them is short.
 _HAR_HEAD = 4 * 1024 * 1024
 _HAR = re.compile(
@@ -248,7 +253,7 @@ def _values(path: Path, lines: Any) -> Iterator[tuple[int, Json]]:
     for number, line in lines:
         if line.strip():
             try:
-                yield number, decoded(line.rstrip(b"\r\n"))
+                yield number, decoded(line.rstrip(b"\r\n"), path)
             except UnicodeDecodeError as error:
                 raise _not_utf8(path, error, number) from error
             except (ValueError, RecursionError) as error:
@@ -261,12 +266,24 @@ def _values(path: Path, lines: Any) -> Iterator[tuple[int, Json]]:
                 ) from error
 
 
-def decoded(data: bytes) -> Json:
-    """A JSON value; what the quick reader refuses (NaN, half of a pair of surrogates) is read by Python's."""
+def decoded(data: bytes | str, place: object = "") -> Json:
+    """A JSON value; what the quick reader refuses (NaN, half of a character) is read by Python's.
+
+    Halves of characters become U+FFFD, as in replies; where a place is given, it is said.
+    """
     try:
         return msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):  # the latter of one string; below of all of it
-        return json.loads(data.removeprefix(b"\xef\xbb\xbf").decode())
+        text = data if isinstance(data, str) else data.removeprefix(b"\xef\xbb\xbf").decode()
+        return whole_value(json.loads(text), place)
+
+
+def whole_value(value: Json, place: object) -> Json:
+    """A value whose texts UTF-8 can hold; where a place is given, it is said that some could not be."""
+    whole = whole_texts(value)
+    if place and whole != value:
+        _say_replaced(str(place))
+    return whole
 
 
 def _database(path: Path) -> sqlite3.Connection:

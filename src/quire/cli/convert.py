@@ -226,6 +226,7 @@ def _sessions(file: SourceFile, store: SessionStore | None, model: str, chats: C
 def _in_format(path: str, format: str, model: str, chats: ChatFiles) -> list[ImportedConversation]:
     """A file in a wire format, or a chat file."""
     from quire import providers
+    from quire.archive.stored_conversations import whole_value
     from quire.providers.convert import strange_kinds
 
     text = read_text(path)
@@ -233,7 +234,8 @@ def _in_format(path: str, format: str, model: str, chats: ChatFiles) -> list[Imp
         return [chats.read(text)]
     conversations = []
     for value in _values(text, path):
-        entries = [check(entry.body) for entry in providers.import_(format, value, model)]
+        sound = whole_value(value, called(path))
+        entries = [check(entry.body) for entry in providers.import_(format, sound, model)]
         if entries and all(strange_kinds([entry]) for entry in entries):
             first = strange_kinds(entries)[0]
             problem = f"{called(path)} begins with {first!r}, which {format} does not have"

@@ -18,7 +18,7 @@ import msgspec
 from quire.errors import FormatError, ProviderError
 from quire.log.shapes import MAX_DEPTH
 from quire.providers.usage import usage
-from quire.values import Entry, Json, JsonObject, Reply, Usage, respond, sha256_hex, whole_characters
+from quire.values import Entry, Json, JsonObject, Reply, Usage, respond, sha256_hex, whole_texts
 
 # No reply of any model comes near these; a stream that does is not one.
 LIMIT_BYTES = 64 * 1024 * 1024
@@ -463,7 +463,9 @@ def recordable(entry: Entry) -> Entry:
     if _depth(entry.wire) > _DEEPEST:
         body["wire"] = {key: value for key, value in entry.wire.items() if _depth(value) < _DEEPEST}
         problems.append("the provider's own form was nested too deeply to be kept")
-    body = _sound(body, problems)
+    if (whole := whole_texts(body)) != body:
+        body = whole
+        problems.append("half characters were put together or replaced")
     if not problems:
         return entry
     meta = {**entry.meta, "repaired": list(dict.fromkeys(problems))}
@@ -488,18 +490,6 @@ def _text(value: Json) -> str:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     except RecursionError:
         return "[nested too deeply to be written down]"
-
-
-def _sound(value: Json, problems: list[str]) -> Json:
-    """A value in which every text can be written as UTF-8."""
-    if isinstance(value, list):
-        return [_sound(element, problems) for element in value]
-    if isinstance(value, dict):
-        return {_sound(key, problems): _sound(item, problems) for key, item in value.items()}
-    if not isinstance(value, str) or (whole := whole_characters(value)) == value:
-        return value
-    problems.append("half characters were put together or replaced")
-    return whole
 
 
 def identified(entries: Iterable[Entry], before: int = 0) -> Iterator[Entry]:
