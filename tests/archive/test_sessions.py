@@ -336,6 +336,24 @@ def gemini_lines(*rows: JsonObject) -> str:
     return "\n".join(map(json.dumps, [{"sessionId": "s", "projectHash": "h"}, *rows]))
 
 
+OPENCODE = "CREATE TABLE session (id, time_created); CREATE TABLE message (id, session_id, time_created, data); CREATE TABLE part (id, message_id, session_id, data); INSERT INTO session VALUES ('s', 1)"
+
+
+def opencode_answers(*answers: tuple[str, list[JsonObject]]) -> bytes:
+    """A session of opencode: a question, and the parts of each answer with who gave it."""
+    said = [("user", "", [{"type": "text", "text": "Go"}]), *(("assistant", *answer) for answer in answers)]
+    messages = [(f"m{n}", "s", n, json.dumps({"role": role, "providerID": name})) for n, (role, name, _) in enumerate(said)]  # fmt: skip
+    rows = [(f"{n}.{place}", f"m{n}", "s", json.dumps(part)) for n, (*_, parts) in enumerate(said) for place, part in enumerate(parts)]  # fmt: skip
+    return database(OPENCODE, message=messages, part=rows)
+
+
+def opencode_step(meta: JsonObject, call: str) -> list[JsonObject]:
+    """A thought that is signed so, and a call with what it gave."""
+    state = {"status": "completed", "input": {}, "output": "ok"}
+    thought = {"type": "reasoning", "text": "Hm", "metadata": meta}
+    return [{"type": "step-start"}, thought, {"type": "tool", "callID": call, "tool": "f", "state": state, "metadata": meta}]  # fmt: skip
+
+
 def opencode_file() -> bytes:
     state = {"status": "completed", "input": {}, "output": "W1", "attachments": [{"mime": "image/png", "url": IMAGE}]}
     parts = [
@@ -348,7 +366,7 @@ def opencode_file() -> bytes:
         {"type": "hologram"},
     ]
     return database(
-        "CREATE TABLE session (id, time_created); CREATE TABLE message (id, session_id, time_created, data); CREATE TABLE part (id, message_id, session_id, data); INSERT INTO session VALUES ('s', 1)",
+        OPENCODE,
         message=[(role, "s", number, json.dumps({"role": role, "providerID": "anthropic"})) for number, role in enumerate(("user", "assistant"))],
         part=[(number, "user" if number < 4 else "assistant", "s", json.dumps(part)) for number, part in enumerate(parts)],
     )  # fmt: skip
@@ -492,6 +510,45 @@ def test_half_a_character_is_replaced_and_said(
     if name == "r.jsonl":
         assert invoke("audit", name).exit_code == 0
         assert json.loads(run("import", name, "--from", "openai-chat"))["text"] == "Hi \ufffd there"
+
+
+SIGNED = {"anthropic": {"signature": "A"}}
+SEALED = {"openai": {"itemId": "rs_1", "reasoningEncryptedContent": "O"}}
+GOOGLE = {"google": {"thoughtSignature": "G"}}
+# What an answer is signed with, and what of it is sent back to whom signed it.
+SIGNATURES: list[tuple[Callable[[], str | bytes], str, list[str], list[str]]] = [
+    (lambda: opencode_answers(("openai", opencode_step(SEALED, "c"))), "openai:gpt-5.6", ['"id":"rs_1"', '"encrypted_content":"O"'], []),
+    (lambda: opencode_answers(("gateway", opencode_step(SEALED, "c"))), "openai:gpt-5.6", ['"encrypted_content":"O"'], []),
+    (lambda: opencode_answers(("google", opencode_step(GOOGLE, "c"))), "gemini:gemini-3.1-pro-preview", ['"thoughtSignature":"G"'], []),
+    (lambda: opencode_answers(("anthropic", opencode_step({"anthropic": {"redactedData": "R"}}, "c"))), "anthropic:claude-opus-4-6", ['"redacted_thinking","data":"R"'], []),
+    (lambda: opencode_answers(("anthropic", opencode_step(SIGNED, "c")), ("openai", opencode_step(SEALED, "d"))), "openai:gpt-5.6", ['"O"'], ['"A"']),
+    (lambda: opencode_answers(("openai", opencode_step(SEALED, "c")), ("anthropic", opencode_step(SIGNED, "d"))), "anthropic:claude-opus-4-6", ['"A"'], ['"O"', "rs_1"]),
+    (lambda: pi_lines({"role": "assistant", "content": [{"type": "thinking", "thinking": "W1", "thinkingSignature": "reasoning_content"}, {"type": "text", "text": "W2"}]}, api="openai-completions"), "openai:gpt-5.6", ["W2"], ["encrypted_content\":"]),
+    (lambda: pi_lines({"role": "assistant", "content": [{"type": "thinking", "thinking": "[hidden]", "thinkingSignature": "R", "redacted": True}, {"type": "text", "text": "W2"}]}), "anthropic:m", ['"redacted_thinking","data":"R"'], ["[hidden]"]),
+    (lambda: json.dumps([parts({"user-prompt": {"content": "q"}}), {**parts({"thinking": {"content": "W1", "id": "rs_1", "signature": "O"}}, {"thinking": {"content": "W2", "id": "rs_1"}}, {"text": {"content": "a"}}, kind="response"), "provider_name": "openai"}]), "openai:gpt-5.6", ["W1", "W2", '"encrypted_content":"O"'], ['"encrypted_content":""']),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "target", "sent", "not_sent"), SIGNATURES)
+def test_what_an_answer_was_signed_with_goes_back_to_whom_signed_it(
+    home: Path, make: Callable[[], str | bytes], target: str, sent: list[str], not_sent: list[str]
+) -> None:
+    made = make()
+    Path("x.json").write_bytes(made if isinstance(made, bytes) else made.encode())
+    entries = [json.loads(one) for one in run("import", "x.json", "-m", target.partition(":")[2]).splitlines()]
+    write("entries.jsonl", [*entries, {"kind": "user", "text": "On"}])
+    body = json.loads(run("render", "entries.jsonl", "-m", target, "--json"))
+    assert_valid(body, target)
+    text = json.dumps(body, separators=(",", ":"))
+    assert [part for part in sent if part not in text] == []
+    assert [part for part in not_sent if part in text] == []
+    assert text.count("rs_1") <= 2
+
+
+def test_the_steps_of_one_message_are_answers_of_their_own(home: Path) -> None:
+    Path("x.db").write_bytes(opencode_answers(("anthropic", [*opencode_step(SIGNED, "c"), *opencode_step(SIGNED, "d")])))  # fmt: skip
+    kinds = [json.loads(one)["kind"] for one in run("import", "x.db").splitlines()]
+    assert kinds == ["user", "think", "call", "result", "think", "call", "result"]
 
 
 def test_a_call_that_was_still_at_work_has_no_result(home: Path) -> None:

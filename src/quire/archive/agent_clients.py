@@ -44,6 +44,8 @@ class StoredBlock(msgspec.Struct, frozen=True):
     # What the provider signed thinking or a call with; a Responses item has its id too.
     signature: str = ""
     id: str = ""
+    # Thinking that the provider hides: its signature is all there is.
+    redacted: bool = False
     # The media type and the base64 of an image, or its address alone; a result may hold several.
     image: tuple[str, str] = ("", "")
     images: tuple[tuple[str, str], ...] = ()
@@ -68,20 +70,22 @@ def _url(image: tuple[str, str]) -> str:
 
 
 class StoredTurn(msgspec.Struct, frozen=True):
-    """Who said what, and when."""
+    """Who said what, and when; of an answer, who was asked for it, where another may have been asked before."""
 
     role: str
     blocks: tuple[StoredBlock, ...]
     at: int | None = None
+    provider: str = ""
 
 
 def turns_in_format(
     name: str, provider: str, turns: Sequence[StoredTurn], model: str = "", head: JsonObject | None = None
 ) -> StoredConversation:
     """Turns in the format of the provider that answered them; with a system prompt where there is one."""
-    format = next((wire for word, wire in _SPEAKS.items() if word in provider), "openai-chat")
+    format = _speaks(provider)
     if format == "openai-responses" and not any(block.signature for turn in turns for block in turn.blocks):
         format = "openai-chat"
+    turns = [msgspec.structs.replace(turn, blocks=tuple(_own_blocks(turn, format))) for turn in turns]
     write, field = _WRITERS[format], wire_of(format).layout.field
     # A system prompt and tools ({name, description, parameters}), as far as a store has them.
     fields = head or {}
@@ -95,7 +99,29 @@ def turns_in_format(
     return StoredConversation(name, format, value, model, times=tuple(at for at, _ in messages), left_out=left_out)
 
 
-_SPEAKS = {"anthropic": "anthropic", "claude": "anthropic", "google": "gemini", "gemini": "gemini", "vertex": "gemini", "openai": "openai-responses", "gpt": "openai-responses"}  # fmt: skip
+def _speaks(provider: str) -> str:
+    return next((wire for word, wire in _SPEAKS.items() if word in provider), "openai-chat")
+
+
+def _own_blocks(turn: StoredTurn, format: str) -> Iterator[StoredBlock]:
+    """The blocks as a format takes them: without the signatures of others, the thoughts of one item in one block."""
+    is_own = not turn.provider or _speaks(turn.provider) in (format, "openai-chat")
+    before: StoredBlock | None = None
+    for block in (*turn.blocks, None):
+        if block is not None and not is_own:
+            block = msgspec.structs.replace(block, signature="", id="", redacted=False)
+        if before and block and block.thinking and before.thinking and block.id and block.id == before.id:
+            text = "\n\n".join(filter(None, (before.text, block.text)))
+            before = msgspec.structs.replace(before, text=text, signature=before.signature or block.signature)
+            continue
+        if before and format == "openai-responses" and before.thinking and not (before.signature or before.id):
+            before = StoredBlock(left_out="thinking without a signature")
+        if before:
+            yield before
+        before = block
+
+
+_SPEAKS = {"completions": "openai-chat", "anthropic": "anthropic", "claude": "anthropic", "google": "gemini", "gemini": "gemini", "vertex": "gemini", "openai": "openai-responses", "gpt": "openai-responses"}  # fmt: skip
 
 
 def _anthropic(turn: StoredTurn) -> Iterator[JsonObject]:
@@ -108,6 +134,8 @@ def _anthropic(turn: StoredTurn) -> Iterator[JsonObject]:
             blocks.append({"type": "tool_result", "tool_use_id": block.call_id, "content": content, **failed})
         elif block.call_id:
             blocks.append({"type": "tool_use", "id": block.call_id, "name": block.name, "input": block.args or {}})
+        elif block.redacted:
+            blocks.append({"type": "redacted_thinking", "data": block.signature})
         elif block.thinking:
             blocks.append({"type": "thinking", "thinking": block.text, "signature": block.signature})
         elif block.image[1]:
@@ -163,7 +191,8 @@ def _responses(turn: StoredTurn) -> Iterator[JsonObject]:
             yield json.loads(block.signature)
         elif block.thinking:
             summary = [{"type": "summary_text", "text": block.text}] if block.text else []
-            yield {"type": "reasoning", "summary": summary, "encrypted_content": block.signature, **item_id}
+            sealed = {"encrypted_content": block.signature} if block.signature else {}
+            yield {"type": "reasoning", "summary": summary, **sealed, **item_id}
         elif block.image[1]:
             yield {"role": "user", "content": [{"type": "input_image", "image_url": _url(block.image)}]}
         elif not block.left_out:
@@ -560,7 +589,7 @@ def _pi_turn(message: JsonObject) -> StoredTurn:
         images = tuple(block.image for block in blocks if block.image[1])
         block = StoredBlock(text_in(content), call_id=str(message.get("toolCallId")), name=str(message.get("toolName")), is_result=True, error=bool(message.get("isError")), images=images)  # fmt: skip
         return StoredTurn("user", (block, *(block for block in blocks if block.left_out)), at)
-    return StoredTurn(str(message.get("role")), tuple(blocks), at)
+    return StoredTurn(str(message.get("role")), tuple(blocks), at, str(message.get("api") or ""))
 
 
 def _pi_block(block: JsonObject | str) -> StoredBlock:
@@ -568,7 +597,9 @@ def _pi_block(block: JsonObject | str) -> StoredBlock:
         return StoredBlock(block)
     match block.get("type"):
         case "thinking":
-            return StoredBlock(str(block.get("thinking") or ""), thinking=True, signature=str(block.get("thinkingSignature") or ""))  # fmt: skip
+            signature, redacted = str(block.get("thinkingSignature") or ""), bool(block.get("redacted"))
+            text = "" if redacted else str(block.get("thinking") or "")
+            return StoredBlock(text, thinking=True, signature=signature, redacted=redacted)
         case "toolCall":
             call_id, _, id = str(block.get("id")).partition("|")
             return StoredBlock(call_id=call_id, id=id, name=str(block.get("name")), args=block.get("arguments"), signature=str(block.get("thoughtSignature") or ""))  # fmt: skip
@@ -652,7 +683,7 @@ def _opencode(file: SourceFile) -> Iterator[StoredConversation]:
     for (session,) in file.rows("SELECT id FROM session ORDER BY time_created, id"):
         turns: list[StoredTurn] = []
         calls: list[SentCall] = []
-        provider = model = ""
+        provider = model = speaker = ""
         parts_of: dict[str, list[JsonObject]] = {}
         for message, part in file.rows("SELECT message_id, data FROM part WHERE session_id = ? ORDER BY id", session):
             parts_of.setdefault(message, []).append(decoded(part, file.path))
@@ -662,10 +693,14 @@ def _opencode(file: SourceFile) -> Iterator[StoredConversation]:
             provider, model = str(stored.get("providerID") or provider), str(stored.get("modelID") or model)
             parts = parts_of.get(message, [])
             at = milliseconds((stored.get("time") or {}).get("created"))
-            blocks = tuple(block for part in parts for block in _opencode_part(part))
-            turns.append(StoredTurn(stored["role"], blocks, at))
-            results = tuple(block for part in parts if part.get("type") == "tool" for block in _opencode_result(part))
-            turns += [StoredTurn("user", results, at)] if results else []
+            # A gateway has a name of its own: what it signed with tells whose format its model speaks.
+            signers = [name for part in parts for name in as_object(part.get("metadata"))]
+            speaker = " ".join((provider, *signers)) if stored["role"] == "assistant" else speaker
+            for group in _opencode_steps(parts):
+                blocks = tuple(block for part in group for block in _opencode_part(part))
+                turns.append(StoredTurn(stored["role"], blocks, at, speaker))
+                results = [block for part in group if part.get("type") == "tool" for block in _opencode_result(part)]
+                turns += [StoredTurn("user", tuple(results), at)] if results else []
             # Each finished step of a message is a request.
             steps = [part.get("tokens") for part in parts if part.get("type") == "step-finish"]
             for step, tokens in enumerate(tokens for tokens in steps if isinstance(tokens, dict)):
@@ -674,7 +709,7 @@ def _opencode(file: SourceFile) -> Iterator[StoredConversation]:
                 source, id = f"{file.path}:{message}", f"{message} {step}"
                 calls.append(SentCall(source, known_provider(provider), model, {}, used, at, session, id=id))
         if turns:
-            conversation = turns_in_format(session, provider, turns, model)
+            conversation = turns_in_format(session, speaker or provider, turns, model)
             yield msgspec.structs.replace(conversation, calls=tuple(calls))
 
 
@@ -683,18 +718,34 @@ _OPENCODE_SILENT = frozenset({"step-start", "step-finish", "snapshot", "patch", 
 _OPENCODE_TEXT = ("text/plain", "application/x-directory")
 
 
+def _opencode_steps(parts: list[JsonObject]) -> list[list[JsonObject]]:
+    """The parts of a message by its steps: each is an answer, and what its tools gave stands behind it."""
+    steps: list[list[JsonObject]] = [[]]
+    for part in parts:
+        if part.get("type") == "step-start" and steps[-1]:
+            steps.append([])
+        steps[-1].append(part)
+    return steps
+
+
+# What providers sign with, by the names that the AI SDK has for it.
+_SIGNATURES = ("signature", "redactedData", "reasoningEncryptedContent", "thoughtSignature")
+
+
 def _opencode_part(part: JsonObject) -> Iterator[StoredBlock]:
-    kind = part.get("type")
-    if kind == "text":
-        yield StoredBlock(str(part.get("text") or ""))
+    kind, text = part.get("type"), str(part.get("text") or "")
+    meta: JsonObject = {key: field for facts in as_object(part.get("metadata")).values() for key, field in as_object(facts).items()}  # fmt: skip
+    signature, id = next((str(meta[key]) for key in _SIGNATURES if meta.get(key)), ""), str(meta.get("itemId") or "")
+    if kind == "text" and not part.get("ignored"):
+        yield StoredBlock(text, id=id, signature=signature)
     elif kind == "reasoning":
-        meta = (part.get("metadata") or {}).get("anthropic") or {}
-        yield StoredBlock(str(part.get("text") or ""), thinking=True, signature=str(meta.get("signature") or ""))
+        redacted = bool(meta.get("redactedData"))
+        yield StoredBlock(text, thinking=True, signature=signature, id=id, redacted=redacted)
     elif kind == "tool":
-        yield StoredBlock(call_id=str(part.get("callID")), name=str(part.get("tool")), args=part["state"].get("input"))
+        yield StoredBlock(call_id=str(part.get("callID")), name=str(part.get("tool")), args=part["state"].get("input"), signature=signature, id=id)  # fmt: skip
     elif kind == "file":
         yield from _opencode_file(part)
-    elif kind not in _OPENCODE_SILENT:
+    elif kind not in _OPENCODE_SILENT and kind != "text":
         yield StoredBlock(left_out=str(kind))
 
 

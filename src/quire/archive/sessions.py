@@ -289,7 +289,7 @@ def _pydantic_ai(file: SourceFile) -> Iterator[StoredConversation]:
         blocks = [block for part in parts if part.get("part_kind") != "system-prompt" for block in _pydantic_part(part)]
         prompts |= dict.fromkeys(str(part.get("content")) for part in parts if part.get("part_kind") == "system-prompt")
         role = "assistant" if message.get("kind") == "response" else "user"
-        turns.append(StoredTurn(role, tuple(blocks), milliseconds(message.get("timestamp"))))
+        turns.append(StoredTurn(role, tuple(blocks), milliseconds(message.get("timestamp")), provider))
         if isinstance(message.get("usage"), dict) and role == "assistant":
             id = str(message.get("provider_response_id") or "")
             replies.append((provider, model, _pydantic_usage(message["usage"]), turns[-1].at, id))
@@ -313,7 +313,8 @@ def _pydantic_part(part: JsonObject) -> Iterator[StoredBlock]:
     signature = str(part.get("signature") or details.get("thought_signature") or "")
     call_id, name = str(part.get("tool_call_id")), str(part.get("tool_name"))
     if kind == "thinking":
-        yield StoredBlock(str(content or ""), thinking=True, signature=signature, id=str(part.get("id") or ""))
+        redacted = part.get("id") == "redacted_thinking"
+        yield StoredBlock(str(content or ""), thinking=True, signature=signature, id="" if redacted else str(part.get("id") or ""), redacted=redacted)  # fmt: skip
     elif kind in ("tool-call", "builtin-tool-call"):
         raw = part.get("args")
         args = decoded(raw) if isinstance(raw, str) and raw.startswith("{") else raw
