@@ -558,6 +558,38 @@ def test_a_call_that_was_still_at_work_has_no_result(home: Path) -> None:
     assert ("result", "d") not in kinds
 
 
+def gemini_calls(*calls: str, done: str) -> JsonObject:
+    """A line of gemini-cli with its calls; those that are done have their result."""
+    made: list[JsonObject] = [{"id": id, "name": "f", "args": {"x": id}} for id in calls]
+    return {"id": "2", "type": "gemini", "content": "I look.", "toolCalls": [{**call, **({"result": [gave(call["id"])]} if call["id"] in done else {})} for call in made]}  # fmt: skip
+
+
+def gave(id: str) -> JsonObject:
+    return {"functionResponse": {"id": id, "name": "f", "response": {"output": f"r{id}"}}}
+
+
+@pytest.mark.parametrize("calls", [gemini_calls("a", done="a"), gemini_calls("a", "b", done="a"), gemini_calls("a", "b", done="b"), gemini_calls("a", "b", "c", done="cb")])  # fmt: skip
+def test_a_session_that_was_taken_while_tools_were_at_work_goes_on(home: Path, calls: JsonObject) -> None:
+    names = [call["id"] for call in calls["toolCalls"]]
+    names += [name for name in "ab" if name not in names]
+    begun: list[JsonObject] = [{"id": "1", "type": "user", "content": "Go"}, calls]
+    sent = {"id": "3", "type": "user", "content": [gave(name) for name in names]}
+    done = {"id": "4", "type": "gemini", "content": "Done."}
+    Path("s.jsonl").write_text(gemini_lines(*begun))
+    run("import", "s.jsonl", "--into", "t")
+    Path("s.jsonl").write_text(gemini_lines(*begun, gemini_calls(*names, done="abc"), sent, done))
+    run("import", "s.jsonl", "--into", "t")
+    assert run("import", "s.jsonl", "--into", "t") == "t: nothing new\n"
+    contents = json.loads(run("export", "t", "--to", "gemini"))
+    results = [part["functionResponse"] for content in contents for part in content["parts"] if "functionResponse" in part]  # fmt: skip
+    assert sorted(json.dumps(result) for result in results) == [json.dumps(gave(name)["functionResponse"]) for name in sorted(names)]  # fmt: skip
+    called = [part["functionCall"]["id"] for content in contents for part in content["parts"] if "functionCall" in part]
+    assert sorted(called) == sorted(names)
+    write("entries.jsonl", [json.loads(one) for one in run("log", "export", "t").splitlines()] + [{"kind": "user", "text": "On"}])  # fmt: skip
+    for target in TARGETS:
+        assert_valid(json.loads(run("render", "entries.jsonl", "-m", target, "--json")), target)
+
+
 def test_a_line_with_the_id_of_another_is_only_left_out_where_it_says_the_same(home: Path) -> None:
     write("c.jsonl", [line("user", "Go", "1"), line("user", "Go", "1"), line("assistant", text("Gone."), "1", "1")])
     assert [json.loads(one)["text"] for one in run("import", "c.jsonl").splitlines()] == ["Go", "Gone."]

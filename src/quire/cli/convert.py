@@ -300,7 +300,7 @@ def _store(conversations: list[ImportedConversation], thread: str, db: Place | N
 
 def _names(store: Store, thread: str, conversations: list[ImportedConversation]) -> list[str]:
     """For each conversation the thread that holds it from an earlier import, else the next number that is free."""
-    from quire.log.entries import known_entries, parting
+    from quire.log.entries import in_recorded_order, known_entries, parting
 
     there = [info.name for info in store.threads() if re.fullmatch(rf"{re.escape(thread)}(-\d+)?", info.name)]
     numbers = (name for n in count(1) if (name := f"{thread}-{n}") not in there)
@@ -312,7 +312,8 @@ def _names(store: Store, thread: str, conversations: list[ImportedConversation])
         held = (
             name
             for name in alike
-            if known_entries(before := store.read(name), entries) and not parting(before, entries)
+            if known_entries(before := store.read(name), ordered := in_recorded_order(before, entries))
+            and not parting(before, ordered)
         )
         out.append(next(held, "") or next(numbers))
     return out

@@ -529,9 +529,10 @@ def entries_so_far(store: Store, thread: str) -> list[Entry]:
 
 def append_new(store: Store, thread: str, entries: list[Entry]) -> tuple[int, int]:
     """Append what a thread does not hold yet of a conversation; how many entries that were, and how many it had."""
-    from quire.log.entries import known_entries, parting
+    from quire.log.entries import in_recorded_order, known_entries, parting
 
     before = entries_so_far(store, thread)
+    entries = in_recorded_order(before, entries)
     if seq := parting(before, entries):
         fork = f"`quire log fork {thread} --at {seq} --name NEW` and import into NEW"
         raise CallError(

@@ -521,6 +521,38 @@ def parting(before: Sequence[Entry], entries: Sequence[Entry]) -> int:
     return start + length if shares and length < min(len(before) - start, len(entries)) else 0
 
 
+def in_recorded_order(before: Sequence[Entry], entries: list[Entry]) -> list[Entry]:
+    """A conversation whose calls and results stand as a thread has them.
+
+    A session that was taken while tools were at work goes on with calls in front of results that were taken.
+    """
+    while True:
+        start, length = _common_run(before, entries)
+        held = before[start + length : _exchanged(before, start + length)] if length else ()
+        places = list(range(length, _exchanged(entries, length)))
+        taken = [place for entry in held for place in places if _content(entries[place]) == _content(entry)]
+        rest = [place for place in places if place not in taken]
+        is_last = start + length + len(held) == len(before)
+        if not held or len({*taken}) != len(held) or len(taken) != len(held) or (rest and not is_last):
+            return entries
+        apart = [_alone(entries, place) for place in (*taken, *rest)]
+        entries = [*entries[:length], *apart, *entries[length + len(apart) :]]
+
+
+def _exchanged(entries: Sequence[Entry], start: int) -> int:
+    """Where the calls and results end that begin here."""
+    return next((n for n in range(start, len(entries)) if entries[n].kind not in ("call", "result")), len(entries))
+
+
+def _alone(entries: list[Entry], place: int) -> Entry:
+    """An entry apart from those of its message: the message as it came is not kept, unless it is this entry alone."""
+    entry, behind = entries[place], entries[place + 1 : place + 2]
+    if "message" in entry.wire and not any(other.wire.get("more") for other in behind):
+        return entry
+    wire = {key: value for key, value in entry.wire.items() if key not in ("message", "more")}
+    return msgspec.structs.replace(entry, body={**entry.body, "wire": wire})
+
+
 def _common_run(before: Sequence[Entry], entries: Sequence[Entry]) -> tuple[int, int]:
     """Where in a thread most of a conversation's first entries stand, the first such place that holds all; how many."""
     old, new = [_content(entry) for entry in before], [_content(entry) for entry in entries]

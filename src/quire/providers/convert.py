@@ -72,10 +72,13 @@ _ROLES: dict[str, Role] = {
 }
 
 
-def project(entries: Iterable[Entry]) -> list[Message]:
-    """Each entry's part, gathered into messages where one message of the model began and ended."""
+def project(entries: Iterable[Entry], calls: Iterable[Entry] = ()) -> list[Message]:
+    """Each entry's part, gathered into messages where one message of the model began and ended.
+
+    `calls`: those that stand elsewhere, and may be answered here.
+    """
     out: list[Message] = []
-    names: dict[str, str] = {}
+    names = {entry.call_id: entry.name for entry in calls if entry.kind == "call"}
     for entry in entries:
         if entry.kind not in _ROLES:
             continue

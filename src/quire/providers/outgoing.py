@@ -77,7 +77,7 @@ def exported(
     # Whole messages of this format as they came in; what stands between them is written anew.
     for anew, run in groupby(groups, lambda found: found[1] is None):
         if anew:
-            for message in project(entry for group, _ in run for entry in group):
+            for message in project((entry for group, _ in run for entry in group), rest):
                 writer.write(draft, message)
         else:
             draft.messages += [message for _, messages in run for message in messages or ()]
