@@ -1,9 +1,14 @@
 """What other policies would have cost is checked against what is known of each of them."""
 
+import time
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from quire import Entry, Policy, call, respond, result, system, user
-from quire.audit.what_if import POLICIES, recorded, what_if
+from quire.assemble.telling import telling
+from quire.audit.what_if import POLICIES, WordPieces, recorded, what_if
 from quire.cli.plan import measure
 from quire.thread_state import policy_for
 from toolbox import many_words
@@ -75,3 +80,30 @@ def test_a_summary_is_paid_for_and_holds_what_it_tells() -> None:
     assert len(asides) == len(found.cuts) > 0
     assert all(each.output > 0 for each in asides)
     assert found.tokens == sum(each.built.tokens for each in made)
+
+
+@CUTS
+def test_policies_are_tried_in_a_time_that_grows_with_the_conversation() -> None:
+    def seconds(requests: int) -> float:
+        entries = [user("Go on.")]
+        for n in range(requests):
+            entries += [call(f"c{n}", "read", {"path": f"src/{n * 7919 % 100_003}.py"}), result(f"c{n}", "read", f"{n} lines.")]  # fmt: skip
+        tried = {name: POLICIES[name] for name in ("everything", "observation masking", "summary when full")}
+        begun = time.process_time()
+        what_if(entries, tried, policy=policy_for(OPUS))
+        return time.process_time() - begun
+
+    seconds(50)
+    assert seconds(2_400) < 30 * seconds(200)
+
+
+@given(
+    st.lists(st.text(st.sampled_from('ab1_/.é$ "\n'), max_size=24), max_size=6), st.integers(0, 20), st.integers(4, 12)
+)
+def test_a_word_that_was_read_is_never_told_to_be_missing(texts: list[str], start: int, size: int) -> None:
+    pieces = WordPieces()
+    for text in texts:
+        pieces.read(text)
+    words = {word for text in texts for word in telling(f"{text[start : start + size]} {text}")}
+    assert [word for word in words if any(word in text for text in texts) and not pieces.may_hold(word)] == []
+    assert not pieces.may_hold("src/never.py")

@@ -267,12 +267,21 @@ def reused_tokens(before: Built | None, now: Built) -> int:
         return 0
     if before.prompt.system != now.prompt.system:
         return tools_tokens(now.prompt.tools)
-    reused = now.head_tokens
-    for old, new, size in zip(before.prompt.messages, now.prompt.messages, now.sizes, strict=False):
-        if old is not new and old != new:
-            break
-        reused += size
-    return reused
+    return now.head_tokens + sum(now.sizes[: common_messages(before, now)])
+
+
+def common_messages(before: Built, now: Built) -> int:
+    """How many messages both requests begin with; looked for by halves, since tuples of the same objects are soon compared."""
+    old, new = before.prompt.messages, now.prompt.messages
+    same, most = 0, min(len(old), len(new))
+    middle = most
+    while same < most:
+        if old[same:middle] == new[same:middle]:
+            same = middle
+        else:
+            most = middle - 1
+        middle = (same + most + 1) // 2
+    return same
 
 
 # The five layers of a request as an envelope: segments with hashes, and tokens per layer.

@@ -20,6 +20,8 @@ from quire.values import Json
 
 # A run of a word's characters, unless it is the key of a JSON object.
 _TERM = re.compile(r'[\w@#$€£./~+-]{4,}+(?!"\s*:)')
+# All of it: a telling word stands within one.
+RUN = re.compile(r"[\w@#$€£./~+-]{4,}")
 # The same in steps that are quicker where text is ASCII: what ends a key becomes a sign that no word holds, then all
 # other signs become white space.
 _KEY_ENDS, _KEY = re.compile(r'"\s*:'), "\0"

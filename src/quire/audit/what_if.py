@@ -14,7 +14,7 @@ import msgspec
 from quire.assemble import Assembly, Built, Policy, ask, requests, reused_tokens, unsent
 from quire.assemble.hindsight import numbered
 from quire.assemble.summary import Leaving, extract
-from quire.assemble.telling import leaves, telling
+from quire.assemble.telling import RUN, leaves, telling
 from quire.providers.models import ModelInfo, model_info
 from quire.providers.usage import cost
 from quire.tokens import message_tokens
@@ -71,13 +71,42 @@ def _sum(name: str, rows: Sequence[PolicyOutcome]) -> PolicyOutcome:
     return PolicyOutcome(policy=name, usd=usd, kept=share, cuts=cuts, **sums)
 
 
+class FullRequests:
+    """The requests that hold all of the history, in their order; each is kept as how much of a later one it is."""
+
+    def __init__(self) -> None:
+        # Each without its messages, how many they are, and in which of the longest requests they stand.
+        self._rows: list[tuple[Built, int, int]] = []
+        self._longest: list[Built] = []
+        self.tokens: list[int] = []
+
+    def add(self, built: Built) -> None:
+        if self._longest and _extends(self._longest[-1], built):
+            self._longest[-1] = built
+        else:
+            self._longest.append(built)
+        self._rows.append((_with_messages(built, (), ()), len(built.sizes), len(self._longest) - 1))
+        self.tokens.append(built.tokens)
+
+    def __iter__(self) -> Iterator[Built]:
+        for built, count, place in self._rows:
+            longest = self._longest[place]
+            yield _with_messages(built, longest.prompt.messages[:count], longest.sizes[:count])
+
+
+def _extends(before: Built, now: Built) -> bool:
+    count = len(before.sizes)
+    return now.sizes[:count] == before.sizes and now.prompt.messages[:count] == before.prompt.messages
+
+
 class RecordedThread(msgspec.Struct, frozen=True):
     """A conversation as it stands: its entries, each request with all of the history, its time and the words it needs."""
 
     entries: dict[int, Entry]
-    full: tuple[Built, ...]
+    full: FullRequests
     times: tuple[int | None, ...]
     needed: tuple[tuple[str, ...], ...]
+    texts: MessageTexts
 
 
 class SimulatedRequest(msgspec.Struct, frozen=True):
@@ -114,7 +143,7 @@ def what_if(
             under = policy
             if long_life and info is not None:
                 under = change(policy, ttl_s=max(lives), write=info.w_long or info.w)
-            out.append(_outcome(name, list(sends(thread, under)), thread, under, info))
+            out.append(_outcome(name, sends(thread, under), thread, under, info))
     return out
 
 
@@ -122,40 +151,82 @@ def recorded(entries: Iterable[Entry], policy: Policy) -> RecordedThread:
     """The conversation with each request that all of its history would make."""
     everything = Assembly(change(policy, budget=10**12, reply=0, when="full", shares={}))
     listed = list(numbered(unsent(entries)))
-    full: list[Built] = []
+    full, texts = FullRequests(), MessageTexts()
     times: list[int | None] = []
     called: list[list[str]] = []
     for entry in listed:
         if everything.asks(entry):
             built = ask(everything, entry)
             assert isinstance(built, Built)
-            full.append(built)
+            full.add(built)
             times.append(everything.models.now)
             called.append([])
         if entry.kind == "call" and called:
             called[-1] += leaves(entry.body.get("args"))
         everything.feed(entry)
-    texts = _Texts()
-    words = (telling("\n".join(strings)) for strings in called)
-    needed = [tuple(word for word in row if texts.holds(built, word)) for row, built in zip(words, full, strict=True)]
-    return RecordedThread({entry.seq: entry for entry in listed}, tuple(full), tuple(times), tuple(needed))
+    needed: list[tuple[str, ...]] = []
+    pieces, before = WordPieces(), None
+    for strings, built in zip(called, full, strict=True):
+        start = len(before.sizes) if before is not None and _extends(before, built) else 0
+        for message in built.prompt.messages[start:]:
+            pieces.read(texts.text(message))
+        pieces.read(built.prompt.system)
+        words = filter(pieces.may_hold, telling("\n".join(strings)))
+        needed.append(tuple(word for word in words if texts.holds(built, word)))
+        before = built
+    return RecordedThread({entry.seq: entry for entry in listed}, full, tuple(times), tuple(needed), texts)
 
 
-class _Texts:
-    """The texts of messages, each read once."""
+class MessageTexts:
+    """The texts of messages, each read once, and where a word was found before."""
 
     def __init__(self) -> None:
         self._cache: dict[int, tuple[Message, str]] = {}
+        self._found: dict[str, tuple[int, Message]] = {}
 
     def holds(self, built: Built, word: str) -> bool:
         messages, system = built.prompt.messages, built.prompt.system
-        return any(word in self._text(message) for message in reversed(messages)) or word in system
+        place, found = self._found.get(word, (0, None))
+        if place < len(messages) and messages[place] is found:
+            return True
+        for place in reversed(range(len(messages))):
+            if word in self.text(messages[place]):
+                self._found[word] = place, messages[place]
+                return True
+        return word in system
 
-    def _text(self, message: Message) -> str:
+    def text(self, message: Message) -> str:
         cached = self._cache.get(id(message))
         if cached is None:
             cached = self._cache[id(message)] = (message, "\n".join(_message_texts(message)))
         return cached[1]
+
+
+class WordPieces:
+    """Tells of most words that they stand in none of the texts that were read, without looking through all of these.
+
+    A word stands within a run of its signs, and so do its pieces, of eight signs or of four. Two pieces may share a
+    place: a word that may be held is to be looked for.
+    """
+
+    def __init__(self) -> None:
+        self._runs: set[str] = set()
+        self._places = bytearray(_PLACES)
+
+    def read(self, text: str) -> None:
+        fresh = {*RUN.findall(text)} - self._runs
+        self._runs |= fresh
+        for run in fresh:
+            for size in (4, 8):
+                for start in range(len(run) - size + 1):
+                    self._places[hash(run[start : start + size]) % _PLACES] = 1
+
+    def may_hold(self, word: str) -> bool:
+        size = 8 if len(word) >= 8 else 4
+        return all(self._places[hash(word[n : n + size]) % _PLACES] for n in range(len(word) - size + 1))
+
+
+_PLACES = 1 << 24
 
 
 def _message_texts(message: Message) -> Iterator[str]:
@@ -170,27 +241,29 @@ def _message_texts(message: Message) -> Iterator[str]:
 
 
 def _outcome(
-    name: str, sent: Sequence[SimulatedRequest], recorded: RecordedThread, policy: Policy, info: ModelInfo | None
+    name: str, sent: Iterable[SimulatedRequest], recorded: RecordedThread, policy: Policy, info: ModelInfo | None
 ) -> PolicyOutcome:
-    texts, before, last = _Texts(), None, None
+    texts, before, last = recorded.texts, None, None
+    size_before = 0
     number = tokens = read = over = actions = grounded = 0
     units, share, usd = 0.0, 0.0, 0.0 if info is not None else None
     cuts: list[int] = []
     for request in sent:
         built, at = request.built, recorded.times[number]
         if built is not None:
+            size, common = built.tokens, reused_tokens(before, built)
             cold = None not in (at, last, policy.ttl_s) and at - last > policy.ttl_s * 1000  # type: ignore[operator]
-            reused = 0 if cold else reused_tokens(before, built)
-            if before is not None and reused_tokens(before, built) < before.tokens and not request.aside:
+            reused = 0 if cold else common
+            if before is not None and common < size_before and not request.aside:
                 cuts.append(number)
-            tokens, read, before, last = tokens + built.tokens, read + reused, built, at
-            units += policy.prices[0] * reused + policy.prices[1] * (built.tokens - reused)
-            cost_usd = _usd(built.tokens, reused, request.output, policy, info, at)
+            tokens, read, before, last, size_before = tokens + size, read + reused, built, at, size
+            units += policy.prices[0] * reused + policy.prices[1] * (size - reused)
+            cost_usd = _usd(size, reused, request.output, policy, info, at)
             usd = usd + cost_usd if usd is not None and cost_usd is not None else None
         if request.aside:
             continue
-        over += built is None or built.tokens > policy.limit
-        share += min(1.0, built.tokens / max(1, recorded.full[number].tokens)) if built is not None else 0.0
+        over += built is None or size > policy.limit
+        share += min(1.0, size / max(1, recorded.full.tokens[number])) if built is not None else 0.0
         if recorded.needed[number]:
             actions += 1
             grounded += built is not None and all(texts.holds(built, w) for w in recorded.needed[number])
@@ -232,16 +305,22 @@ _UNMASKED = 10
 
 def masking(recorded: RecordedThread, policy: Policy) -> Iterator[SimulatedRequest]:
     """Observation masking: of the tool results only the newest are sent, the others as a line that says so."""
-    # By the message that each stands for: its line, and the tokens of that.
-    masked: dict[int, tuple[Message, int]] = {}
+    messages: list[Message] = []
+    sizes: list[int] = []
+    # Where results stand that are sent as they are.
+    results: list[int] = []
+    before: Built | None = None
     for built in recorded.full:
-        messages, sizes = list(built.prompt.messages), list(built.sizes)
-        results = [place for place, message in enumerate(messages) if message.role == "tool"]
+        if before is None or not _extends(before, built):
+            messages, sizes, results = [], [], []
+        for message, size in zip(built.prompt.messages[len(messages) :], built.sizes[len(sizes) :], strict=True):
+            results += [len(messages)] if message.role == "tool" else []
+            messages.append(message)
+            sizes.append(size)
         for place in results[:-_UNMASKED]:
-            if (short := masked.get(id(messages[place]))) is None:
-                line = _masked(messages[place])
-                short = masked[id(messages[place])] = line, message_tokens(line)
-            messages[place], sizes[place] = short
+            messages[place] = _masked(messages[place])
+            sizes[place] = message_tokens(messages[place])
+        results, before = results[-_UNMASKED:], built
         yield SimulatedRequest(_with_messages(built, messages, sizes))
 
 
@@ -262,16 +341,18 @@ def summary(trigger: float = 0.9, most: int = 10**12, newest: float = 0.2, size:
         head: list[tuple[Message, int]] = []
         start = 0
         for built in recorded.full:
-            pairs = [*head, *list(zip(built.prompt.messages, built.sizes, strict=True))[start:]]
+            messages = (*(message for message, _ in head), *built.prompt.messages[start:])
+            sizes = (*(tokens for _, tokens in head), *built.sizes[start:])
             limit = min(most, int(trigger * policy.limit))
-            if built.head_tokens + sum(size for _, size in pairs) > limit and len(pairs) > len(head) + 1:
+            if built.head_tokens + sum(sizes) > limit and len(sizes) > len(head) + 1:
+                pairs = list(zip(messages, sizes, strict=True))
                 keep = _tail(pairs[len(head) :], newest * policy.limit)
-                summarized = pairs[: len(pairs) - keep]
-                summary = _summary_message(summarized, recorded, min(size, policy.limit // 8))
-                yield SimulatedRequest(_with_messages(built, *zip(*pairs, strict=True)), aside=True, output=summary[1])
+                cut = len(pairs) - keep
+                summary = _summary_message(pairs[:cut], recorded, min(size, policy.limit // 8))
+                yield SimulatedRequest(_with_messages(built, messages, sizes), aside=True, output=summary[1])
                 head, start = [summary], len(built.sizes) - keep
-                pairs = [summary, *pairs[len(pairs) - keep :]]
-            yield SimulatedRequest(_with_messages(built, *zip(*pairs, strict=True)))
+                messages, sizes = (summary[0], *messages[cut:]), (summary[1], *sizes[cut:])
+            yield SimulatedRequest(_with_messages(built, messages, sizes))
 
     return sends
 
