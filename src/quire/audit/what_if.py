@@ -79,11 +79,16 @@ class FullRequests:
         self._rows: list[tuple[Built, int, int]] = []
         self._longest: list[Built] = []
         self.tokens: list[int] = []
+        # How many messages each has in common with the one before it, where it has all of that one's.
+        self.same: list[int] = []
 
     def add(self, built: Built) -> None:
-        if self._longest and _extends(self._longest[-1], built):
+        before = self._longest[-1] if self._longest else None
+        if before is not None and _extends(before, built):
+            self.same.append(len(before.sizes))
             self._longest[-1] = built
         else:
+            self.same.append(0)
             self._longest.append(built)
         self._rows.append((_with_messages(built, (), ()), len(built.sizes), len(self._longest) - 1))
         self.tokens.append(built.tokens)
@@ -165,15 +170,13 @@ def recorded(entries: Iterable[Entry], policy: Policy) -> RecordedThread:
             called[-1] += leaves(entry.body.get("args"))
         everything.feed(entry)
     needed: list[tuple[str, ...]] = []
-    pieces, before = WordPieces(), None
-    for strings, built in zip(called, full, strict=True):
-        start = len(before.sizes) if before is not None and _extends(before, built) else 0
-        for message in built.prompt.messages[start:]:
+    pieces = WordPieces()
+    for strings, built, same in zip(called, full, full.same, strict=True):
+        for message in built.prompt.messages[same:]:
             pieces.read(texts.text(message))
         pieces.read(built.prompt.system)
         words = filter(pieces.may_hold, telling("\n".join(strings)))
         needed.append(tuple(word for word in words if texts.holds(built, word)))
-        before = built
     return RecordedThread({entry.seq: entry for entry in listed}, full, tuple(times), tuple(needed), texts)
 
 
@@ -309,9 +312,8 @@ def masking(recorded: RecordedThread, policy: Policy) -> Iterator[SimulatedReque
     sizes: list[int] = []
     # Where results stand that are sent as they are.
     results: list[int] = []
-    before: Built | None = None
-    for built in recorded.full:
-        if before is None or not _extends(before, built):
+    for built, same in zip(recorded.full, recorded.full.same, strict=True):
+        if not same:
             messages, sizes, results = [], [], []
         for message, size in zip(built.prompt.messages[len(messages) :], built.sizes[len(sizes) :], strict=True):
             results += [len(messages)] if message.role == "tool" else []
@@ -320,7 +322,7 @@ def masking(recorded: RecordedThread, policy: Policy) -> Iterator[SimulatedReque
         for place in results[:-_UNMASKED]:
             messages[place] = _masked(messages[place])
             sizes[place] = message_tokens(messages[place])
-        results, before = results[-_UNMASKED:], built
+        results = results[-_UNMASKED:]
         yield SimulatedRequest(_with_messages(built, messages, sizes))
 
 
