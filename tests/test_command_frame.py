@@ -215,6 +215,20 @@ def test_help_loads_no_engine() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "proxy --to http://x --mend --holdout",
+        "serve --grace",
+        "serve --rate",
+        "audit --fail-under",
+        "assemble t --read",
+    ],
+)
+def test_nan_is_no_number(command: str) -> None:
+    assert "'nan' is no number" in invoke(*command.split(), "nan", code=2).output
+
+
 def test_import_names_every_format_and_program() -> None:
     assert {*providers.FORMATS, convert.MARKDOWN} == set(convert.FORMATS)
     assert {store.name for store in STORES} == set(convert.PROGRAMS)

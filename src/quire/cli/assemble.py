@@ -17,6 +17,7 @@ from click.core import ParameterSource
 from quire.assemble import Policy
 from quire.cli.output import (
     FILE_PATH,
+    NumberRange,
     Place,
     answer,
     console,
@@ -66,14 +67,14 @@ LAYERS = {
 LEGEND = ", ".join(f"{name} {about}" for name, about in LAYERS.items())
 
 _DEFAULT = Policy()
-_SHARE, _PRICE = click.FloatRange(0, 1), click.FloatRange(0)
+_SHARE, _PRICE = NumberRange(0, 1), NumberRange(0)
 # What `option` takes of each.
 _POLICY: tuple[tuple[Any, ...], ...] = (
     ("--budget", "Tokens one request may hold.", click.IntRange(1), _DEFAULT.budget),
     ("--reply", "Of these, room for the reply.", click.IntRange(0), _DEFAULT.reply),
     ("--promote", "When items move into the library.", ["at-rebase", "each-turn"], _DEFAULT.promote),
     ("--items", "How items are told.", ["xml", "markdown"], _DEFAULT.items),
-    ("--floor", "Share that stays verbatim.", click.FloatRange(0, 1, min_open=True), _DEFAULT.floor),
+    ("--floor", "Share that stays verbatim.", NumberRange(0, 1, min_open=True), _DEFAULT.floor),
     ("--handles", "Share for older turns whose results are handles; unless said, as epochs last, at most 0.2.", _SHARE),
     ("--summary", "Share for the summary of what went.", _SHARE, _DEFAULT.summary),
     ("--opening", "Share for the thread's first entries, which then stay.", _SHARE, _DEFAULT.opening),

@@ -19,6 +19,7 @@ import msgspec
 
 from quire.cli.output import (
     FILE_PATH,
+    NumberRange,
     Place,
     answer,
     bar,
@@ -55,7 +56,7 @@ STORES = {
 @click.command()
 @click.argument("paths", nargs=-1, metavar="[PATH]...", type=click.Path(path_type=Path))
 @option("--top", "How many conversations to show.", click.IntRange(0), 10)
-@option("--fail-under", "Exit with 1 where less of it was read, in percent.", click.FloatRange(0, 100))
+@option("--fail-under", "Exit with 1 where less of it was read, in percent.", NumberRange(0, 100))
 @option("--what-if", "Also: what other policies would have cost and kept (simulated).", bool)
 @option("--budget", "--what-if: tokens a request may hold (default: the model's window).", click.IntRange(1))
 @option("--html", "Write the report as a page that stands by itself.", FILE_PATH)

@@ -132,6 +132,14 @@ def provider_and_model(provider: str | None, model: str | None) -> tuple[str, st
     return provider, model or ""
 
 
+class NumberRange(click.FloatRange):
+    """Numbers from one to another: what is none, `nan`, would pass any comparison."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        return number if number == number else self.fail(f"{value!r} is no number.", param, ctx)
+
+
 def option(names: str, help: str, type: Any = None, default: Any = None, **more: Any) -> Callable[[_Command], _Command]:
     """An option: `option("--limit -l", "At most so many.", int, 10)`; of a list one is taken, `bool` is a flag."""
     takes = click.Choice(type) if isinstance(type, list | tuple) else type

@@ -21,7 +21,17 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from quire.cli.output import FILE_PATH, counted, echo, json_option, option, print_json, print_table, with_options
+from quire.cli.output import (
+    FILE_PATH,
+    NumberRange,
+    counted,
+    echo,
+    json_option,
+    option,
+    print_json,
+    print_table,
+    with_options,
+)
 from quire.errors import CallError, FormatError
 from quire.log.store import DEFAULT_TENANT, tenant_file
 from quire.values import JsonObject
@@ -48,7 +58,7 @@ passing_options = with_options(
     option(
         "--holdout",
         "Leave this share of conversations unmended, to measure what mending saves.",
-        click.FloatRange(0, 0.9),
+        NumberRange(0, 0.9),
         0.0,
     ),
     option("--mend-subscriptions", "Mend and fit what a subscription's token (OAuth) pays for, too.", bool),

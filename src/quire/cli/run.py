@@ -17,6 +17,7 @@ import msgspec
 
 from quire.cli.attachments import attached_items, linked_items, note_items, question, question_options
 from quire.cli.output import (
+    NumberRange,
     Place,
     PlainScreen,
     answer,
@@ -93,7 +94,7 @@ turn_options = with_options(
         "Who sums up what a rebase takes away (default: in chat and agent the model, but for the local one).",
         ["model", "built-in"],
     ),
-    option("--floor", "Share that stays verbatim, from now on.", click.FloatRange(0, 1, min_open=True)),
+    option("--floor", "Share that stays verbatim, from now on.", NumberRange(0, 1, min_open=True)),
 )
 
 

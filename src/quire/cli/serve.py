@@ -19,6 +19,7 @@ import msgspec
 
 from quire.cli.output import (
     FILE_PATH,
+    NumberRange,
     Place,
     answer,
     called,
@@ -68,8 +69,8 @@ if TYPE_CHECKING:
 @option("--base-url", "Another address of that model's provider (default: $QUIRE_BASE_URL).")
 @option("--local", "Bring the local model along: for turns, and behind the proxy without --to.", bool)
 @option("--demo", "Where there is no thread yet, begin with one to look at.", bool)
-@option("--grace", "Seconds that turns may go on at the end.", click.FloatRange(0), 10.0)
-@option("--rate", "Requests a second of one caller; 0: any.", click.FloatRange(0), 500.0)
+@option("--grace", "Seconds that turns may go on at the end.", NumberRange(0), 10.0)
+@option("--rate", "Requests a second of one caller; 0: any.", NumberRange(0), 500.0)
 @option("--max-body", "Bytes of one body.", click.IntRange(1024), 16 * 1024 * 1024)
 @option("--redact", "More texts that are secrets, besides keys of known formats.", multiple=True, metavar="REGEX")
 @option("--no-redact", "Keep and show secrets as they come.", bool)
