@@ -1,19 +1,22 @@
 """Histories that outgrow a budget are fitted, and what was cut the model can look up: the application sees neither."""
 
 import json
+import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from behind import HEADERS, running
+from behind import HEADERS, Upstream, running
 from test_mend import converse
 
 from quire.audit import audit, read_calls
 from quire.server.mend import RULES, Mender
 from quire.server.proxy import CacheWatcher, Proxy, ProxyOptions, Watched
-from quire.testing import Emulator, emulator
+from quire.testing import Cut, Emulator, emulator
+from toolbox import until
 
 pytestmark = [pytest.mark.xdist_group("sdk"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 BUDGET = 4_000
@@ -145,6 +148,45 @@ def test_a_tool_of_the_applications_own_that_is_called_recall_is_its_own(servers
     with Proxy(ProxyOptions(to=servers["anthropic"].url, budget=BUDGET), CacheWatcher()) as proxy:
         answer = httpx.post(f"{proxy.url}{path}", json=given, headers=HEADERS).json()
     assert [block["name"] for block in answer["content"] if block["type"] == "tool_use"] == ["recall"]
+
+
+def test_a_reply_that_breaks_off_before_it_is_handed_on_is_said_to_and_counts(servers: dict[str, Emulator]) -> None:
+    """The application has seen nothing of it, so it can be told what happened, and may ask again."""
+    server, seen = servers["anthropic"], list[Watched]()
+    path, given = request("anthropic", 40, True)
+    with Proxy(ProxyOptions(to=server.url, budget=BUDGET), CacheWatcher(seen.append)) as proxy:
+        server.next(Cut("word " * 50, after_bytes=900))
+        answer = httpx.post(f"{proxy.url}{path}", json=given, headers=HEADERS)
+        assert (answer.status_code, answer.json()["error"]["type"]) == (502, "proxy_error")
+        assert f"{server.url} broke off" in answer.json()["error"]["message"]
+        assert "It is 4711." in joined(httpx.post(f"{proxy.url}{path}", json=given, headers=HEADERS))
+    assert [each.whole for each in seen] == [False, True, True]
+    assert all(each.usd for each in seen)
+
+
+def test_an_application_that_goes_away_before_a_fitted_reply_is_whole_has_paid_for_it() -> None:
+    path, given = request("anthropic", 40, True)
+    start = {"type": "message_start", "message": {"id": "m", "usage": {"input_tokens": 7, "output_tokens": 1}}}
+    begun, seen = threading.Event(), list[Watched]()
+
+    async def upstream(scope: Any, receive: Any, send: Any) -> None:
+        while (await receive()).get("more_body"):
+            pass
+        headers = [(b"content-type", b"text/event-stream")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        event = f"event: message_start\ndata: {json.dumps(start)}\n\n".encode()
+        await send({"type": "http.response.body", "body": event, "more_body": True})
+        begun.set()
+        await receive()  # nothing more comes
+
+    with Upstream(upstream) as url, Proxy(ProxyOptions(to=url, budget=BUDGET), CacheWatcher(seen.append)) as proxy:
+        said = httpx.Request("POST", f"{proxy.url}{path}", json=given, headers=HEADERS)
+        head = "".join(f"{name}: {value}\r\n" for name, value in said.headers.items())
+        with socket.create_connection((said.url.host, said.url.port or 0)) as application:
+            application.sendall(f"POST {path} HTTP/1.1\r\n{head}\r\n".encode() + said.content)
+            until(begun.is_set)
+        until(lambda: seen)
+    assert [(each.call.usage and each.call.usage.input_total, each.whole) for each in seen] == [(7, False)]
 
 
 def test_what_a_subscription_pays_for_is_fitted_where_that_is_asked_for(servers: dict[str, Emulator]) -> None:

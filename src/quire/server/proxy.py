@@ -175,7 +175,7 @@ class Passing:
                 await self._pass(request, _tapped(exchange, send), exchange.piece)
             else:
                 again = partial(self.request, "POST", path, query, headers)
-                await self._run_recalls(exchange, again, _tapped(exchange, send))
+                await self._run_recalls(exchange, again, send)
         finally:
             # Also where the application has gone: what came is recorded, and nothing more is asked for.
             if isinstance(content, _Upload):
@@ -231,6 +231,8 @@ class Passing:
 
     async def _run_recalls(self, exchange: WatchedExchange, again: Callable[[bytes], httpx.Request], send: Any) -> None:
         """Answer the model's calls of `recall` until there are none: the application sees nothing of them."""
+        import httpx
+
         messages: list[Any] = []
 
         async def hold(message: Any) -> None:
@@ -238,40 +240,41 @@ class Passing:
 
         body = exchange.fitted
         for left in reversed(range(_MOST_ASKED)):
-            messages.clear()
-            part = self.exchange(exchange.path, exchange.headers, exchange.given)
-            part.sent, part.mended = exchange.sent, exchange.mended
-            await self._pass(again(exchange.sent), _tapped(part, hold), part.piece)
             try:
-                body = await asyncio.to_thread(self._follow_up, body, part, exchange, left == 1) if left else None
+                await self._pass(again(exchange.sent), _tapped(exchange, hold), exchange.piece)
+            except httpx.HTTPError as error:  # nothing was handed on: it can be said
+                await _refuse(
+                    send, f"{self.options.shown_to} broke off its reply: {str(error) or type(error).__name__}"
+                )
+                return
+            try:
+                body = await asyncio.to_thread(self._follow_up, body, exchange, left == 1) if left else None
             except Exception as error:  # the reply goes on as it came
                 self.watcher.fail(f"a recall could not be answered: {type(error).__name__}: {error}")
                 body = None
             if body is None:
                 break
-            self.watcher.passed(part)
+            self.watcher.passed(exchange.answered())
+            messages.clear()
             exchange.sent = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
             rules = tuple(dict.fromkeys((*exchange.mended.rules, "recalled")))
             exchange.mended = msgspec.structs.replace(exchange.mended, rules=rules)
         try:
-            messages = _without_echo(messages, part)
+            messages = _without_echo(messages, exchange)
         except Exception as error:  # the reply goes on as it came
             self.watcher.fail(f"a reply still names the tool `recall`: {type(error).__name__}: {error}")
         for message in messages:
             await send(message)
-            exchange.piece(message.get("body", b""))
 
-    def _follow_up(
-        self, body: JsonObject | None, part: WatchedExchange, exchange: WatchedExchange, is_last: bool
-    ) -> JsonObject | None:
-        if self._budget is None or body is None or part.status != 200:
+    def _follow_up(self, body: JsonObject | None, exchange: WatchedExchange, is_last: bool) -> JsonObject | None:
+        if self._budget is None or body is None or exchange.status != 200:
             return None
-        data = plain(bytes(part.reply), _coding(part.reply_headers))
+        data = plain(bytes(exchange.reply), _coding(exchange.reply_headers))
         provider, _, model = exchange.target.partition(":")
 
         def read(wire: Wire) -> Reply:
             reader = wire.reader(provider, model, ())
-            if not part.is_stream:
+            if not exchange.is_stream:
                 return reader.whole(json.loads(data))
             for event in events_in(data, exchange.target):
                 reader.feed(event)
@@ -331,12 +334,12 @@ def _tapped(exchange: WatchedExchange, send: Any) -> Any:
     return tap
 
 
-def _without_echo(messages: list[Any], part: WatchedExchange) -> list[Any]:
+def _without_echo(messages: list[Any], exchange: WatchedExchange) -> list[Any]:
     """A reply as the application should see it: where it repeats the request (Responses), with its own tools alone."""
-    data = plain(b"".join(message.get("body", b"") for message in messages), _coding(part.reply_headers))
-    if part.status != 200 or b'"recall"' not in data:
+    data = plain(b"".join(message.get("body", b"") for message in messages), _coding(exchange.reply_headers))
+    if exchange.status != 200 or b'"recall"' not in data:
         return messages
-    sent, given = json.loads(part.sent), json.loads(plain(part.given, _coding(part.headers)))
+    sent, given = json.loads(exchange.sent), json.loads(plain(exchange.given, _coding(exchange.headers)))
 
     def without_recall(line: bytes) -> bytes:
         event = b"data: " if line.startswith(b"data: ") else b""
@@ -350,7 +353,7 @@ def _without_echo(messages: list[Any], part: WatchedExchange) -> list[Any]:
                 reply["tool_choice"] = given.get("tool_choice", "auto")
         return event + json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
-    data = b"\n".join(map(without_recall, data.split(b"\n") if part.is_stream else [data]))
+    data = b"\n".join(map(without_recall, data.split(b"\n") if exchange.is_stream else [data]))
     headers = [pair for pair in messages[0]["headers"] if pair[0] not in (b"content-encoding", b"content-length")]
     return [{**messages[0], "headers": headers}, {"type": "http.response.body", "body": data}]
 

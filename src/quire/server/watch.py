@@ -6,6 +6,7 @@ All of it happens in a thread of its own, behind the application's back: whateve
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import json
 import logging
@@ -81,6 +82,12 @@ class WatchedExchange:
         """One event of a reply that comes over a WebSocket."""
         self.status, self.reply_headers = 200, {"content-type": "text/event-stream"}
         self.piece(b"data: " + frame.encode() + b"\n\n")
+
+    def answered(self) -> WatchedExchange:
+        """What went by until now, as it stands; this one is about to be sent on once more."""
+        before = copy.copy(self)
+        self.at_ms, self.status, self.reply, self.whole = int(time.time() * 1000), 0, bytearray(), False
+        return before
 
     def about(self, body: JsonObject) -> JsonObject:
         """What is known of a request beside its body, as `call_of` takes it."""
