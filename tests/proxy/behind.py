@@ -1,8 +1,10 @@
 """What the tests of the proxy stand on: an emulator, or a server of ours, behind a proxy that watches."""
 
+import json
 import os
 import signal
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -69,6 +71,25 @@ class Upstream:
 
     def __exit__(self, *raised: object) -> None:
         self._server.stop()
+
+
+class Unfinished:
+    """A provider that begins a reply of 7 input tokens, and says nothing more."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        while (await receive()).get("more_body"):
+            pass
+        start = {"type": "message_start", "message": {"id": "m", "usage": {"input_tokens": 7, "output_tokens": 1}}}
+        headers = [(b"content-type", b"text/event-stream")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        event = f"event: message_start\ndata: {json.dumps(start)}\n\n".encode()
+        await send({"type": "http.response.body", "body": event, "more_body": True})
+        self.begun.set()
+        while (await receive())["type"] != "http.disconnect":
+            pass
 
 
 def body(*said: str, system: str = RULES) -> dict[str, Any]:

@@ -2,14 +2,13 @@
 
 import json
 import socket
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from behind import HEADERS, Upstream, running
+from behind import HEADERS, Unfinished, Upstream, running
 from test_mend import converse
 
 from quire.audit import audit, read_calls
@@ -166,25 +165,14 @@ def test_a_reply_that_breaks_off_before_it_is_handed_on_is_said_to_and_counts(se
 
 def test_an_application_that_goes_away_before_a_fitted_reply_is_whole_has_paid_for_it() -> None:
     path, given = request("anthropic", 40, True)
-    start = {"type": "message_start", "message": {"id": "m", "usage": {"input_tokens": 7, "output_tokens": 1}}}
-    begun, seen = threading.Event(), list[Watched]()
-
-    async def upstream(scope: Any, receive: Any, send: Any) -> None:
-        while (await receive()).get("more_body"):
-            pass
-        headers = [(b"content-type", b"text/event-stream")]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        event = f"event: message_start\ndata: {json.dumps(start)}\n\n".encode()
-        await send({"type": "http.response.body", "body": event, "more_body": True})
-        begun.set()
-        await receive()  # nothing more comes
-
+    seen = list[Watched]()
+    upstream = Unfinished()
     with Upstream(upstream) as url, Proxy(ProxyOptions(to=url, budget=BUDGET), CacheWatcher(seen.append)) as proxy:
         said = httpx.Request("POST", f"{proxy.url}{path}", json=given, headers=HEADERS)
         head = "".join(f"{name}: {value}\r\n" for name, value in said.headers.items())
         with socket.create_connection((said.url.host, said.url.port or 0)) as application:
             application.sendall(f"POST {path} HTTP/1.1\r\n{head}\r\n".encode() + said.content)
-            until(begun.is_set)
+            until(upstream.begun.is_set)
         until(lambda: seen)
     assert [(each.call.usage and each.call.usage.input_total, each.whole) for each in seen] == [(7, False)]
 

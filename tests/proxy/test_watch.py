@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,14 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from behind import HEADERS, RULES, Watching, body, running, watching
+from behind import HEADERS, RULES, Unfinished, Upstream, Watching, body, running, watching
 
 from quire import Usage
 from quire.audit import Grouping, SentCall, audit, read_calls
+from quire.server.app import Running
 from quire.server.mend import Mender
-from quire.server.proxy import CacheWatcher, Proxy, ProxyOptions, Watched
-from quire.server.service import Redactor
+from quire.server.proxy import CacheWatcher, Passing, Proxy, ProxyOptions, Watched
+from quire.server.service import Redactor, Service
 from quire.testing import Cut, Refuse, Slow, emulator
 from toolbox import run, until
 
@@ -126,6 +128,19 @@ def test_a_provider_that_is_not_there_is_an_error_the_client_can_read() -> None:
         reply = httpx.post(f"{proxy.url}/v1/messages", json=body("Hi"))
     assert reply.status_code == 502
     assert reply.json()["error"]["message"].startswith("http://127.0.0.1:9 could not be reached")
+
+
+def test_what_a_service_cuts_off_at_its_end_is_counted(tmp_path: Path) -> None:
+    seen = list[Watched]()
+    watcher = CacheWatcher(lambda watched: (time.sleep(0.1), seen.append(watched))[1])
+    with Upstream(Unfinished()) as to, httpx.Client() as client:
+        passing = Passing(ProxyOptions(to=to), watcher)
+        with Running(Service(tmp_path / "t.db"), proxies=lambda _: passing) as running:
+            asked = client.build_request("POST", f"{running.url}/v1/messages", json=body("Hi"))
+            pieces = client.send(asked, stream=True).iter_raw()
+            next(pieces)
+            running._server.force_exit = True  # as a second Ctrl-C does
+    assert [(each.call.usage and each.call.usage.input_total, each.whole) for each in seen] == [(7, False)]
 
 
 def test_what_fails_in_watching_never_fails_the_application(caplog: pytest.LogCaptureFixture) -> None:

@@ -109,8 +109,6 @@ async def _lifespan(service: Service, connections: contextlib.AsyncExitStack, ap
     async with connections:
         yield
         await service.drain()
-    for watcher in service.watchers.values():
-        await off_loop(watcher.close)
     await off_loop(service.close)
 
 
@@ -186,7 +184,7 @@ class Running:
     def __init__(
         self, service: Service, *, host: str = "127.0.0.1", port: int = 0, proxies: Proxies | None = None
     ) -> None:
-        self._server = _server(service, make_app(service, proxies))
+        self._service, self._server = service, _server(service, make_app(service, proxies))
         self._listener = listen(port, host, _SEND_BYTES, backlog=1024)
         address = f"[{host}]" if ":" in host else host
         self.url = f"http://{address}:{self._listener.getsockname()[1]}"
@@ -196,6 +194,8 @@ class Running:
         """Serve; at the end what is under way is finished or recorded."""
         with self._listener:
             self._server.run(sockets=[self._listener])
+        for watcher in self._service.watchers.values():
+            watcher.close()  # once all requests have ended, those too that were cut off
 
     def __enter__(self) -> Self:
         self._thread.start()
