@@ -78,6 +78,19 @@ def test_the_same_key_begins_one_turn(replicas: list[httpx.Client], model: Emula
     assert len(model.requests) == before + 2
 
 
+@pytest.mark.parametrize("behind", [False, True], ids=["first", "later"])
+def test_the_key_of_a_turn_whose_thread_was_deleted_begins_nothing(replicas: list[httpx.Client], behind: bool) -> None:
+    path, keyed = f"/api/threads/gone-{behind}", {"idempotency-key": f"gone-{behind}"}
+    if behind:
+        replicas[0].post(f"{path}/turns", json={"text": "Before.", "stream": False})
+    asked = {"text": "Once.", "stream": False}
+    assert replicas[0].post(f"{path}/turns", json=asked, headers=keyed).status_code == 200
+    assert replicas[0].delete(path).status_code == 204
+    again = replicas[1].post(f"{path}/turns", json=asked, headers=keyed)
+    assert (again.status_code, "was deleted" in again.text) == (409, True)
+    assert replicas[1].get(path).status_code == 404
+
+
 def test_the_caller_runs_the_calls_and_resumes(replicas: list[httpx.Client], model: Emulator) -> None:
     tools = [{"name": "stock", "description": "How many.", "parameters": {"type": "object", "properties": {}}}]
     replicas[0].post("/api/threads/c/entries", json={"entries": [{"kind": "tools", "tools": tools}]})

@@ -13,7 +13,7 @@ from quire.audit import audit, call_of
 from quire.errors import CallError, ConflictError, FormatError, NotFound
 from quire.log.entries import check
 from quire.log.shapes import Contradiction
-from quire.log.store import ThreadInfo, has_thread, tip_of
+from quire.log.store import ThreadInfo, has_thread
 from quire.observe import LayerHashes
 from quire.providers.models import known_models, split_target
 from quire.providers.wires import wire_of
@@ -33,7 +33,7 @@ from quire.server import (
 )
 from quire.server.figures import SentRow, Spending, kept_entries, sent_rows, spending
 from quire.server.remote_store import in_held_turn
-from quire.server.turns import note_entries, stored_before
+from quire.server.turns import check_not_deleted, note_entries, note_made, stored_before
 from quire.values import Entry, Item, ItemType, JsonObject, Request, RequestOptions
 
 
@@ -137,15 +137,13 @@ def _append(call: RouteCall, entries: list[Entry], expected: int | None) -> list
     if call.began is not None:
         if stored := stored_before(call, len(entries)):
             return stored
-        if call.began.get("made") or tip_of(call.store, call.name).seq < call.began["seq"]:
-            hint = "Make a new key to begin the thread anew."
-            raise HttpRefusal(409, "the thread was deleted since this Idempotency-Key was first used", hint=hint)
+        check_not_deleted(call)
     while True:
         tip = note_entries(call, entries)
         try:
             appended = call.store.append(call.name, entries, tip.seq if expected is None else expected)
-            if appended and not tip.seq:
-                call.begin({**call.began, "made": True})  # a thread that is not there cannot tell it
+            if appended:
+                note_made(call)
             return appended
         except ConflictError:
             # Tried again only where somebody else appended meanwhile.

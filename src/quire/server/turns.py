@@ -337,8 +337,12 @@ async def _begin_or_join(call: RouteCall, entries: Sequence[Entry], body: NewTur
         if before and await off_loop(stored_before, call, before["count"]):
             await off_loop(_check_newest, call, before)
             return running or await turns.begin(call, [], body)
+        if before:
+            await off_loop(check_not_deleted, call)
         await off_loop(note_entries, call, entries)
-    return await turns.begin(call, entries, body)
+    turn = await turns.begin(call, entries, body)
+    await off_loop(note_made, call)
+    return turn
 
 
 def stored_before(call: RouteCall, count: int) -> list[Entry]:
@@ -366,6 +370,19 @@ def note_entries(call: RouteCall, entries: Sequence[Entry]) -> ThreadInfo:
     chained = list(chain(entries, tip.id, tip.seq))
     call.begin({"seq": tip.seq, "count": len(chained), "id": chained[-1].id if chained else ""})
     return tip
+
+
+def note_made(call: RouteCall) -> None:
+    """Note that a thread was begun: once it is deleted, nothing else tells of it."""
+    if call.began and not call.began["seq"]:
+        call.begin({**call.began, "made": True})
+
+
+def check_not_deleted(call: RouteCall) -> None:
+    """A refusal where the thread that an earlier attempt with the same key wrote to is there no more."""
+    if call.began.get("made") or tip_of(call.store, call.name).seq < call.began["seq"]:
+        hint = "Make a new key to begin the thread anew."
+        raise HttpRefusal(409, "the thread was deleted since this Idempotency-Key was first used", hint=hint)
 
 
 async def _answer(call: RouteCall, turn: RunningTurn, stream: bool) -> Any:
