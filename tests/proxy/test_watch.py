@@ -2,7 +2,9 @@
 
 import json
 import os
+import socket
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -128,6 +130,14 @@ def test_a_provider_that_is_not_there_is_an_error_the_client_can_read() -> None:
         reply = httpx.post(f"{proxy.url}/v1/messages", json=body("Hi"))
     assert reply.status_code == 502
     assert reply.json()["error"]["message"].startswith("http://127.0.0.1:9 could not be reached")
+
+
+def test_a_provider_that_closes_without_a_word_was_reached_all_the_same() -> None:
+    server = socket.create_server(("127.0.0.1", 0))
+    with server, Proxy(f"http://127.0.0.1:{server.getsockname()[1]}", CacheWatcher()) as proxy:
+        threading.Thread(target=lambda: server.accept()[0].close()).start()
+        reply = httpx.post(f"{proxy.url}/v1/messages", json=body("Hi"))
+    assert (reply.status_code, "gave no answer" in reply.json()["error"]["message"]) == (502, True)
 
 
 def test_what_a_service_cuts_off_at_its_end_is_counted(tmp_path: Path) -> None:

@@ -304,7 +304,9 @@ class Passing:
         try:
             reply = await self._client.send(request, stream=True)
         except httpx.HTTPError as error:
-            await _refuse(send, f"{self.options.shown_to} could not be reached: {str(error) or type(error).__name__}")
+            reached = not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.ProxyError)
+            how = "gave no answer" if reached else "could not be reached"
+            await _refuse(send, f"{self.options.shown_to} {how}: {str(error) or type(error).__name__}")
             return
         try:
             headers = [(name.lower(), value) for name, value in reply.headers.raw if name.lower() not in _HOP]
