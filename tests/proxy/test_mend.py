@@ -563,3 +563,23 @@ def test_the_provider_is_asked_and_says_the_same(
     asked = server.requests[-1].body
     assert asked.get("diagnostics") or asked["prompt_cache_options"]["comparison_response_id"]
     assert {name: asked[name] for name in make(1) if name in asked} == change(make(TURNS), TURNS)
+
+
+@pytest.mark.parametrize(
+    ("provider", "make"),
+    [
+        ("openai", lambda turn: {**chat(turn), "model": "gpt-6-sol"}),
+        ("anthropic", lambda turn: {**claude(turn), "diagnostics": {"previous_message_id": None}}),
+        ("gemini", gemini),
+    ],
+    ids=["a wire that has no such question", "an application that asks itself", "a provider that is never asked"],
+)
+def test_where_there_is_nothing_to_ask_the_request_goes_on_to_the_byte(
+    provider: str, make: Callable[[int], Body], servers: dict[str, Watching]
+) -> None:
+    seen, server = list[Watched](), servers[provider].server
+    with Proxy(ProxyOptions(to=server.url, ask_provider=True), CacheWatcher(seen.append)) as proxy:
+        for turn in (1, 2, 3):
+            converse(proxy.url, provider, [make(turn)])
+            until(lambda turn=turn: len(seen) == turn)  # type: ignore[misc]
+            assert server.requests[-1].body == make(turn)

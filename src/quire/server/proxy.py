@@ -289,12 +289,14 @@ class Passing:
         if id is None or not model_info(call.target).features.diagnostics:
             return exchange.mended.body
         asking = wire_of(call.provider, base).diagnosed(base, id)
+        if asking == base:
+            return exchange.mended.body  # its format has no such question, or the application asks it itself
         added = {name: value for name, value in asking.items() if name not in base}
         if base is body and len(added) + len(base) == len(asking) and all(asking[name] == base[name] for name in base):
             # All else stays as it was written.
             front = json.dumps(added, separators=(",", ":"))[:-1].encode() + b","
             text = plain(exchange.given, _coding(exchange.headers)).lstrip()
-            exchange.sent = front + text[1:] if base else exchange.given
+            exchange.sent = front + text[1:]
         return asking
 
     async def _pass(self, request: httpx.Request, send: Any, piece_seen: Callable[[bytes], None]) -> None:
