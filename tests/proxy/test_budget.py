@@ -141,6 +141,25 @@ def test_a_model_that_recalls_without_end_stays_in_the_budget_and_answers(wire: 
     assert all(each.status == 200 and each.predicted.total <= BUDGET for each in sent if each.predicted)
 
 
+@pytest.mark.parametrize(
+    ("wire", "count"), [("anthropic", 3040), ("openai", 3650), ("openai-chat", 3650), ("gemini", 3170)]
+)
+def test_a_newest_part_that_leaves_no_room_to_recall_is_fitted_without_it(wire: str, count: int) -> None:
+    """What is left free for what the model looks up is given up first: the budget is for the application."""
+    headers = {**HEADERS, "authorization": "Bearer k", "x-goog-api-key": "k"}
+    path, given = request(wire, 40, False)
+    long = json.loads(json.dumps(given).replace("What is the number of", "Which of these is it? " + "word " * count))
+    seen = list[Watched]()
+    with (
+        emulator(wire.partition("-")[0], reply) as server,
+        Proxy(ProxyOptions(to=server.url, budget=BUDGET), CacheWatcher(seen.append)) as proxy,
+    ):
+        for asked, answer in ((given, "It is 4711."), (long, "Nothing was cut."), (given, "It is 4711.")):
+            assert joined(httpx.post(f"{proxy.url}{path}", json=asked, headers=headers)) == answer
+        assert all(each.predicted and BUDGET * 0.3 < each.predicted.total <= BUDGET for each in server.requests)
+    assert [each.mended.rules for each in seen].count(("fitted",)) == 3
+
+
 def test_a_tool_of_the_applications_own_that_is_called_recall_is_its_own(servers: dict[str, Emulator]) -> None:
     path, given = request("anthropic", 40, False)
     given["tools"] = [{"name": "recall", "input_schema": {"type": "object"}}]

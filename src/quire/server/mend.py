@@ -23,7 +23,7 @@ from quire.assemble import Policy
 from quire.assemble.messages import assistant, results
 from quire.audit import SentCall, call_of, is_body
 from quire.audit.first_difference import tool_name, with_long_words
-from quire.errors import CallError, QuireError
+from quire.errors import BudgetError, CallError, QuireError
 from quire.fitting import Fitter, unmarked_body
 from quire.log.sqlite import SqliteStore
 from quire.providers import render
@@ -532,17 +532,24 @@ class Budget:
         offered = _recall_offer(target, wire) if info.features.thinking_bound == "no" else []
         if "recall" in map(tool_name, offered_tools(body.get("tools") or ())):
             offered = []  # a tool of the application's own
-        fitter = self._fitters.get(conversation) or Fitter(self._tokens - (self._free if offered else 0), target)
-        self._fitters[conversation] = fitter
-        if offered:
-            body = {**body, "tools": [*(body.get("tools") or ()), *offered]}
-            if counted and not fitter.left_out:
-                counted += tools_tokens(offered)  # which the request before went without
+        free = self._free if offered else 0
+        fitter = self._fitters[conversation] = self._fitters.get(conversation) or Fitter(self._tokens - free, target)
+        offering = {**body, "tools": [*(body.get("tools") or ()), *offered]} if offered else body
+        if counted and not fitter.left_out:
+            counted += tools_tokens(offered)  # which the request before went without
         fitter.report(counted)
-        fitted = fitter.fit(body)
-        if fitted is body:
+        try:
+            fitted = fitter.fit(offering)
+        except BudgetError:
+            if not offered:
+                raise
+            # The newest part leaves no room for what the model would look up: it is offered nothing.
+            fitter.built, offering, alone = None, body, f"{conversation} alone"
+            fitter = self._fitters[alone] = self._fitters.get(alone) or Fitter(self._tokens, target)
+            fitted = fitter.fit(body)
+        if fitted is offering:
             return None
-        draft = BodyDraft(unmarked_body(fitted, wire.layout.field), HeadState(body, body), wire, info)
+        draft = BodyDraft(unmarked_body(fitted, wire.layout.field), HeadState(offering, offering), wire, info)
         return draft.body if RULES["marks"](draft) else fitted
 
     def follow_up(
