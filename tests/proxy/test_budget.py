@@ -196,6 +196,14 @@ def test_an_application_that_goes_away_before_a_fitted_reply_is_whole_has_paid_f
     assert [(each.call.usage and each.call.usage.input_total, each.whole) for each in seen] == [(7, False)]
 
 
+def test_gemini_takes_a_tool_that_stands_alone(servers: dict[str, Emulator]) -> None:
+    path, given = request("gemini", 40, False)
+    with Proxy(ProxyOptions(to=servers["gemini"].url, budget=BUDGET), CacheWatcher()) as proxy:
+        asked = {**given, "tools": TOOLS["gemini"]}
+        answer = httpx.post(f"{proxy.url}{path}", json=asked, headers={"x-goog-api-key": "k"})
+    assert "It is 4711." in joined(answer)
+
+
 def test_what_a_subscription_pays_for_is_fitted_where_that_is_asked_for(servers: dict[str, Emulator]) -> None:
     url = servers["anthropic"].url
     for words, line in (((), "not mended: a subscription"), (("--mend-subscriptions",), "mended: fitted")):

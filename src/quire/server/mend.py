@@ -530,11 +530,13 @@ class Budget:
         wire, info = wire_of(target, body), model_info(target)
         # Signed thinking would be invalid behind an exchange that the application never saw.
         offered = _recall_offer(target, wire) if info.features.thinking_bound == "no" else []
-        if "recall" in map(tool_name, offered_tools(body.get("tools") or ())):
+        tools = body.get("tools") or []
+        tools = tools if isinstance(tools, list) else [tools]  # Gemini takes one that stands alone
+        if "recall" in map(tool_name, offered_tools(tools)):
             offered = []  # a tool of the application's own
         free = self._free if offered else 0
         fitter = self._fitters[conversation] = self._fitters.get(conversation) or Fitter(self._tokens - free, target)
-        offering = {**body, "tools": [*(body.get("tools") or ()), *offered]} if offered else body
+        offering = {**body, "tools": [*tools, *offered]} if offered else body
         if counted and not fitter.left_out:
             counted += tools_tokens(offered)  # which the request before went without
         fitter.report(counted)
