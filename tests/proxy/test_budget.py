@@ -3,6 +3,7 @@
 import json
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,31 @@ def test_a_newest_part_that_leaves_no_room_to_recall_is_fitted_without_it(wire: 
             assert joined(httpx.post(f"{proxy.url}{path}", json=asked, headers=headers)) == answer
         assert all(each.predicted and BUDGET * 0.3 < each.predicted.total <= BUDGET for each in server.requests)
     assert [each.mended.rules for each in seen].count(("fitted",)) == 3
+
+
+def test_branches_that_are_asked_for_at_once_hold_nothing_of_each_other() -> None:
+    def branch(name: str) -> None:
+        _, given = request("openai-chat", 40, False)
+        for step in range(4):
+            for role in ("user", "assistant"):
+                given["messages"].append({"role": role, "content": f"{step}: " + f"branch-{name} " * 100})
+            given["messages"].append({"role": "user", "content": f"Go on with branch-{name}."})
+            headers = {"authorization": "Bearer k", "x-session-id": "one"}
+            reply = httpx.post(f"{proxy.url}/v1/chat/completions", json=given, headers=headers, timeout=60)
+            assert reply.status_code == 200
+
+    names = "abcdef"
+    with (
+        emulator("openai", lambda given: "Well.") as server,
+        Proxy(ProxyOptions(to=server.url, budget=BUDGET), CacheWatcher()) as proxy,
+        ThreadPoolExecutor(len(names)) as threads,
+    ):
+        list(threads.map(branch, names))
+        sent = server.requests
+    assert [{name for name in names if f"branch-{name}" in json.dumps(each.body)} for each in sent] == [
+        {each.body["messages"][-1]["content"][-2]} for each in sent
+    ]
+    assert all(each.predicted and each.predicted.total <= BUDGET for each in sent)
 
 
 def test_a_tool_of_the_applications_own_that_is_called_recall_is_its_own(servers: dict[str, Emulator]) -> None:

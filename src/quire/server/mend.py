@@ -13,7 +13,7 @@ import random
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -52,7 +52,7 @@ from quire.server.mend_rules import (
 )
 from quire.tokens import count as count_tokens
 from quire.tokens import tools_tokens
-from quire.values import Json, JsonObject, Message, Prompt, Reply, Text, Usage, as_objects
+from quire.values import Entry, Json, JsonObject, Message, Prompt, Reply, Text, Usage, as_objects
 
 # Of more conversations, or of more bytes of their newest requests, those that went on longest ago are forgotten.
 _MOST_CONVERSATIONS = 5_000
@@ -515,17 +515,29 @@ _NO_ROOM = "There is no room to look up more before this answer: go on with what
 _AROUND_RESULT = 40
 
 
+class FittedRequest(msgspec.Struct, frozen=True):
+    """A request inside its budget, whom it goes to, and the conversation it was cut from, as the log would hold it."""
+
+    body: JsonObject
+    target: str
+    entries: tuple[Entry, ...]
+
+
 class Budget:
     """Fits the requests of conversations into so many tokens, and answers `recall` in their model's stead."""
 
     def __init__(self, tokens: int) -> None:
         self._tokens, self._free = tokens, min(tokens // 8, _MOST_RECALLED)
-        self._fitters: Recent[str, Fitter] = Recent(500)
+        # By conversation, with the digest of the newest request that was fitted.
+        self._fitters: Recent[str, tuple[Fitter, bytes]] = Recent(500)
+        self._lock = threading.Lock()  # branches of one conversation may be asked for at the same time
 
-    def fit(self, body: JsonObject, conversation: str, target: str, counted: int) -> JsonObject | None:
+    def fit(
+        self, body: JsonObject, conversation: str, target: str, digest: bytes, counted: MutableMapping[bytes, int]
+    ) -> FittedRequest | None:
         """The request inside the budget; None where it fits as it is.
 
-        `counted`: how many tokens the provider found in the request before; 0 where it has not said.
+        `counted`: how many tokens the provider found in earlier requests, by the digest of what the application gave.
         """
         wire, info = wire_of(target, body), model_info(target)
         # Signed thinking would be invalid behind an exchange that the application never saw.
@@ -534,36 +546,41 @@ class Budget:
         tools = tools if isinstance(tools, list) else [tools]  # Gemini takes one that stands alone
         if "recall" in map(tool_name, offered_tools(tools)):
             offered = []  # a tool of the application's own
-        free = self._free if offered else 0
-        fitter = self._fitters[conversation] = self._fitters.get(conversation) or Fitter(self._tokens - free, target)
-        offering = {**body, "tools": [*tools, *offered]} if offered else body
-        if counted and not fitter.left_out:
-            counted += tools_tokens(offered)  # which the request before went without
-        fitter.report(counted)
-        try:
-            fitted = fitter.fit(offering)
-        except BudgetError:
-            if not offered:
-                raise
-            # The newest part leaves no room for what the model would look up: it is offered nothing.
-            fitter.built, offering, alone = None, body, f"{conversation} alone"
-            fitter = self._fitters[alone] = self._fitters.get(alone) or Fitter(self._tokens, target)
-            fitted = fitter.fit(body)
-        if fitted is offering:
-            return None
+        offering, free = ({**body, "tools": [*tools, *offered]}, self._free) if offered else (body, 0)
+        with self._lock:
+            fitter, newest = self._fitters.get(conversation) or (Fitter(self._tokens - free, target), b"")
+            total = counted.pop(newest, 0)
+            if total and not fitter.left_out:
+                total += tools_tokens(offered)  # which the request before went without
+            fitter.report(total)
+            try:
+                fitted = fitter.fit(offering)
+            except BudgetError:
+                if not offered:
+                    raise
+                # The newest part leaves no room for what the model would look up: it is offered nothing.
+                self._fitters[conversation] = fitter, b""
+                conversation, offering = f"{conversation} alone", body
+                fitter, _ = self._fitters.get(conversation) or (Fitter(self._tokens, target), b"")
+                fitted = fitter.fit(offering)
+            self._fitters[conversation] = fitter, digest
+            if fitted is offering:
+                return None
+            entries = fitter.entries
         draft = BodyDraft(unmarked_body(fitted, wire.layout.field), HeadState(offering, offering), wire, info)
-        return draft.body if RULES["marks"](draft) else fitted
+        return FittedRequest(draft.body if RULES["marks"](draft) else fitted, target, entries)
 
     def follow_up(
-        self, body: JsonObject, read: Callable[[Wire], Reply], conversation: str, target: str, is_last: bool = False
-    ) -> JsonObject | None:
+        self, fitted: FittedRequest, read: Callable[[Wire], Reply], is_last: bool = False
+    ) -> FittedRequest | None:
         """The request that goes on with what a reply wanted to recall; None where it asked for nothing.
 
         The last one offers no recall, nor does one that leaves no room: its reply is the application's.
         """
-        wire, fitter = wire_of(target, body), self._fitters.get(conversation)
+        body, target = fitted.body, fitted.target
+        wire = wire_of(target, body)
         offer = _recall_offer(target, wire)
-        if fitter is None or not any(bare(tool) in offer for tool in body.get("tools") or ()):
+        if not any(bare(tool) in offer for tool in body.get("tools") or ()):
             return None
         reply = read(wire)
         entries = [entry for entry in reply.entries if entry.kind != "call" or entry.name == "recall"]
@@ -573,9 +590,9 @@ class Budget:
         used = reply.usage.input_total + reply.usage.output or count_tokens(json.dumps(body), target).tokens
         room = (self._tokens - used) // len(calls) - _AROUND_RESULT
         if room < _FEWEST_FOUND:
-            return _without_recall(body, offer, wire)
+            return msgspec.structs.replace(fitted, body=_without_recall(body, offer, wire))
         with SqliteStore(":memory:") as store:
-            store.append("it", fitter.entries)
+            store.append("it", fitted.entries)
             found = [_found(store, call.args, min(room, _MOST_FOUND), target) for call in calls]
         answered = [(call, values.result(call.call_id, None, text)) for call, text in zip(calls, found, strict=True)]
         spoken = assistant(entries, Policy(model=target, thinking=True)), results(answered)
@@ -588,7 +605,7 @@ class Budget:
         is_last = is_last or (room - longest) * len(calls) < reply.usage.output + len(calls) * (
             _AROUND_RESULT + _FEWEST_FOUND
         )
-        return _without_recall(longer, offer, wire) if is_last else longer
+        return msgspec.structs.replace(fitted, body=_without_recall(longer, offer, wire) if is_last else longer)
 
 
 def _recall_offer(target: str, wire: Wire) -> list[JsonObject]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import re
 from collections.abc import AsyncIterator, Callable
@@ -24,7 +25,7 @@ from quire.providers.models import model_info
 from quire.providers.wires import Wire, wire_of
 from quire.send.transport import without_password
 from quire.server import read_types
-from quire.server.mend import Budget, Mended, Mender, difference, is_subscription, with_betas
+from quire.server.mend import Budget, FittedRequest, Mended, Mender, difference, is_subscription, with_betas
 from quire.server.watch import CacheWatcher, Watched, WatchedExchange, events_in, plain
 from quire.values import JsonObject, Reply
 
@@ -221,13 +222,13 @@ class Passing:
     def _fit(self, exchange: WatchedExchange, body: JsonObject, call: SentCall) -> JsonObject | None:
         """The request inside the budget, where it does not fit as it is."""
         assert self._budget is not None
-        conversation = exchange.mended.conversation
-        fitted = self._budget.fit(body, conversation, call.target, self.watcher.input_totals.pop(conversation, 0))
-        if fitted is not None:
-            exchange.fitted, exchange.target = fitted, call.target
-            rules = (*exchange.mended.rules, "fitted")
-            exchange.mended = msgspec.structs.replace(exchange.mended, body=fitted, rules=rules)
-        return fitted
+        totals, digest = self.watcher.input_totals, hashlib.sha256(exchange.given).digest()
+        fitted = self._budget.fit(body, exchange.mended.conversation, call.target, digest, totals)
+        if fitted is None:
+            return None
+        exchange.fitted, rules = fitted, (*exchange.mended.rules, "fitted")
+        exchange.mended = msgspec.structs.replace(exchange.mended, body=fitted.body, rules=rules)
+        return fitted.body
 
     async def _run_recalls(self, exchange: WatchedExchange, again: Callable[[bytes], httpx.Request], send: Any) -> None:
         """Answer the model's calls of `recall` until there are none: the application sees nothing of them."""
@@ -238,7 +239,7 @@ class Passing:
         async def hold(message: Any) -> None:
             messages.append(message)
 
-        body = exchange.fitted
+        fitted = exchange.fitted
         for left in reversed(range(_MOST_ASKED)):
             try:
                 await self._pass(again(exchange.sent), _tapped(exchange, hold), exchange.piece)
@@ -248,15 +249,15 @@ class Passing:
                 )
                 return
             try:
-                body = await asyncio.to_thread(self._follow_up, body, exchange, left == 1) if left else None
+                fitted = await asyncio.to_thread(self._follow_up, fitted, exchange, left == 1) if left else None
             except Exception as error:  # the reply goes on as it came
                 self.watcher.fail(f"a recall could not be answered: {type(error).__name__}: {error}")
-                body = None
-            if body is None:
+                fitted = None
+            if fitted is None:
                 break
             self.watcher.passed(exchange.answered())
             messages.clear()
-            exchange.sent = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+            exchange.sent = json.dumps(fitted.body, ensure_ascii=False, separators=(",", ":")).encode()
             rules = tuple(dict.fromkeys((*exchange.mended.rules, "recalled")))
             exchange.mended = msgspec.structs.replace(exchange.mended, rules=rules)
         try:
@@ -266,21 +267,23 @@ class Passing:
         for message in messages:
             await send(message)
 
-    def _follow_up(self, body: JsonObject | None, exchange: WatchedExchange, is_last: bool) -> JsonObject | None:
-        if self._budget is None or body is None or exchange.status != 200:
+    def _follow_up(
+        self, fitted: FittedRequest | None, exchange: WatchedExchange, is_last: bool
+    ) -> FittedRequest | None:
+        if self._budget is None or fitted is None or exchange.status != 200:
             return None
-        data = plain(bytes(exchange.reply), _coding(exchange.reply_headers))
-        provider, _, model = exchange.target.partition(":")
+        data, target = plain(bytes(exchange.reply), _coding(exchange.reply_headers)), fitted.target
+        provider, _, model = target.partition(":")
 
         def read(wire: Wire) -> Reply:
             reader = wire.reader(provider, model, ())
             if not exchange.is_stream:
                 return reader.whole(json.loads(data))
-            for event in events_in(data, exchange.target):
+            for event in events_in(data, target):
                 reader.feed(event)
             return reader.reply()
 
-        return self._budget.follow_up(body, read, exchange.mended.conversation, exchange.target, is_last)
+        return self._budget.follow_up(fitted, read, is_last)
 
     def _with_question(self, exchange: WatchedExchange, body: JsonObject, about: JsonObject) -> JsonObject | None:
         """The request with a question for the provider: what could it not reuse of the reply before?"""

@@ -37,7 +37,7 @@ from quire.providers.usage import known_cost
 from quire.providers.wires import wire_of
 from quire.send.transport import SseReader, decoded
 from quire.server import Recent
-from quire.server.mend import Mended, Savings
+from quire.server.mend import FittedRequest, Mended, Savings
 from quire.values import Json, JsonObject
 
 _logger = logging.getLogger("quire")
@@ -69,9 +69,8 @@ class WatchedExchange:
         self.whole = False
         # What was made of what the application gave.
         self.mended = Mended()
-        # The request as it was fitted into a budget, and the model it goes to.
-        self.fitted: JsonObject | None = None
-        self.target = ""
+        # The request as it was fitted into a budget.
+        self.fitted: FittedRequest | None = None
 
     def piece(self, piece: bytes) -> None:
         """A piece of the reply."""
@@ -214,8 +213,8 @@ class CacheWatcher:
         self.grouping = Grouping()
         # Ids of replies by conversation, for whoever asks the provider to compare; what went wrong, newest last.
         self.reply_ids: Recent[str, str] = Recent(most)
-        # How many tokens the provider counted of the newest request of a conversation, without what was recalled.
-        self.input_totals: Recent[str, int] = Recent(most)
+        # How many tokens the provider counted of a request, without what was recalled, by the digest of what was given.
+        self.input_totals: Recent[bytes, int] = Recent(most)
         self.failures: deque[str] = deque(maxlen=100)
         # How often the provider was asked what it could not reuse, and said the same as the moved byte.
         self.compared, self.agreed = 0, 0
@@ -358,14 +357,15 @@ class CacheWatcher:
             conversation.name = f"conversation {self.grouping.count}"
         # As it is kept: it may have come compressed, or as the end of what the provider holds.
         followed = self._follow(conversation, len(written(call.body)))
-        retry = _is_retry(followed, exchange, reading.whole)
+        digest = hashlib.sha256(exchange.given).digest()
+        retry = _is_retry(followed, digest, exchange, reading.whole)
         if retry:
             conversation.spent.requests -= 1
             followed.retries += 1
         if reading.id and exchange.mended.conversation:
             self.reply_ids[exchange.mended.conversation] = reading.id
         if call.usage is not None and "recalled" not in exchange.mended.rules:
-            self.input_totals[exchange.mended.conversation] = call.usage.input_total
+            self.input_totals[digest] = call.usage.input_total
         self.savings.add(call, reading.given, exchange.mended, exchange.at_ms)
         if reading.diagnosis:
             self._compare(reading.diagnosis, lost)
@@ -395,9 +395,9 @@ def _drop_half_line(file: IO[bytes]) -> None:
         file.truncate(start)
 
 
-def _is_retry(followed: _Followed, exchange: WatchedExchange, whole: bool) -> bool:
+def _is_retry(followed: _Followed, digest: bytes, exchange: WatchedExchange, whole: bool) -> bool:
     """Whether the newest request of a conversation is sent again because its reply never came whole."""
-    digest, counted = hashlib.sha256(exchange.given).digest(), exchange.headers.get("x-stainless-retry-count", "0")
+    counted = exchange.headers.get("x-stainless-retry-count", "0")
     again = followed.last == digest and (not followed.last_whole or counted not in ("", "0"))
     followed.last, followed.last_whole = digest, whole
     return again
