@@ -10,6 +10,7 @@ import quire
 from quire import Reply, Usage
 from quire.errors import CallError
 from quire.items import from_image
+from quire.send.tools import tool
 from toolbox import closed_later
 
 TARGET = "openai-chat:gpt-5"
@@ -124,6 +125,18 @@ def test_a_tool_called_recall_of_the_users_own_is_run(tmp_path: Path) -> None:
     thread.user("What was there?")
     (result,) = thread.results(called(thread, ("r1", "recall", {})), lambda name, args: f"{name} of mine")
     assert result.body["content"] == "recall of mine"
+
+
+@pytest.mark.parametrize("run", [look, None, "look", 5])
+def test_what_cannot_run_calls_is_refused_before_anything_runs(tmp_path: Path, run: Any) -> None:
+    thread = opened(tmp_path)
+    thread.user("What lies there?")
+    reply = called(thread, ("c1", "look", {"shelf": 7}))
+    with pytest.raises(CallError) as raised:
+        thread.results(reply, run)
+    assert "[look, find]" in raised.value.hint
+    (result,) = thread.results(reply, tool(look))
+    assert result.body["content"] == "shelf 7: 42"
 
 
 def test_a_reply_that_was_not_recorded_is_an_error(tmp_path: Path) -> None:

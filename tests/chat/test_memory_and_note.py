@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from quire.notes import NoteIndex
 from quire.notes.vault import Vault
 from quire.records import Records
 from quire.send import runners
+from quire.send.turn import ThreadHead, head_entries, memory_change
 from quire.testing import emulator
 from quire.values import JsonObject
 from toolbox import Runner, Store, carry_out, closed_later, invoke, said_in
@@ -59,6 +61,26 @@ def test_every_runner_puts_the_memory_in_front_and_tells_what_changed_of_it(name
         "Forget what you were told of the user.",
     ]
     assert [sum(note in json.dumps(body) for body in bodies) for note in ("Lives in Linz", "Forget what")] == [3, 1]
+
+
+def test_a_long_memory_that_changed_wholly_is_told_at_once() -> None:
+    """Asked for within a second of CPU, of which it needs a hundredth: word by word it took a minute."""
+    old, new = (
+        "\n".join(f"{word} {n} of {n * 7919 % 1000} likes tea" for n in range(300)) for word in ("guest", "host")
+    )
+    began = time.process_time()
+    said = memory_change(old, new).split("\n")
+    assert time.process_time() - began < 1
+    assert said == [
+        "What is known of the user has changed.",
+        *("No longer:", *old.split("\n")),
+        *("New:", *new.split("\n")),
+    ]
+
+
+def test_a_memory_with_the_same_lines_is_not_told_again() -> None:
+    head = ThreadHead(systems=["Likes tea.\nBase."], prompts=["Base."], memory="Likes tea.")
+    assert head_entries(head, "Base.", "Likes tea.\n") == []
 
 
 def test_a_memory_that_comes_later_is_a_note_and_stays_through_rebases(tmp_path: Path) -> None:

@@ -230,3 +230,24 @@ def test_a_thread_without_a_user_has_nothing_to_answer(thread: Thread) -> None:
     thread.append(values.system("Be brief."))
     with pytest.raises(CallError, match="no user entry"):
         carry_out(thread, TARGETS["anthropic"], "http://127.0.0.1:9")
+
+
+def test_a_tool_that_answers_another_call_is_run_once(thread: Thread) -> None:
+    class Confused(Noted):
+        async def run(self, call: Entry) -> Entry:
+            assert not self.calls, "it was run again"
+            self.calls.append(call)
+            return values.result(call.id, "done")
+
+    thread.user("Write ten lines.")
+    with emulator("anthropic", ten_calls) as server, pytest.raises(CallError, match="call_1") as caught:
+        carry_out(thread, TARGETS["anthropic"], server.url, Runner(tools=Confused()))
+    assert "call_id" in caught.value.hint
+
+
+def test_a_request_is_sent_at_least_once(thread: Thread) -> None:
+    with emulator("anthropic", ["Hello."]) as server:
+        thread.user("Hello")
+        runner = Runner(limits=Limits(attempts=0, seconds=30))
+        assert carry_out(thread, TARGETS["anthropic"], server.url, runner).text == "Hello."
+        assert len(server.requests) == 1

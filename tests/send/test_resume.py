@@ -135,6 +135,16 @@ def test_the_caller_decides_what_becomes_of_a_call_in_doubt(decision: str, tmp_p
     assert len(tools.calls) == (decision == "run")
 
 
+@pytest.mark.parametrize("decision", [None, "skip", values.result("another", "it had run"), values.respond("It had.")])
+def test_what_is_no_decision_runs_nothing(decision: Any, tmp_path: Path) -> None:
+    thread, tools = in_doubt(tmp_path / "t.db", Call("w1", "write", {"line": 1})), Noted(tool("write"))
+    before = thread.entries
+    with emulator("anthropic", ["I see."]) as server, pytest.raises(CallError, match="w1") as caught:
+        carry_out(thread, TARGETS["anthropic"], server.url, Runner(tools=tools), decide=lambda call: decision)
+    assert "interrupted" in caught.value.hint
+    assert (tools.calls, thread.entries) == ([], before)
+
+
 def test_calls_of_a_reply_that_broke_off_are_not_run(thread: Thread) -> None:
     thread.append(values.user("Do it."), values.tools([tool("write")]))
     request = thread.request(TARGETS["anthropic"])

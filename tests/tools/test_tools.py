@@ -39,6 +39,11 @@ class Tree:
     children: list[Tree]
 
 
+class Wordless(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
 def test_types_and_docstring_become_a_schema() -> None:
     @tool(idempotent=True, category="travel", output=["price"], example="find('Rome')")
     def find(city: str, nights: Annotated[int, msgspec.Meta(ge=1)] = 2, stars: list[int] | None = None) -> str:
@@ -168,6 +173,7 @@ def test_what_a_tool_returns_becomes_text(value: Any, result: JsonObject) -> Non
         (TimeoutError("the line is dead"), "TimeoutError: the line is dead"),
         (SystemExit(3), ""),
         (StopIteration(), ""),
+        (Wordless(), "Wordless"),
     ],
 )
 def test_errors_become_results_without_a_traceback(error: BaseException, outcome: str) -> None:
@@ -182,6 +188,24 @@ def test_errors_become_results_without_a_traceback(error: BaseException, outcome
     for function in (fail, fail_later):
         result = run(function)
         assert result == {"outcome": outcome or result["outcome"], "error": True}
+
+
+@pytest.mark.parametrize("made", [{"content": {"a": 1}}, {"outcome": 5}, {"meta": {"share": float("nan")}}])
+def test_an_output_that_no_log_can_hold_is_a_failure(made: dict[str, Any]) -> None:
+    def look() -> Output:
+        """Look."""
+        return Output(**made)
+
+    assert run(look)["error"] is True
+
+
+def test_a_cut_that_gives_no_text_is_a_failure() -> None:
+    @tool(limit=3, cut=lambda text, limit: None)  # type: ignore[arg-type, return-value]
+    def look() -> str:
+        """Look."""
+        return "more than three"
+
+    assert run(look)["error"] is True
 
 
 @pytest.mark.parametrize("args", [[], "text", 5, None, {"x": "1"}, {"y": 1}, {"x": 1, "z": 2}, {"x": True}])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
-from itertools import takewhile
+from itertools import count, takewhile
 from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
@@ -18,6 +18,7 @@ from quire import providers, values
 from quire.assemble.summary import extract
 from quire.errors import CallError, ProviderError
 from quire.log import off_loop, refuse_loop, to_the_end
+from quire.log.shapes import short
 from quire.log.store import Store
 from quire.providers.incoming import BlockDelta
 from quire.send.connect import transport_for
@@ -227,10 +228,17 @@ class Cycle:
         if not pending or may_run_again(self.runner, pending[0]):
             return
         decision = self._decide(pending[0])
-        if decision == "interrupted":
-            await self._append(interrupted_result(pending[0]))
-        elif isinstance(decision, Entry):
-            await self._append(decision)
+        if decision != "run":
+            await self._answer(pending[0], interrupted_result(pending[0]) if decision == "interrupted" else decision)
+
+    async def _answer(self, call: Entry, result: object) -> None:
+        """A call's own result, into the log: behind anything else the call would be open, and be run again."""
+        if not (isinstance(result, Entry) and result.kind == "result" and result.call_id == call.call_id):
+            raise CallError(
+                f"{short(result)} is no result of the call {call.call_id!r}",
+                hint='Give quire.result(call.call_id, …); of a call in doubt also "run" or "interrupted".',
+            )
+        await self._append(result)
 
     async def _run_calls(self) -> None:
         """Harmless calls side by side, all others one after the other; each result is stored as it comes."""
@@ -252,7 +260,7 @@ class Cycle:
         # Tools that number their documents need the turn, and the numbers that are in use.
         meta = {**call.meta, "turn": self._turn.user.id, "sources": list(self._turn.sources)}
         named = msgspec.structs.replace(call, body={**call.body, "meta": meta})
-        await self._append(await self.runner.tools.run(named))
+        await self._answer(call, await self.runner.tools.run(named))
 
     def _runs_recall(self) -> bool:
         """Whether the runner has a tool `recall` of its own; else the thread answers, for a handle offers it."""
@@ -274,7 +282,7 @@ class Cycle:
     async def _ask(self) -> None:
         """Send the next request; a reply that breaks off is asked for again, and the cut part counts no more."""
         request = await self._request()
-        for attempt in range(1, self.runner.limits.attempts + 1):
+        for attempt in count(1):
             self._growing, self._began = Growing(), False
             await self._append(self._speech.sent(self.thread, request))
             names = [*(str(tool["name"]) for tool in self._tools), "recall"]

@@ -13,7 +13,7 @@ import json
 import re
 import threading
 import typing
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, overload
 
 import msgspec
@@ -21,7 +21,8 @@ import msgspec
 from quire import values
 from quire.errors import CallError, QuireError
 from quire.items.sources import Cutter, at_lines
-from quire.values import Entry, Json, JsonObject, whole_characters
+from quire.log.shapes import short
+from quire.values import Entry, Json, JsonObject, canonical, whole_characters
 
 # What a docstring says of a function and of each parameter: Google, NumPy and reST styles.
 
@@ -209,6 +210,14 @@ class Output(msgspec.Struct, frozen=True):
     outcome: str = ""
     error: bool = False
     meta: JsonObject = {}
+
+    def __post_init__(self) -> None:
+        given: list[Any] = [self.content, self.outcome]
+        for text in given:
+            if not isinstance(text, str):
+                hint = "Return another value as it is: it is written as JSON."
+                raise CallError(f"an output is text, not {short(text)}", hint=hint)
+        canonical(self.meta)
 
 
 # (arguments as the model gave them, the call's entry) -> whatever the tool returns.
@@ -405,6 +414,12 @@ class OneForAll(Toolbox):
 
     def __init__(self, function: Callable[[str, JsonObject], Any]) -> None:
         super().__init__()
+        try:
+            inspect.signature(function).bind("name", {})
+        except TypeError as error:
+            raise _no_tools(f"{short(function)} is no function of a call's name and arguments") from error
+        except ValueError:
+            pass  # one of those in C that do not say what they take
         self._function = function
 
     def get(self, name: str) -> Tool:
@@ -422,7 +437,17 @@ def toolbox_of(run: Any) -> Toolbox:
     if isinstance(run, Mapping):
         named = {name: member if isinstance(member, Tool) else tool(member) for name, member in run.items()}
         return Toolbox(*[msgspec.structs.replace(member, name=name) for name, member in named.items()])
-    return OneForAll(run) if callable(run) and not isinstance(run, Tool) else Toolbox(*run)
+    if isinstance(run, Tool):
+        return Toolbox(run)
+    if isinstance(run, str) or not (callable(run) or isinstance(run, Iterable)):
+        raise _no_tools(f"{short(run)} runs no calls")
+    return OneForAll(run) if callable(run) else Toolbox(*run)
+
+
+def _no_tools(wrong: str) -> CallError:
+    return CallError(
+        wrong, hint="Give the tools in a list, [look, find], or a function of a call's name and arguments."
+    )
 
 
 async def _output(tool: Tool, call: Entry) -> Output:
@@ -453,7 +478,10 @@ def _failure(text: str) -> Output:
 
 def _error_line(error: BaseException) -> str:
     """An exception in one line: its kind and its words."""
-    text = " ".join(str(error).split())
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # it is foreign code, too
+        text = ""
     return f"{type(error).__name__}: {text}"[:2000] if text else type(error).__name__
 
 

@@ -434,7 +434,7 @@ def head_entries(head: ThreadHead, prompt: str, memory: str | None) -> list[Entr
     if memory and not head.memory and (new or not head.systems):
         return [values.system(system_text(prompt, memory), meta={"memory": memory})]
     entries = [values.system(prompt)] if new else []
-    if memory is None or memory == head.memory:
+    if memory is None or memory.splitlines() == head.memory.splitlines():
         return entries
     return [*entries, values.note(memory_change(head.memory, memory), meta={"memory": memory})]
 
@@ -443,8 +443,8 @@ def memory_change(old: str, new: str) -> str:
     """What a model is told when the memory of its user is another: the lines that went and those that came."""
     if not old or not new:
         return f"What is known of the user:\n{new}" if new else "Forget what you were told of the user."
-    lines = list(difflib.ndiff(old.splitlines(), new.splitlines()))
-    removed, added = ([line[2:] for line in lines if line.startswith(sign)] for sign in ("- ", "+ "))
+    lines = list(difflib.unified_diff(old.splitlines(), new.splitlines(), n=0, lineterm=""))[2:]
+    removed, added = ([line[1:] for line in lines if line.startswith(sign)] for sign in "-+")
     parts = ["What is known of the user has changed."]
     parts += ["No longer:", *removed] if removed else []
     parts += ["New:", *added] if added else []
