@@ -546,7 +546,10 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class RequestOptions(TypedDict, total=False):
-    """What a caller may want of a reply; all but the first two go into the body as they are."""
+    """What a caller may want of a reply; all but the first two go into the body as they are.
+
+    For Gemini the sampling ones stand in `generationConfig`.
+    """
 
     # In every provider's own words: a reply's length, and how hard the model shall think ("low", "medium", "high").
     max_tokens: int

@@ -11,15 +11,18 @@ from hypothesis import strategies as st
 from wire_prompts import TARGETS, growing
 
 from conftest import TRACES, traces
-from quire import Assembly, Entry, Policy, Request, providers, render, requests, validate, values
+from quire import Assembly, Entry, Policy, Request, Thread, providers, render, requests, validate, values
+from quire.errors import CallError, RuleError
 from quire.providers import import_, rendering, split_target
 from quire.providers.prefix import PrefixLines, Walk, lined, prefix_bytes
 from quire.providers.rules import GrowingCheck, errors
 from quire.providers.wires import wire_of
 from quire.testing import assert_valid
 from quire.thread_state import policy_for
-from quire.values import Prompt
+from quire.values import JsonObject, Prompt
 from toolbox import Refused, chain, fewer
+
+CLAUDE, NOVA = "anthropic:claude-opus-5-5", "bedrock:amazon.nova-pro-v1:0"
 
 # Each example is rendered for every target, so a fifth of them covers as much as elsewhere.
 
@@ -193,3 +196,55 @@ def test_every_request_of_a_recorded_conversation_is_legal_and_extends_the_one_b
                 if place % 20 == 0:
                     assert errors(validate(request.body, provider, model)) == [], (target, built.turn)
                     assert render(built.prompt, target) == request
+
+
+@pytest.mark.parametrize(
+    ("target", "asked", "field", "both"),
+    [
+        ("openai:gpt-5", {"reasoning": {"summary": "auto"}}, "reasoning", {"effort": "low", "summary": "auto"}),
+        (CLAUDE, {"output_config": {"format": {}}}, "output_config", {"effort": "low", "format": {}}),
+        (
+            "gemini:gemini-3-pro",
+            {"generationConfig": {"thinkingConfig": {"includeThoughts": True}}},
+            "generationConfig",
+            {"maxOutputTokens": 50, "thinkingConfig": {"thinkingLevel": "LOW", "includeThoughts": True}},
+        ),
+        (NOVA, {"inferenceConfig": {"topP": 0.5}}, "inferenceConfig", {"maxTokens": 50, "topP": 0.5}),
+        ("vllm:m", {"extra_body": {"top_k": 3}}, "extra_body", {"cache_salt": "t", "top_k": 3}),
+    ],
+)
+def test_a_field_that_both_write_holds_what_either_says(
+    target: str, asked: JsonObject, field: str, both: JsonObject, thread: Thread
+) -> None:
+    thread.user("Hello")
+    assert thread.request(target, max_tokens=50, effort="low", extra=asked).body[field] == both
+
+
+def test_a_choice_of_tools_keeps_the_tools(thread: Thread) -> None:
+    thread.tools({"name": "look", "description": "Look.", "parameters": {"type": "object", "properties": {}}})
+    thread.user("Hello")
+    config = thread.request(NOVA, extra={"toolConfig": {"toolChoice": {"any": {}}}}).body["toolConfig"]
+    assert (config["toolChoice"], [tool["toolSpec"]["name"] for tool in config["tools"]]) == ({"any": {}}, ["look"])
+
+
+def test_gemini_is_asked_alike_over_its_sdk_and_over_http(thread: Thread) -> None:
+    thread.user("Hello")
+    asked = {"temperature": 0.5, "top_p": 0.9, "top_k": 3, "seed": 7}
+    request = thread.request("gemini:gemini-3-pro", max_tokens=50, **asked)
+    config = {"maxOutputTokens": 50, "temperature": 0.5, "topP": 0.9, "topK": 3, "seed": 7}
+    assert {name: value for name, value in request.body.items() if name != "contents"} == {"generationConfig": config}
+    assert request.kwargs["config"] == config
+
+
+def test_no_tokens_for_a_reply_are_no_silent_default(thread: Thread) -> None:
+    thread.user("Hello")
+    assert thread.request(CLAUDE, max_tokens=0).body["max_tokens"] == 0  # it only fills the cache
+    for target in ("openai:gpt-5", "openai-chat:gpt-5", "gemini:gemini-3-pro", NOVA, "vllm:m"):
+        with pytest.raises(RuleError):
+            thread.request(target, max_tokens=0)
+
+
+def test_further_fields_are_an_object(thread: Thread) -> None:
+    thread.user("Hello")
+    with pytest.raises(CallError, match="extra is an object"):
+        thread.request(CLAUDE, extra=5)  # type: ignore[arg-type]

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from quire.errors import CallError, nearest
+from quire.log.shapes import short
 from quire.providers.incoming import Partial
 from quire.providers.models import ModelInfo, model_info, split_target
 from quire.providers.prefix import prefix_bytes, prefix_parts
@@ -39,14 +40,17 @@ def render(
     effort: str = "",
     **extra: Json,
 ) -> Request:
-    """The request for "provider:model"; `extra` goes into the body as it is, `cache` adds cache marks."""
+    """The request for "provider:model"; `extra` goes into the body as it is, `cache` adds cache marks.
+
+    Without `max_tokens` a reply is as long as the model makes it, or as the provider's format needs one to be said.
+    """
     request = rendering(target, ask(key, max_tokens, effort, **extra)).request(prompt)
     return marked(request, prompt) if cache else request
 
 
 def ask(key: str = "", max_tokens: int = 0, effort: str = "", **extra: Json) -> Options:
     """What the caller wants of the reply; `extra` goes into the body as it is."""
-    return Options(max_tokens=max_tokens, effort=effort, key=key, extra=extra)
+    return Options(max_tokens or None, effort, key, extra)
 
 
 def request_options(fields: Mapping[str, Json]) -> RequestOptions:
@@ -80,9 +84,12 @@ def options_of(options: RequestOptions, key: str) -> Options:
         guess = f"Did you mean {near!r}? " if near else ""
         hint = f"{guess}A field of the provider's own goes under extra={{{name!r}: …}}."
         raise CallError(f"request() has no option {name!r}", hint=_SET_ELSEWHERE.get(name, hint))
-    fields: dict[str, Any] = {**options, **options.get("extra", {})}
+    further: Json = options.get("extra") or {}
+    if not isinstance(further, dict):
+        raise CallError(f"extra is an object, not {short(further)}", hint='Write extra={"logit_bias": {…}}.')
+    fields: JsonObject = {**options, **further}
     fields.pop("extra", None)
-    return ask(key=key, **fields)
+    return Options(fields.pop("max_tokens", None), fields.pop("effort", ""), key, fields)
 
 
 def rendering(target: str, ask: Options | None = None) -> Rendering:

@@ -17,7 +17,7 @@ from quire.providers.models import ModelInfo, same_model
 from quire.providers.prefix import PrefixLines, Walk, written
 from quire.providers.provider_tools import Native, found_functions, functions_of, is_offered, own_definition, with_more
 from quire.providers.wires import Wire
-from quire.values import INTERRUPTED, Call, JsonObject, Message, Part, Prompt, Request, Result, Text, ToolSet
+from quire.values import INTERRUPTED, Call, Json, JsonObject, Message, Part, Prompt, Request, Result, Text, ToolSet
 
 # What makes any list of messages legal to send: one id per call, one result per call, none left over.
 #
@@ -107,9 +107,12 @@ NO_TEXT = "(empty message)"
 
 
 class Options(msgspec.Struct, frozen=True):
-    """What the caller wants of the reply, in no provider's words; `extra` goes into the body as it is."""
+    """What the caller wants of the reply, in no provider's words; `extra` goes into the body as it is.
 
-    max_tokens: int = 0
+    Where the body has an object of the same name, that holds both.
+    """
+
+    max_tokens: int | None = None
     effort: str = ""
     # Names the thread, for providers that route requests with one key to one cache.
     key: str = ""
@@ -264,6 +267,8 @@ class Writer(msgspec.Struct, frozen=True):
     headers: Callable[[Draft], dict[str, str]] = lambda draft: {}
     # Which ids of calls the provider takes.
     ids: Callable[[ModelInfo], Spelling] = lambda info: Spelling()
+    # Where in the body the provider has what callers ask of every provider by the same name.
+    placed: Callable[[JsonObject], JsonObject] = lambda extra: extra
 
 
 class Rendering:
@@ -289,7 +294,7 @@ class Rendering:
         self.writer.end(draft)
         for seqs, reason in self.pairer.dropped:
             draft.leave_out(Message("tool", (), seqs), reason)
-        body = self.writer.body(draft, prompt)
+        body = joined(self.writer.body(draft, prompt), self.writer.placed(self.ask.extra))
         self._keep_front(body[self.wire.layout.field], len(draft.messages))
         return Request(
             provider=self.provider,
@@ -366,6 +371,16 @@ class Rendering:
         if len(ended.messages) > len(self.draft.messages):
             self.draft.messages = ended.messages
         self.draft.sealed = self.written_counts[place] = len(self.draft.messages)
+
+
+def joined(body: JsonObject, more: JsonObject) -> JsonObject:
+    """One object of two: where both hold an object, what either says; elsewhere what `more` says."""
+    both = {name: joined(body[name], value) for name, value in more.items() if _are_objects(body.get(name), value)}
+    return {**body, **more, **both}
+
+
+def _are_objects(*values: Json) -> bool:
+    return all(isinstance(value, dict) for value in values)
 
 
 def _ended(prompt: Prompt, place: int) -> bool:

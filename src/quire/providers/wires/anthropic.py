@@ -303,10 +303,8 @@ def _end(draft: Draft) -> None:
 
 def _body(draft: Draft, prompt: Prompt) -> JsonObject:
     info, ask = draft.info, draft.ask
-    body: JsonObject = {
-        "model": info.model,
-        "max_tokens": ask.max_tokens or min(info.max_output or REPLY_TOKENS, REPLY_TOKENS),
-    }
+    usual = min(info.max_output or REPLY_TOKENS, REPLY_TOKENS)
+    body: JsonObject = {"model": info.model, "max_tokens": usual if ask.max_tokens is None else ask.max_tokens}
     if tools := draft.tools(prompt):
         body["tools"] = draft.defined(tools)
     if prompt.system.strip():
@@ -314,7 +312,7 @@ def _body(draft: Draft, prompt: Prompt) -> JsonObject:
     body["messages"] = draft.messages
     if effort := draft.effort or ask.effort:
         body["output_config"] = {"effort": effort}
-    return {**body, **ask.extra}
+    return body
 
 
 def _headers(draft: Draft) -> dict[str, str]:

@@ -273,11 +273,11 @@ def _body(draft: Draft, prompt: Prompt) -> JsonObject:
     if prompt.system.strip():
         body["system"] = [text_block(prompt.system)]
     body["messages"] = draft.messages
-    if ask.max_tokens:
+    if ask.max_tokens is not None:
         body["inferenceConfig"] = {"maxTokens": ask.max_tokens}
     if effort := draft.effort or ask.effort:
         body["outputConfig"] = {"effort": effort}
-    return {**body, **ask.extra}
+    return body
 
 
 def _called_tools(draft: Draft) -> list[JsonObject]:

@@ -106,9 +106,9 @@ def _request(draft: Draft, prompt: Prompt) -> JsonObject:
     body: JsonObject = {"model": draft.info.model, "messages": [*head, *draft.messages]}
     if tools := draft.tools(prompt):
         body["tools"] = draft.defined(tools)
-    if draft.ask.max_tokens:
+    if draft.ask.max_tokens is not None:
         body["max_tokens"] = draft.ask.max_tokens
-    return {**body, **draft.ask.extra}
+    return body
 
 
 _write = by_role(_write_user, _write_assistant, _write_results, _note)

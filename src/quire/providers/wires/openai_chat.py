@@ -314,11 +314,11 @@ def _body(draft: Draft, prompt: Prompt) -> JsonObject:
     body: JsonObject = {"model": draft.info.model, "messages": messages}
     if tools := draft.tools(prompt):
         body["tools"] = draft.defined(tools, lambda tool: tool_definition(tool, dialect.names))
-    if ask.max_tokens:
+    if ask.max_tokens is not None:
         body[dialect.max_tokens] = ask.max_tokens
     if effort := draft.effort or ask.effort:
         body["reasoning_effort"] = effort
-    return {**body, **_key(draft), **ask.extra}
+    return {**body, **_key(draft)}
 
 
 def _key(draft: Draft) -> JsonObject:

@@ -12,7 +12,7 @@ from quire.providers.incoming import Spelling, bytes_of, sub
 from quire.providers.models import data
 from quire.providers.outgoing import by_role, compact, object_of, with_originals
 from quire.providers.provider_tools import Native, tool_json, with_more
-from quire.providers.rendering import GO_ON, NO_TEXT, Draft, Writer, note_text, texts, user_text
+from quire.providers.rendering import GO_ON, NO_TEXT, Draft, Writer, joined, note_text, texts, user_text
 from quire.values import Call, Entry, Image, Json, JsonObject, Message, Prompt, Request, Result, Text, Think, as_object
 
 # Tools as Gemini declares them: its own schema where that says it all, else the JSON schema itself.
@@ -309,12 +309,20 @@ def _body(draft: Draft, prompt: Prompt) -> JsonObject:
     if tools := draft.tools(prompt):
         body["tools"] = _tools(draft, tools)
     body["contents"] = draft.messages
-    config: JsonObject = {"maxOutputTokens": ask.max_tokens} if ask.max_tokens else {}
+    config: JsonObject = {"maxOutputTokens": ask.max_tokens} if ask.max_tokens is not None else {}
     if effort := draft.effort or ask.effort:
         config["thinkingConfig"] = {"thinkingLevel": effort.upper()}
-    if config or ask.extra.get("generationConfig"):
-        body["generationConfig"] = {**config, **(ask.extra.get("generationConfig") or {})}
-    return {**body, **{key: value for key, value in ask.extra.items() if key != "generationConfig"}}
+    return {**body, "generationConfig": config} if config else body
+
+
+# What of a caller's options is part of `generationConfig`; the SDK finds it anywhere, the API only there.
+_GENERATION = {"temperature": "temperature", "top_p": "topP", "top_k": "topK", "seed": "seed"}
+
+
+def _placed(extra: JsonObject) -> JsonObject:
+    config = {_GENERATION[name]: value for name, value in extra.items() if name in _GENERATION}
+    rest = {name: value for name, value in extra.items() if name not in _GENERATION}
+    return joined({"generationConfig": config}, rest) if config else extra
 
 
 def _tools(draft: Draft, tools: list[JsonObject]) -> list[JsonObject]:
@@ -326,7 +334,9 @@ def _tools(draft: Draft, tools: list[JsonObject]) -> list[JsonObject]:
 
 
 NATIVE = Native((FORMAT,), "@part", "@tools", "@declaration", ("gemini",), read=tool_entry, define=declaration)
-WRITER = Writer(FORMAT, with_originals(by_role(_user, _model, _responses, _note)), _body, NATIVE, end=_end)
+WRITER = Writer(
+    FORMAT, with_originals(by_role(_user, _model, _responses, _note)), _body, NATIVE, end=_end, placed=_placed
+)
 
 
 # The REST body as the keyword arguments of google-genai's `client.models.generate_content`.

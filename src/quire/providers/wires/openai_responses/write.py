@@ -287,11 +287,11 @@ def _body(draft: Draft, prompt: Prompt) -> JsonObject:
         body["tools"] = defined
     if info.features.reasoning and dialect_of(info).encrypted:
         body["include"] = ["reasoning.encrypted_content"]
-    if ask.max_tokens:
+    if ask.max_tokens is not None:
         body["max_output_tokens"] = ask.max_tokens
     if effort := draft.effort or ask.effort:
         body["reasoning"] = {"effort": effort}
-    return {**body, **_key(draft), **ask.extra}
+    return {**body, **_key(draft)}
 
 
 def _front(draft: Draft, prompt: Prompt, tools: list[JsonObject]) -> list[JsonObject]:
