@@ -14,7 +14,7 @@ import pytest
 from conftest import ROOT, shared_data
 from hashed_words import HashedWords
 from quire import Thread, open_store, values
-from quire.errors import MissingPart
+from quire.errors import CallError, MissingPart
 from quire.recall import Indexer, Recall, meaning
 from quire.recall.meaning import MiniLM, find_weights, minilm
 from toolbox import Store
@@ -161,6 +161,70 @@ class Slow(HashedWords):
         self.asked_now.set()
         assert self.go_on.wait(600)
         return super().encode(texts)
+
+
+class Away(HashedWords):
+    """A service that is away when it is first asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answered = threading.Event()
+
+    def encode(self, texts: Sequence[str]) -> Any:
+        if not self.asked:
+            self.asked += texts
+            raise ConnectionError("nobody is there")
+        self.answered.set()
+        return super().encode(texts)
+
+
+def test_an_embedder_that_fails_is_asked_again_and_nobody_waits_for_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(meaning, "_RETRY_S", 0.01)
+    monkeypatch.setattr(meaning, "_WAIT_S", 600.0)
+    filled(store, 3)
+    away = Away()
+    indexer = Indexer(store, away)
+    indexer.start()
+    indexer.wait_for_few()
+    assert away.answered.wait(600)
+    indexer.wait_for_few()
+    indexer.close()
+    assert vectors(store) == 3
+    assert "nobody is there" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "given",
+    [[[1.0] * 31], [[float("nan")] * 32], [], [[1.0] * 32] * 2, [[1.0], [1.0, 2.0]], None],
+    ids=["short", "nan", "none for it", "two for one", "ragged", "nothing"],
+)
+def test_what_is_no_vector_for_each_text_is_named(given: Any, store: Store) -> None:
+    class Odd(HashedWords):
+        def encode(self, texts: Sequence[str]) -> Any:
+            return given
+
+    filled(store, 3)
+    with pytest.raises(CallError, match="hashed-words") as raised:
+        Recall(store, Odd()).search("red hat")
+    assert "32 numbers" in raised.value.hint
+    with pytest.raises(CallError, match="hashed-words"):
+        Indexer(store, Odd()).run()
+    assert vectors(store) == 0
+
+
+def test_vectors_may_come_as_lists_and_a_text_may_mean_nothing(store: Store) -> None:
+    class Listed(HashedWords):
+        def encode(self, texts: Sequence[str]) -> Any:
+            assert texts, "nothing was asked"
+            rows = zip(texts, super().encode(texts).tolist(), strict=True)
+            return [[0.0] * 32 if text == "red" else row for text, row in rows]
+
+    filled(store, 3)
+    Indexer(store, Listed()).run()
+    assert [hit.by for hit in Recall(store, Listed()).search("red hat")] == ["words and meaning"] * 3
+    assert len(Recall(store, Listed()).search("red")) == 3
 
 
 def test_all_searches_of_a_store_share_one_indexer(tmp_path: Path) -> None:

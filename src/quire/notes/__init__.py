@@ -232,12 +232,14 @@ class NoteIndex:
         """Make the vectors that are missing, where there is an embedder; returns how many were made."""
         if self.embedder is None:
             return 0
+        from quire.recall.meaning import encoded
+
         with self._lock:
             collection = self._loaded()
             waiting = list(collection.pending().items())[:most]
             for start in range(0, len(waiting), _TOGETHER):
                 ids, texts = zip(*waiting[start : start + _TOGETHER], strict=True)
-                vectors = self.embedder.encode(texts)
+                vectors = encoded(self.embedder, texts)
                 collection.put_vectors(ids, vectors)
                 mark = self._mark()
                 with self._conn:

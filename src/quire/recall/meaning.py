@@ -7,10 +7,10 @@ import atexit
 import importlib
 import importlib.util
 import json
+import logging
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 import platformdirs
 
-from quire.errors import ConflictError, MissingPart, QuireError, needed
+from quire.errors import CallError, ConflictError, MissingPart, QuireError, needed
 from quire.log.store import Store
 from quire.recall.document import document, pieces, words_of
 from quire.recall.languages import VERSION
@@ -118,6 +118,22 @@ class Embedder(Protocol):
     dimensions: int
 
     def encode(self, texts: Sequence[str]) -> Floats: ...
+
+
+def encoded(embedder: Embedder, texts: Sequence[str]) -> Floats:
+    """The vectors of texts, in whatever sequence they come; an embedder is foreign code, so they are looked at."""
+    size = len(texts), embedder.dimensions
+    given: Any = embedder.encode(texts) if texts else np.empty(size)
+    try:
+        vectors = np.asarray(given, np.float32)
+    except (TypeError, ValueError):
+        vectors = np.empty(0, np.float32)
+    if vectors.shape != size or not np.isfinite(vectors).all():
+        raise CallError(
+            f"the embedder {embedder.name!r} gave no vector for each of {len(texts)} texts",
+            hint=f"encode(texts) gives each text a unit vector of {embedder.dimensions} numbers.",
+        )
+    return vectors
 
 
 def minilm(weights: Path | None = None, cache: Path | None = None) -> MiniLM:
@@ -327,12 +343,16 @@ def unpacked(rows: Sequence[tuple[str, bytes]], dimensions: int) -> tuple[list[s
     return [key for key, vector in valid for _ in range(len(vector) // (2 * dimensions))], joined
 
 
+_logger = logging.getLogger("quire")
+
 # Bringing the index of a store up to date: words of entries that lack them, then vectors.
 #
 # In small transactions, so that it can be killed at any moment and goes on where it stopped.
 
 _STEP = 32
 _POLL_S = 0.5
+# How long an embedder that failed is left alone.
+_RETRY_S = 30.0
 # A search waits for the vectors of fewer entries than this, and so long at most.
 _WAITED_FOR, _WAIT_S = 200, 5.0
 _WORDED_AT_ONCE = 500
@@ -364,6 +384,8 @@ class Indexer:
         # Up to which change the background work has come; told to whoever waits for it, and asked for by it.
         self._indexed_to, self._indexed = 0, threading.Condition()
         self._wanted = threading.Event()
+        # The embedder failed when it was asked last.
+        self._failing = False
 
     def run(self, progress: Progress | None = None) -> IndexReport:
         """Make everything that is missing now."""
@@ -421,22 +443,30 @@ class Indexer:
         """Have the background work done where little is left of it: a thread that is just written is found by meaning."""
         newest, model = self.store.last_change(), self.embedder.name if self.embedder is not None else ""
         few = _WAITED_FOR
-        if self._indexed_to >= newest or len(self.store.index.without_vectors(model, self._embedded_to, few)) == few:
+        if (
+            self._failing
+            or self._indexed_to >= newest
+            or len(self.store.index.without_vectors(model, self._embedded_to, few)) == few
+        ):
             return
         self._wanted.set()
         with self._indexed:
-            self._indexed.wait_for(lambda: self._indexed_to >= newest or self._stop.is_set(), _WAIT_S)
+            ended = lambda: self._indexed_to >= newest or self._failing or self._stop.is_set()  # noqa: E731
+            self._indexed.wait_for(ended, _WAIT_S)
 
     def _work(self) -> None:
         try:
             while not self._stop.is_set():
-                # A file that is locked will be free another time.
-                with suppress(ConflictError):
+                try:
                     self._catch_up()
+                except ConflictError:
+                    pass  # a file that is locked will be free another time
+                except QuireError:
+                    break  # a damaged file is for whoever reads it to report; entries stay searchable by words
+                except Exception as error:  # an embedder may be a service that is away for a while
+                    self._leave_alone(error)
                 self._wanted.wait(_POLL_S)
                 self._wanted.clear()
-        except QuireError:
-            pass  # a damaged file is for whoever reads it to report; entries stay searchable by words
         finally:
             self._end()
 
@@ -447,6 +477,15 @@ class Indexer:
             with self._indexed:
                 self._indexed_to = newest
                 self._indexed.notify_all()
+
+    def _leave_alone(self, error: Exception) -> None:
+        """Say why there are no vectors, have nobody wait for them, and give the embedder time."""
+        _logger.warning("no vectors are made: %s: %s", type(error).__name__, error)
+        with self._indexed:
+            self._failing = True
+            self._indexed.notify_all()
+        self._stop.wait(_RETRY_S)
+        self._failing = False
 
     def _end(self) -> None:
         """No more is made: nobody is to wait for it."""
@@ -478,7 +517,7 @@ class Indexer:
             if not rows:
                 break
             texts = {id: document(located[1]).meaning for _, id in rows if (located := self.store.find(id))}
-            vectors = {id: packed(self.embedder.encode(pieces(text))) for id, text in texts.items()}
+            vectors = {id: packed(encoded(self.embedder, pieces(text))) for id, text in texts.items()}
             # An entry may have been deleted meanwhile; its vector does not outlive it.
             index.add_vectors(model, self.embedder.dimensions, vectors)
             self._embedded_to, count = rows[-1][0], count + len(rows)

@@ -26,7 +26,7 @@ from quire.recall.document import (
     pieces,
 )
 from quire.recall.languages import PREFIXES
-from quire.recall.meaning import MEANING_PARTS, Embedder, Meaning
+from quire.recall.meaning import MEANING_PARTS, Embedder, Meaning, encoded
 from quire.recall.words import Array, Bools, Column, Floats, Ints, Neighbours, Postings, posting_run, scores
 
 # Several reasons to one order: words and meaning standardised over the candidates and added, with small priors.
@@ -310,7 +310,7 @@ class Collection:
         """Make all vectors that are missing."""
         if self.embedder is not None and self._pending:
             texts = [(id, piece) for id, text in self.pending().items() for piece in pieces(text)]
-            self.put_vectors([id for id, _ in texts], self.embedder.encode([piece for _, piece in texts]))
+            self.put_vectors([id for id, _ in texts], encoded(self.embedder, [piece for _, piece in texts]))
 
     def around(self, id: str, count: int) -> list[str]:
         """A document and up to `count` on each side of it in its session, in order."""
@@ -358,9 +358,10 @@ class Collection:
         texts = [text for text in (query.meaning, query.earlier) if text]
         if self.embedder is None or not query.meaning:
             return None
-        vectors = self.embedder.encode(texts)
+        vectors = encoded(self.embedder, texts)
         vector = vectors[0] + np.float32(EARLIER) * vectors[1] if len(texts) > 1 else vectors[0]
-        return np.asarray(vector / np.linalg.norm(vector), np.float32)
+        length = np.linalg.norm(vector)
+        return np.asarray(vector / length, np.float32) if length else None
 
     def _allowed(self, only: Iterable[str] | Bools | None, exclude: Iterable[str]) -> Bools:
         allowed = self._alive.all.copy()

@@ -108,7 +108,9 @@ class RecordMeaning:
             self._cache.clear()
             new = list(dict.fromkeys(texts))
         if new:
-            self._cache.update(zip(new, self.embedder.encode(new), strict=True))
+            from quire.recall.meaning import encoded
+
+            self._cache.update(zip(new, encoded(self.embedder, new), strict=True))
         return [self._cache[text] for text in texts]
 
     def encode(self, texts: Sequence[str]) -> Any:
@@ -124,13 +126,15 @@ class RecordMeaning:
 
     def vectors(self, table: RecordTable, records: Sequence[Record], texts: Sequence[str]) -> tuple[list[Any], int]:
         """The vector of each record, and how many were missing: those are made and stored first."""
+        from quire.recall.meaning import encoded
+
         vectors = self._stored(table, records) if records else {}
         missing = [(record, text) for record, text in zip(records, texts, strict=True) if record.id not in vectors]
         if self.progress and missing:
             self.progress(0, len(missing))
         for at in range(0, len(missing), BATCH):
             batch = missing[at : at + BATCH]
-            made = self.embedder.encode([text for _, text in batch]).astype("float32")
+            made = encoded(self.embedder, [text for _, text in batch])
             rows = [
                 (number(record.id), record.version, vector.tobytes())
                 for (record, _), vector in zip(batch, made, strict=True)
