@@ -41,8 +41,68 @@ def test_a_models_target_is_known_by_the_frameworks_names() -> None:
     assert target_of("google_genai", "gemini-3.8-flash") == "gemini:gemini-3.8-flash"
     assert target_of("anthropic", "claude-opus-5-5") == "anthropic:claude-opus-5-5"
     assert target_of("somebody", "m") == "openai-chat:m"
+    assert target_of("anthropic", "") == ""
+    assert not takes_marks("")
     taking = [one for one in ("anthropic", "bedrock", "openai", "gemini") if takes_marks(f"{one}:m")]
     assert taking == ["anthropic", "bedrock"]
+
+
+def test_a_memory_is_copied_and_written_down_with_what_was_chosen() -> None:
+    import copy
+    import pickle
+
+    from llama_index.core.llms import ChatMessage
+    from workflows.context import JsonSerializer
+
+    from quire.adapters.llama_index import QuireMemory
+
+    memory = QuireMemory(2_000, system="You know the warehouse.", floor=0.5)
+    for n in range(40):
+        memory.put(ChatMessage(role="user", content=f"What lies on shelf {n}? " + "word " * 30))
+        memory.put(ChatMessage(role="assistant", content=f"{n} bolts."))
+    memory.put(ChatMessage(role="user", content="And now?"))
+    fitted = memory.get()
+    assert len(fitted) < len(memory.get_all())
+    as_json = JsonSerializer().deserialize(JsonSerializer().serialize(memory))
+    again = [copy.deepcopy(memory), pickle.loads(pickle.dumps(memory)), as_json]
+    assert [one.get() for one in again] == [fitted] * 3
+
+
+def test_a_memory_needs_no_target() -> None:
+    from llama_index.core.llms import ChatMessage
+
+    from quire.adapters.llama_index import QuireMemory
+
+    memory = QuireMemory(budget=100)
+    memory.put(ChatMessage(role="user", content="Hello"))
+    assert memory.get() == memory.get_all()
+
+
+def test_an_agent_whose_model_is_not_named_is_fitted() -> None:
+    from agents import Agent
+    from agents.models import get_default_model
+    from agents.run_config import CallModelData, ModelInputData
+
+    from quire.adapters.openai_agents import QuireInputFilter
+
+    said = ModelInputData([{"role": "user", "content": "Hello"}], None)
+    fits = QuireInputFilter(100_000)
+    assert fits(CallModelData(said, Agent("clerk"), None)).input == said.input
+    assert fits.fitter.built is not None
+    assert f"openai:{get_default_model()}" in str(fits._fitters._by_conversation.keys())
+
+
+def test_an_agent_without_a_message_is_for_the_model_to_judge() -> None:
+    from langchain.agents.middleware.types import ModelRequest
+    from langchain_core.language_models import FakeListChatModel
+
+    from quire.adapters.langchain import QuireMiddleware, pre_model_hook
+
+    request = ModelRequest(model=FakeListChatModel(responses=["Hi."]), messages=[])
+    seen = []
+    QuireMiddleware(1_000).wrap_model_call(request, lambda handed: seen.append(handed.messages))  # type: ignore[arg-type, return-value]
+    assert seen == [[]]
+    assert pre_model_hook("openai-chat:gpt-5", 1_000)({"messages": []}) == {"llm_input_messages": []}
 
 
 def test_a_chat_history_keeps_langchains_messages_and_begins_anew_in_a_fork(tmp_path: Path) -> None:

@@ -58,6 +58,19 @@ def test_a_command_that_needs_an_extra_names_it(folder: Path, args: str, extra: 
     assert "Traceback" not in ran.stderr
 
 
+@pytest.mark.parametrize("part", ["httptools", "websockets"])
+def test_a_stand_in_names_the_extra_where_only_a_part_of_it_is_there(part: str) -> None:
+    """Its parts come with other packages, too."""
+    start = f"""
+import sys; sys.modules[{part!r}] = None
+from quire.testing import Emulator
+try: Emulator("anthropic", ["Hello."]).start()
+except Exception as error: print(error.hint)
+"""
+    ran = subprocess.run([sys.executable, "-c", start], capture_output=True, text=True)
+    assert (ran.stdout, ran.stderr) == ("pip install 'quire[emulate]'\n", "")
+
+
 def test_rendered_requests_pass_lint_without_extras(folder: Path) -> None:
     body = base(folder, "render", "demo", "-p", "openai", "-m", "gpt-6-sol", "--json").stdout
     assert json.loads(body)["model"] == "gpt-6-sol"

@@ -7,7 +7,7 @@ import pytest
 
 import quire
 from quire import Entry, call, providers, respond, result, system, tools, user
-from quire.errors import CallError, FormatError, NotFound
+from quire.errors import BudgetError, CallError, FormatError, NotFound
 from quire.fitting import recognise, unmarked_body
 from quire.values import canonical
 from toolbox import Later
@@ -70,6 +70,18 @@ def test_calls_with_a_growing_list_extend_each_other_until_a_cut_and_a_fitter_gi
     assert epoch > 2
     assert fitter.left_out
     assert len(before) < len(messages)
+
+
+@pytest.mark.parametrize(
+    "said", [[], [{"role": "system", "content": "Sum up."}], [{"role": "assistant", "content": "Hi."}]]
+)
+def test_messages_without_a_word_of_the_user_are_handed_back_where_they_fit(said: list[Any]) -> None:
+    fitter = quire.Fitter(BUDGET, "openai-chat:gpt-5")
+    assert fitter.fit(said) is said
+    grown = [*said, {"role": "assistant", "content": "Hello."}, {"role": "user", "content": "Go on."}]
+    assert fitter.fit(grown) is grown
+    with pytest.raises(BudgetError):
+        quire.fit([*said, {"role": "system", "content": "word " * BUDGET}], BUDGET, "openai-chat:gpt-5")
 
 
 @pytest.mark.parametrize("form", [form for form in FORMS if form not in ("langchain", "pydantic-ai")])

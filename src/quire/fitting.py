@@ -17,7 +17,7 @@ import msgspec
 from quire import providers, values
 from quire.assemble import Assembly, Built, Policy
 from quire.assemble.user_message import normal
-from quire.errors import CallError, FormatError, NotFound
+from quire.errors import BudgetError, CallError, FormatError, NotFound
 from quire.providers.incoming import plain
 from quire.providers.models import named_target
 from quire.providers.prefix import unmarked, written
@@ -101,7 +101,7 @@ class Fitter:
         entries = self._new_entries(new, form) if new is not None and form == self._recognised else None
         assembly = self._follow(_imported(form, value), target) if entries is None else self._feed(entries)
         self._recognised = form
-        self.built = assembly.request()
+        self.built = _request_of(assembly)
         if self.built.epoch == 1:
             out, messages = given, _listed(given, form)  # nothing is cut: as it came, to the byte
         else:
@@ -172,7 +172,8 @@ class Fitter:
             return None
         entries = _imported(form, new) if new else []
         spoken = list(dropwhile(lambda entry: entry.kind in ("system", "tools"), entries))
-        goes_on = spoken and spoken[0].kind in SPOKEN and self._entries[-1].kind in ("user", "result")
+        before = self._entries[-1].kind if self._entries else ""
+        goes_on = spoken and spoken[0].kind in SPOKEN and before in ("user", "result")
         return spoken if goes_on or not new else None
 
     def _in_form(self, built: Built, form: str, target: str, given: Any) -> Sequence[Any]:
@@ -192,6 +193,17 @@ class Fitter:
         if not originals:
             return [_copied(message) for message in rendered]
         return [originals.get(_message_key(_unmarked(message))) or _copied(message) for message in rendered]
+
+
+def _request_of(assembly: Assembly) -> Built:
+    """What would be sent now; messages without a word of the user stand as they are, where they fit."""
+    try:
+        return assembly.request()
+    except BudgetError:
+        built = assembly.request_as_sent()
+        if assembly.turn or built.tokens > built.limit:
+            raise
+        return built
 
 
 # Which form a conversation is in, and how it goes back into it.

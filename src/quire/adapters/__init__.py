@@ -29,18 +29,21 @@ _MARKED = ("anthropic", "bedrock")
 
 
 def target_of(provider: str, model: str) -> str:
-    """ "provider:model" by a framework's names; who is not known here is taken to count as OpenAI does."""
+    """ "provider:model" by a framework's names; who is not known here is taken to count as OpenAI does.
+
+    Empty where the model has no name: a `Fitter` without a target counts as OpenAI does, too.
+    """
     named = _PROVIDERS.get(provider, provider)
     try:
         resolve(named)
     except CallError:
         named = "openai-chat"
-    return f"{named}:{model}"
+    return f"{named}:{model}" if model else ""
 
 
 def takes_marks(target: str) -> bool:
     """Whether the provider stores only what a request marks."""
-    return resolve(target.partition(":")[0])[1] in _MARKED
+    return bool(target) and resolve(target.partition(":")[0])[1] in _MARKED
 
 
 class FittedMessages(NamedTuple):
@@ -57,18 +60,26 @@ class Fitters:
     """
 
     def __init__(self, budget: int, target: str, form: str, policy: dict[str, Any]) -> None:
-        self._budget, self.target, self._choices = budget, target, {"form": form, **policy}
+        self.target, self._chosen = target, (budget, target, form, policy)
         self._by_conversation: Recent[tuple[str, str], Fitter] = Recent(64)
         self._lock = threading.Lock()
         # The fitter of the newest request: its epoch, its tokens, what it left out.
-        self.newest = Fitter(budget, target, **self._choices)
+        self.newest = self._fitter(target)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy, or what is pickled, is what was chosen: it reads its conversations once more."""
+        return Fitters, self._chosen
+
+    def _fitter(self, target: str) -> Fitter:
+        budget, _, form, policy = self._chosen
+        return Fitter(budget, target, form=form, **policy)
 
     def fit(self, body: Any, conversation: str, model: str) -> FittedMessages:
         """The messages, or a body, fitted; `conversation` tells one from another, `model` is "provider:model"."""
         key = conversation, model
         with self._lock:
             fitter = self._by_conversation.pop(key, None)
-            fitter = fitter or Fitter(self._budget, self.target or model, **self._choices)
+            fitter = fitter or self._fitter(self.target or model)
             fitted = FittedMessages(fitter.fit(body), fitter.marks)
             self._by_conversation[key] = self.newest = fitter
         return fitted

@@ -98,11 +98,11 @@ class QuireSessionService(InMemorySessionService):
             if self._is_read:
                 return
             for info in await asyncio.to_thread(self._store.threads):
-                entries = await asyncio.to_thread(self._store.read, info.name)
-                begun = entries[0].meta.get("adk_session") if entries else None
+                first = await asyncio.to_thread(self._store.read, info.name, limit=1)
+                begun = first[0].meta.get("adk_session") if first else None
                 if begun:
                     session = await super().create_session(**begun)
-                    for entry in entries:
+                    for entry in await asyncio.to_thread(self._store.read, info.name):
                         if event := entry.meta.get("adk_event"):
                             await super().append_event(session, Event.model_validate(event))
             self._is_read = True

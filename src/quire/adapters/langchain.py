@@ -55,7 +55,7 @@ class QuireMiddleware(HasFitter, AgentMiddleware[AgentState[Any], Any]):
         target = self._fitters.target or _target(request.model)
         tools = [convert_to_openai_tool(tool) for tool in request.tools]
         body = {"messages": request.messages, "system": request.system_prompt or "", "tools": tools}
-        fitted, marks = self._fitters.fit(body, str(request.messages[0].id), target)
+        fitted, marks = self._fitters.fit(body, _conversation(request.messages), target)
         if not takes_marks(target):
             return request.override(messages=fitted["messages"])
         instruction = request.system_message
@@ -78,7 +78,7 @@ def pre_model_hook(
     def hook(state: Mapping[str, Any]) -> dict[str, list[AnyMessage]]:
         messages = state["messages"]
         body = {"messages": messages, "system": system, "tools": defined}
-        whole, marks = fitters.fit(body, str(messages[0].id), target)
+        whole, marks = fitters.fit(body, _conversation(messages), target)
         fitted = whole["messages"]
         return {"llm_input_messages": _marked_at(fitted, marks) if takes_marks(target) else list(fitted)}
 
@@ -104,6 +104,11 @@ class QuireChatMessageHistory(BaseChatMessageHistory):
 
     def clear(self) -> None:
         self._log.clear()
+
+
+def _conversation(messages: Sequence[BaseMessage]) -> str:
+    """What tells a conversation from another: the id of its first message."""
+    return str(messages[0].id) if messages else ""
 
 
 def _target(model: BaseChatModel) -> str:

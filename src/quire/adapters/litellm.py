@@ -11,6 +11,7 @@ from quire.adapters import Fitters, HasFitter, record, takes_marks, target_of
 from quire.errors import needed
 from quire.log.store import Store
 from quire.providers.incoming import plain
+from quire.server import Recent
 from quire.thread import Thread
 from quire.values import JsonObject
 
@@ -45,8 +46,9 @@ class QuireLogger(HasFitter, CustomLogger):
         super().__init__()
         self._store, self._thread, self._fits = store, thread, fit
         self._fitters = Fitters(budget, target, "openai-chat", policy)
-        # The messages of calls under way before they were fitted, by the id of the call: these are recorded.
-        self._originals: dict[str, list[JsonObject]] = {}
+        # The messages of calls under way before they were fitted, by the id of the call: these are recorded. Of a stream
+        # that nobody reads to its end LiteLLM never tells, so only the newest are kept.
+        self._originals: Recent[str, list[JsonObject]] = Recent(1_000)
         # Calls are recorded one after the other, in the order in which LiteLLM reports them.
         self._writer = ThreadPoolExecutor(1, "quire-litellm")
         # LiteLLM reports its last calls at exit, when the store may be closed already: flush them before that.

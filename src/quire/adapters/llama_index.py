@@ -43,23 +43,29 @@ class QuireMemory(HasFitter, BaseMemory):
     """
 
     chat_history: list[ChatMessage] = Field(default_factory=list)
+    # What was chosen is part of what LlamaIndex writes down of a memory, to go on elsewhere.
+    budget: int
+    target: str
+    system: str
+    tools: list[JsonObject]
+    policy: JsonObject
     _fitters: Fitters = PrivateAttr()
-    _head: JsonObject = PrivateAttr()
 
     def __init__(
         self,
         budget: int = 0,
-        target: str = "openai-chat:",
+        target: str = "",
         *,
         chat_history: list[ChatMessage] | None = None,
         system: str = "",
         tools: list[JsonObject] | None = None,
-        **policy: Any,
+        policy: JsonObject | None = None,
+        **choices: Any,
     ) -> None:
-        super().__init__()
-        self.chat_history = list(chat_history or ())
-        self._fitters = Fitters(budget, target, "langchain", policy)
-        self._head = {"system": system, "tools": list(tools or ())}
+        held: JsonObject = {"chat_history": list(chat_history or ()), "system": system, "tools": list(tools or ())}
+        held |= {"budget": budget, "target": target, "policy": {**(policy or {}), **choices}}
+        super().__init__(**held)
+        self._fitters = Fitters(budget, target, "langchain", self.policy)
 
     @classmethod
     def class_name(cls) -> str:
@@ -74,7 +80,8 @@ class QuireMemory(HasFitter, BaseMemory):
         if not any(message.role == MessageRole.USER for message in self.chat_history):
             return list(self.chat_history)
         written = [_message_json(message, place) for place, message in enumerate(self.chat_history)]
-        fitted = self._fitters.fit({"messages": written, **self._head}, "", "").body["messages"]
+        body = {"messages": written, "system": self.system, "tools": self.tools}
+        fitted = self._fitters.fit(body, "", "").body["messages"]
         return [self._message(message["data"]) for message in fitted]
 
     def get_all(self) -> list[ChatMessage]:

@@ -13,6 +13,7 @@ from quire.values import JsonObject
 
 with needed("openai-agents is not installed", "openai-agents"):
     from agents import FunctionTool, SessionSettings, TResponseInputItem
+    from agents.models import get_default_model
     from agents.run_config import CallModelData, ModelInputData
 
 
@@ -33,7 +34,8 @@ class QuireInputFilter(HasFitter):
         tools = [_tool(tool) for tool in agent.tools if isinstance(tool, FunctionTool)]
         head = {"instructions": prompt.instructions} if prompt.instructions else {}
         body = {"input": prompt.input, "tools": tools, **head}
-        model = agent.model if isinstance(agent.model, str) else getattr(agent.model, "model", "")
+        named = agent.model if agent.model is not None else get_default_model()
+        model = named if isinstance(named, str) else getattr(named, "model", "")
         target = self._fitters.target or target_of("openai", str(model))
         fitted = self._fitters.fit(body, json.dumps(prompt.input[:1], default=str), target)
         return ModelInputData(fitted.body["input"], prompt.instructions)

@@ -171,9 +171,12 @@ PASSING_CONFIG: dict[str, Any] = {"server_header": False, "date_header": False, 
 
 def server_config(app: Any, **more: Any) -> Any:
     """What uvicorn is told; severed connections are meant, nothing about them needs to be logged."""
-    import uvicorn
+    with needed("the server is not installed", "emulate"):
+        import uvicorn
+        from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-    usual = {"timeout_graceful_shutdown": 1, "http": http_protocol(), "ws": "websockets-sansio"}
+        http = http_protocol()
+    usual = {"timeout_graceful_shutdown": 1, "http": http, "ws": WebSocketsSansIOProtocol}
     return uvicorn.Config(app, log_level="critical", access_log=False, **{**usual, **more})
 
 
