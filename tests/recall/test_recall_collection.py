@@ -373,3 +373,7 @@ def test_what_asks_or_bends_a_word_need_not_stand_in_an_answer(said: list[str], 
     assert ids(found[:1]) == ["0"]
     assert relevant(found)
     assert not relevant(some.search(elsewhere))
+
+
+def test_fewer_than_one_is_nothing() -> None:
+    assert [len(told(HATS).search("hat", k)) for k in (-2, -1, 0, 1)] == [0, 0, 0, 1]

@@ -232,6 +232,7 @@ def test_front_matter_that_cannot_be_read_is_a_problem_and_no_error(tmp_path: Pa
         (tmp_path / f"{name}.md").write_text(f"---\n{front}\n---\n#tag text")
     notes = Vault(tmp_path).known()
     assert all(note.problem and note.tags == ("tag",) for note in notes.values())
+    assert read_front_matter("a: 2025-02-30\nb: 2") == {"a": "2025-02-30", "b": 2}
     assert read_front_matter("a: .nan\nb: 2025-01-01\nc: {1: x}") == {"a": "nan", "b": "2025-01-01", "c": {"1": "x"}}
     assert split_front_matter("---\na: 1\n---\nx") == ("a: 1", "x")
     assert split_front_matter("---\na: 1\nx") == ("", "---\na: 1\nx")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, datetime
+from functools import cache
 from itertools import accumulate
+from typing import Any
 
 import msgspec
 
@@ -47,15 +49,29 @@ def read_front_matter(yaml_text: str) -> JsonObject:
     """The fields of a front matter as JSON; what is not a mapping, or not YAML, is an error."""
     with needed("notes' front matter needs PyYAML", "vault"):
         import yaml
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        value = yaml.load(yaml_text, loader)  # a safe loader
+        value = yaml.load(yaml_text, _loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)))  # a safe loader
         plain = _plain(value, [0]) if value is not None else {}
     except (yaml.YAMLError, ValueError, RecursionError, OverflowError) as error:
         raise FormatError(f"the front matter is not YAML: {' '.join(str(error).split())[:200]}") from error
     if not isinstance(plain, dict):
         raise FormatError("the front matter is not a list of fields")
     return plain
+
+
+@cache
+def _loader(safe: Any) -> Any:
+    """A loader for which 2025-02-30 is a text, and no reason to lose the other fields."""
+
+    def timestamp(loader: Any, node: Any) -> Json:
+        try:
+            return loader.construct_yaml_timestamp(node)
+        except ValueError:
+            return node.value
+
+    loader: Any = type("Loader", (safe,), {})
+    loader.add_constructor("tag:yaml.org,2002:timestamp", timestamp)
+    return loader
 
 
 def _plain(value: Json, count: list[int]) -> Json:

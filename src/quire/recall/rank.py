@@ -341,7 +341,7 @@ class Collection:
         parts += 0.0  # no negative zeros for the eye
         # Less than six places is rounding, not a difference.
         total = np.round(parts.sum(axis=0, dtype=np.float64), 6)
-        best = order(total, rows)[:k]
+        best = order(total, rows)[: max(0, k)]
         has_cosine = np.isfinite(every[rows[best]])
         relevance = share[rows[best]] + np.where(has_cosine, every[rows[best]], np.float32(USUAL_COSINE))
         return [

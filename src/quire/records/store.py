@@ -375,7 +375,7 @@ class Records:
         if changes.get("llm_hints") == {}:
             changes["llm_hints"] = None
         current = self._at_version(id, version, now)
-        changed = checked(msgspec.structs.replace(current, version=version + 1, **changes))
+        changed = checked(msgspec.structs.replace(current, version=current.version + 1, **changes))
         # Showing a record may take its time (a jq rule), so that comes before the table is locked.
         row = _row(changed, searchable(changed))
         if not self._table.update(row, version):
