@@ -13,6 +13,7 @@ from behind import HEADERS, Unfinished, Upstream, running
 from test_mend import converse
 
 from quire.audit import audit, read_calls
+from quire.fitting import fit
 from quire.server.mend import RULES, Mender
 from quire.server.proxy import CacheWatcher, Proxy, ProxyOptions, Watched
 from quire.testing import Cut, Emulator, emulator
@@ -92,6 +93,19 @@ def test_what_was_cut_is_recalled_by_the_proxy_itself(wire: str, stream: bool, s
     assert all(each.status == 200 for each in (first, second))
     assert max(first.predicted.total, second.predicted.total) <= BUDGET
     assert [each.mended.rules for each in seen] == [(), ("fitted",), ("fitted", "recalled")]
+
+
+def test_the_first_cut_is_where_the_engine_makes_it(servers: dict[str, Emulator]) -> None:
+    """Room to look things up is left free once something is cut, and not before."""
+    server, cut = servers["openai-chat"], list[tuple[bool, bool]]()
+    with Proxy(ProxyOptions(to=server.url, budget=BUDGET), CacheWatcher()) as proxy:
+        for turn in range(2, 14):
+            path, given = request("openai-chat", turn, False)
+            given["messages"][-1]["content"] = f"{turn} so far, and what now?"
+            answer = httpx.post(f"{proxy.url}{path}", json=given, headers={"authorization": "Bearer k"})
+            assert answer.status_code == 200
+            cut.append((server.requests[-1].body != given, fit(given, BUDGET, "openai-chat:gpt-4.1") != given))
+    assert {*cut} == {(False, False), (True, True)}
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])

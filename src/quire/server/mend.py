@@ -51,7 +51,6 @@ from quire.server.mend_rules import (
     tail_text,
 )
 from quire.tokens import count as count_tokens
-from quire.tokens import tools_tokens
 from quire.values import Entry, Json, JsonObject, Message, Prompt, Reply, Text, Usage, as_objects
 
 # Of more conversations, or of more bytes of their newest requests, those that went on longest ago are forgotten.
@@ -523,13 +522,22 @@ class FittedRequest(msgspec.Struct, frozen=True):
     entries: tuple[Entry, ...]
 
 
+class FittedConversation:
+    """What fits a conversation: all of the budget until something is cut, then less of it, so that there is room to recall."""
+
+    def __init__(self, alone: Fitter) -> None:
+        self.alone = alone
+        self.recalling: Fitter | None = None
+        # Which of them made the newest request, and the digest of what the application gave.
+        self.newest, self.digest = alone, b""
+
+
 class Budget:
     """Fits the requests of conversations into so many tokens, and answers `recall` in their model's stead."""
 
     def __init__(self, tokens: int) -> None:
         self._tokens, self._free = tokens, min(tokens // 8, _MOST_RECALLED)
-        # By conversation, with the digest of the newest request that was fitted.
-        self._fitters: Recent[str, tuple[Fitter, bytes]] = Recent(500)
+        self._conversations: Recent[str, FittedConversation] = Recent(500)
         self._lock = threading.Lock()  # branches of one conversation may be asked for at the same time
 
     def fit(
@@ -546,25 +554,24 @@ class Budget:
         tools = tools if isinstance(tools, list) else [tools]  # Gemini takes one that stands alone
         if "recall" in map(tool_name, offered_tools(tools)):
             offered = []  # a tool of the application's own
-        offering, free = ({**body, "tools": [*tools, *offered]}, self._free) if offered else (body, 0)
+        offering = {**body, "tools": [*tools, *offered]} if offered else body
         with self._lock:
-            fitter, newest = self._fitters.get(conversation) or (Fitter(self._tokens - free, target), b"")
-            total = counted.pop(newest, 0)
-            if total and not fitter.left_out:
-                total += tools_tokens(offered)  # which the request before went without
-            fitter.report(total)
-            try:
-                fitted = fitter.fit(offering)
-            except BudgetError:
-                if not offered:
-                    raise
-                # The newest part leaves no room for what the model would look up: it is offered nothing.
-                self._fitters[conversation] = fitter, b""
-                conversation, offering = f"{conversation} alone", body
-                fitter, _ = self._fitters.get(conversation) or (Fitter(self._tokens, target), b"")
-                fitted = fitter.fit(offering)
-            self._fitters[conversation] = fitter, digest
-            if fitted is offering:
+            before = self._conversations.get(conversation) or FittedConversation(Fitter(self._tokens, target))
+            self._conversations[conversation] = before
+            before.newest.report(counted.pop(before.digest, 0))
+            fitter, fitted = before.alone, body
+            if before.recalling is None:
+                fitted = fitter.fit(body)
+                if fitted is not body and offered:
+                    before.recalling = Fitter(self._tokens - self._free, target)
+            if before.recalling is not None:
+                try:
+                    fitter, fitted = before.recalling, before.recalling.fit(offering)
+                except BudgetError:
+                    # The newest part leaves no room for what the model would look up: it is offered nothing.
+                    fitter, fitted, offering = before.alone, before.alone.fit(body), body
+            before.newest, before.digest = fitter, digest
+            if fitted is body or fitted is offering:
                 return None
             entries = fitter.entries
         draft = BodyDraft(unmarked_body(fitted, wire.layout.field), HeadState(offering, offering), wire, info)
