@@ -101,7 +101,7 @@ _Commit: TypeAlias = Generator[None, None, list[_Answer]]
 class PostgresStore(PostgresTables, BranchStore):
     """A `Store` of one tenant in the database at `url`; the words of entries are made by whoever searches them first."""
 
-    saved, tip_id, branch_query = "{}", _TIP_ID, _NEW_BRANCH
+    saved, tip_id, branch_query, nameless = "{}", _TIP_ID, _NEW_BRANCH, ", nameless = true"
     _kept_id, _written_id = staticmethod(digest), staticmethod(written_id)
     index: PostgresIndex
 
@@ -265,18 +265,15 @@ class PostgresStore(PostgresTables, BranchStore):
     # Threads deleted
 
     def delete(self, thread: str) -> None:
-        with self._changing() as conn:
-            branch, _, _ = self._tip(thread)
-            conn.execute("delete from quire.threads where name = %s", (thread,))
-            for table in ("windows", "state", "checkpoints"):
-                conn.execute(f"delete from quire.{table} where branch = %s", (branch,))
-            ids = _prune(conn, branch)
-            shared = {row[0] for row in conn.execute("select id from quire.entries where id = any(%s)", (ids,))}
-            ids = [id for id in ids if id not in shared]
-            for table in ("words", "vectors"):
-                conn.execute(f"delete from quire.{table} where entry = any(%s)", (ids,))
-            conn.execute("delete from quire.scopes")
+        super().delete(thread)
         self._tips.pop(thread, None)
+
+    def _forget(self, ids: list[bytes]) -> None:
+        shared = {id for (id,) in self._rows("select id from quire.entries where id = any(?)", (ids,))}
+        unheld = [id for id in ids if id not in shared]
+        for table in ("words", "vectors"):
+            self._write(f"delete from quire.{table} where entry = any(?)", (unheld,))
+        self._write("delete from quire.scopes")
 
     @contextmanager
     def _changing(self) -> Iterator[Connection]:
@@ -369,29 +366,6 @@ def _read_any(cell: bytes, appends: Sequence[_Append]) -> tuple[int, list[_Answe
         else:
             answers[at] = (None if branch else False), None
     return newest, answers
-
-
-def _prune(conn: Connection, branch: int | None) -> list[bytes]:
-    """Remove what no thread reaches any more, from a branch that lost its name upwards; the ids that went."""
-    ids: list[bytes] = []
-    while branch is not None:
-        if conn.execute("select 1 from quire.threads where branch = %s", (branch,)).fetchone():
-            break
-        used = conn.execute("select max(at_seq) from quire.branches where parent = %s", (branch,)).fetchone()
-        row = conn.execute("select parent, at_seq from quire.branches where branch = %s", (branch,)).fetchone()
-        assert used is not None
-        assert row is not None
-        keep = row[1] if used[0] is None else used[0]
-        query = "delete from quire.entries where branch = %s and seq > %s returning id"
-        ids += [id for (id,) in conn.execute(query, (branch, keep)).fetchall()]
-        if used[0] is not None:
-            tip = "coalesce((select id from quire.entries e where e.branch = b.branch and e.seq = %s), b.tip)"
-            query = f"update quire.branches b set seq = %s, tip = {tip}, nameless = true where branch = %s"
-            conn.execute(query, (keep, keep, branch))
-            break
-        conn.execute("delete from quire.branches where branch = %s", (branch,))
-        branch = row[0]
-    return ids
 
 
 if TYPE_CHECKING:  # the type checker holds that this is a Store

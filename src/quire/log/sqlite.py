@@ -175,7 +175,6 @@ def rows_of(conn: sqlite3.Connection, thread: str, after: int, count: int) -> li
 # The words and vectors of entries.
 
 _INSERT = f"INSERT OR REPLACE INTO recall_entries VALUES (NULL{', ?' * 13})"
-_GONE = "NOT EXISTS (SELECT 1 FROM entries WHERE entries.id = "
 _WORDS = """
 SELECT e.seq, e.id, r.entry, r.kind, r.rules, r.speaker, r.session, r.call_id, r.at, r.asks, r.person, r.times,
     r.length, r.words, r.names
@@ -200,13 +199,6 @@ WHERE e.branch = ? AND e.seq > ? AND e.seq <= ?
 """
 _SAVE = "INSERT OR REPLACE INTO recall_vectors (owner, key, model, vector) VALUES ('entry', ?, ?, ?)"
 _STORED = "SELECT 1 FROM entries WHERE id = ? LIMIT 1"
-
-
-def forget_deleted(conn: sqlite3.Connection) -> None:
-    """Remove the words and vectors of entries that no thread holds."""
-    conn.execute("DELETE FROM recall_state")
-    conn.execute(f"DELETE FROM recall_entries WHERE {_GONE}recall_entries.entry)")
-    conn.execute(f"DELETE FROM recall_vectors WHERE {_GONE}recall_vectors.key)")
 
 
 class SqliteIndex(SqliteTables, BranchIndex):
@@ -443,15 +435,22 @@ class SqliteStore(SqliteTables, BranchStore):
         return entries_of(thread, rows, after, count)
 
     def delete(self, thread: str) -> None:
-        with self._file.transaction() as conn:
-            branch, _, _ = self._tip(thread)
-            conn.execute("DELETE FROM threads WHERE name = ?", (thread,))
-            conn.execute("DELETE FROM windows WHERE branch = ?", (branch,))
-            conn.execute("DELETE FROM state WHERE branch = ?", (branch,))
-            conn.execute("DELETE FROM checkpoints WHERE branch = ?", (branch,))
-            _prune(conn, branch)
-            forget_deleted(conn)
+        super().delete(thread)
         self._file.wipe()
+
+    def _cut(self, branch: int, keep: int) -> list[bytes]:
+        # A trigger refuses every deletion that was not announced.
+        self._write("UPDATE numbers SET last = ?", (self.last_change(),))
+        self._write("INSERT INTO deleting VALUES (?, ?)", (branch, keep))
+        ids = super()._cut(branch, keep)
+        self._write("DELETE FROM deleting WHERE branch = ?", (branch,))
+        return ids
+
+    def _forget(self, ids: list[bytes]) -> None:
+        unheld = "NOT EXISTS (SELECT 1 FROM entries WHERE entries.id = "
+        self._write("DELETE FROM recall_state")
+        self._write(f"DELETE FROM recall_entries WHERE {unheld}recall_entries.entry)")
+        self._write(f"DELETE FROM recall_vectors WHERE {unheld}recall_vectors.key)")
 
     def verify(self, thread: str | None = None) -> Verified:
         with self._file.transaction("DEFERRED") as conn:
@@ -497,33 +496,3 @@ def _insert(conn: sqlite3.Connection, branch: int, entries: Sequence[Entry]) -> 
         body = encode_row(entry.body)
         rows.append((n, branch, entry.seq, entry.id, body, zlib.crc32(body.encode())))
     conn.executemany("INSERT INTO entries (n, branch, seq, id, body, crc) VALUES (?, ?, ?, ?, ?, ?)", rows)
-
-
-# Branches removed.
-
-
-def _prune(conn: sqlite3.Connection, branch: int | None) -> None:
-    """Remove what no thread reaches any more: from a branch that lost its name upwards."""
-    while branch is not None and not _is_named(conn, branch):
-        used = conn.execute("SELECT max(at_seq) FROM branches WHERE parent = ?", (branch,)).fetchone()[0]
-        parent, begin = conn.execute("SELECT parent, at_seq FROM branches WHERE branch = ?", (branch,)).fetchone()
-        _cut(conn, branch, begin if used is None else used)
-        if used is not None:
-            return
-        conn.execute("DELETE FROM branches WHERE branch = ?", (branch,))
-        branch = parent
-
-
-def _is_named(conn: sqlite3.Connection, branch: int) -> bool:
-    return conn.execute("SELECT 1 FROM threads WHERE branch = ?", (branch,)).fetchone() is not None
-
-
-def _cut(conn: sqlite3.Connection, branch: int, keep: int) -> None:
-    """Delete the entries of a branch behind seq `keep`; a trigger refuses every deletion that was not announced."""
-    named = {"branch": branch, "keep": keep}
-    conn.execute("UPDATE numbers SET last = ?", (last_number(conn),))
-    conn.execute("INSERT INTO deleting VALUES (:branch, :keep)", named)
-    conn.execute("DELETE FROM entries WHERE branch = :branch AND seq > :keep", named)
-    conn.execute("DELETE FROM deleting WHERE branch = :branch", named)
-    tip = "coalesce((SELECT id FROM entries WHERE branch = :branch AND seq = :keep), '')"
-    conn.execute(f"UPDATE branches SET seq = :keep, tip = {tip} WHERE branch = :branch", named)

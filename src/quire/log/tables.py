@@ -114,6 +114,8 @@ class BranchStore(ClosingStore, Tables):
     saved: ClassVar = "CAST ({} AS BLOB)"
     tip_id: ClassVar = "b.tip"
     branch_query: ClassVar[str]
+    # What else is noted of a branch that goes on without a name, because forks need its beginning.
+    nameless: ClassVar = ""
     index: Index
 
     @abstractmethod
@@ -278,6 +280,40 @@ class BranchStore(ClosingStore, Tables):
             raise name_taken(thread)
         named = f"SELECT {self.owner}?, branch FROM {self.tables}branches WHERE branch = ?"
         self._write(f"INSERT INTO {self.tables}threads {named}", (thread, branch))
+
+    def delete(self, thread: str) -> None:
+        with self._changing():
+            branch = self._tip(thread).branch
+            self._write(f"DELETE FROM {self.tables}threads WHERE name = ?", (thread,))
+            for table in ("windows", "state", "checkpoints"):
+                self._write(f"DELETE FROM {self.tables}{table} WHERE branch = ?", (branch,))
+            self._forget(self._prune(branch))
+
+    def _prune(self, branch: int | None) -> list[Any]:
+        """Remove what no thread reaches any more, from a branch that lost its name upwards; the ids that went."""
+        ids, threads, branches = list[Any](), f"{self.tables}threads", f"{self.tables}branches"
+        forked = f"(SELECT max(f.at_seq) FROM {branches} f WHERE f.parent = b.branch)"
+        about = f"SELECT b.parent, b.at_seq, {forked} FROM {branches} b WHERE b.branch = ?"
+        tip = f"coalesce((SELECT id FROM {self.tables}entries e WHERE e.branch = b.branch AND e.seq = ?), b.tip)"
+        while branch is not None and not self._rows(f"SELECT 1 FROM {threads} WHERE branch = ?", (branch,)):
+            ((parent, begin, used),) = self._rows(about, (branch,))
+            ids += self._cut(branch, begin if used is None else used)
+            if used is not None:
+                query = f"UPDATE {branches} AS b SET seq = ?, tip = {tip}{self.nameless} WHERE branch = ?"
+                self._write(query, (used, used, branch))
+                break
+            self._write(f"DELETE FROM {branches} WHERE branch = ?", (branch,))
+            branch = parent
+        return ids
+
+    def _cut(self, branch: int, keep: int) -> list[Any]:
+        """Delete the entries of a branch behind seq `keep`; their ids as they are kept, which may be damaged."""
+        query = f"DELETE FROM {self.tables}entries WHERE branch = ? AND seq > ? RETURNING {self.saved.format('id')}"
+        return [id for (id,) in self._write(query, (branch, keep))]
+
+    @abstractmethod
+    def _forget(self, ids: list[Any]) -> None:
+        """Remove the words and vectors of those of these entries that no thread holds any more."""
 
 
 # Records; every version is kept until the record is deleted.
