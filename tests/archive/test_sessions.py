@@ -558,6 +558,30 @@ def test_a_call_that_was_still_at_work_has_no_result(home: Path) -> None:
     assert ("result", "d") not in kinds
 
 
+def test_turns_of_codex_that_were_rolled_back_are_left_behind(home: Path) -> None:
+    def turn(number: int, said: str) -> list[JsonObject]:
+        asked = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": said}]}
+        answer = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": f"{said}!"}]}
+        lines = [{"type": "turn_context", "payload": {"model": "m", "turn_id": str(number)}}]
+        return [*lines, *lines, *({"type": "response_item", "payload": item} for item in (asked, answer))]
+
+    def back(turns: int) -> JsonObject:
+        return {"type": "event_msg", "payload": {"type": "thread_rolled_back", "num_turns": turns}}
+
+    meta = {"type": "session_meta", "payload": {"id": "s"}}
+    write("c.jsonl", [meta, *turn(1, "A"), *turn(2, "B"), *turn(3, "C"), back(2), *turn(4, "D"), back(0)])
+    assert [json.loads(one)["text"] for one in run("import", "c.jsonl").splitlines()] == ["A", "A!", "D", "D!"]
+    write("c.jsonl", [meta, *turn(1, "A"), back(7), *turn(2, "B")])
+    assert [json.loads(one)["text"] for one in run("import", "c.jsonl").splitlines()] == ["B", "B!"]
+
+
+@pytest.mark.parametrize(("target", "left"), [("3", ["Go", "Gone."]), ("1", []), ("0", []), ("unknown", [])])
+def test_what_gemini_cli_rewound_is_left_behind(home: Path, target: str, left: list[str]) -> None:
+    said = [{"id": "0", "type": "info", "content": "x"}, {"id": "1", "type": "user", "content": "Go"}, {"id": "2", "type": "gemini", "content": "Gone."}, {"id": "3", "type": "user", "content": "Stale"}, {"id": "4", "type": "gemini", "content": "Stale."}]  # fmt: skip
+    Path("s.jsonl").write_text(gemini_lines(*said, {"$rewindTo": target}, {"id": "5", "type": "user", "content": "On"}))
+    assert [json.loads(one)["text"] for one in run("import", "s.jsonl").splitlines()] == [*left, "On"]
+
+
 def gemini_calls(*calls: str, done: str) -> JsonObject:
     """A line of gemini-cli with its calls; those that are done have their result."""
     made: list[JsonObject] = [{"id": id, "name": "f", "args": {"x": id}} for id in calls]

@@ -454,6 +454,8 @@ def _codex(file: SourceFile) -> Iterator[StoredConversation]:
     times: list[int | None] = []
     instructions = model = ""
     name = file.name
+    # Where each turn begins, by its id.
+    turns: dict[str, int] = {}
     usages = _CodexUsage(str(file.path))
     for number, line in file.numbered():
         payload = line.get("payload") if isinstance(line, dict) else None
@@ -467,6 +469,12 @@ def _codex(file: SourceFile) -> Iterator[StoredConversation]:
             name = str(payload.get("id") or name)
         elif line["type"] == "turn_context":
             model = str(payload.get("model") or model)
+            turns.setdefault(str(payload.get("turn_id") or number), len(items))
+        elif payload.get("type") == "thread_rolled_back":
+            # The user went back: so many turns were left behind.
+            for _ in range(min(int(payload.get("num_turns") or 0), len(turns))):
+                _, start = turns.popitem()
+                del items[start:], times[start:]
         usages.take(number, line, model, name)
     value = {"instructions": instructions, "input": items} if instructions else {"input": items}
     calls = tuple(usages.records or usages.counts)
@@ -615,7 +623,9 @@ def _pi_block(block: JsonObject | str) -> StoredBlock:
 
 def _gemini_cli(file: SourceFile) -> Iterator[StoredConversation]:
     contents: list[tuple[int | None, JsonObject]] = []
+    # Where the words of a line stand, and where its first content would.
     places: dict[str, int] = {}
+    starts: dict[str, int] = {}
     called: set[str] = set()
     sent: dict[str, SentCall] = {}
     model, name, left_out = "", file.name, []
@@ -623,6 +633,14 @@ def _gemini_cli(file: SourceFile) -> Iterator[StoredConversation]:
     for number, line in enumerate(_gemini_lines(file), 1):
         name, model = str(line.get("sessionId") or name), str(line.get("model") or model)
         at, id = milliseconds(line.get("timestamp")), str(line.get("id") or f"line {number}")
+        if "$rewindTo" in line:
+            # What it names goes too; where that is not known, everything.
+            del contents[starts.get(str(line["$rewindTo"]), 0) :]
+            starts, places = (
+                {key: at for key, at in known.items() if at < len(contents)} for known in (starts, places)
+            )
+            continue
+        starts.setdefault(id, len(contents))
         if line.get("type") not in ("user", "gemini"):
             # What the program itself said was never sent.
             left_out += [str(line["type"])] if line.get("type") not in (None, "info", "error", "warning") else []
