@@ -551,6 +551,32 @@ def test_the_steps_of_one_message_are_answers_of_their_own(home: Path) -> None:
     assert kinds == ["user", "think", "call", "result", "think", "call", "result"]
 
 
+def test_what_strands_marks_as_bytes_is_base64(home: Path) -> None:
+    Path("s/agents/agent_a/messages").mkdir(parents=True)
+    Path("s/session.json").write_text("{}")
+    data = {"__bytes_encoded__": True, "data": PNG}
+    picture = {"image": {"format": "png", "source": {"bytes": data}}}
+    call = {"toolUse": {"toolUseId": "t", "name": "f", "input": {"reason": "W1"}, "reasoningSignature": "Stale"}}
+    result = {"toolResult": {"toolUseId": "t", "status": "success", "content": [{"text": "W2"}, picture]}}
+    said = [("user", [{"text": "W3"}, picture]), ("assistant", [{"reasoningContent": {"redactedContent": data}}, call]), ("user", [result])]  # fmt: skip
+    for number, (role, content) in enumerate(said):
+        path = Path(f"s/agents/agent_a/messages/message_{number}.json")
+        path.write_text(json.dumps({"message": {"role": role, "content": content}}))
+    printed = run("import", "s")
+    assert [word for word in ("W1", "W2", "W3", PNG) if word not in printed] == []
+    assert "__bytes_encoded__" not in printed
+    assert "Stale" not in printed
+    Path("entries.jsonl").write_text(printed)
+    for target in TARGETS:
+        assert_valid(json.loads(run("render", "entries.jsonl", "-m", target, "--json")), target)
+
+
+def test_arguments_that_broke_off_are_kept_as_they_are(home: Path) -> None:
+    broken = {"tool_name": "f", "tool_call_id": "c", "args": '{"path": "a'}
+    Path("x.json").write_text(json.dumps([parts({"user-prompt": {"content": "q"}}), parts({"tool-call": broken}, kind="response")]))  # fmt: skip
+    assert json.loads(run("import", "x.json").splitlines()[1])["args"] == broken["args"]
+
+
 def test_a_call_that_was_still_at_work_has_no_result(home: Path) -> None:
     Path("x.db").write_bytes(opencode_file())
     kinds = [(one["kind"], one.get("call_id")) for one in map(json.loads, run("import", "x.db").splitlines())]

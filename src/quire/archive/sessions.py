@@ -37,6 +37,7 @@ from quire.archive.stored_conversations import (
     usage_named,
 )
 from quire.errors import FormatError
+from quire.providers.outgoing import parsed_arguments
 from quire.providers.usage import usage
 from quire.values import KINDS, Json, JsonObject, Usage
 
@@ -244,12 +245,22 @@ def _strands(file: SourceFile) -> Iterator[StoredConversation]:
         yield StoredConversation(name, "bedrock", messages, times=times, calls=calls)
 
 
-def _converse(block: JsonObject) -> JsonObject:
-    """A block without what strands adds to it for other providers than Bedrock."""
+def _converse(block: JsonObject) -> Json:
+    """A block without what strands adds to it: the signature of another provider than Bedrock, marks of what is base64."""
     call = block.get("toolUse")
-    if not isinstance(call, dict) or "reasoningSignature" not in call:
-        return block
-    return {"toolUse": {key: value for key, value in call.items() if key != "reasoningSignature"}}
+    if isinstance(call, dict):
+        block = {"toolUse": {key: value for key, value in call.items() if key != "reasoningSignature"}}
+    return _without_marks(block)
+
+
+def _without_marks(value: Json) -> Json:
+    if isinstance(value, list):
+        return [_without_marks(element) for element in value]
+    if not isinstance(value, dict):
+        return value
+    if value.get("__bytes_encoded__"):
+        return value.get("data")
+    return {key: _without_marks(field) for key, field in value.items()}
 
 
 def _langchain(file: SourceFile) -> Iterator[StoredConversation]:
@@ -317,7 +328,7 @@ def _pydantic_part(part: JsonObject) -> Iterator[StoredBlock]:
         yield StoredBlock(str(content or ""), thinking=True, signature=signature, id="" if redacted else str(part.get("id") or ""), redacted=redacted)  # fmt: skip
     elif kind in ("tool-call", "builtin-tool-call"):
         raw = part.get("args")
-        args = decoded(raw) if isinstance(raw, str) and raw.startswith("{") else raw
+        args = parsed_arguments(raw)[0] if isinstance(raw, str) and raw.startswith("{") else raw
         yield StoredBlock(call_id=call_id, name=name, args=args, signature=signature, id=str(part.get("id") or ""))
     elif kind in ("tool-return", "builtin-tool-return") or (kind == "retry-prompt" and part.get("tool_name")):
         failed = kind == "retry-prompt" or part.get("outcome") in ("failed", "denied", "error")
