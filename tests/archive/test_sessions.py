@@ -415,7 +415,7 @@ def parts(*listed: JsonObject, kind: str = "request") -> JsonObject:
 
 PYDANTIC = [
     parts({"system-prompt": {"content": "W1"}}, {"user-prompt": {"content": ["W2", {"kind": "image-url", "url": "https://x/W3.png"}, {"kind": "binary", "data": PNG, "media_type": "image/png"}, {"kind": "document-url", "url": "u"}]}}),
-    parts({"tool-call": {"tool_name": "f", "tool_call_id": "c", "args": {}}}, {"file": {"content": {"kind": "binary"}}}, kind="response"),
+    parts({"tool-call": {"tool_name": "f", "tool_call_id": "c", "args": {}}}, {"file": {"content": {"kind": "binary"}}}, {"instruction-delta": {"content": "Stale"}}, kind="response"),
     {**parts({"tool-return": {"tool_name": "f", "tool_call_id": "c", "content": [{"a": "W4"}]}}, {"retry-prompt": {"content": [{"msg": "W5"}]}}, {"system-prompt": {"content": "W6"}}), "instructions": "W7"},
 ]  # fmt: skip
 SPAN = {"gen_ai.input.messages": json.dumps([
@@ -474,6 +474,7 @@ WHOLE: dict[str, tuple[Callable[[], str | bytes], list[str], str]] = {
     "pydantic-ai": (lambda: json.dumps(PYDANTIC), [*(f"W{n}" for n in range(1, 8)), PNG], "1 × document-url, 1 × file"),
     "opentelemetry": (lambda: json.dumps([{"attributes": SPAN}]), ["W1", "W2", PNG, "[audio]"], ""),
     "langfuse": (lambda: json.dumps([{"type": "GENERATION", "traceId": "t", "input": [{"role": "user", "content": "W1"}], "output": [{"role": "assistant", "content": "W2"}]}]), ["W1", "W2"], ""),
+    "langchain-before": (lambda: json.dumps([{"type": "human", "data": {"content": "W1"}}, {"type": "ai", "data": {"content": "", "additional_kwargs": {"tool_calls": [{"id": "c", "type": "function", "function": {"name": "W2", "arguments": '{"a": "W3"}'}}]}}}]), ["W1", "W2", "W3"], ""),
     "swe-agent": (lambda: json.dumps({"trajectory": [], "info": {}, "history": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "W1", "thinking_blocks": [{"type": "thinking", "thinking": "W2"}]}]}), ["W1", "W2"], ""),
 }  # fmt: skip
 

@@ -39,6 +39,7 @@ from quire.archive.stored_conversations import (
 from quire.errors import FormatError
 from quire.providers.outgoing import parsed_arguments
 from quire.providers.usage import usage
+from quire.providers.wires.frameworks import FAILED, SILENT_PARTS
 from quire.values import KINDS, Json, JsonObject, Usage
 
 Value = TypeVar("Value")
@@ -331,7 +332,7 @@ def _pydantic_part(part: JsonObject) -> Iterator[StoredBlock]:
         args = parsed_arguments(raw)[0] if isinstance(raw, str) and raw.startswith("{") else raw
         yield StoredBlock(call_id=call_id, name=name, args=args, signature=signature, id=str(part.get("id") or ""))
     elif kind in ("tool-return", "builtin-tool-return") or (kind == "retry-prompt" and part.get("tool_name")):
-        failed = kind == "retry-prompt" or part.get("outcome") in ("failed", "denied", "error")
+        failed = kind == "retry-prompt" or part.get("outcome") in (*FAILED, "error")
         media = [block for block in _pydantic_media(content) if block.left_out or block.image[1]]
         value = [piece for piece in content if not _pydantic_kind(piece)] if isinstance(content, list) else content
         block = StoredBlock(text_or_json(value), call_id=call_id, name=name, is_result=True, error=failed)
@@ -340,7 +341,7 @@ def _pydantic_part(part: JsonObject) -> Iterator[StoredBlock]:
         yield from _pydantic_media(content)
     elif kind in ("text", "retry-prompt"):
         yield StoredBlock(text_or_json(content), id=str(part.get("id") or ""))
-    else:
+    elif kind not in SILENT_PARTS:
         yield StoredBlock(left_out=str(kind))
 
 

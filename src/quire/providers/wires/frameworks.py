@@ -118,7 +118,16 @@ def _ai(data: JsonObject) -> list[Entry]:
     for call in objects(data, "invalid_tool_calls"):
         raw = str(call.get("args") or "")
         out.append(values.call(str(call.get("id") or ""), str(call.get("name") or ""), raw, wire={"arguments": raw}))
+    if not {"tool_calls", "invalid_tool_calls"} & {name for name in data if data[name]}:
+        out += [_raw_call(call) for call in objects(extra, "tool_calls") if str(call.get("id")) not in called]
     return out or [values.respond("")]
+
+
+def _raw_call(call: JsonObject) -> Entry:
+    """A call as OpenAI wrote it, of a message from before LangChain read calls itself."""
+    function = sub(call, "function")
+    args, wire = parsed_arguments(str(function.get("arguments") or ""))
+    return values.call(str(call.get("id") or ""), str(function.get("name") or ""), args, wire=wire)
 
 
 def _model(data: JsonObject) -> str:
@@ -238,11 +247,11 @@ def _tool(part: Result) -> JsonObject:
 # pydantic-ai: `ModelMessagesTypeAdapter`, `all_messages_json`. A run's `instructions` are not among the messages.
 
 # Parts that a model is not shown: what was on offer when, and how it was asked.
-_SILENT = ("tool-availability-delta", "model-settings-delta", "instruction-baseline", "instruction-delta")
+SILENT_PARTS = ("tool-availability-delta", "model-settings-delta", "instruction-baseline", "instruction-delta")
 # The moment of what is written anew: always the same, where pydantic-ai would put the present one.
 _MADE = "1970-01-01T00:00:00Z"
 # Of results, those that did not succeed.
-_FAILED = ("failed", "denied", "interrupted", "retried")
+FAILED = ("failed", "denied", "interrupted", "retried")
 
 
 def _pydantic_ai_entries(message: Json, where: str) -> list[Entry]:
@@ -259,9 +268,9 @@ def _request_entries(part: JsonObject) -> Iterator[Entry]:
     if kind == "system-prompt":
         yield values.system(_pydantic_ai_text(content))
     elif kind == "tool-return" or (kind == "retry-prompt" and part.get("tool_name")):
-        failed = True if kind == "retry-prompt" or part.get("outcome") in _FAILED else None
+        failed = True if kind == "retry-prompt" or part.get("outcome") in FAILED else None
         yield values.result(str(part.get("tool_call_id") or ""), content=_pydantic_ai_text(content), error=failed)
-    elif kind not in _SILENT:
+    elif kind not in SILENT_PARTS:
         pieces = content if isinstance(content, list) else [content]
         images = [image_json(image) for piece in pieces if (image := _pydantic_ai_image(piece)) is not None]
         yield values.user(_pydantic_ai_text(content), images=images or None)
