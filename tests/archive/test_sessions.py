@@ -302,6 +302,19 @@ def test_conversations_of_a_folder_go_on_in_their_own_threads(home: Path) -> Non
     )
 
 
+def test_conversations_that_begin_alike_find_their_threads_again(home: Path) -> None:
+    Path("all").mkdir()
+    for place, name in enumerate("abc"):
+        gave = [{"type": "tool_result", "tool_use_id": "t1", "content": name}]
+        reply = [line("assistant", [CALLS[0]], "2", "1"), line("user", gave, "3", "2"), line("assistant", text(f"Gone {name}."), "4", "3")]  # fmt: skip
+        write(f"all/{name}.jsonl", [line("user", "Go", "1"), *reply])
+        write(f"all/{9 - place}.jsonl", [line("user", f"Go {place}", "1"), *reply])
+    run("import", "all", "--into", "t")
+    for path, name in zip(sorted(Path("all").glob("?.jsonl")), "fedcba", strict=True):
+        path.rename(f"all/{name}.new.jsonl")
+    assert {row.partition(": ")[2] for row in run("import", "all", "--into", "t").splitlines()} == {"nothing new"}
+
+
 def test_a_last_line_that_is_half_written_is_left_out_and_said(home: Path, caplog: pytest.LogCaptureFixture) -> None:
     write("a.jsonl", CLAUDE[:3])
     whole = run("import", "a.jsonl")

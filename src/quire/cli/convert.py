@@ -9,7 +9,7 @@ import json
 import re
 from collections import Counter
 from importlib import resources
-from itertools import count
+from itertools import count, takewhile
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -304,11 +304,11 @@ def _names(store: Store, thread: str, conversations: list[ImportedConversation])
 
     there = [info.name for info in store.threads() if re.fullmatch(rf"{re.escape(thread)}(-\d+)?", info.name)]
     numbers = (name for n in count(1) if (name := f"{thread}-{n}") not in there)
-    begun = {name: store.read(name, 0, 1) for name in there}
+    begun = {name: _opening(store.read(name, 0, 16)) for name in there}
     out: list[str] = []
     for conversation in conversations:
         entries = conversation.entries
-        alike = (name for name in there if name not in out and known_entries(begun[name], entries[:1]))
+        alike = (name for name in there if name not in out and known_entries(begun[name], entries[: len(begun[name])]))
         held = (
             name
             for name in alike
@@ -317,6 +317,11 @@ def _names(store: Store, thread: str, conversations: list[ImportedConversation])
         )
         out.append(next(held, "") or next(numbers))
     return out
+
+
+def _opening(entries: list[Entry]) -> list[Entry]:
+    """What tells a thread from others without reading all of it: what was said before the first call."""
+    return [*entries[:1], *takewhile(lambda entry: entry.kind != "call", entries[1:])]
 
 
 @click.command()
