@@ -487,6 +487,7 @@ WHOLE: dict[str, tuple[Callable[[], str | bytes], list[str], str]] = {
     "pydantic-ai": (lambda: json.dumps(PYDANTIC), [*(f"W{n}" for n in range(1, 8)), PNG], "1 × document-url, 1 × file"),
     "opentelemetry": (lambda: json.dumps([{"attributes": SPAN}]), ["W1", "W2", PNG, "[audio]"], ""),
     "langfuse": (lambda: json.dumps([{"type": "GENERATION", "traceId": "t", "input": [{"role": "user", "content": "W1"}], "output": [{"role": "assistant", "content": "W2"}]}]), ["W1", "W2"], ""),
+    "codex-before": (lambda: "\n".join(map(json.dumps, [{"id": "s", "timestamp": "2025-08-18T01:16:13Z", "instructions": "W1", "git": {}}, {"record_type": "state"}, {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "W2"}]}, {"type": "function_call", "name": "W3", "arguments": "{}", "call_id": "c"}, {"type": "function_call_output", "call_id": "c", "output": "W4"}, {"record_type": "state"}])), ["W1", "W2", "W3", "W4"], ""),
     "langchain-before": (lambda: json.dumps([{"type": "human", "data": {"content": "W1"}}, {"type": "ai", "data": {"content": "", "additional_kwargs": {"tool_calls": [{"id": "c", "type": "function", "function": {"name": "W2", "arguments": '{"a": "W3"}'}}]}}}]), ["W1", "W2", "W3"], ""),
     "swe-agent": (lambda: json.dumps({"trajectory": [], "info": {}, "history": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "W1", "thinking_blocks": [{"type": "thinking", "thinking": "W2"}]}]}), ["W1", "W2"], ""),
 }  # fmt: skip

@@ -452,12 +452,16 @@ def _merged(chain: Iterable[JsonObject]) -> list[tuple[Json, JsonObject]]:
 def _codex(file: SourceFile) -> Iterator[StoredConversation]:
     items: list[JsonObject] = []
     times: list[int | None] = []
-    instructions = model = ""
-    name = file.name
+    instructions = model = name = ""
     # Where each turn begins, by its id.
     turns: dict[str, int] = {}
     usages = _CodexUsage(str(file.path))
+    is_bare = holding(_is_bare_codex)(file)
     for number, line in file.numbered():
+        if isinstance(line, dict) and line.get("record_type"):
+            continue
+        if isinstance(line, dict) and is_bare and "payload" not in line:
+            line = {"type": "response_item" if "type" in line else "session_meta", "payload": line}
         payload = line.get("payload") if isinstance(line, dict) else None
         if not isinstance(line, dict) or not isinstance(payload, dict) or not isinstance(line.get("type"), str):
             raise misfit(file, number, line, "a line of a Codex rollout")
@@ -466,7 +470,7 @@ def _codex(file: SourceFile) -> Iterator[StoredConversation]:
             times.append(milliseconds(line.get("timestamp")))
         elif line["type"] == "session_meta":
             instructions = text_in(payload.get("base_instructions") or payload.get("instructions") or "")
-            name = str(payload.get("id") or name)
+            name = name or str(payload.get("id") or "")  # behind it stands that of the session it is a fork of
         elif line["type"] == "turn_context":
             model = str(payload.get("model") or model)
             turns.setdefault(str(payload.get("turn_id") or number), len(items))
@@ -475,10 +479,20 @@ def _codex(file: SourceFile) -> Iterator[StoredConversation]:
             for _ in range(min(int(payload.get("num_turns") or 0), len(turns))):
                 _, start = turns.popitem()
                 del items[start:], times[start:]
-        usages.take(number, line, model, name)
+        usages.take(number, line, model, name or file.name)
     value = {"instructions": instructions, "input": items} if instructions else {"input": items}
     calls = tuple(usages.records or usages.counts)
-    yield StoredConversation(name, "openai-responses", value, model, times=tuple(times), calls=calls)
+    yield StoredConversation(name or file.name, "openai-responses", value, model, times=tuple(times), calls=calls)
+
+
+def _is_bare_codex(line: JsonObject) -> bool:
+    """The first line of a rollout of 2025, whose items stand by themselves."""
+    return {"id", "timestamp", "instructions"} <= line.keys() and not {"type", "payload"} & line.keys()
+
+
+def _is_codex(line: JsonObject) -> bool:
+    kinds = ("session_meta", "response_item", "turn_context", "event_msg")
+    return _is_bare_codex(line) or (isinstance(line.get("payload"), dict) and line.get("type") in kinds)
 
 
 class _CodexUsage:
@@ -797,7 +811,7 @@ def _is_claude_code(line: JsonObject) -> bool:
 
 CLIENTS: tuple[SessionStore, ...] = (
     SessionStore("claude-code", holding(_is_claude_code), _claude_code),
-    SessionStore("codex", holding(lambda line: isinstance(line.get("payload"), dict) and line.get("type") in ("session_meta", "response_item", "turn_context", "event_msg")), _codex),
+    SessionStore("codex", holding(_is_codex), _codex),
     SessionStore("pi", lambda file: bool(file.first_objects()) and file.first_objects()[0].get("type") == "session" and "cwd" in file.first_objects()[0], _pi),
     SessionStore("gemini-cli", holding(lambda row: {"sessionId", "projectHash"} <= row.keys()), _gemini_cli, ("thought signatures",)),
     SessionStore("opencode", lambda file: {"session", "message", "part"} <= file.tables, _opencode),
