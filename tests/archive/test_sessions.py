@@ -186,10 +186,10 @@ def span(body: JsonObject, reply: JsonObject) -> JsonObject:
     return {"traceId": "t", "attributes": [{"key": key, "value": {"stringValue": one}} for key, one in facts.items()]}
 
 
-def har(body: JsonObject, reply: Any) -> JsonObject:
+def har(body: JsonObject, reply: Any, packed: bool = False) -> JsonObject:
     said = reply if isinstance(reply, str) else json.dumps(reply)
     request = {"method": "POST", "url": "https://x.y/v1/chat/completions", "postData": {"text": json.dumps(body)}}
-    return {"startedDateTime": "2026-01-01T00:00:00Z", "request": request, "response": {"content": {"text": said}}}
+    return {"startedDateTime": "2026-01-01T00:00:00Z", "request": request, "response": {"content": {"text": base64.b64encode(said.encode()).decode(), "encoding": "base64"} if packed else {"text": said}}}  # fmt: skip
 
 
 def lhar(number: int, body: JsonObject, reply: JsonObject) -> JsonObject:
@@ -211,6 +211,7 @@ WRITTEN: dict[str, tuple[str, Callable[[], str]]] = {
     "requests.jsonl": ("requests", lambda: "\n".join(json.dumps({"request": b, "response": r}) for b, r in PAIRS)),
     "streams.jsonl": ("requests", lambda: "\n".join(json.dumps({"request": b, "stream": r}) for b, r in zip(BODIES, ["", STREAM], strict=True))),
     "a.har": ("har", lambda: json.dumps({"log": {"entries": [har({"q": 1}, "<html>"), *(har(b, r) for b, r in PAIRS)]}})),
+    "packed.har": ("har", lambda: json.dumps({"log": {"entries": [har(b, r, True) for b, r in PAIRS]}})),
     "stream.har": ("har", lambda: json.dumps({"log": {"entries": [har(BODIES[0], REPLIES[0]), har(BODIES[1], STREAM)]}})),
     "a.lhar": ("lhar", lambda: "\n".join(map(json.dumps, [{"type": "session", "trace_id": "t"}, *(lhar(n, b, r) for n, (b, r) in enumerate(PAIRS))]))),
     "wrapped.json": ("lhar", lambda: json.dumps({"lhar": {"version": "1", "sessions": [], "entries": [lhar(n, b, r) for n, (b, r) in enumerate(PAIRS)]}})),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -27,7 +28,7 @@ from quire.archive.stored_conversations import (
 from quire.errors import FormatError, QuireError
 from quire.providers.prefix import unmarked
 from quire.providers.wires import as_body, detect, wire_of
-from quire.values import Entry, Json, JsonObject, as_object, canonical, sha256_hex
+from quire.values import Entry, Json, JsonObject, as_object, as_objects, as_text, canonical, sha256_hex
 
 
 def grouped(exchanges: Iterable[LoggedExchange], name: str) -> list[StoredConversation]:
@@ -122,13 +123,23 @@ def _har(file: SourceFile) -> Iterator[LoggedExchange]:
         # A browser asks for much that is no model's.
         if not isinstance(body, dict) or not is_body(body) or detect(body) is None:
             continue
-        text = answer.get("content", {}).get("text") or ""
+        text = _har_text(as_object(answer.get("content")))
         reply, url = _json(text), urlsplit(str(request.get("url") or ""))
-        headers = {str(header["name"]): header["value"] for header in request.get("headers") or ()}
+        headers = {str(header.get("name")): header.get("value") for header in as_objects(request.get("headers"))}
         about = {"host": url.hostname, "path": url.path, "headers": headers, "at": entry.get("startedDateTime")}
         about["status"] = answer.get("status") or None
         place = f"{file.path}#log.entries[{number}]"
         yield LoggedExchange(body, reply if reply is not None else text, place, url_model(url.path), about)
+
+
+def _har_text(content: JsonObject) -> str:
+    """What came back; some programs write it as base64."""
+    text = as_text(content.get("text"))
+    if content.get("encoding") != "base64":
+        return text
+    with contextlib.suppress(ValueError):
+        return base64.b64decode(text).decode()
+    return ""
 
 
 def _json(text: Json) -> Json:
