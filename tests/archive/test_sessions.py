@@ -261,12 +261,25 @@ def test_llm_logs_before_its_messages_were_a_tree(home: Path) -> None:
         run("import", "logs.db")
 
 
-def test_a_session_of_claude_code_is_read_in_a_time_that_grows_with_it(home: Path) -> None:
+def claude_lines(count: int) -> str:
+    rows = [line(("user", "assistant")[n % 2], f"{n}", str(n), str(n - 1) if n else "") for n in range(count)]
+    return "\n".join(map(json.dumps, rows))
+
+
+# Made by how much there is of it.
+LONG: dict[str, Callable[[int], str]] = {
+    "claude-code": claude_lines,
+    "side-chains": lambda count: "\n".join(json.dumps(line("user", "Go", f"{n}", isSidechain=True)) for n in range(count)),
+    "aider": lambda count: "# aider chat started at 1\n#### Go\n" + "A line of an answer that is long.\n" * (20 * count),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_a_session_is_read_in_a_time_that_grows_with_it(name: str) -> None:
     def seconds(count: int) -> float:
-        rows = [line(("user", "assistant")[n % 2], f"{n}", str(n), str(n - 1) if n else "") for n in range(count)]
-        file = source_file(write("c.jsonl", rows))
+        file = source_file(Path("x"), LONG[name](count))
         begun = time.process_time()
-        assert len(conversations(file, recognised(file))[0].value) == count
+        assert conversations(file, recognised(file))
         return time.process_time() - begun
 
     assert seconds(8000) < 40 * seconds(1000)

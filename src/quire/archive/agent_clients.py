@@ -239,13 +239,14 @@ def _claude_code(file: SourceFile) -> Iterator[StoredConversation]:
     # Of each line the one of its chain that it stands behind, itself where it is taken; and the side chain it is of.
     places: dict[str, str] = {}
     sides: dict[str, str] = {}
+    begun: list[str] = []
     compacted = renders = False
     for number, line in file.numbered():
         if not isinstance(line, dict) or not isinstance(line.get("type"), str):
             raise misfit(file, number, line, "a line of Claude Code")
         compacted = compacted or line.get("subtype") == "compact_boundary" or bool(line.get("isCompactSummary"))
         uuid, parent = str(line.get("uuid") or number), str(line.get("parentUuid") or "")
-        side = _claude_side(line, parent, sides)
+        side = _claude_side(line, parent, sides, begun)
         sides[uuid] = side
         session = str(line.get("sessionId") or file.name)
         name = f"{session}-{side}" if side else session
@@ -292,16 +293,20 @@ def _claude_code(file: SourceFile) -> Iterator[StoredConversation]:
         yield StoredConversation(name, "anthropic", value, model, times=times, calls=sent, left_out=lost)
 
 
-def _claude_side(line: JsonObject, parent: str, sides: dict[str, str]) -> str:
-    """The side chain of a line, by its agent; before agents had ids, each that begins anew is one of its own."""
+def _claude_side(line: JsonObject, parent: str, sides: dict[str, str], begun: list[str]) -> str:
+    """The side chain of a line, by its agent; before agents had ids, each that begins anew is one of its own.
+
+    Those are added to `begun`.
+    """
     if not line.get("isSidechain"):
         return ""
     if line.get("agentId"):
         return str(line["agentId"])
-    if parent in sides:
+    if sides.get(parent):
         return sides[parent]
-    begun = list(dict.fromkeys(filter(None, sides.values())))
-    return f"side-{len(begun) + 1}" if begun and not parent else begun[-1] if begun else "side"
+    if not begun or not parent:
+        begun.append(f"side-{len(begun) + 1}" if begun else "side")
+    return begun[-1]
 
 
 # Attachments: what the client told the model beside the messages. It writes down the words, or in earlier versions what

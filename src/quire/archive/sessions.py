@@ -179,11 +179,11 @@ def _aider(file: SourceFile) -> Iterator[StoredConversation]:
             role = "user" if line.startswith("#### ") else "" if line.startswith(">") else "assistant"
             text = line.removeprefix("#### ").rstrip()
             if role and conversations[-1] and conversations[-1][-1]["role"] == role:
-                conversations[-1][-1]["content"] += f"\n{text}"
+                conversations[-1][-1]["content"].append(text)
             elif role and text:
-                conversations[-1].append({"role": role, "content": text})
+                conversations[-1].append({"role": role, "content": [text]})
     for number, messages in enumerate(conversations, 1):
-        cleaned = [{**message, "content": message["content"].strip()} for message in messages]
+        cleaned = [{**message, "content": "\n".join(message["content"]).strip()} for message in messages]
         if cleaned:
             yield StoredConversation(f"aider-{number}", "openai-chat", cleaned, model.rpartition("/")[2])
 
