@@ -329,6 +329,13 @@ def test_conversations_that_begin_alike_find_their_threads_again(home: Path) -> 
     assert {row.partition(": ")[2] for row in run("import", "all", "--into", "t").splitlines()} == {"nothing new"}
 
 
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_a_chat_file_with_the_line_ends_of_windows_is_known_for_one(home: Path, mark: str) -> None:
+    chat = "---\ntopic: Tea\n---\n\n**user**: How hot?\n\n**ai**: 80 degrees.\n"
+    Path("c.md").write_bytes((mark + chat).replace("\n", "\r\n").encode())
+    assert [json.loads(one)["text"] for one in run("import", "c.md").splitlines()] == ["How hot?", "80 degrees."]
+
+
 def test_a_last_line_that_is_half_written_is_left_out_and_said(home: Path, caplog: pytest.LogCaptureFixture) -> None:
     write("a.jsonl", CLAUDE[:3])
     whole = run("import", "a.jsonl")

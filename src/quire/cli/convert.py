@@ -211,7 +211,7 @@ def _is_of(store: SessionStore, path: str) -> bool:
 def _sessions(file: SourceFile, store: SessionStore | None, model: str, chats: ChatFiles) -> list[ImportedConversation]:
     from quire.archive.sessions import conversations, recognised
 
-    if store is None and file.text.startswith("---\n"):
+    if store is None and file.text.startswith(("---\n", "---\r\n")):
         return [chats.read(file.text)._replace(store=MARKDOWN)]
     store = store or recognised(file)
     stored = conversations(file, store)
