@@ -419,12 +419,20 @@ FRAGMENTS = "CREATE TABLE fragments (id, content); CREATE TABLE attachments (id,
 KEPT_APART: dict[str, list[tuple[Any, ...]]] = {"fragments": [(1, "W1"), (2, "W2")], "attachments": [("a", "image/png", base64.b64decode(PNG), None), ("b", "image/png", None, None)]}  # fmt: skip
 
 
+LLM = """CREATE TABLE messages (hash, parent_hash, role); CREATE TABLE parts (id, message_hash, position, type, text, payload);
+        CREATE TABLE threads (id, tip_message_hash, datetime_utc); CREATE TABLE turns (id, thread_id, model, input_tokens, output_tokens, token_details, datetime_utc);
+        CREATE TABLE tools (id, name, description, input_schema); CREATE TABLE turn_tools (tool_id, turn_id);"""
+
+
+def llm_thought(meta: JsonObject) -> bytes:
+    """A thread of llm whose answer was thought about, and signed so."""
+    rows = [("h2", "reasoning", "Hm", json.dumps({"provider_metadata": meta})), ("h2", "text", "Hello", None), ("h1", "text", "Go", None)]  # fmt: skip
+    return database(LLM, threads=[("t", "h2", "2026")], messages=[("h1", None, "user"), ("h2", "h1", "assistant")], turns=[("1", "t", "o3", 1, 1, None, "2026")], parts=[(n, row[0], n, *row[1:]) for n, row in enumerate(rows)])  # fmt: skip
+
+
 def llm_file() -> bytes:
     return database(
-        FRAGMENTS + """CREATE TABLE messages (hash, parent_hash, role); CREATE TABLE parts (id, message_hash, position, type, text, payload);
-        CREATE TABLE threads (id, tip_message_hash, datetime_utc); CREATE TABLE turns (id, thread_id, model, input_tokens, output_tokens, token_details, datetime_utc);
-        CREATE TABLE tools (id, name, description, input_schema); CREATE TABLE turn_tools (tool_id, turn_id);
-        CREATE TABLE part_fragments (part_id, fragment_id, "order"); CREATE TABLE part_attachments (part_id, attachment_id, "order")""",
+        FRAGMENTS + LLM + """CREATE TABLE part_fragments (part_id, fragment_id, "order"); CREATE TABLE part_attachments (part_id, attachment_id, "order")""",
         **KEPT_APART, threads=[("t", "h", "2026")], messages=[("h", None, "user")], parts=[(1, "h", 0, "text", "W3", None)],
         part_fragments=[(1, 1, 0), (1, 2, 1)], part_attachments=[(1, "a", 0), (1, "b", 1)],
     )  # fmt: skip
@@ -553,6 +561,8 @@ SEALED = {"openai": {"itemId": "rs_1", "reasoningEncryptedContent": "O"}}
 GOOGLE = {"google": {"thoughtSignature": "G"}}
 # What an answer is signed with, and what of it is sent back to whom signed it.
 SIGNATURES: list[tuple[Callable[[], str | bytes], str, list[str], list[str]]] = [
+    (lambda: llm_thought({"openai": {"id": "rs_1", "encrypted_content": "O"}}), "openai:o3", ['"id":"rs_1"', '"encrypted_content":"O"'], []),
+    (lambda: llm_thought({"anthropic": {"signature": "A"}}), "anthropic:claude-opus-4-6", ['"signature":"A"'], []),
     (lambda: opencode_answers(("openai", opencode_step(SEALED, "c"))), "openai:gpt-5.6", ['"id":"rs_1"', '"encrypted_content":"O"'], []),
     (lambda: opencode_answers(("gateway", opencode_step(SEALED, "c"))), "openai:gpt-5.6", ['"encrypted_content":"O"'], []),
     (lambda: opencode_answers(("google", opencode_step(GOOGLE, "c"))), "gemini:gemini-3.1-pro-preview", ['"thoughtSignature":"G"'], []),

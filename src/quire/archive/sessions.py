@@ -40,7 +40,7 @@ from quire.errors import FormatError
 from quire.providers.outgoing import parsed_arguments
 from quire.providers.usage import usage
 from quire.providers.wires.frameworks import FAILED, SILENT_PARTS
-from quire.values import KINDS, Json, JsonObject, Usage
+from quire.values import KINDS, Json, JsonObject, Usage, as_object
 
 Value = TypeVar("Value")
 
@@ -71,13 +71,19 @@ def _llm(file: SourceFile) -> Iterator[StoredConversation]:
         hash: (parent, role) for hash, parent, role in file.rows("SELECT hash, parent_hash, role FROM messages")
     }
     blocks: dict[str, list[StoredBlock]] = {}
+    # By message, who signed it: the name of a model does not always tell whose it is.
+    signers: dict[str, set[str]] = {}
     fragments, attached = _llm_fragments(file, "part_fragments", "part_id"), _llm_attached(file, "part_attachments", "part_id")  # fmt: skip
     for hash, id, kind, text, payload in file.rows("SELECT message_hash, id, type, text, payload FROM parts ORDER BY position, id"):  # fmt: skip
-        part = _llm_part(kind, "\n".join(filter(None, (*fragments.get(id, ()), text))), payload)
+        fields: JsonObject = decoded(payload or "{}", file.path)
+        signers.setdefault(hash, set()).update(as_object(fields.get("provider_metadata")))
+        part = _llm_part(kind, "\n".join(filter(None, (*fragments.get(id, ()), text))), fields)
         blocks.setdefault(hash, []).extend(_with_media(part, attached.get(id, [])))
     for thread, tip in file.rows("SELECT id, tip_message_hash FROM threads ORDER BY datetime_utc, id"):
         turns: list[StoredTurn] = []
+        names = dict[str, None]()
         while tip in messages and len(turns) <= len(messages):
+            names |= dict.fromkeys(sorted(signers.get(tip, ())))
             turns.insert(0, StoredTurn(messages[tip][1], tuple(blocks.get(tip, ()))))
             tip = messages[tip][0]
         models = file.rows("SELECT model FROM turns WHERE thread_id = ? ORDER BY id DESC", thread)
@@ -86,7 +92,7 @@ def _llm(file: SourceFile) -> Iterator[StoredConversation]:
         head = {"system": system, "tools": [{"name": n, "description": d or "", "parameters": decoded(s or "{}")} for n, d, s in tools]}  # fmt: skip
         model = str(models[0][0]) if models else ""
         spoken = [turn for turn in turns if turn.role != "system"]
-        conversation = turns_in_format(thread, model, spoken, model.rpartition("/")[2], head)
+        conversation = turns_in_format(thread, " ".join((*names, model)), spoken, model.rpartition("/")[2], head)
         turns_sent = file.rows("SELECT id, model, input_tokens, output_tokens, token_details, datetime_utc FROM turns WHERE thread_id = ? ORDER BY id", thread)  # fmt: skip
         replies = [(name.rpartition("/")[0], name.rpartition("/")[2], _llm_usage(*counts), milliseconds(at), id) for id, name, *counts, at in turns_sent]  # fmt: skip
         yield msgspec.structs.replace(conversation, calls=_calls(file, thread, replies))
@@ -100,11 +106,11 @@ def _llm_usage(fresh: int | None, output: int | None, details: str | None) -> Us
     return usage("openai", {"input_tokens": fresh or 0, "output_tokens": output or 0, "input_tokens_details": more.get("input_tokens_details") or more.get("prompt_tokens_details") or {}})  # fmt: skip
 
 
-def _llm_part(kind: str, text: str | None, payload: str | None) -> StoredBlock:
-    fields: JsonObject = decoded(payload or "{}")
-    meta: JsonObject = next(iter((fields.get("provider_metadata") or {}).values()), {})
+def _llm_part(kind: str, text: str | None, fields: JsonObject) -> StoredBlock:
+    meta = as_object(next(iter(as_object(fields.get("provider_metadata")).values()), {}))
     if kind == "reasoning":
-        return StoredBlock(text or "", thinking=True, signature=str(meta.get("signature") or ""))
+        signature = str(meta.get("signature") or meta.get("encrypted_content") or "")
+        return StoredBlock(text or "", thinking=True, signature=signature, id=str(meta.get("id") or ""))
     if kind == "tool_call":
         return StoredBlock(
             call_id=str(fields.get("tool_call_id")), name=str(fields.get("name")), args=fields.get("arguments")
