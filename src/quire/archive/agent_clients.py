@@ -614,7 +614,8 @@ def _pi_turn(message: JsonObject) -> StoredTurn:
     blocks = [_pi_block(block) for block in ([content] if isinstance(content, str) else content or [])]
     if message.get("role") == "toolResult":
         images = tuple(block.image for block in blocks if block.image[1])
-        block = StoredBlock(text_in(content), call_id=str(message.get("toolCallId")), name=str(message.get("toolName")), is_result=True, error=bool(message.get("isError")), images=images)  # fmt: skip
+        call_id, _, _ = str(message.get("toolCallId")).partition("|")
+        block = StoredBlock(text_in(content), call_id=call_id, name=str(message.get("toolName")), is_result=True, error=bool(message.get("isError")), images=images)  # fmt: skip
         return StoredTurn("user", (block, *(block for block in blocks if block.left_out)), at)
     return StoredTurn(str(message.get("role")), tuple(blocks), at, str(message.get("api") or ""))
 
@@ -633,7 +634,10 @@ def _pi_block(block: JsonObject | str) -> StoredBlock:
         case "image":
             return StoredBlock(image=(str(block.get("mimeType")), str(block.get("data"))))
         case "text":
-            return StoredBlock(text_in(block))
+            # The id of the item it came in, alone or among other facts.
+            signature = str(block.get("textSignature") or "")
+            facts = as_object(decoded(signature)) if signature.startswith("{") else {"id": signature}
+            return StoredBlock(text_in(block), id=str(facts.get("id") or ""))
     return StoredBlock(left_out=str(block.get("type")))
 
 
