@@ -329,14 +329,15 @@ def _pydantic_part(part: JsonObject) -> Iterator[StoredBlock]:
     kind, content = part.get("part_kind"), part.get("content")
     details = part.get("provider_details") or {}
     signature = str(part.get("signature") or details.get("thought_signature") or "")
-    call_id, name = str(part.get("tool_call_id")), str(part.get("tool_name"))
+    # Before there was a field for it, the id of an item stood behind that of its call.
+    (call_id, _, item_id), name = str(part.get("tool_call_id")).partition("|"), str(part.get("tool_name"))
     if kind == "thinking":
         redacted = part.get("id") == "redacted_thinking"
         yield StoredBlock(str(content or ""), thinking=True, signature=signature, id="" if redacted else str(part.get("id") or ""), redacted=redacted)  # fmt: skip
     elif kind in ("tool-call", "builtin-tool-call"):
         raw = part.get("args")
         args = parsed_arguments(raw)[0] if isinstance(raw, str) and raw.startswith("{") else raw
-        yield StoredBlock(call_id=call_id, name=name, args=args, signature=signature, id=str(part.get("id") or ""))
+        yield StoredBlock(call_id=call_id, name=name, args=args, signature=signature, id=str(part.get("id") or item_id))
     elif kind in ("tool-return", "builtin-tool-return") or (kind == "retry-prompt" and part.get("tool_name")):
         failed = kind == "retry-prompt" or part.get("outcome") in (*FAILED, "error")
         media = [block for block in _pydantic_media(content) if block.left_out or block.image[1]]
