@@ -329,6 +329,15 @@ def test_conversations_that_begin_alike_find_their_threads_again(home: Path) -> 
     assert {row.partition(": ")[2] for row in run("import", "all", "--into", "t").splitlines()} == {"nothing new"}
 
 
+@pytest.mark.parametrize("ends", ["\n", "\r\n"])
+def test_what_a_model_of_aider_quotes_heads_and_edits_is_its_own(home: Path, ends: str) -> None:
+    edit = "a.py\n<<<<<<< SEARCH\na\n=======\nb\n>>>>>>> REPLACE"
+    answer = f"#### Steps\n\n> as you said\n\n{edit}"
+    said = ["# aider chat started at 1", "", "> Aider v0.86.2  ", "", "#### Do it  ", "#### now  ", "", answer, "", "> Tokens: 1 sent  ", ""]  # fmt: skip
+    Path("a.md").write_bytes("\n".join(said).replace("\n", ends).encode())
+    assert [json.loads(one)["text"] for one in run("import", "a.md").splitlines()] == ["Do it\nnow", answer]
+
+
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
 def test_a_chat_file_with_the_line_ends_of_windows_is_known_for_one(home: Path, mark: str) -> None:
     chat = "---\ntopic: Tea\n---\n\n**user**: How hot?\n\n**ai**: 80 degrees.\n"

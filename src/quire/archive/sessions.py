@@ -170,11 +170,14 @@ def _llm_responses(file: SourceFile) -> Iterator[StoredConversation]:
         yield turns_in_format(str(name), "", turns, str(rows[-1][1] or ""), head)
 
 
-# aider: markdown; > is the program, #### the user, the rest the model.
+# aider: markdown; > is the program, #### the user, the rest the model. What the program writes of both ends in two spaces,
+# by which it is told from headings, quotes and edits of the model's own.
 
 
 def _aider(file: SourceFile) -> Iterator[StoredConversation]:
-    chats = re.split(r"^# aider chat started at .*$", file.text, flags=re.M)[1:]
+    end = "  " if re.search(r"^(?:>|####) .*  \r?$", file.text, re.M) else ""
+    # The last line may have been cut off.
+    chats = re.split(r"^# aider chat started at .*$", file.text + end, flags=re.M)[1:]
     conversations: list[list[JsonObject]] = []
     model = ""
     for chat in chats:
@@ -182,8 +185,9 @@ def _aider(file: SourceFile) -> Iterator[StoredConversation]:
         if not conversations or "> Restored previous conversation history." not in chat:
             conversations.append([])
         for line in chat.split("\n"):
-            role = "user" if line.startswith("#### ") else "" if line.startswith(">") else "assistant"
-            text = line.removeprefix("#### ").rstrip()
+            is_marked = line.rstrip("\r").endswith(end)
+            role = "user" if is_marked and line.startswith("#### ") else "" if is_marked and line.startswith("> ") else "assistant"  # fmt: skip
+            text = (line.removeprefix("#### ") if role == "user" else line).rstrip()
             if role and conversations[-1] and conversations[-1][-1]["role"] == role:
                 conversations[-1][-1]["content"].append(text)
             elif role and text:
