@@ -583,3 +583,17 @@ def test_where_there_is_nothing_to_ask_the_request_goes_on_to_the_byte(
             converse(proxy.url, provider, [make(turn)])
             until(lambda turn=turn: len(seen) == turn)  # type: ignore[misc]
             assert server.requests[-1].body == make(turn)
+
+
+def test_what_mending_tells_two_conversations_does_not_make_them_one(servers: dict[str, Watching]) -> None:
+    """Both are told of the same clock behind the same short word."""
+
+    def requests(first: str) -> list[Body]:
+        said = [first, f"About {first}.", "Go on.", f"More of {first}.", "Go on."]
+        return [body(*said[: 2 * turn - 1], system=f"It is 10:0{turn}:00.\n{RULES}") for turn in (1, 2, 3)]
+
+    seen = converse_through(servers["anthropic"], [*requests("ships"), *requests("roads")], ["volatile"])
+    names = [each.conversation.name for each in seen]
+    assert [each.mended.rules for each in seen[:3]] == [(), ("volatile",), ("volatile",)]
+    assert names == [names[0]] * 3 + [names[3]] * 3
+    assert names[0] != names[3]

@@ -145,9 +145,9 @@ class WatchedConversation:
 
 
 def _messages(call: SentCall, units: Iterable[Unit]) -> list[str]:
-    """What a call says, by hash; a history that was fitted on the way is known by what the application sent."""
-    as_given = units_of(call, call.given) if call.given else ()
-    return [hash for unit in (*units, *as_given) if unit.section == "messages" for hash in unit.hashes]
+    """What a call says, by hash; one that was changed on the way is known by what the application sent."""
+    as_given = units_of(call, call.given) if call.given else units
+    return [hash for unit in as_given if unit.section == "messages" for hash in unit.hashes]
 
 
 class Grouping:
