@@ -72,7 +72,8 @@ def client(place: str, keys: dict[str, str]) -> Iterator[httpx.Client]:
         assert client.post("/v1/messages", json=asked, headers=own).status_code == 200
         assert model.requests[-1].headers["x-api-key"] == "k"
         assert "x-quire-key" not in model.requests[-1].headers  # whose key this is the provider need not know
-        assert client.post("/v1/messages", json=asked).status_code == 401
+        refused = client.post("/v1/messages", json=asked, headers={"authorization": f"Bearer {keys['a']}"})
+        assert (refused.status_code, "`x-quire-key: qk_…`" in refused.json()["hint"]) == (401, True)
         client.headers["authorization"] = f"Bearer {keys['a']}"
         until(lambda: client.get("/api/proxy/conversations").json()["conversations"])
         client.post("/api/threads/t/entries", json={"entries": [user(MARK), user(MARK)]})

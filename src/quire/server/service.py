@@ -231,10 +231,11 @@ class Service:
         if await self._demands_key():
             api_key = await off_loop(self.keys.find, key) if key else None
             if api_key is None:
+                header = "x-quire-key: qk_…" if own_header else "Authorization: Bearer qk_…"
                 raise HttpRefusal(
                     401,
                     "a key is needed" if not key else "the key is not known, or was revoked",
-                    hint="Send it as `Authorization: Bearer qk_…`; `quire serve keys add` makes one.",
+                    hint=f"Send it as `{header}`; `quire serve keys add` makes one.",
                     headers={"www-authenticate": "Bearer"},
                 )
             name, caller = api_key.tenant, api_key.id
