@@ -164,6 +164,7 @@ def test_an_engine_that_died_is_started_again(tiny: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("quire.send.local._running", running := list[LocalServer]())
     first = local_target().base_url
     assert local_target().base_url == first
+    assert [model["id"] for model in httpx.get(f"{first}/v1/models").json()["data"]] == ["smollm2"]
     os.kill(running[0].pid, signal.SIGKILL)
     gone(running[0].pid)
     second = local_target().base_url

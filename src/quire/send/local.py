@@ -171,7 +171,7 @@ def local_target(say: Say = print) -> Local:
     while _running and not _running[0].pid:
         _running.pop(0).stop()  # it died; another is started
     if not _running:
-        server = LocalServer(faster(weights(), say=say), ctx=CTX)
+        server = LocalServer(faster(weights(), say=say), ctx=CTX, name=TARGET.partition(":")[2])
         server.start()
         atexit.register(server.stop)
         _running.append(server)
