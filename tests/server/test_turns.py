@@ -4,6 +4,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -16,6 +17,7 @@ from quire import values
 from quire.errors import ConflictError
 from quire.log import own_fence
 from quire.server.remote_store import HttpStore
+from quire.server.service import ServiceLimits
 from quire.testing import Cut, Emulator, Refuse, Slow, emulator
 from quire.values import Call, Text
 from toolbox import until
@@ -219,3 +221,20 @@ def test_a_turn_held_over_http_is_held_at_the_service_and_its_appends_are_fenced
             with contextlib.suppress(ConflictError), store.turn_lock("t"):
                 break
         assert "too late" not in str(log_texts(one, "t"))
+
+
+def test_a_turn_is_held_with_an_idempotency_key_as_without(replicas: list[httpx.Client]) -> None:
+    def hold() -> tuple[int, str]:
+        with replicas[0].stream("POST", "/api/threads/held/hold", headers={"idempotency-key": "hold-1"}) as reply:
+            return reply.status_code, next(reply.iter_lines())
+
+    assert hold() == (200, "event: held")
+    until(lambda: hold() == (200, "event: held"))
+    route = replicas[0].get("/api/openapi.json").json()["paths"]["/api/threads/{name}/hold"]["post"]
+    assert "Idempotency-Key" not in [parameter["name"] for parameter in route["parameters"]]
+
+
+def test_a_turn_that_cannot_be_held_for_want_of_readers_is_free(tmp_path: Path) -> None:
+    with served(tmp_path / "q.db", limits=ServiceLimits(readers=0)) as client:
+        assert client.post("/api/threads/t/hold").status_code == 503
+        until(lambda: client.post("/api/threads/t/hold").status_code == 503)

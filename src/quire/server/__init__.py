@@ -163,7 +163,8 @@ class Route(msgspec.Struct, frozen=True):
 
     @property
     def writes(self) -> bool:
-        return self.method != "GET"
+        """Whether it can be carried out once: what lasts as long as its events are read cannot."""
+        return self.method != "GET" and self.media != EVENTS
 
     @property
     def parameters(self) -> list[str]:

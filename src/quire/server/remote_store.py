@@ -173,10 +173,10 @@ async def hold_turn(call: RouteCall) -> Any:
     turn = HeldTurn(call)
     try:
         await turn.taken
+        return call.service.readers.response(_hold_events(call, turn))
     except BaseException:
         turn.give_back()
         raise
-    return call.service.readers.response(_hold_events(call, turn))
 
 
 async def _hold_events(call: RouteCall, turn: HeldTurn) -> AsyncIterator[bytes]:
