@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import cycle
 from operator import itemgetter
@@ -71,6 +72,23 @@ def test_a_window_is_kept_and_its_items_removed(client: httpx.Client) -> None:
     assert [item["content"] for item in client.get("/api/threads/t/window").json()["items"]] == ["A note."]
     assert client.delete(f"/api/threads/t/window/{kept['id']}").status_code == 204
     assert client.get("/api/threads/t/window").json()["items"] == []
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_no_item_is_lost_that_is_kept_while_others_are(place: str, request: pytest.FixtureRequest) -> None:
+    db, contents = new_place(place, request), [f"Note {number}." for number in range(12)]
+    with served(db) as one, served(db) as other, ThreadPoolExecutor(6) as threads:
+        one.post("/api/threads", json={"name": "t"})
+        each = zip(cycle((one, other)), contents)
+        keep = lambda to, content: to.post("/api/threads/t/window", json={"content": content})  # noqa: E731
+        kept = list(threads.map(lambda pair: keep(*pair), each))
+        assert {reply.status_code for reply in kept} == {201}
+        items = other.get("/api/threads/t/window").json()["items"]
+        assert sorted(item["content"] for item in items) == sorted(contents)
+        assert {item["id"] for item in items} == {reply.json()["id"] for reply in kept}
+        gone = threads.map(lambda item: one.delete(f"/api/threads/t/window/{item['id']}").status_code, items)
+        assert set(gone) == {204}
+        assert other.get("/api/threads/t/window").json()["items"] == []
 
 
 def test_records_are_created_found_changed_and_deleted(client: httpx.Client) -> None:
