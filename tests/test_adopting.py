@@ -127,6 +127,15 @@ def test_a_tool_called_recall_of_the_users_own_is_run(tmp_path: Path) -> None:
     assert result.body["content"] == "recall of mine"
 
 
+def test_a_failure_names_the_tool_that_was_called(tmp_path: Path) -> None:
+    thread = opened(tmp_path)
+    thread.user("What lies there?")
+    reply = called(thread, ("c1", "look", [7]), ("c2", "no name!", [7]))
+    first, second = thread.results(reply, lambda name, args: "never")
+    assert first.body["outcome"] == "the arguments of look must be an object, not [7]"
+    assert second.body["error"] is True
+
+
 @pytest.mark.parametrize("run", [look, None, "look", 5])
 def test_what_cannot_run_calls_is_refused_before_anything_runs(tmp_path: Path, run: Any) -> None:
     thread = opened(tmp_path)

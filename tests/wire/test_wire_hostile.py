@@ -159,6 +159,18 @@ def test_a_character_split_over_two_deltas_is_put_together() -> None:
     assert made.meta["repaired"] == ["half characters were put together or replaced"]
 
 
+@pytest.mark.parametrize(
+    ("target", "reply"),
+    [("anthropic:claude-opus-5-5", anthropic), ("gemini:gemini-3.8-flash", gemini), ("bedrock:amazon.nova-lite-v1:0", bedrock)],
+)  # fmt: skip
+def test_numbers_that_json_has_not_are_recorded_as_text_and_marked(target: str, reply: Any) -> None:
+    """`1e999` is JSON, and infinite once it is read."""
+    args = json.loads('{"a": 1e999, "b": [-1e999, NaN, 1.5, true]}')
+    (made,) = parse_reply(target, reply(args)).entries
+    assert check(made.body).args == {"a": "Infinity", "b": ["-Infinity", "NaN", 1.5, True]}
+    assert made.meta["repaired"] == ["numbers that JSON has not were written as text"]
+
+
 any_text = st.text(st.characters(exclude_categories=()))
 json_values = json_of(SCALARS | any_text, any_text, 50)
 

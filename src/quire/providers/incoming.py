@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from enum import Enum
+from math import isfinite
 from types import NoneType
 from typing import Any
 
@@ -18,7 +19,7 @@ import msgspec
 from quire.errors import FormatError, ProviderError
 from quire.log.shapes import MAX_DEPTH
 from quire.providers.usage import usage
-from quire.values import Entry, Json, JsonObject, Reply, Usage, respond, sha256_hex, whole_texts
+from quire.values import Entry, Json, JsonObject, Reply, Usage, respond, sha256_hex, whole_characters
 
 # No reply of any model comes near these; a stream that does is not one.
 LIMIT_BYTES = 64 * 1024 * 1024
@@ -450,8 +451,8 @@ def from_reply(
 def recordable(entry: Entry) -> Entry:
     """A model's entry as the log can hold it; what had to change for that is named in `meta.repaired`.
 
-    Halves of characters become U+FFFD (two that belong together, their character), null arguments {}, and
-    arguments nested too deeply their own text: the tool says what is wrong with them, the turn goes on.
+    Halves of characters become U+FFFD (two that belong together, their character), null arguments {}, and numbers
+    beyond JSON's and arguments nested too deeply their own text: the tool says what is wrong, the turn goes on.
     """
     body, problems = dict(entry.body), list[str]()
     if entry.kind == "call" and body.get("args") is None:
@@ -463,9 +464,7 @@ def recordable(entry: Entry) -> Entry:
     if _depth(entry.wire) > _DEEPEST:
         body["wire"] = {key: value for key, value in entry.wire.items() if _depth(value) < _DEEPEST}
         problems.append("the provider's own form was nested too deeply to be kept")
-    if (whole := whole_texts(body)) != body:
-        body = whole
-        problems.append("half characters were put together or replaced")
+    body = _sound(body, problems)
     if not problems:
         return entry
     meta = {**entry.meta, "repaired": list(dict.fromkeys(problems))}
@@ -490,6 +489,21 @@ def _text(value: Json) -> str:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     except RecursionError:
         return "[nested too deeply to be written down]"
+
+
+def _sound(value: Json, problems: list[str]) -> Json:
+    """A value in which every text can be written as UTF-8, and every number as JSON."""
+    if isinstance(value, list):
+        return [_sound(element, problems) for element in value]
+    if isinstance(value, dict):
+        return {_sound(key, problems): _sound(item, problems) for key, item in value.items()}
+    if isinstance(value, float) and not isfinite(value):
+        problems.append("numbers that JSON has not were written as text")
+        return json.dumps(value)
+    if not isinstance(value, str) or (whole := whole_characters(value)) == value:
+        return value
+    problems.append("half characters were put together or replaced")
+    return whole
 
 
 def identified(entries: Iterable[Entry], before: int = 0) -> Iterator[Entry]:

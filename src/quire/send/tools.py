@@ -427,7 +427,8 @@ class OneForAll(Toolbox):
             returned = await in_thread(lambda: self._function(call.name, args))
             return await returned if inspect.isawaitable(returned) else returned
 
-        return Tool(name="any", description="", parameters={}, invoke=invoke)
+        called = name if _NAME.match(name) else "any"
+        return Tool(name=called, description="", parameters={}, invoke=invoke)
 
 
 def toolbox_of(run: Any) -> Toolbox:
