@@ -18,6 +18,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from quire import Reply, Thread, Usage, open_store, values
 from quire.telemetry import Telemetry, watched
@@ -67,6 +68,30 @@ def receiver() -> Iterator[Receiver]:
     with in_background(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as url:
         taken = Receiver(url)
         yield taken
+
+
+@pytest.mark.parametrize(
+    ("target", "asked"),
+    [
+        ("gemini:gemini-3.8-flash", {"temperature": 0.5, "top_p": 0.9, "top_k": 3, "seed": 7}),
+        ("bedrock:amazon.nova-pro-v1:0", {"extra": {"inferenceConfig": {"temperature": 0.5, "topP": 0.9}}}),
+        ("cohere:command-a-03-2025", {"temperature": 0.5, "extra": {"p": 0.9, "k": 3}}),
+    ],
+)
+def test_a_span_says_what_was_asked_wherever_the_provider_has_it(target: str, asked: Any) -> None:
+    spans, tracers = InMemorySpanExporter(), TracerProvider()
+    tracers.add_span_processor(SimpleSpanProcessor(spans))
+    with open_store(":memory:") as store:
+        thread = Thread(store, "kitchen", observers=[Telemetry("kitchen", tracers)])
+        thread.user("Hello")
+        request = thread.request(target, max_tokens=300, **asked)
+        thread.record(Reply((values.respond("Hi."),), Usage(10, output=1)), request)
+    [span] = spans.get_finished_spans()
+    told = {name: value for name, value in (span.attributes or {}).items() if name.startswith("gen_ai.request.")}
+    expected = {"max_tokens": 300, "temperature": 0.5, "top_p": 0.9, "top_k": 3, "seed": 7}
+    named = {name.removeprefix("gen_ai.request."): value for name, value in told.items()}
+    assert named.items() - {("model", request.model)} <= expected.items()
+    assert {"max_tokens", "temperature", "top_p"} <= named.keys()
 
 
 def test_each_answered_request_is_a_span_with_its_tokens_money_and_epoch(receiver: Receiver) -> None:

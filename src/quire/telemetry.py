@@ -15,7 +15,7 @@ import msgspec
 from quire.errors import needed
 from quire.observe import Received, Sending
 from quire.providers.usage import known_cost
-from quire.values import COUNTS
+from quire.values import COUNTS, as_object
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -33,16 +33,16 @@ _NAMES = {
     "mistral": "mistral_ai",
     "xai": "x_ai",
 }
-# Fields of a body that the conventions name.
+# Fields of a body that the conventions name, and the objects in which some providers hold them.
 _SETTINGS = {
-    "max_tokens": "max_tokens",
-    "max_output_tokens": "max_tokens",
-    "max_completion_tokens": "max_tokens",
+    **dict.fromkeys(("max_tokens", "max_output_tokens", "max_completion_tokens"), "max_tokens"),
+    **dict.fromkeys(("maxTokens", "maxOutputTokens"), "max_tokens"),
+    **dict.fromkeys(("top_p", "topP", "p"), "top_p"),
+    **dict.fromkeys(("top_k", "topK", "k"), "top_k"),
     "temperature": "temperature",
-    "top_p": "top_p",
-    "top_k": "top_k",
     "seed": "seed",
 }
+_HOLDERS = ("generationConfig", "inferenceConfig")
 # So many requests may wait for their replies; one that nobody answers is forgotten.
 _MOST = 64
 
@@ -118,8 +118,9 @@ class Telemetry:
     def _attributes(self, received: Received, waiting: _WaitingRequest | None) -> dict[str, Any]:
         """What a span says of a request and its reply."""
         request, reply = received.request, received.reply
+        asked = [request.body, *(as_object(request.body.get(holder)) for holder in _HOLDERS)]
         attributes: dict[str, Any] = {
-            **{f"gen_ai.request.{_SETTINGS[name]}": request.body[name] for name in _SETTINGS if name in request.body},
+            **{f"gen_ai.request.{_SETTINGS[name]}": some[name] for some in asked for name in _SETTINGS if name in some},
             "gen_ai.conversation.id": self.thread,
             "gen_ai.response.id": reply.id,
             "gen_ai.response.finish_reasons": (reply.stop,) if reply.stop else None,
