@@ -1,6 +1,7 @@
 """What was left out comes back when it is named: beside the user's words, amid a cycle, and by the tool `recall`."""
 
 import json
+import threading
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from send_parts import TARGETS, new_thread, tool_results
 
+from hashed_words import HashedWords
 from quire import Entry, Policy, Thread, validate, values
 from quire.errors import CallError
 from quire.providers.prefix import lined
@@ -17,7 +19,7 @@ from quire.send.runners import agent, chat
 from quire.send.tools import tool
 from quire.testing import MemoryStore, assert_valid, emulator
 from quire.values import Call, JsonObject, Text
-from toolbox import Runner, carry_out, many_words
+from toolbox import Runner, Store, carry_out, many_words
 
 SMALL = Policy(budget=2400, reply=200, summary=0)
 SECRET = "The harbor master is called Ottilie Brandt."
@@ -259,3 +261,17 @@ def test_what_differs_in_its_name_alone_is_not_brought_back() -> None:
     thread.append(values.respond("Yes."))
     recalled = thread.user("Now src/parser/m_11.rs").meta["recalled"]
     assert [n for n in range(11, 15) if f"m_{n}.rs" in recalled] == [11]
+
+
+def test_no_vector_is_made_where_nothing_is_searched(store: Store) -> None:
+    thread, before = Thread(store, "t"), threading.active_count()
+    thread.embedder = words = HashedWords()
+    with emulator("anthropic", ["It is blue.", "It is green."]) as server:
+        for question in ("Which colour has the kettle?", "And which colour has the pan?"):
+            thread.user(question)
+            carry_out(thread, TARGETS["anthropic"], server.url, chat())
+    assert words.asked == []
+    assert threading.active_count() == before
+    assert thread.recall("kettle", exclude=())
+    assert words.asked != []
+    thread.close()

@@ -6,6 +6,7 @@ import json
 import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -319,8 +320,13 @@ class ThreadRecall:
     ) -> None:
         embedder = installed() if given == "installed" else given
         self.given, self.embedder, self._thread = given, embedder, thread
-        # Vectors of new entries are made beside the conversation.
-        self._recall = Recall(store, embedder, background=embedder is not None, records=records(embedder))
+        self._store, self._records = store, records
+
+    @cached_property
+    def _recall(self) -> Recall:
+        """Made by the first search, from which on vectors of new entries are made beside the conversation."""
+        background = self.embedder is not None
+        return Recall(self._store, self.embedder, background=background, records=self._records(self.embedder))
 
     def search(self, query: str | Query, k: int, ahead: Callable[[], Assembly], **how: Any) -> list[Hit]:
         """Entries that the next request does not show, unless `exclude` says otherwise; or records."""
@@ -330,7 +336,8 @@ class ThreadRecall:
 
     def close(self) -> None:
         """End the making of vectors; searching goes on."""
-        self._recall.close()
+        if "_recall" in self.__dict__:
+            self._recall.close()
 
     def for_turn(self, text: str, k: int, assembly: Assembly) -> JsonObject:
         """What a turn's message says of older entries: only what the prompt does not hold already."""
