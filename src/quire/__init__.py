@@ -62,7 +62,10 @@ __all__ = [
 
 
 def open(path: str | Path, thread: str, policy: Policy | None = None) -> Thread:
-    """A thread of the database at `path`, both made when they are not there yet; `with` closes it."""
+    """A thread of the database at `path`, both made when they are not there yet; `with` closes it.
+
+    Without a `policy` it goes on under the one it was last sent under, else its budget is the model's window.
+    """
     from quire.thread import Thread, open_store
 
     opened = Thread(open_store(path), thread, policy)
@@ -71,7 +74,10 @@ def open(path: str | Path, thread: str, policy: Policy | None = None) -> Thread:
 
 
 def connect(url: str, thread: str, policy: Policy | None = None, *, key: str = "") -> Thread:
-    """A thread of the service at `url` (`quire serve`): the same vocabulary as of one in a file; `with` closes it."""
+    """A thread of the service at `url` (`quire serve`): the same vocabulary as of one in a file; `with` closes it.
+
+    `key` is the service's own, `policy` as in `open`.
+    """
     from quire.server.remote_store import HttpStore
     from quire.thread import Thread
 

@@ -87,6 +87,8 @@ def _one_at_a_time(method: _Method) -> _Method:
 class Thread:
     """One conversation: append to it, ask for its next request, record what came back.
 
+    `name` is the thread's in the `store`, `policy` its budget and choices (without one, as it was last sent, else the
+    model's). `summarise` tells what a rebase takes away, `clock` the time in Unix milliseconds.
     OS threads may share one. `with quire.open(…) as thread:` closes the file at the end. `observers` are told of what
     is sent and what comes back; without any given, caches are watched and the log `quire` is told. `observers=()`: nobody, and no layer is hashed.
     """

@@ -162,6 +162,13 @@ def test_shares_are_finite_numbers(file: str, share: str) -> None:
         run("assemble", file, share, "nan")
 
 
+@pytest.mark.parametrize("count", ["reply", "ttl_s", "unused_turns", "image_tokens"])
+def test_a_policy_counts_no_less_than_nothing(count: str) -> None:
+    """Of a reply less than nothing the budget would grow."""
+    with pytest.raises(CallError, match=f"{count} -5"):
+        Policy(budget=1000, **{count: -5})
+
+
 @pytest.mark.parametrize("price", ["nan", "inf"])
 def test_prices_are_finite_numbers(file: str, price: str) -> None:
     with pytest.raises(CallError, match="are not prices"):

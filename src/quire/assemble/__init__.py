@@ -29,6 +29,7 @@ Promote = Literal["at-rebase", "each-turn"]
 ItemForm = Literal["xml", "markdown"]
 # rent: rebase when keeping has cost as much as cutting would (ski rental); full: only when the budget is reached.
 When = Literal["rent", "full"]
+_COUNTS = ("reply", "ttl_s", "unused_turns", "image_tokens")
 # The most that older turns whose results are handles take where nobody says how much.
 HANDLES = 0.2
 
@@ -41,6 +42,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     the summary of what went. opening: room for the thread's oldest entries, which stay verbatim and cached in front of
     what goes. read and write: prices relative to plain input (None: the model's). ttl_s: when an unused cache is cold
     (None: never).
+
+    reply: tokens of the budget that are left to the reply. promote: when items move into the library. items: how they
+    are told. when: what ends an epoch. model: the "provider:model" that is asked, where a thread does not say. thinking:
+    whether old thoughts are told to a model that did not write them. late_tools: whether tools that come late stand where
+    they came. unused_turns: after how many an item leaves the library. times: whether items tell when they were made.
     """
 
     budget: int = 128_000
@@ -70,6 +76,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _check_kinds(self)
+        if negative := [name for name in _COUNTS if (getattr(self, name) or 0) < 0]:
+            given = ", ".join(f"{name} {getattr(self, name)}" for name in negative)
+            raise CallError(f"{given} cannot be less than nothing", hint="Give 0 or more.")
         if self.budget - self.reply < 1:
             raise CallError(
                 f"budget {self.budget} leaves nothing beside {self.reply} tokens for the reply",
