@@ -195,6 +195,7 @@ def test_where_a_handle_stands_the_tool_is_offered_and_answered_in_one_line(tmp_
         ({"wat": 1}, "no 'wat'"),
         ({}, "needs a query"),
         ({"query": 3}, "needs"),
+        ({"query": "hat", "k": "5"}, "k as integer, not '5'"),
     ]
     for args, problem in refused:
         (wrong,) = thread.append(values.call("r2", "recall", args))

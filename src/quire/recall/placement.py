@@ -19,6 +19,7 @@ from quire.assemble.user_message import entry_text, references, whole_text
 from quire.errors import CallError, NotFound, QuireError
 from quire.formats import clean
 from quire.formats.clean import Clean, ToolResult, formatted_context
+from quire.log.shapes import short
 from quire.log.store import Store
 from quire.providers.convert import holds_blocks
 from quire.recall import MOST, RECALL_TOOL
@@ -357,10 +358,9 @@ class ThreadRecall:
         asking = Asking(self._recall, self._thread, lambda: shown_ahead(assembly))
         args = call.args if isinstance(call.args, dict) else {}
         try:
-            if unknown := set(args) - set(RECALL_TOOL["parameters"]["properties"]):
-                raise CallError(f"recall takes no {sorted(unknown)[0]!r}")
+            _check_arguments(args)
             answer = asking(**args)
-        except (QuireError, TypeError) as error:
+        except QuireError as error:
             return values.result(call.call_id, str(error), error=True)
         return values.result(call.call_id, answer.about, answer.text or None)
 
@@ -434,6 +434,15 @@ class ThreadRecall:
         placed = place(naming, context.room, query=" ".join(named))
         meta = {"recalled_ids": list(placed.ids)}
         return [values.note(placed.text, meta=meta)] if placed.text else []
+
+
+def _check_arguments(args: JsonObject) -> None:
+    kinds = {name: field["type"] for name, field in RECALL_TOOL["parameters"]["properties"].items()}
+    for name, value in args.items():
+        if name not in kinds:
+            raise CallError(f"recall takes no {name!r}")
+        if type(value) is not {"string": str, "integer": int}[kinds[name]]:
+            raise CallError(f"recall needs {name} as {kinds[name]}, not {short(value)}")
 
 
 class _Context(NamedTuple):
