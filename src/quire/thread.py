@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from quire.recall.placement import ThreadRecall
     from quire.recall.search import SearchRecords
     from quire.send.cycle import Outcome
+    from quire.send.tools import Toolbox
     from quire.send.transport import Transport
 
 
@@ -450,10 +451,15 @@ class Thread:
         that the model calls, a `Toolbox`, or one function of a call's name and arguments. Whatever a function raises is
         a result, too. A call that has its result is not run again; a `recall` that the thread offered, it answers.
         """
-        from quire.recall import RECALL_TOOL
+        refuse_loop("await AsyncThread(thread).results(…)")
+        toolbox, calls = self._calls_to_run(reply, run)
+        results = (self._own_answer(call, toolbox) or asyncio.run(toolbox.run(call)) for call in calls)
+        return [entry for result in results for entry in self.append(result)]
+
+    def _calls_to_run(self, reply: Any, run: Any) -> tuple[Toolbox, list[Entry]]:
+        """What runs the calls of a recorded reply, and those that have no result yet."""
         from quire.send.tools import toolbox_of
 
-        refuse_loop("await AsyncThread(thread).results(…)")
         toolbox = toolbox_of(run)
         newest = self.store.read(self.name, after=self._fold.catch_up() and self._fold.position.sent_seq)
         answered = {entry.call_id for entry in newest if entry.kind == "result"}
@@ -464,12 +470,14 @@ class Thread:
         calls = [entry for entry in newest if entry.kind == "call" and entry.call_id in call_ids]
         if call_ids and not calls:
             raise CallError("the reply is not in the log", hint="Call thread.record(reply) first.")
-        appended: list[Entry] = []
-        for call in calls:
-            if call.call_id not in answered:
-                ours = call.name not in toolbox and self._tools_offered().get(call.name) == RECALL_TOOL
-                appended += self.append(self.recall_result(call) if ours else asyncio.run(toolbox.run(call)))
-        return appended
+        return toolbox, [call for call in calls if call.call_id not in answered]
+
+    def _own_answer(self, call: Entry, toolbox: Toolbox) -> Entry | None:
+        """The result of a `recall` that the thread offered, where nobody else runs it."""
+        from quire.recall import RECALL_TOOL
+
+        ours = call.name not in toolbox and self._tools_offered().get(call.name) == RECALL_TOOL
+        return self.recall_result(call) if ours else None
 
     @_one_at_a_time
     def sent_entry(self, request: Request, reply: Reply | None = None) -> Entry:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import quire
-from quire import AsyncThread, Thread, open_store, values
+from quire import AsyncThread, Reply, Thread, Usage, open_store, values
 from quire.errors import CallError
 from quire.log.sqlite import SqliteStore
 from quire.send.cycle import resume_sync, run, run_sync
@@ -90,6 +90,50 @@ async def test_an_async_thread_speaks_as_a_thread_does(tmp_path: Path) -> None:
     words -= {"reads_its_log"}  # for whoever keeps threads open, in an OS thread of its own
     assert words <= set(vars(AsyncThread))
     assert all(inspect.iscoroutinefunction(getattr(AsyncThread, name)) for name in words)
+
+
+async def called(thread: AsyncThread, *names: str) -> Reply:
+    """A reply that calls tools, recorded."""
+    await thread.user("What time is it?")
+    await thread.request(TARGET)
+    reply = Reply(tuple(values.call(f"toolu_{at}", name, {}) for at, name in enumerate(names)), Usage(9, output=1))
+    await thread.record(reply)
+    return reply
+
+
+async def test_asynchronous_tools_run_in_the_loop_of_whoever_awaits_their_results(tmp_path: Path) -> None:
+    loops = []
+
+    async def look() -> str:
+        """Look."""
+        loops.append(asyncio.get_running_loop())
+        return "seen"
+
+    async with AsyncThread(quire.open(tmp_path / "t.db", "t")) as thread:
+        results = await thread.results(await called(thread, "look", "now", "nobody"), [look, now])
+    assert [result.body.get("content") for result in results] == ["seen", "noon", None]
+    assert loops == [asyncio.get_running_loop()]
+
+
+async def test_a_call_that_has_begun_has_its_result_whoever_cancels(tmp_path: Path) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def order() -> str:
+        """Order."""
+        begun.set()
+        await go_on.wait()
+        return "ordered"
+
+    async with AsyncThread(quire.open(tmp_path / "t.db", "t")) as thread:
+        running = asyncio.create_task(thread.results(await called(thread, "order", "now"), [order, now]))
+        await begun.wait()
+        running.cancel()
+        await asyncio.sleep(0)
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        said = [entry.body["content"] for entry in thread.thread.entries if entry.kind == "result"]
+    assert said == ["ordered"]
 
 
 @pytest.mark.parametrize(
