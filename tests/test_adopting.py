@@ -1,5 +1,6 @@
 """What someone with an agent of their own does first: tools in any form, results, files, and the same program twice."""
 
+import asyncio
 import base64
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,21 @@ def test_a_tool_called_recall_of_the_users_own_is_run(tmp_path: Path) -> None:
     thread.user("What was there?")
     (result,) = thread.results(called(thread, ("r1", "recall", {})), lambda name, args: f"{name} of mine")
     assert result.body["content"] == "recall of mine"
+
+
+def test_the_calls_of_a_reply_run_in_one_event_loop(tmp_path: Path) -> None:
+    loops = []
+
+    async def look_up(shelf: int) -> str:
+        """Look at a shelf."""
+        loops.append(asyncio.get_running_loop())
+        return f"shelf {shelf}"
+
+    thread = opened(tmp_path)
+    thread.user("What lies there?")
+    reply = called(thread, ("c1", "look_up", {"shelf": 1}), ("c2", "look_up", {"shelf": 2}))
+    assert [result.body["content"] for result in thread.results(reply, [look_up])] == ["shelf 1", "shelf 2"]
+    assert len({*loops}) == 1
 
 
 def test_a_failure_names_the_tool_that_was_called(tmp_path: Path) -> None:

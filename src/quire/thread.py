@@ -453,8 +453,15 @@ class Thread:
         """
         refuse_loop("await AsyncThread(thread).results(…)")
         toolbox, calls = self._calls_to_run(reply, run)
-        results = (self._own_answer(call, toolbox) or asyncio.run(toolbox.run(call)) for call in calls)
-        return [entry for result in results for entry in self.append(result)]
+
+        async def carry_out() -> list[Entry]:
+            appended: list[Entry] = []
+            for call in calls:
+                appended += self.append(self._own_answer(call, toolbox) or await toolbox.run(call))
+            return appended
+
+        # In one event loop: an asynchronous tool may keep a connection from one call to the next.
+        return asyncio.run(carry_out()) if calls else []
 
     def _calls_to_run(self, reply: Any, run: Any) -> tuple[Toolbox, list[Entry]]:
         """What runs the calls of a recorded reply, and those that have no result yet."""
