@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,19 @@ def test_the_calls_of_a_reply_run_in_one_event_loop(tmp_path: Path) -> None:
     reply = called(thread, ("c1", "look_up", {"shelf": 1}), ("c2", "look_up", {"shelf": 2}))
     assert [result.body["content"] for result in thread.results(reply, [look_up])] == ["shelf 1", "shelf 2"]
     assert len({*loops}) == 1
+
+
+@pytest.mark.parametrize(
+    ("opening", "hint"),
+    [
+        (lambda: quire.open("http://127.0.0.1:8765", "t"), "quire.connect"),
+        (lambda: quire.Thread("threads.db", "t"), "quire.open"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_opens_no_thread_says_what_does(opening: Callable[[], Any], hint: str) -> None:
+    with pytest.raises(CallError) as raised:
+        opening()
+    assert hint in raised.value.hint
 
 
 def test_a_failure_names_the_tool_that_was_called(tmp_path: Path) -> None:

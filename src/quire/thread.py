@@ -62,6 +62,8 @@ def open_store(place: str | Path, tenant: str = DEFAULT_TENANT) -> Store:
     A file holds one tenant: another's lies beside it, `quire.db` and `quire.acme.db`.
     """
     check_tenant(tenant)
+    if str(place).startswith(("http://", "https://")):
+        raise CallError(f"{str(place)!r} is no file", hint="quire.connect(url, thread) opens a thread of a service.")
     if is_server(place):
         try:
             from quire.log.postgres import PostgresStore
@@ -105,6 +107,9 @@ class Thread:
     ) -> None:
         if not isinstance(policy, Policy | None):
             raise CallError(f"a policy is not {short(policy)}", hint="Write quire.Policy(budget=50_000).")
+        given: object = store
+        if isinstance(given, str | Path):
+            raise CallError(f"a store is not {str(given)!r}", hint="quire.open(path, name) opens a thread of a file.")
         self.store, self.name, self.policy, self.summarise, self.clock = store, name, policy, summarise, clock
         # Called when L1 or L2 moved and no entry explains it, when a reply read other than predicted, when epochs are short.
         self.on_warning: Callable[[object], None] = lambda warning: _logger.warning("%s: %s", name, warning)
