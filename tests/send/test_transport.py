@@ -186,6 +186,16 @@ async def test_a_cancelled_stream_ends_its_connection() -> None:
             assert "Soon" in str(await collected(transport, CHAT))
 
 
+async def test_a_missing_region_names_the_variable_that_boto3_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_DEFAULT_REGION")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
+    with pytest.raises(ProviderError, match="region") as raised:
+        async with opened(TARGETS["bedrock"], "http://127.0.0.1:1", via="sdk") as transport:
+            await collected(transport, TARGETS["bedrock"])
+    assert "AWS_DEFAULT_REGION" in raised.value.hint
+
+
 def test_a_missing_key_names_the_variable_to_set() -> None:
     for provider in models.providers():
         endpoint = endpoint_for(provider)

@@ -269,7 +269,8 @@ class Bedrock(SdkTransport):
             message = {"message": problem.get("Message") or str(error)}
             return refusal(provider, status, message, about.get("HTTPHeaders") or {})
         if isinstance(error, (failures.NoCredentialsError, failures.NoRegionError)):
-            return ProviderError(f"bedrock: {error}", hint="Set AWS credentials and AWS_REGION as boto3 expects them.")
+            hint = "Set AWS credentials and AWS_DEFAULT_REGION, or a profile, as boto3 reads them."
+            return ProviderError(f"bedrock: {error}", hint=hint)
         if isinstance(error, (failures.ReadTimeoutError, failures.ConnectTimeoutError)):
             return timed_out(provider, self.timeout_s)
         return unreachable(provider, self.base_url, error)
