@@ -40,7 +40,7 @@ from quire.errors import FormatError
 from quire.providers.outgoing import parsed_arguments
 from quire.providers.usage import usage
 from quire.providers.wires.frameworks import FAILED, SILENT_PARTS
-from quire.values import KINDS, Json, JsonObject, Usage, as_object
+from quire.values import KINDS, Json, JsonObject, Usage, as_object, value_at
 
 Value = TypeVar("Value")
 
@@ -204,7 +204,7 @@ def _aider(file: SourceFile) -> Iterator[StoredConversation]:
 def _mini_swe_agent(file: SourceFile) -> Iterator[StoredConversation]:
     messages = [{key: value for key, value in message.items() if key != "extra"} for message in file.value["messages"]]
     messages = [message for message in messages if message.get("role") != "exit"]
-    config = file.value.get("info", {}).get("config", {}).get("model", {})
+    config = as_object(value_at(file.value, "info", "config", "model"))
     provider, _, model = str(config.get("model_name") or "").rpartition("/")
     # Of the Responses API the message itself is the reply.
     extras = [(message.get("extra") or {}, message) for message in file.value["messages"]]
