@@ -665,6 +665,16 @@ def test_what_gemini_cli_rewound_is_left_behind(home: Path, target: str, left: l
     assert [json.loads(one)["text"] for one in run("import", "s.jsonl").splitlines()] == [*left, "On"]
 
 
+def test_what_tools_gave_stays_where_gemini_cli_masks_it_later(home: Path) -> None:
+    said = [{"id": "1", "type": "user", "content": "Go"}, gemini_calls("a", done="a"), {"id": "3", "type": "user", "content": [gave("a")]}]  # fmt: skip
+    masked = {"functionResponse": {**gave("a")["functionResponse"], "response": {"output": "Stale"}}}
+    checkpoint = {"$set": {"messages": [*said[:2], {**said[2], "content": [masked]}]}}
+    Path("s.jsonl").write_text(gemini_lines(*said))
+    run("import", "s.jsonl", "--into", "t")
+    Path("s.jsonl").write_text(gemini_lines(*said, checkpoint, {"id": "4", "type": "gemini", "content": "Done."}))
+    assert run("import", "s.jsonl", "--into", "t") == "t: 1 entry, behind 4 that were there\n"
+
+
 def gemini_calls(*calls: str, done: str) -> JsonObject:
     """A line of gemini-cli with its calls; those that are done have their result."""
     made: list[JsonObject] = [{"id": id, "name": "f", "args": {"x": id}} for id in calls]

@@ -674,6 +674,8 @@ def _gemini_cli(file: SourceFile) -> Iterator[StoredConversation]:
             sent[id] = SentCall(f"{file.path}:{id}", "gemini", model, {}, used, at, name, id=id)
         calls = [call for call in line.get("toolCalls") or () if call.get("id") not in called]
         parts, role = _gemini_parts(line), "user" if line["type"] == "user" else "model"
+        if id in places and _answered(parts):
+            parts = []  # what tools gave is masked later on: the first has all of it
         if id in places and parts:
             _, earlier = contents[places[id]]
             kept = [part for part in earlier["parts"] if role == "model" and "functionCall" in part]
