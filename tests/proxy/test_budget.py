@@ -244,6 +244,27 @@ def test_gemini_takes_a_tool_that_stands_alone(servers: dict[str, Emulator]) -> 
     assert "It is 4711." in joined(answer)
 
 
+@pytest.mark.parametrize(
+    ("wire", "own"),
+    [
+        ("gemini", {"tools": [{"googleSearch": {}}]}),
+        ("openai-chat", {"functions": [{"name": "find", "parameters": {}}]}),
+    ],
+)
+def test_recall_is_not_offered_where_the_provider_takes_no_such_tool_beside_what_is_there(
+    wire: str, own: dict[str, Any], servers: dict[str, Emulator]
+) -> None:
+    path, given = request(wire, 40, False)
+    with Proxy(ProxyOptions(to=servers[wire].url, budget=BUDGET), CacheWatcher()) as proxy:
+        headers = {"authorization": "Bearer k", "x-goog-api-key": "k"}
+        answer = httpx.post(f"{proxy.url}{path}", json={**given, **own}, headers=headers)
+    assert joined(answer) == "Nothing was cut."
+    sent = servers[wire].requests[-1]
+    assert sent.predicted is not None
+    assert BUDGET / 4 < sent.predicted.total <= BUDGET
+    assert {name: sent.body.get(name) for name in ("tools", "functions")} == {"tools": None, "functions": None, **own}
+
+
 def test_what_a_subscription_pays_for_is_fitted_where_that_is_asked_for(servers: dict[str, Emulator]) -> None:
     url = servers["anthropic"].url
     for words, line in (((), "not mended: a subscription"), (("--mend-subscriptions",), "mended: fitted")):

@@ -552,8 +552,13 @@ class Budget:
         offered = _recall_offer(target, wire) if info.features.thinking_bound == "no" else []
         tools = body.get("tools") or []
         tools = tools if isinstance(tools, list) else [tools]  # Gemini takes one that stands alone
-        if "recall" in map(tool_name, offered_tools(tools)):
-            offered = []  # a tool of the application's own
+        own = list(offered_tools(tools))
+        # Beside its own tools (a search) Gemini takes no function, and OpenAI none beside `functions`.
+        takes_no_more = body.get("functions") or (
+            wire.name == "gemini" and own and not any("name" in one for one in own)
+        )
+        if takes_no_more or "recall" in map(tool_name, own):  # or it is a tool of the application's own
+            offered = []
         offering = {**body, "tools": [*tools, *offered]} if offered else body
         with self._lock:
             before = self._conversations.get(conversation) or FittedConversation(Fitter(self._tokens, target))
