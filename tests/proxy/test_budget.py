@@ -265,6 +265,18 @@ def test_recall_is_not_offered_where_the_provider_takes_no_such_tool_beside_what
     assert {name: sent.body.get(name) for name in ("tools", "functions")} == {"tools": None, "functions": None, **own}
 
 
+def test_recall_is_not_offered_beside_a_cache_of_gemini(servers: dict[str, Emulator]) -> None:
+    path, given = request("gemini", 40, False)
+    held = {"role": "user", "parts": [{"text": "The tides of the harbour. " * 400}]}
+    with Proxy(ProxyOptions(to=servers["gemini"].url, budget=BUDGET), CacheWatcher()) as proxy:
+        made = {"model": "models/gemini-2.5-flash", "contents": [held]}
+        cache = httpx.post(f"{proxy.url}/v1beta/cachedContents", json=made, headers={"x-goog-api-key": "k"}).json()
+        asked = {**given, "cachedContent": cache["name"]}
+        answer = httpx.post(f"{proxy.url}{path}", json=asked, headers={"x-goog-api-key": "k"})
+    assert joined(answer) == "Nothing was cut."
+    assert len(servers["gemini"].requests[-1].body["contents"]) < len(given["contents"])
+
+
 def test_what_a_subscription_pays_for_is_fitted_where_that_is_asked_for(servers: dict[str, Emulator]) -> None:
     url = servers["anthropic"].url
     for words, line in (((), "not mended: a subscription"), (("--mend-subscriptions",), "mended: fitted")):

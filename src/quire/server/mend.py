@@ -553,8 +553,8 @@ class Budget:
         tools = body.get("tools") or []
         tools = tools if isinstance(tools, list) else [tools]  # Gemini takes one that stands alone
         own = list(offered_tools(tools))
-        # Beside its own tools (a search) Gemini takes no function, and OpenAI none beside `functions`.
-        takes_no_more = body.get("functions") or (
+        # OpenAI takes no tool beside `functions`, Gemini none beside a cache, nor a function beside its own (a search).
+        takes_no_more = any(body.get(name) for name in ("functions", "cachedContent", "cached_content")) or (
             wire.name == "gemini" and own and not any("name" in one for one in own)
         )
         if takes_no_more or "recall" in map(tool_name, own):  # or it is a tool of the application's own
