@@ -1,6 +1,8 @@
 """Where items come from: files, buffers, regions, pages, REPLs, errors."""
 
 import hashlib
+import os
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -145,3 +147,20 @@ def test_an_error_without_an_exception_is_its_message() -> None:
 def test_identity_is_where_an_item_comes_from_else_its_id(metadata: dict[str, object] | None, expected: str) -> None:
     assert identity(item_json(Window().add(item("x", "text", metadata)))) == expected
     assert identity({"content": "LIST"}) == f"ctx-{HASH_OF_LIST}"
+
+
+def test_a_word_file_that_is_damaged_inside_is_named(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "odd.docx", "w") as made:
+        made.writestr("[Content_Types].xml", "<Types/>")
+    with pytest.raises(FormatError, match="cannot be read as a Word file"):
+        from_file(tmp_path / "odd.docx")
+
+
+def test_a_pipe_is_read_and_a_device_that_never_ends_is_not_waited_for(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b"through a pipe")
+    os.close(writing)
+    assert from_file(f"/dev/fd/{reading}").content == "through a pipe"
+    os.close(reading)
+    with pytest.raises(BudgetError, match="has not ended"):
+        from_file("/dev/zero")

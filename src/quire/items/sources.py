@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Sequence
 from io import BytesIO
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, TypeAlias, cast
-from zipfile import BadZipFile
 
 import msgspec
 
@@ -155,7 +154,7 @@ def from_image(path: str | Path) -> JsonObject:
         hint = f'Images end in {", ".join(IMAGE_TYPES)}; base64 is {{"media_type": "image/png", "data": "…"}}.'
         raise CallError(f"{short(str(path))} is no image", hint=hint)
     try:
-        data = Path(path).read_bytes()
+        data = _bytes_at(path)
     except OSError as error:
         raise CallError(f"cannot read {path}: {error.strerror}", hint="Check the path.") from error
     if len(data) > MAX_IMAGE:
@@ -222,12 +221,26 @@ def limited(text: str, type: str, metadata: JsonObject | None, name: str, trunca
 def read_source(path: str | Path) -> str:
     """A file's text, of PDFs and Word files too; a missing file, a folder and other bytes are errors with a hint."""
     try:
-        data = Path(path).read_bytes()
+        data = _bytes_at(path)
     except FileNotFoundError as error:
         raise NotFound(f"no file {str(path)!r}", hint="Check the path.") from error
     except (OSError, ValueError) as error:
         raise CallError(f"cannot read {str(path)!r}: {error}", hint="Check the path.") from error
     return document_text(data, str(path))
+
+
+# So much is read of a pipe or a device, which may never end.
+MAX_UNSIZED = 64 * 1024 * 1024
+
+
+def _bytes_at(path: str | Path) -> bytes:
+    with Path(path).open("rb") as file:
+        if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            return file.read()
+        data = file.read(MAX_UNSIZED + 1)
+    if len(data) > MAX_UNSIZED:
+        raise BudgetError(f"{path} has not ended after {MAX_UNSIZED:,} bytes", hint="Give a file; a device has no end.")
+    return data
 
 
 def document_text(data: bytes, name: str) -> str:
@@ -254,7 +267,7 @@ def _pdf(data: bytes, name: str) -> str:
         import pypdf
     try:
         pages = [page.extract_text().strip() for page in pypdf.PdfReader(BytesIO(data)).pages]
-    except (pypdf.errors.PyPdfError, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except Exception as error:  # over a damaged file the library may raise anything
         raise FormatError(f"{name} cannot be read as a PDF: {error}", hint="Open and save it anew.") from error
     return "\n\n".join(f"[page {n}]\n{text}" for n, text in enumerate(pages, 1) if text)
 
@@ -262,12 +275,11 @@ def _pdf(data: bytes, name: str) -> str:
 def _word(data: bytes, name: str) -> str:
     with needed(f"{name} needs python-docx to be read", "documents"):
         import docx
-        from docx.opc.exceptions import OpcError
     try:
-        parts = list(docx.Document(BytesIO(data)).iter_inner_content())
-    except (OpcError, OSError, ValueError, KeyError, BadZipFile) as error:
+        texts = [_word_part(part) for part in docx.Document(BytesIO(data)).iter_inner_content()]
+    except Exception as error:  # as above
         raise FormatError(f"{name} cannot be read as a Word file: {error}", hint="Save it anew as .docx.") from error
-    return "\n\n".join(text for part in parts if (text := _word_part(part)))
+    return "\n\n".join(filter(None, texts))
 
 
 def _word_part(part: Any) -> str:
