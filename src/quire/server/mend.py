@@ -523,13 +523,31 @@ class FittedRequest(msgspec.Struct, frozen=True):
 
 
 class FittedConversation:
-    """What fits a conversation: all of the budget until something is cut, then less of it, so that there is room to recall."""
+    """Fits a conversation's requests: into all of the budget until something is cut, then into less, so that there is
+    room to recall."""
 
-    def __init__(self, alone: Fitter) -> None:
-        self.alone = alone
-        self.recalling: Fitter | None = None
-        # Which of them made the newest request, and the digest of what the application gave.
-        self.newest, self.digest = alone, b""
+    def __init__(self, tokens: int, free: int, target: str) -> None:
+        self._target, self._room = target, tokens - free
+        self._alone = self.newest = Fitter(tokens, target)
+        self._recalling: Fitter | None = None
+        # Of the newest request what the application gave.
+        self.digest = b""
+
+    def fit(self, body: JsonObject, offering: JsonObject) -> tuple[JsonObject, JsonObject]:
+        """What was given, with the offer of recall or without, and that fitted: itself where nothing is cut."""
+        if self._recalling is None:
+            self.newest, fitted = self._alone, self._alone.fit(body)
+            if fitted is body or offering is body:
+                return body, fitted
+            self._recalling = Fitter(self._room, self._target)
+        try:
+            fitted = self._recalling.fit(offering)
+        except BudgetError:
+            # The newest part leaves no room for what the model would look up: it is offered nothing.
+            self.newest = self._alone
+            return body, self._alone.fit(body)
+        self.newest = self._recalling
+        return offering, fitted
 
 
 class Budget:
@@ -549,37 +567,17 @@ class Budget:
         """
         wire, info = wire_of(target, body), model_info(target)
         # Signed thinking would be invalid behind an exchange that the application never saw.
-        offered = _recall_offer(target, wire) if info.features.thinking_bound == "no" else []
-        tools = body.get("tools") or []
-        tools = tools if isinstance(tools, list) else [tools]  # Gemini takes one that stands alone
-        own = list(offered_tools(tools))
-        # OpenAI takes no tool beside `functions`, Gemini none beside a cache, nor a function beside its own (a search).
-        takes_no_more = any(body.get(name) for name in ("functions", "cachedContent", "cached_content")) or (
-            wire.name == "gemini" and own and not any("name" in one for one in own)
-        )
-        if takes_no_more or "recall" in map(tool_name, own):  # or it is a tool of the application's own
-            offered = []
-        offering = {**body, "tools": [*tools, *offered]} if offered else body
+        offering = _with_recall(body, target, wire) if info.features.thinking_bound == "no" else body
         with self._lock:
-            before = self._conversations.get(conversation) or FittedConversation(Fitter(self._tokens, target))
+            before = self._conversations.get(conversation) or FittedConversation(self._tokens, self._free, target)
             self._conversations[conversation] = before
             before.newest.report(counted.pop(before.digest, 0))
-            fitter, fitted = before.alone, body
-            if before.recalling is None:
-                fitted = fitter.fit(body)
-                if fitted is not body and offered:
-                    before.recalling = Fitter(self._tokens - self._free, target)
-            if before.recalling is not None:
-                try:
-                    fitter, fitted = before.recalling, before.recalling.fit(offering)
-                except BudgetError:
-                    # The newest part leaves no room for what the model would look up: it is offered nothing.
-                    fitter, fitted, offering = before.alone, before.alone.fit(body), body
-            before.newest, before.digest = fitter, digest
-            if fitted is body or fitted is offering:
+            given, fitted = before.fit(body, offering)
+            before.digest = digest
+            if fitted is given:
                 return None
-            entries = fitter.entries
-        draft = BodyDraft(unmarked_body(fitted, wire.layout.field), HeadState(offering, offering), wire, info)
+            entries = before.newest.entries
+        draft = BodyDraft(unmarked_body(fitted, wire.layout.field), HeadState(given, given), wire, info)
         return FittedRequest(draft.body if RULES["marks"](draft) else fitted, target, entries)
 
     def follow_up(
@@ -618,6 +616,18 @@ class Budget:
             _AROUND_RESULT + _FEWEST_FOUND
         )
         return msgspec.structs.replace(fitted, body=_without_recall(longer, offer, wire) if is_last else longer)
+
+
+def _with_recall(body: JsonObject, target: str, wire: Wire) -> JsonObject:
+    """A request that offers `recall` behind its tools; itself where the application or the provider leaves no place for it."""
+    tools = body.get("tools") or []
+    tools = tools if isinstance(tools, list) else [tools]  # Gemini takes one that stands alone
+    names = list(map(tool_name, offered_tools(tools)))
+    # OpenAI takes no tool beside `functions`, Gemini none beside a cache or its own, which have no name.
+    alone = any(body.get(field) for field in ("functions", "cachedContent", "cached_content"))
+    if alone or (names and not any(names)) or "recall" in names:  # or it is a tool of the application's own
+        return body
+    return {**body, "tools": [*tools, *_recall_offer(target, wire)]}
 
 
 def _recall_offer(target: str, wire: Wire) -> list[JsonObject]:
