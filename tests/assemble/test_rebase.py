@@ -125,6 +125,16 @@ def test_an_item_not_referred_to_for_long_leaves_the_library() -> None:
     assert built(entries, Policy(budget=2_000, unused_turns=3))[-1].prompt.l2 == ""
 
 
+@pytest.mark.parametrize("dense_first", [True, False])
+def test_a_result_is_cut_until_it_fits_wherever_its_tokens_stand(dense_first: bool) -> None:
+    """Of a text whose first lines hold more tokens than its last, so many characters are more tokens than on average."""
+    dense, thin = "\n".join(f"{n}{{}}[]={n * 7:x}|~^%{n}" for n in range(400)), "\n".join(["no" + " " * 90] * 400)
+    text = "\n".join((dense, thin) if dense_first else (thin, dense))
+    entries = [values.system("Help."), values.user("do it"), *read(1, {}, text), values.respond("done")]
+    for budget in range(1_000, 4_000, 250):
+        assert all(one.tokens <= budget for one in built(entries, Policy(budget=budget)))
+
+
 def test_a_huge_newest_result_is_cut_at_a_line() -> None:
     entries = [values.user("read"), values.call("c", "read", {}), values.result("c", None, LONG * 20)]
     last = built([*entries, values.respond("ok")], Policy(budget=1_000))[-1]

@@ -452,12 +452,16 @@ def _long_parts(placed: PlacedMessage, assembly: Assembly) -> Iterator[LongPart]
 def _cut(results: dict[int, str], largest: LongPart, over: int) -> tuple[Edit, ...]:
     tokens = largest.tokens
     tokens_after = max(0, tokens - over - 40)
-    # Characters per token of this very text, with a little air: counting again decides in the end.
-    lines = lines_that_fit(largest.text, int(len(largest.text) / tokens * tokens_after * 0.95))
     handle = handle_of(results.get(largest.seq, ""))
     mark = f"[… cut here: {tokens} tokens in all; the whole text: recall with handle {handle} …]"
-    text = f"{lines}\n{mark}" if lines else mark
-    freed = tokens - counter().count(text)
+    # Characters per token of this very text, with a little air; its first lines may hold more than its last.
+    characters = int(len(largest.text) / tokens * tokens_after * 0.95)
+    while True:
+        text = "\n".join(filter(None, (lines_that_fit(largest.text, characters), mark)))
+        freed = tokens - counter().count(text)
+        if freed >= over or not characters:
+            break
+        characters = characters * 9 // 10
     return Edit(largest.seq, "cut", f"{largest.words}\n\n{text}" if largest.words else text, freed), *largest.beside
 
 
