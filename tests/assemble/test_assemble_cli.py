@@ -1,6 +1,7 @@
 """assemble, show, diff and plan from the shell."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -156,10 +157,11 @@ def test_plan_leaves_out_policies_that_do_not_go_with_the_shares_given(file: str
     assert "two tiers" not in names
 
 
-@pytest.mark.parametrize("share", ["--opening", "--handles", "--summary", "--floor"])
+@pytest.mark.parametrize("share", ["opening", "handles", "summary", "floor"])
 def test_shares_are_finite_numbers(file: str, share: str) -> None:
+    assert "'nan' is no number" in invoke("assemble", file, f"--{share}", "nan", code=2).output
     with pytest.raises(CallError, match="are not shares"):
-        run("assemble", file, share, "nan")
+        Policy(**{share: math.nan})
 
 
 @pytest.mark.parametrize("count", ["reply", "ttl_s", "unused_turns", "image_tokens"])
@@ -169,10 +171,12 @@ def test_a_policy_counts_no_less_than_nothing(count: str) -> None:
         Policy(budget=1000, **{count: -5})
 
 
-@pytest.mark.parametrize("price", ["nan", "inf"])
-def test_prices_are_finite_numbers(file: str, price: str) -> None:
+def test_prices_are_finite_numbers(file: str) -> None:
+    assert "'nan' is no number" in invoke("plan", file, "--write", "nan", code=2).output
     with pytest.raises(CallError, match="are not prices"):
-        run("plan", file, "--write", price)
+        run("plan", file, "--write", "inf")
+    with pytest.raises(CallError, match="are not prices"):
+        Policy(write=math.nan)
 
 
 def test_diff_names_the_rebase_that_moved_the_byte_and_no_earlier_one(file: str) -> None:

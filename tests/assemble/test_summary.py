@@ -1,5 +1,6 @@
 """The built-in summary: every request and decision first, then what was named, within its limit."""
 
+import json
 import random
 
 import pytest
@@ -13,6 +14,7 @@ from quire.testing import MemoryStore
 from quire.values import Text
 from toolbox import Built, chain, counter, fewer
 
+WORDS = "copper window thistle orbit lantern marble saddle anchor velvet cinder meadow cobalt".split()
 flat = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Zs", "Zl", "Zp"]), min_size=1)
 phrases = st.lists(flat, min_size=1, max_size=30).map(" ".join)
 # Requests that become equal once they are cut, or look like a summary's own lines; decisions, one each.
@@ -32,6 +34,33 @@ def test_what_is_known_of_parts_is_what_the_whole_has(lines: list[str], start: i
     text = "\n".join(lines)
     assert _lines_count(lines) == counter().count(text)
     assert telling_behind(text, start) == telling(text[start:])
+
+
+def test_escapes_of_json_part_words_and_a_folder_is_none() -> None:
+    lines = {
+        "out": "see:\nsrc/a_1.py\tnew_2 \u2019\u201crow_3\u201d",
+        "at": "C:\\repo\\test_4.py",
+        "in": '{"key_5": "name_6"}',
+    }
+    found = ("src/a_1.py", "new_2", "row_3", "test_4.py", "name_6")
+    text = json.dumps(lines)
+    assert {word for word in telling(text) if "_" in word} == {*found}
+    assert telling(text.replace("/", "\\/")) == telling(text)
+    assert telling_behind(text, 10) == telling(text)
+    assert telling("C:\\repo\\test_4.py and \\u2019this_5") == ("test_4.py", "this_5")
+
+
+def test_what_a_call_changed_is_what_it_names_and_not_what_it_writes() -> None:
+    script = "#!/usr/bin/env python\nimport os.path"
+    edit = {"edits": [{"old": "one_1\ntwo_2", "new": "six_3"}], "file_path": "/tmp/two.py"}
+    entries = [
+        *(values.call("1", "write", {"content": script, "path": "/tmp/one.py"}), values.result("1", "ok")),
+        *(values.call("2", "edit", edit), values.result("2", "ok")),
+    ]
+    told = earlier(summary(entries, 200)).words
+    assert {*told["Changed: "]} == {"/tmp/one.py", "/tmp/two.py"}
+    assert {"/usr/bin/env"} < {*told["Used: "]}
+    assert "ntwo_2" not in told["Used: "]
 
 
 def summary(entries: list[Entry], limit: int, before: str = "") -> str:
@@ -144,6 +173,23 @@ def test_the_newest_plan_says_what_is_open(plan: Entry) -> None:
     assert [gone for gone in ("release notes", "mail", "step 0") if gone in text] == []
 
 
+def test_a_plan_changes_nothing_but_the_plan() -> None:
+    steps = [{"content": "Run lint/typecheck", "status": "in_progress"}, {"content": "Ship it", "status": "pending"}]
+    calls = [values.call("1", "todowrite", {"todos": steps}), values.call("2", "write", {"path": "/app/server.js"})]
+    told = earlier(summary(calls, 200))
+    assert told.words["Changed: "] == ["/app/server.js"]
+    assert [line.text for line in told.lines] == ["Run lint/typecheck", "Ship it"]
+
+
+def test_what_the_model_waits_for_from_the_user_is_not_open_once_the_user_has_spoken() -> None:
+    asks, does = "This still needs your name and address.", "The migration is still to be written."
+    first = summary([values.respond(f"{asks} {does}")], 200)
+    assert [line.text for line in earlier(first).lines] == [asks, does]
+    answered = [values.user("I am Ada, of Main Street 1.")]
+    for text in (summary(answered, 200, first), summary([values.respond(f"{asks} {does}"), *answered], 200)):
+        assert [line.text for line in earlier(text).lines if line.who == "Open"] == [does]
+
+
 def test_a_long_plan_is_told_by_its_next_steps_and_an_order_with_states_is_no_plan() -> None:
     text = summary([planned("step", *["pending"] * 9)], 300)
     assert text.split("\n")[3:] == ["step 3 of the plan", "step 4 of the plan (and 4 more)"]
@@ -180,8 +226,20 @@ def test_what_the_model_did_is_told_and_what_it_guesses_asks_for_or_describes_is
     talk = ["So it should work because both use it.", "Please confirm the order id."]
     talk += ["It is in the confirmation email.", "It checks whether `width` changed."]
     talk += ["Items must be unused to be exchanged again.", "VS Code always does it instead."]
-    said = [values.respond(line) for pair in zip(done, talk, strict=False) for line in pair]
-    assert [line.text for line in earlier(summary(said, 400)).lines] == done
+    done += ["I decided that it should be removed.", "The file was renamed and moved.", "It has been sent to Ada."]
+    talk += ["Alternatively, maybe the script was created by hand.", "Here's what I changed in it:"]
+    talk += ["If it was deleted, Pi should have fallen back.", "I'm sorry that it was cancelled so late."]
+    done += ["I will use Postgres for it."]
+    talk += ["I'll find the one that was sent to Texas."]
+    said = [values.respond(line) for line in (*talk, *done, *talk)]
+    assert [line.text for line in earlier(summary(said, 600)).lines] == done
+
+
+def test_what_a_model_thinks_aloud_settles_nothing() -> None:
+    thought = "<think>\nWait, the file was created by you.\n- [ ] Look at it again\n</think>\n\nI've fixed the loader."
+    said = [values.respond(thought), values.respond("<think>I updated the docs, and then")]
+    lines = earlier(summary(said, 200)).lines
+    assert [line.text for line in lines] == ["I've fixed the loader."]
 
 
 def test_a_models_own_words_are_kept_in_front() -> None:
@@ -320,6 +378,15 @@ def test_names_parted_by_commas_are_read_too() -> None:
     assert earlier("Named: ORDER_77812, src/alpha.py").words["Named: "] == ["ORDER_77812", "src/alpha.py"]
 
 
+def test_every_requirement_of_a_long_task_is_told_where_there_is_room() -> None:
+    parts = [f"{first} {second}" for first in ("ledger", "harbour", "mirror", "garden") for second in WORDS]
+    spec = [f"Requirement {n}: the {part} must never drop case {n} at all." for n, part in enumerate(parts)]
+    assert set(spec) <= set(demands("Here is my spec. " + " ".join(spec)))
+    text = summary([values.user("Here is my spec. " + " ".join(spec)), values.respond("I read it.")], 4_000)
+    assert [one for one in spec if one not in text] == []
+    assert len(summary([values.user("\n".join(spec)), values.respond("I read it.")], 400)) > 1_000
+
+
 @pytest.mark.parametrize("end", ["\n", " ", ". "])
 def test_a_paste_full_of_words_of_command_takes_no_more_than_a_long_message(end: str) -> None:
     pasted = end.join(f"{n} not found, must retry before {n}" for n in range(500))
@@ -437,6 +504,37 @@ def test_a_command_is_a_demand_where_there_is_room_for_nothing_else(sentence: st
     assert demands(f"{sentence}\nhello there", Whole()) == (sentence,)
 
 
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "Forget that, you may touch it",
+        "Nevermind the tests",
+        "Disregard the rule about tabs",
+        "The freeze is lifted",
+        "I changed my mind, use Postgres",
+        "You can edit the file again",
+        "It is okay to push these",
+        "Vergiss das, ändere die Datei",
+        "Du kannst die Datei jetzt ändern",
+        "Oublie ça, modifie le fichier",
+        "Tu peux modifier le fichier maintenant",
+        "Olvida eso, cambia el archivo",
+        "Ahora puedes tocar el archivo",
+        "Dimentica quello, ora puoi toccare il file",
+        "Esquece isso, agora podes alterar o ficheiro",
+        "Vergeet dat, wijzig het bestand",
+        "Zapomnij o tym, zmień plik",
+        "Теперь файл можно менять",
+        "算了，现在可以改这个文件了",
+        "そのファイルを変更していいです",
+        "이제 그 파일을 바꿔도 돼",
+    ],
+)
+def test_what_gives_leave_is_told_as_long_as_what_forbade(sentence: str) -> None:
+    """A model that is told the prohibition alone keeps to what the user took back."""
+    assert demands(f"{sentence}\nhello there", Whole()) == (sentence,)
+
+
 def test_facts_of_a_task_that_is_as_long_as_a_paste_are_told_and_take_no_more_than_a_long_message() -> None:
     facts = ["Ticket falcon-33 is the one that counts.", "The cap for this is $350."]
     facts += ["Use port 4040 for the lantern service.", "The customer is in Lisbon, so times are WET."]
@@ -543,6 +641,19 @@ def test_what_is_told_in_parts_is_parted_by_one_mark_and_told_once() -> None:
         assert "… …" not in text
     again = summary([values.user("Never touch part 3.")], 420, "User: Never touch part 3. …\nlook there")
     assert again == "Not listed: 1 requests\nUser: look there\nNever touch part 3."
+
+
+def test_a_mark_stands_where_something_was_left_out_and_nowhere_else() -> None:
+    whole = "Never push to main. Always ask dana@example.org first."
+    asked = f"Never mail. Well, how is it going so far with the other things? {whole} And how was your holiday?"
+    others = [values.user(f"and how does the thing with so many {n} work" * 2) for n in "abcdefghijklm"]
+    lines = [line.text for line in earlier(summary([values.user(whole), values.user(asked), *others], 180)).lines]
+    assert lines[0] == whole
+    assert lines[1].startswith("Never mail. Well, how is it going")
+    assert lines[1].endswith(f" [...] {whole} …")
+    assert demands(asked, Whole()) == ("Never mail.", "Never push to main.", "Always ask dana@example.org first.")
+    few = earlier(summary([values.user(whole), values.user(asked), *others], 90)).lines
+    assert [line.text for line in few[:2]] == [whole, f"Never mail. … {whole} …"]
 
 
 @pytest.mark.parametrize("opens", [True, False])

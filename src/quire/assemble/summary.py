@@ -31,6 +31,7 @@ from quire.assemble.telling import (
     first_words,
     is_code,
     is_english,
+    leaves,
     likelihood,
     reported,
     settles,
@@ -137,12 +138,16 @@ class Leaving(msgspec.Struct, frozen=True):
 Summarise: TypeAlias = Callable[[Leaving], str]
 
 
-_FENCED = re.compile(r"(?ms)^ {0,3}(`{3,}|~{3,}).*?(?:^ {0,3}\1|\Z)")
+_OF_THE_USER = re.compile(r"(?i)\byours?\b")
+# Code, and what a model that thinks aloud says to itself.
+_ASIDE = re.compile(r"(?ms)^ {0,3}(`{3,}|~{3,}).*?(?:^ {0,3}\1|\Z)|^<(think(?:ing)?)>.*?(?:</\2>|\Z)")
 # Calls that change something, by a word of the tool's name.
 _CHANGES = re.compile(
     r"(?i)(?:^|[_-])(?:edit|write|create|patch|apply|replace|insert|delete|remove|move|rename|save|append|update|"
     r"modify|cancel|exchange|return|book|send|set|add)|(?:Edit|Write|Create|Patch)"
 )
+# Arguments that name what a call is about.
+_NAMES = re.compile(r"(?i)path|file|ur[il]$|(?:^|_)id$|name$")
 # So many failures are told, and so many things left open: the newest.
 _FEW = {"Open": 5, "Failed": 3}
 # What speaks of a failure, within so many characters of what a call gave; and going to a folder in front of a command.
@@ -259,8 +264,9 @@ def _summary_lines(before: Sequence[Line], entries: Sequence[Entry]) -> Iterator
     """Earlier lines, then what the user asked, what the model settled or left open, and the newest failures.
 
     What failed and then worked with the same tool on the same thing is no failure any more; what was open before the
-    model's newest plan is what that plan says.
+    model's newest plan is what that plan says, and what it wanted of the user is open until the user speaks.
     """
+    spoke = next((entry.seq for entry in reversed(entries) if entry.kind == "user"), 0)
     plan = next((entry.seq for entry in reversed(entries) if _open_steps(entry) is not None), None)
     calls = {entry.call_id: entry for entry in entries if entry.kind == "call"}
     results = [(entry, calls[entry.call_id]) for entry in entries if entry.kind == "result" and entry.call_id in calls]
@@ -277,7 +283,7 @@ def _summary_lines(before: Sequence[Line], entries: Sequence[Entry]) -> Iterator
         else _closing(entries)
     )
     for line in before:
-        if line.who == "Open" and plan is not None:
+        if line.who == "Open" and (plan is not None or (spoke and _OF_THE_USER.search(line.text))):
             continue
         if line.who != "Failed" or not any(tool in line.text and target in line.text for tool, target in worked):
             yield Line(line.who, line.text.removesuffix(MORE))
@@ -285,11 +291,14 @@ def _summary_lines(before: Sequence[Line], entries: Sequence[Entry]) -> Iterator
         if entry.kind == "user" and entry.text.strip():
             yield Line("User", _request_text(entry.text))
         elif entry.kind == "respond":
-            sentences = re.split(r"(?<=[.!?])\s+|(?<=[。！？])|\n+", _FENCED.sub("\n", _BOX.sub("", entry.text)))
+            sentences = re.split(r"(?<=[.!?])\s+|(?<=[。！？])|\n+", _BOX.sub("", _ASIDE.sub("\n", entry.text)))
             reports = entry.seq in closing
             kinds = (settles(sentence) or (reported(sentence) if reports else "") for sentence in sentences)
             settled = (Line(kind, _flat(text)) for kind, text in zip(kinds, sentences, strict=True) if kind)
-            yield from (line for line in settled if line.who != "Open" or plan is None or entry.seq >= plan)
+            for line in settled:
+                since = max(plan or 0, spoke if _OF_THE_USER.search(line.text) else 0)
+                if line.who != "Open" or entry.seq >= since:
+                    yield line
         elif entry.seq in newest and (text := _failure(result_text(entry))):
             tool, target = _target(failed[entry.seq])
             called = first_words(_called(failed[entry.seq]), _READABLE // 2)
@@ -312,7 +321,7 @@ def _closing(entries: Sequence[Entry]) -> set[int]:
 def _open_steps(entry: Entry) -> list[str] | None:
     """What the plan that an entry holds leaves to do; None where it holds none."""
     if entry.kind == "respond":
-        boxes = _BOX.findall(_FENCED.sub("\n", entry.text))
+        boxes = _BOX.findall(_ASIDE.sub("\n", entry.text))
         return [text for mark, text in boxes if mark == " "] if boxes else None
     listed = entry.args.values() if entry.kind == "call" and isinstance(entry.args, dict) else ()
     for steps in listed:
@@ -453,13 +462,25 @@ def _first_words_and_demands(line: Line, length: int, whole: Whole) -> str:
     if not behind:
         return start + MORE if any(map(start.endswith, demanded)) else head
     if length <= _SHORTEST:
-        return GAP.join(demanded) + MORE
+        return _joined(demanded, text)
     # A demand that the cut has parted is told whole instead.
     parted = [place for demand in behind if 0 <= (place := text.find(demand)) < len(start)]
     first = (start[: min(parted)].strip() if parted else start).removesuffix(CUT).removesuffix(MORE)
     behind = [demand for demand in demanded if not _stands(demand, first)]
     mark = GAP if any(map(first.endswith, demanded)) else f"{CUT} "
-    return (first and first + mark) + GAP.join(behind) + MORE
+    if text.removeprefix(first).lstrip().startswith(behind[0]):
+        mark = " "
+    return (first and first + mark) + _joined(behind, text)
+
+
+def _joined(demanded: Sequence[str], text: str) -> str:
+    """Demands of a text in a row, with a mark where something of it stands between them, or behind the last."""
+    out, end = "", -1
+    for demand in demanded:
+        start = text.find(demand, max(end, 0))
+        out += ("" if not out else " " if start >= 0 and not text[end:start].strip() else GAP) + demand
+        end = start + len(demand) if start >= 0 else len(text)
+    return out if end == len(text) and text.endswith(demanded[-1]) else out + MORE
 
 
 def _stands(demand: str, text: str) -> bool:
@@ -487,6 +508,7 @@ def _words(entries: Sequence[Entry], before: EarlierSummary, named_elsewhere: se
     offered, called = set(before.words[NAMED]), set[str]()
     for place, entry in enumerate(entries, 1):
         words_of_entry = telling(_text(entry))
+        changes = entry.kind == "call" and _CHANGES.search(entry.name) and _open_steps(entry) is None
         if entry.kind == "call":
             called |= offered.intersection(words_of_entry)
         else:
@@ -494,7 +516,7 @@ def _words(entries: Sequence[Entry], before: EarlierSummary, named_elsewhere: se
         for word in words_of_entry:
             weight[word] = weight.get(word, 0.0) + 0.5 + place / len(entries)
             if entry.kind == "call" and label.get(word) != CHANGED:
-                label[word] = CHANGED if word == words_of_entry[0] and _CHANGES.search(entry.name) else USED
+                label[word] = CHANGED if word == words_of_entry[0] and changes else USED
     scored = {
         word: likelihood(word, label.get(word, NAMED) != NAMED) * times**0.5
         for word, times in weight.items()
@@ -516,8 +538,14 @@ def _text(entry: Entry) -> str:
     if entry.kind == "result":
         return result_text(entry)
     if entry.kind == "call":
-        return " ".join(str(value) for value in entry.args.values()) if isinstance(entry.args, dict) else ""
+        args = entry.args if isinstance(entry.args, dict) else {}
+        return " ".join(text for name in sorted(args, key=_is_content) for text in leaves(args[name]))
     return entry.text
+
+
+def _is_content(argument: str) -> bool:
+    """Whether an argument is none that names what a call is about; models give them in any order."""
+    return _NAMES.search(argument) is None
 
 
 def _flat(text: str) -> str:

@@ -27,6 +27,9 @@ RUN = re.compile(r"[\w@#$€£./~+-]{4,}")
 _KEY_ENDS, _KEY = re.compile(r'"\s*:'), "\0"
 _SPACED = {code: " " for code in range(1, 128) if not re.match(r"[\w@#$./~+-]", chr(code))}
 _TELLING = re.compile(r"\d|\w_\w|\w/|/\w|@\w|[$€£]|\w\.\w|^[A-Z]{5,}$")
+# What JSON begins with, and its escapes: behind a line's end a word begins, whatever letter tells of that end.
+_JSON = re.compile(r'\s*(?:\{\s*["}]|\[\s*[\[{"\d-]|")')
+_ESCAPE, _CODE_POINT = re.compile(r"\\(?:u[\da-fA-F]{4}|.)", re.DOTALL), re.compile(r"\\u[\da-fA-F]{4}")
 # Signs of languages that put no space around an id.
 _UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+")
 _EDGE = re.compile(r"^(?:[-+]+|\.(?![\w/.])|\.\.(?!/))+|[.+~-]+$")
@@ -89,6 +92,8 @@ def leaves(args: Json) -> Iterator[str]:
 def telling_behind(text: str, start: int) -> tuple[str, ...]:
     """The telling words behind the first so many characters; where it can be, from those of the whole text."""
     front, rest = text[:start], text[start:]
+    if "\\" in text:
+        return telling(_unescaped(rest, _JSON.match(text) is not None))
     before = telling(front)
     parted = front.endswith('"') or not rest[:1].isspace()
     return telling(rest) if parted or any(word in rest for word in before) else telling(text)[len(before) :]
@@ -96,12 +101,21 @@ def telling_behind(text: str, start: int) -> tuple[str, ...]:
 
 def _terms(text: str) -> list[str]:
     """The runs of a word's characters; short ones and keys, which then end in a sign of their own, may be among them."""
+    if "\\" in text:
+        text = _unescaped(text, _JSON.match(text) is not None)
     if text.isascii() and _KEY not in text:
         return _KEY_ENDS.sub(_KEY + " ", text).translate(_SPACED).split()
     found = _TERM.findall(text)
     if not _UNSPACED.search(text):
         return found
     return [part for term in found for part in ([term] if "/" in term else _UNSPACED.split(term))]
+
+
+def _unescaped(text: str, is_json: bool) -> str:
+    """A text whose escapes are white space, or the signs that they stand for; in other text than JSON code points alone."""
+    if not is_json:
+        return _CODE_POINT.sub(" ", text)
+    return _ESCAPE.sub(lambda escape: escape[0][1] if escape[0][1] in '"\\/' else " ", text)
 
 
 def likelihood(word: str, used: bool = False) -> float:
@@ -154,8 +168,8 @@ def _size(word: str) -> int:
     return counter().count(f" {word}")
 
 
-# Words of command, by language: no and never, must and may, always and only, until and without. What a user demands
-# holds one of these few words, however it is put.
+# Words of command, by language: no and never, must and may, always and only, until and without; and words of leave, that
+# what was forbidden is no longer. What a user demands holds one of these few words, however it is put.
 _COMMAND_WORDS = frozenset(
     re.findall(
         r"\S+",
@@ -185,16 +199,25 @@ _COMMAND_WORDS = frozenset(
     đừng không luôn chỉ phải cấm trước jangan tidak selalu hanya harus tanpa sebelum dilarang wajib
     אל לא לעולם תמיד רק חייב חייבים אסור בלי עד هرگز نباید باید همیشه
     ποτέ πάντα μη μην δεν μόνο πρέπει χωρίς μέχρι πριν asla daima sadece yalnızca değil sakın gerek
+    forget nevermind ignore disregard may allowed permitted lifted revoked vergiss vergesst erlaubt aufgehoben oublie oubliez permis
+    autorisé autorisée olvida olvide permitido permitida dimentica dimenticate permesso esquece esqueça vergeet toegestaan
+    glöm glem tillåtet tilladt tillatt zapomnij wolno забудь забудьте можно можна разрешено дозволено zapomeň smíš uită
+    felejtsd szabad unohda sallittu lupakan boleh quên שכח מותר ξέχνα επιτρέπεται unut serbest
     """,
     )
 )
+# You can now, or again.
+_CAN = "you can|kannst|könnt|peux|pouvez|puedes?|pueden|puoi|potete|podes?|kunt|możesz|můžeš|kan du|du kan"
+_NOW = "now|again|jetzt|nun|wieder|maintenant|désormais|ahora|ya|ora|adesso|agora|já|nu|weer|teraz|nyní|teď"
 _PHRASES = re.compile(
     r"(?i)\b(?:at most|at least|make sure|from now on|may not|ha(?:ve|s) to|hands off|off[- ]limits|(?:i|we) (?:want|insist|expect)|ab (?:jetzt|sofort)|"
     r"au (?:plus|moins)|à partir d|hay que|tiene[ns]? que|(?:como|al|no) máximo|al menos|a partir d|d'ora in poi|pelo menos|"
-    r"al massimo|vanaf nu|her zaman|de a(?:hora|gora) en)|"
+    r"al massimo|vanaf nu|her zaman|de a(?:hora|gora) en|changed my mind|(?:ok|okay|fine|free) to\b|"
+    rf"(?:{_CAN}) .{{0,60}}\b(?:{_NOW})\b|(?:{_NOW}),? (?:\S+ ){{0,3}}(?:{_CAN})\b)|"
     r"不要|不得|不能|不可|不许|不准|别|勿|禁止|必须|必須|务必|一定|绝对|絶対|总是|永远|从不|只能|仅|除非|之前|之后|以内|最多|至少|截止|"
     r"ないで|ません|なければ|必ず|決して|常に|だけ|のみ|まで|마세요|하지 마|절대|반드시|항상|까지|없이|금지|"
-    r"لا |لن |أبد|دائم|فقط|يجب|ممنوع|بدون|मत |नहीं|कभी|हमेशा|केवल|सिर्फ़?|बिना|ห้าม|อย่า|ต้อง|เสมอ|เท่านั้น"
+    r"لا |لن |أبد|دائم|فقط|يجب|ممنوع|بدون|मत |नहीं|कभी|हमेशा|केवल|सिर्फ़?|बिना|ห้าม|อย่า|ต้อง|เสมอ|เท่านั้น|"
+    r"算了|可以了|现在可以|允许|忘れて|取り消|[てで]も?(?:いい|よい|良い|構)|許可|잊어|도 (?:돼|됩|되|괜찮)|허용|مسموح|भूल जा|ลืม|อนุญาต"
 )
 _SPOKEN_WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)?")
 
@@ -243,21 +266,30 @@ _THREE_WORDS = re.compile(r"\S\s+\S+\s+\S|[\u3040-\u9fff]{5}")
 
 
 class Whole(msgspec.Struct, frozen=True):
-    """Up to how many characters a sentence without a command is told whole: one with a fact, and any other."""
+    """Up to how many characters a sentence without a command is told whole: one with a fact, and any other.
+
+    `task`: how many characters are told of the commands of a long text; of those that only repeat each other, fewer.
+    """
 
     facts: int = 0
     brief: int = 0
+    task: int = _PASTED
 
 
 # The first of these at which all that is to be told whole fits; where it is no more than the short facts, even where
 # that takes more than the summary's own share.
-SHORT_FACTS = Whole(120)
-WHOLES = (Whole(400, 120), Whole(400, 60), Whole(200, 60), Whole(120, 60), SHORT_FACTS, Whole(60), Whole())
+_TASK = 4_800
+SHORT_FACTS = Whole(120, 0, _TASK)
+WHOLES = (
+    *(Whole(facts, brief, _TASK) for facts, brief in ((400, 120), (400, 60), (200, 60), (120, 60))),
+    *(SHORT_FACTS, Whole(120), Whole(60), Whole()),
+)
 # Code, lines of a log and frames of a traceback; a sentence that ends a list's line with a semicolon, or that names a call, is neither.
 _CODE = re.compile(
     r"[{}]\s*$|(?:[=<>(){}\[\]\"*].*|\w: ?\w+);\s*$|^\s*(?:[-+@|>$#*/]{2}|import |from \S+ import|def |class |const |let |return )|"
     r"^\W*(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d\b|^\s*(?:File \"|at [\w.$<>]+ ?\()"
 )
+_DIGITS = re.compile(r"\d+")
 _CALL, _PROSE = re.compile(r"\w\(.*\)"), re.compile(r"(?:[^\W\d_]{2,}[,:]?\s+){3}[^\W\d_]{2,}")
 
 
@@ -291,7 +323,7 @@ def demands(text: str, whole: Whole = WHOLES[0]) -> tuple[str, ...]:
     demanding = list[str]()
     longest = _SENTENCE_MOST if whole.facts > SHORT_FACTS.facts else _SENTENCE_LEAST
     # Of a long text so many characters state something: it may be a task as well as a paste.
-    pasted = 0
+    pasted, shapes = 0, set[str]()
     for sentence, typed, commanding in _sentences(text.removesuffix(MORE)):
         if commanding and len(sentence) > longest:
             many = len(commanding) if len(sentence) <= _PASTED else _COMMANDS_TOLD
@@ -303,8 +335,11 @@ def demands(text: str, whole: Whole = WHOLES[0]) -> tuple[str, ...]:
                 demanding.append(sentence.strip())
                 pasted += len(demanding[-1])
             continue
-        # A paste may be full of words of command: it takes no more than a long message would.
-        if typed or sum(map(len, demanding)) - pasted < _PASTED:
+        # A paste may be full of words of command: it takes no more than a long message would, unless each says its own.
+        shape = _DIGITS.sub("", sentence)
+        most = _PASTED if shape in shapes or _PROSE.search(sentence) is None else whole.task
+        shapes.add(shape)
+        if typed or sum(map(len, demanding)) - pasted < most:
             demanding += parts
     return tuple(dict.fromkeys(filter(None, demanding)))
 
@@ -345,20 +380,28 @@ def _around(text: str, places: Iterable[int], characters: int) -> Iterator[str]:
 # What the model settled or left open: sentences that say so in words of English, or state a fact in another language.
 
 # What was done is told by a verb of the past that begins a sentence or follows its subject, what was settled by its own word.
-_DECISION = re.compile(
+_DID = re.compile(
     r"(?i)(?:^[\W\d]*(?:I|we)?|\b(?:ha[sd]|have|was|were|been|will be|(?:is|are) now|I|we|and|['’]ve))[\s*]*\b(?:(?:also|now|just|successfully|been) )*"
     r"(?:added|booked|cancell?ed|changed|chose|committed|completed|confirmed|created|decided|deleted|deployed|disabled|"
     r"enabled|exchanged|extracted|finished|fixed|implemented|installed|merged|moved|processed|pushed|refactored|refunded|"
-    r"removed|renamed|replaced|resolved|returned|reverted|scheduled|sent|submitted|switched|updated|wrote|written)\b|"
-    r"\b(?:decided|decision|agreed|conclusion|root cause|will use|(?:tests?|checks?) (?:now )?pass(?:es|ed)?|now works|we must)\b"
+    r"removed|renamed|replaced|resolved|returned|reverted|scheduled|sent|submitted|switched|updated|wrote|written)\b"
+)
+_SETTLES = re.compile(
+    r"(?i)\b(?:decided|decision|agreed|conclusion|root cause|will use|(?:tests?|checks?) (?:now )?pass(?:es|ed)?|now works|we must)\b"
+)
+# Whether what is said to be done was done is guessed here, or hoped.
+_GUESSED = re.compile(
+    r"(?i)\b(?:maybe|perhaps|probably|possibly|alternatively|might|could|should|would|if|unless|suppose)\b"
 )
 # 'Still' and 'pending' alone tell how things are; these tell what is to be done.
 _LEFT_OPEN = re.compile(
     r"(?i)\b(?:todo|next steps?|open questions?|(?:left|remains|still) to\b|still (?:needs?|fail|missing|broken|ha(?:s|ve) to\b)|"
     r"remaining (?:work|tasks?|steps?|issues?|problems?)|not yet (?:\w+ed|done|sent|built)|blocked (?:by|on)|waiting (?:for|on))"
 )
-# Announcements ('Let me …') are neither done nor open.
-_ANNOUNCED = re.compile(r"(?i)(?:\w+,? )?(?:let me|let's|let us)\b")
+# Announcements ('Let me …', 'Here is …', 'I will …') and regrets are neither done nor open.
+_ANNOUNCED = re.compile(
+    r"(?i)(?:\w+,? )?(?:let me|let's|let us|here(?:['’]s| is| are)|(?:I|we)(?:['’]ll| will)(?! use\b)|I(?:['’]m| am) (?:\w+ )?sorry)\b"
+)
 # A settled thing takes a few words to say.
 _SETTLED = 4
 # Words that hardly any English text of some length goes without.
@@ -382,7 +425,8 @@ def settles(sentence: str) -> str:
         return ""
     if _LEFT_OPEN.search(sentence):
         return "Open"
-    return "Done" if _DECISION.search(sentence) else ""
+    done = _DID.search(sentence) and not _GUESSED.search(sentence)
+    return "Done" if done or _SETTLES.search(sentence) else ""
 
 
 def reported(sentence: str) -> str:
