@@ -18,7 +18,7 @@ from quire.errors import CallError, ConflictError, FormatError, NotFound
 from quire.log import in_turn, own_fence
 from quire.log.postgres import PostgresStore
 from quire.log.sqlite import SqliteStore
-from quire.log.store import ThreadInfo
+from quire.log.store import ThreadInfo, saved_digest
 from quire.recall import Indexer, Recall, search
 from quire.records import Records, Selector, draft
 from quire.records import store as record_store
@@ -324,6 +324,23 @@ def test_a_window_state_and_a_checkpoint_are_kept_with_their_thread(store: Store
             store.save_window("t", value)
         with pytest.raises(FormatError):
             store.set_state("t", "k", value)
+
+
+def test_a_window_takes_the_place_of_the_one_expected_and_of_no_other(store: Store) -> None:
+    store.save_window("t", {"items": [1]}, saved_digest(None))
+    store.save_window("t", {"items": [2]}, saved_digest({"items": [1]}))
+    for other in (None, {"items": [1]}):
+        with pytest.raises(ConflictError, match="changed by another"):
+            store.save_window("t", {"items": [3]}, saved_digest(other))
+    assert store.window("t") == {"items": [2]}
+
+
+def test_no_item_is_lost_that_is_kept_while_others_are(store: Store) -> None:
+    notes = [f"Note {number}." for number in range(16)]
+    with ThreadPoolExecutor(8) as pool:
+        kept = list(pool.map(lambda note: Thread(store, "t").keep(note), notes))
+    assert sorted(item.content for item in Thread(store, "t").window) == sorted(notes)
+    assert len({item.id for item in kept}) == len(notes)
 
 
 async def test_a_turn_is_held_once(store: Store) -> None:

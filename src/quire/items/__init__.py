@@ -10,14 +10,14 @@ import bisect
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from quire.errors import BudgetError, CallError, FormatError, NotFound, QuireError
+from quire.errors import BudgetError, CallError, ConflictError, FormatError, NotFound, QuireError
 from quire.items.sources import (
     checked_item,
     cut,
@@ -52,7 +52,7 @@ from quire.log.shapes import (
     one_of,
     short,
 )  # fmt: skip
-from quire.log.store import Store, has_thread
+from quire.log.store import Store, has_thread, saved_digest
 from quire.tokens import Counter, counter
 from quire.values import ITEM_TYPES, Item, Json, JsonObject, item_json
 
@@ -489,15 +489,26 @@ class Window:
 _FILES = "window files"
 
 
+_Changed = TypeVar("_Changed")
+# So often a change of a window is made anew.
+_CHANGES = 100
+
+
 class ThreadWindow:
     """The window that a store keeps with a thread; files in it are read again at every turn."""
 
     def __init__(
-        self, store: Store, thread: str, clock: Callable[[], int], lock: AbstractContextManager[object]
+        self,
+        store: Store,
+        thread: str,
+        clock: Callable[[], int] = now_ms,
+        lock: AbstractContextManager[object] | None = None,
     ) -> None:
-        self._store, self._thread, self._clock, self._lock = store, thread, clock, lock
+        self._store, self._thread, self._clock, self._lock = store, thread, clock, lock or nullcontext()
         self._window: Window | None = None
         self._saved: Json = None
+        # What is to be replaced, while a change has to follow what others did; whatever is there otherwise.
+        self._expected: str | None = None
 
     def window(self) -> Window:
         """The window as it is saved now; every change of it is saved, too."""
@@ -511,11 +522,32 @@ class ThreadWindow:
     def _save(self, window: Window) -> None:
         with self._lock:
             self._window, self._saved = window, window.to_json()
-            self._store.save_window(self._thread, self._saved)
+            self._store.save_window(self._thread, self._saved, self._expected)
+            if self._expected is not None:
+                self._expected = saved_digest(self._saved)
+
+    def change(self, act: Callable[[Window], _Changed]) -> _Changed:
+        """Change the window by one act; again where another was quicker, of whose change nothing may be lost."""
+        with self._lock:
+            for _ in range(_CHANGES):
+                with suppress(ConflictError):
+                    return self._change_once(act)
+            return self._change_once(act)
+
+    def _change_once(self, act: Callable[[Window], _Changed]) -> _Changed:
+        window = self.window()
+        self._expected = saved_digest(self._saved)
+        try:
+            return act(window)
+        except ConflictError:
+            self._window = None
+            raise
+        finally:
+            self._expected = None
 
     def keep(self, item: Item | str, file: str | Path | None, **how: Any) -> Item:
         """Put an item into the window, and remember where it was read."""
-        added = self.window().put(item, **how)
+        added = self.change(lambda window: window.put(item, **how))
         meta = added.metadata or {}
         path = str(file or meta.get("filename") or meta.get("path") or "")
         content = item.content if isinstance(item, Item) else item

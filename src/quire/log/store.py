@@ -19,7 +19,7 @@ import msgspec
 from quire.errors import CallError, ConflictError, DamageError, NotFound
 from quire.log.entries import encode_body
 from quire.log.shapes import short
-from quire.values import Entry, Json, canonical
+from quire.values import Entry, Json, canonical, sha256_hex
 
 
 class ThreadInfo(msgspec.Struct, frozen=True):
@@ -253,8 +253,11 @@ class Store(Protocol):
     def window(self, thread: str) -> Json:
         """The item window saved with a thread, None when there is none."""
 
-    def save_window(self, thread: str, window: Json) -> None:
-        """Keep a thread's item window; the thread is made when there is none."""
+    def save_window(self, thread: str, window: Json, expected: str | None = None) -> None:
+        """Keep a thread's item window; the thread is made when there is none.
+
+        `expected`: the `saved_digest` of the window that this one takes the place of; a ConflictError where it is another.
+        """
 
     def get_state(self, thread: str, key: str) -> Json:
         """Derived state that may be thrown away at any time; None when absent."""
@@ -408,6 +411,11 @@ def saved_text(value: Json) -> str:
     """A window or a state as it is kept with a thread; what is not JSON is an error."""
     canonical(value)
     return encode_body(value)
+
+
+def saved_digest(value: Json) -> str:
+    """What tells one window from another, or from none."""
+    return sha256_hex(saved_text(value)) if value is not None else ""
 
 
 def read_saved(stored: str | bytes | None, label: str, thread: str) -> Json:

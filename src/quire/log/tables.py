@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar, NamedTuple
 
-from quire.errors import DamageError
+from quire.errors import ConflictError, DamageError
 from quire.log.entries import bad_entry
 from quire.log.store import (
     ClosingStore,
@@ -27,6 +27,7 @@ from quire.log.store import (
     name_taken,
     no_thread,
     read_saved,
+    saved_digest,
     saved_text,
 )
 from quire.values import Entry, Json, sha256_hex
@@ -94,6 +95,9 @@ class BranchIndex(Tables):
         named = f"SELECT name FROM {self.tables}threads t WHERE t.branch = e.branch"
         query = f"SELECT e.n, coalesce(({named}), '') FROM {self.tables}entries e WHERE e.n > ? ORDER BY e.n LIMIT ?"
         return self._rows(query, (after, limit))
+
+
+CHANGE_AGAIN = "Read `thread.window` again, and repeat the change."
 
 
 class Tip(NamedTuple):
@@ -192,11 +196,13 @@ class BranchStore(ClosingStore, Tables):
     def window(self, thread: str) -> Json:
         return self._saved_json(thread, "windows", "body", "the window")
 
-    def save_window(self, thread: str, window: Json) -> None:
+    def save_window(self, thread: str, window: Json, expected: str | None = None) -> None:
         row = {"body": saved_text(window)}
-        check_name(thread)
-        if not self._keep(thread, "windows", row):
+        if not self._has(thread):
             self.append(thread, [])
+        with self._changing():
+            if expected not in (None, saved_digest(self.window(thread))):
+                raise ConflictError(f"the window of thread {thread!r} was changed by another", hint=CHANGE_AGAIN)
             self._keep(thread, "windows", row)
 
     def get_state(self, thread: str, key: str) -> Json:

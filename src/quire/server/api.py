@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from typing import Annotated, Literal
 
 import msgspec
@@ -14,7 +11,7 @@ from quire.archive.stored_conversations import is_body
 from quire.assemble import Built
 from quire.audit import audit, call_of
 from quire.errors import CallError, ConflictError, FormatError, NotFound
-from quire.items import Window
+from quire.items import ThreadWindow
 from quire.log.entries import check
 from quire.log.shapes import Contradiction
 from quire.log.store import ThreadInfo, has_thread
@@ -282,10 +279,6 @@ def recall_entries(
     return Hits([FoundRow(hit.thread, entry_json(hit.entry), hit.score, hit.relevance, hit.by) for hit in hits])
 
 
-# How long a change of a window waits for others that are under way.
-_LONGEST_WAIT_S = 10.0
-
-
 class KeptWindow(msgspec.Struct):
     """The items that join every turn, oldest first, and those that are never evicted."""
 
@@ -305,33 +298,17 @@ def show_window(call: RouteCall) -> KeptWindow:
     return KeptWindow(list(window), window.pinned)
 
 
-@contextmanager
-def _changing_window(call: RouteCall) -> Iterator[Window]:
-    """A thread's window, which no other call changes meanwhile, in whichever replica: else one would undo the other."""
-    until = time.monotonic() + _LONGEST_WAIT_S
-    with ExitStack() as held:
-        while True:
-            try:
-                held.enter_context(call.store.turn_lock(f"{call.name}\nwindow"))  # which is no thread's name
-                break
-            except ConflictError:
-                if time.monotonic() > until:
-                    raise
-                time.sleep(0.005)
-        yield call.tenant.thread(call.name).window
-
-
 def keep_item(call: RouteCall, body: NewItem) -> Item:
     """Put an item into the window: it joins every turn until it is removed or evicted."""
     redactor = call.service.redactor
-    with _changing_window(call) as window:
-        return window.put(redactor.text(body.content), type=body.type, metadata=redactor.value(body.metadata))
+    content, metadata = redactor.text(body.content), redactor.value(body.metadata)
+    window = ThreadWindow(call.store, call.name)
+    return window.change(lambda window: window.put(content, type=body.type, metadata=metadata))
 
 
 def remove_item(call: RouteCall) -> None:
     """Take an item out of the window; what was sent of it stays in the log."""
-    with _changing_window(call) as window:
-        window.remove(call.path["id"])
+    ThreadWindow(call.store, call.name).change(lambda window: window.remove(call.path["id"]))
 
 
 Tag = Annotated[str, msgspec.Meta(min_length=1, max_length=1000)]

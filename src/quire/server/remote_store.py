@@ -211,7 +211,7 @@ ROUTES = (
 _WAITS_S = (0.1, 0.3, 1.0, 2.0)
 _PAGE = 1000
 # Writes that would show if they were carried out twice.
-_ONCE = frozenset({"create", "fork", "delete", "records.insert", "records.update", "records.remove"})
+_ONCE = frozenset({"create", "fork", "delete", "save_window", "records.insert", "records.update", "records.remove"})
 
 
 class _Part:
