@@ -169,7 +169,7 @@ def test_line_ends_and_a_byte_order_mark_do_not_move_the_lines(tmp_path: Path) -
     path = tmp_path / "a.py"
     path.write_bytes("\ufeffx = 'a\rb'\r\n\r\ndef f():\r\n    return 1\r\n\x0cdef g(): pass\n".encode())
     assert lines(from_symbol(path, "f")) == (3, 4)
-    assert from_symbol(path, "f").content == "def f():\r\n    return 1\r"
+    assert from_symbol(path, "f").content == "def f():\r\n    return 1"
     assert lines(from_symbol(path, "g")) == (5, 5)
 
 

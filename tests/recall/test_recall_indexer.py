@@ -164,27 +164,32 @@ class Slow(HashedWords):
 
 
 class Away(HashedWords):
-    """A service that is away when it is first asked."""
+    """A service that is away when it is first asked, or gives nothing of use."""
 
-    def __init__(self) -> None:
+    def __init__(self, first: Exception | None) -> None:
         super().__init__()
-        self.answered = threading.Event()
+        self.first, self.answered = first, threading.Event()
 
     def encode(self, texts: Sequence[str]) -> Any:
         if not self.asked:
             self.asked += texts
-            raise ConnectionError("nobody is there")
+            if self.first is None:
+                return None
+            raise self.first
         self.answered.set()
         return super().encode(texts)
 
 
+@pytest.mark.parametrize(
+    ("first", "told"), [(ConnectionError("nobody is there"), "nobody is there"), (None, "gave no vector")]
+)
 def test_an_embedder_that_fails_is_asked_again_and_nobody_waits_for_it(
-    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    first: Exception | None, told: str, store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(meaning, "_RETRY_S", 0.01)
     monkeypatch.setattr(meaning, "_WAIT_S", 600.0)
     filled(store, 3)
-    away = Away()
+    away = Away(first)
     indexer = Indexer(store, away)
     indexer.start()
     indexer.wait_for_few()
@@ -192,7 +197,7 @@ def test_an_embedder_that_fails_is_asked_again_and_nobody_waits_for_it(
     indexer.wait_for_few()
     indexer.close()
     assert vectors(store) == 3
-    assert "nobody is there" in caplog.text
+    assert told in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -276,3 +276,13 @@ def test_no_vector_is_made_where_nothing_is_searched(store: Store) -> None:
     assert thread.recall("kettle", exclude=())
     assert words.asked != []
     thread.close()
+
+
+def test_a_search_of_a_closed_thread_starts_no_indexer(store: Store) -> None:
+    thread, before = Thread(store, "t"), threading.active_count()
+    thread.embedder = HashedWords()
+    thread.user("Which colour has the kettle?")
+    thread.recall_unasked(TARGETS["anthropic"], 0.1)
+    thread.close()
+    assert thread.recall("kettle", exclude=())
+    assert threading.active_count() == before

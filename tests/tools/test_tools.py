@@ -174,6 +174,7 @@ def test_what_a_tool_returns_becomes_text(value: Any, result: JsonObject) -> Non
         (SystemExit(3), ""),
         (StopIteration(), ""),
         (Wordless(), "Wordless"),
+        (asyncio.CancelledError(), "CancelledError"),
     ],
 )
 def test_errors_become_results_without_a_traceback(error: BaseException, outcome: str) -> None:

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire import Usage, render, validate
-from quire.errors import ProviderError
+from quire import Thread, Usage, render, validate
+from quire.errors import CallError, ProviderError
 from quire.providers import export, import_, parse_reply, stream
 from quire.providers.convert import project
 from quire.providers.simulate import Simulator
@@ -107,6 +107,14 @@ def test_a_stream_that_is_cut_keeps_what_came(count: int, cut: int) -> None:
 def test_what_would_be_refused_is_found(message: JsonObject, problem: str) -> None:
     found = validate({"model": "m", "messages": [{"role": "user", "content": "q"}, message]}, "cohere")
     assert any(problem in f"{one.path} {one.message}" for one in found)
+
+
+def test_an_effort_that_it_has_no_words_for_is_an_error(thread: Thread) -> None:
+    thread.user("Hello")
+    with pytest.raises(CallError, match="effort") as raised:
+        thread.request(TARGET, effort="high")
+    assert "thinking=" in raised.value.hint
+    assert thread.request(TARGET, thinking={"type": "disabled"}).body["thinking"] == {"type": "disabled"}
 
 
 @pytest.mark.proves("cohere", "import")

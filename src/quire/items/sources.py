@@ -189,7 +189,7 @@ def from_error(error: BaseException | str, trace: str = "") -> Item:
 def region_of(
     text: str, name: str, start: int, end: int, *, more: JsonObject | None = None, truncate: bool = False
 ) -> Item:
-    """Lines start to end of a text as a code item."""
+    """Lines start to end of a text as a code item, without the end of the last one."""
     lines = text.removesuffix("\n").split("\n")
     if not (isinstance(start, int) and isinstance(end, int) and 1 <= start <= end <= len(lines)):
         raise CallError(
@@ -197,7 +197,8 @@ def region_of(
             hint="Lines count from 1; the end is included.",
         )
     metadata: JsonObject = {"filename": name, "start_line": start, "end_line": end, **(more or {})}
-    return limited("\n".join(lines[start - 1 : end]), "code", metadata, f"{name}:{start}-{end}", truncate)
+    region = "\n".join(lines[start - 1 : end]).removesuffix("\r")
+    return limited(region, "code", metadata, f"{name}:{start}-{end}", truncate)
 
 
 def limited(text: str, type: str, metadata: JsonObject | None, name: str, truncate: bool, quiet: bool = False) -> Item:

@@ -451,8 +451,7 @@ class Indexer:
             return
         self._wanted.set()
         with self._indexed:
-            ended = lambda: self._indexed_to >= newest or self._failing or self._stop.is_set()  # noqa: E731
-            self._indexed.wait_for(ended, _WAIT_S)
+            self._indexed.wait_for(lambda: self._indexed_to >= newest or self._failing or self._stop.is_set(), _WAIT_S)
 
     def _work(self) -> None:
         try:
@@ -461,10 +460,10 @@ class Indexer:
                     self._catch_up()
                 except ConflictError:
                     pass  # a file that is locked will be free another time
-                except QuireError:
-                    break  # a damaged file is for whoever reads it to report; entries stay searchable by words
-                except Exception as error:  # an embedder may be a service that is away for a while
-                    self._leave_alone(error)
+                except Exception as error:
+                    if isinstance(error, QuireError) and not isinstance(error, CallError):
+                        break  # a damaged file is for whoever reads it to report; entries stay searchable by words
+                    self._leave_alone(error)  # an embedder may be a service that is away for a while
                 self._wanted.wait(_POLL_S)
                 self._wanted.clear()
         finally:

@@ -321,13 +321,13 @@ class ThreadRecall:
     ) -> None:
         embedder = installed() if given == "installed" else given
         self.given, self.embedder, self._thread = given, embedder, thread
-        self._store, self._records = store, records
+        self._store, self._records, self._closed = store, records, False
 
     @cached_property
     def _recall(self) -> Recall:
         """Made by the first search, from which on vectors of new entries are made beside the conversation."""
-        background = self.embedder is not None
-        return Recall(self._store, self.embedder, background=background, records=self._records(self.embedder))
+        records = self._records(self.embedder)
+        return Recall(self._store, self.embedder, background=not self._closed, records=records)
 
     def search(self, query: str | Query, k: int, ahead: Callable[[], Assembly], **how: Any) -> list[Hit]:
         """Entries that the next request does not show, unless `exclude` says otherwise; or records."""
@@ -337,6 +337,7 @@ class ThreadRecall:
 
     def close(self) -> None:
         """End the making of vectors; searching goes on."""
+        self._closed = True
         if "_recall" in self.__dict__:
             self._recall.close()
 

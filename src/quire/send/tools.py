@@ -468,6 +468,10 @@ async def _output(tool: Tool, call: Entry) -> Output:
         return _failure(
             f"{tool.name} did not end within {tool.timeout_s:g} s" if limit.expired() else _error_line(error)
         )
+    except asyncio.CancelledError as error:
+        if (waiting := asyncio.current_task()) is None or waiting.cancelling():
+            raise
+        return _failure(_error_line(error))  # not this task was cancelled: the tool awaited another that was
     # A tool is foreign code and may raise anything; the model is told, without the traceback.
     except (Exception, SystemExit) as error:
         return _failure(_error_line(error))

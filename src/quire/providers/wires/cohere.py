@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from quire import values
-from quire.errors import FormatError
+from quire.errors import CallError, FormatError
 from quire.providers.convert import UserContent, leave_out, own_block
 from quire.providers.incoming import (
     ReplyReader,
@@ -102,6 +102,9 @@ def _end(draft: Draft) -> None:
 
 
 def _request(draft: Draft, prompt: Prompt) -> JsonObject:
+    if draft.ask.effort:
+        hint = 'Write thinking={"type": "enabled"} or {"type": "disabled"}.'
+        raise CallError(f"Cohere takes no effort, here {draft.ask.effort!r}", hint=hint)
     head = [{"role": "system", "content": prompt.system}] if prompt.system.strip() else []
     body: JsonObject = {"model": draft.info.model, "messages": [*head, *draft.messages]}
     if tools := draft.tools(prompt):
