@@ -468,6 +468,7 @@ class Thread:
         # In one event loop: an asynchronous tool may keep a connection from one call to the next.
         return asyncio.run(carry_out()) if calls else []
 
+    @_one_at_a_time
     def _calls_to_run(self, reply: Any, run: Any) -> tuple[Toolbox, list[Entry]]:
         """What runs the calls of a recorded reply, and those that have no result yet."""
         from quire.send.tools import toolbox_of

@@ -14,7 +14,7 @@ import pytest
 from conftest import ROOT, shared_data
 from hashed_words import HashedWords
 from quire import Thread, open_store, values
-from quire.errors import CallError, MissingPart
+from quire.errors import CallError, MissingPart, QuireError
 from quire.recall import Indexer, Recall, meaning
 from quire.recall.meaning import MiniLM, find_weights, minilm
 from toolbox import Store
@@ -181,7 +181,12 @@ class Away(HashedWords):
 
 
 @pytest.mark.parametrize(
-    ("first", "told"), [(ConnectionError("nobody is there"), "nobody is there"), (None, "gave no vector")]
+    ("first", "told"),
+    [
+        (ConnectionError("nobody is there"), "nobody is there"),
+        (QuireError("the service does not answer"), "does not answer"),
+        (None, "gave no vector"),
+    ],
 )
 def test_an_embedder_that_fails_is_asked_again_and_nobody_waits_for_it(
     first: Exception | None, told: str, store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 import platformdirs
 
-from quire.errors import CallError, ConflictError, MissingPart, QuireError, needed
+from quire.errors import CallError, ConflictError, DataError, MissingPart, needed
 from quire.log.store import Store
 from quire.recall.document import document, pieces, words_of
 from quire.recall.languages import VERSION
@@ -351,7 +351,7 @@ _logger = logging.getLogger("quire")
 
 _STEP = 32
 _POLL_S = 0.5
-# How long an embedder that failed is left alone.
+# How long it is until the next try behind one that failed.
 _RETRY_S = 30.0
 # A search waits for the vectors of fewer entries than this, and so long at most.
 _WAITED_FOR, _WAIT_S = 200, 5.0
@@ -384,7 +384,7 @@ class Indexer:
         # Up to which change the background work has come; told to whoever waits for it, and asked for by it.
         self._indexed_to, self._indexed = 0, threading.Condition()
         self._wanted = threading.Event()
-        # The embedder failed when it was asked last.
+        # Whether the newest try failed.
         self._failing = False
 
     def run(self, progress: Progress | None = None) -> IndexReport:
@@ -460,10 +460,10 @@ class Indexer:
                     self._catch_up()
                 except ConflictError:
                     pass  # a file that is locked will be free another time
-                except Exception as error:
-                    if isinstance(error, QuireError) and not isinstance(error, CallError):
-                        break  # a damaged file is for whoever reads it to report; entries stay searchable by words
-                    self._leave_alone(error)  # an embedder may be a service that is away for a while
+                except (DataError, MissingPart):
+                    break  # a damaged file is for whoever reads it to report; entries stay searchable by words
+                except Exception as error:  # an embedder, or the store, may be a service that is away for a while
+                    self._leave_alone(error)
                 self._wanted.wait(_POLL_S)
                 self._wanted.clear()
         finally:
@@ -478,7 +478,7 @@ class Indexer:
                 self._indexed.notify_all()
 
     def _leave_alone(self, error: Exception) -> None:
-        """Say why there are no vectors, have nobody wait for them, and give the embedder time."""
+        """Say why there are no vectors, have nobody wait for them, and try again a while later."""
         _logger.warning("no vectors are made: %s: %s", type(error).__name__, error)
         with self._indexed:
             self._failing = True
