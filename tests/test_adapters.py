@@ -68,16 +68,6 @@ def test_a_memory_is_copied_and_written_down_with_what_was_chosen() -> None:
     assert [one.get() for one in again] == [fitted] * 3
 
 
-def test_a_memory_needs_no_target() -> None:
-    from llama_index.core.llms import ChatMessage
-
-    from quire.adapters.llama_index import QuireMemory
-
-    memory = QuireMemory(budget=100)
-    memory.put(ChatMessage(role="user", content="Hello"))
-    assert memory.get() == memory.get_all()
-
-
 def test_an_agent_whose_model_is_not_named_is_fitted() -> None:
     from agents import Agent
     from agents.models import get_default_model
