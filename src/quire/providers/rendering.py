@@ -17,7 +17,7 @@ from quire.providers.models import ModelInfo, same_model
 from quire.providers.prefix import PrefixLines, Walk, written
 from quire.providers.provider_tools import Native, found_functions, functions_of, is_offered, own_definition, with_more
 from quire.providers.wires import Wire
-from quire.values import INTERRUPTED, Call, Json, JsonObject, Message, Part, Prompt, Request, Result, Text, ToolSet
+from quire.values import INTERRUPTED, Call, JsonObject, Message, Part, Prompt, Request, Result, Text, ToolSet
 
 # What makes any list of messages legal to send: one id per call, one result per call, none left over.
 #
@@ -375,12 +375,11 @@ class Rendering:
 
 def joined(body: JsonObject, more: JsonObject) -> JsonObject:
     """One object of two: where both hold an object, what either says; elsewhere what `more` says."""
-    both = {name: joined(body[name], value) for name, value in more.items() if _are_objects(body.get(name), value)}
-    return {**body, **more, **both}
-
-
-def _are_objects(*values: Json) -> bool:
-    return all(isinstance(value, dict) for value in values)
+    out = {**body, **more}
+    for name, value in more.items():
+        if isinstance(value, dict) and isinstance(body.get(name), dict):
+            out[name] = joined(body[name], value)
+    return out
 
 
 def _ended(prompt: Prompt, place: int) -> bool:

@@ -471,7 +471,7 @@ async def _output(tool: Tool, call: Entry) -> Output:
     except asyncio.CancelledError as error:
         if (waiting := asyncio.current_task()) is None or waiting.cancelling():
             raise
-        return _failure(_error_line(error))  # not this task was cancelled: the tool awaited another that was
+        return _failure(_error_line(error))  # only what the tool awaits was cancelled
     # A tool is foreign code and may raise anything; the model is told, without the traceback.
     except (Exception, SystemExit) as error:
         return _failure(_error_line(error))

@@ -118,7 +118,7 @@ def _ai(data: JsonObject) -> list[Entry]:
     for call in objects(data, "invalid_tool_calls"):
         raw = str(call.get("args") or "")
         out.append(values.call(str(call.get("id") or ""), str(call.get("name") or ""), raw, wire={"arguments": raw}))
-    if not {"tool_calls", "invalid_tool_calls"} & {name for name in data if data[name]}:
+    if not (data.get("tool_calls") or data.get("invalid_tool_calls")):
         out += [_raw_call(call) for call in objects(extra, "tool_calls") if str(call.get("id")) not in called]
     return out or [values.respond("")]
 
