@@ -164,14 +164,14 @@ class Slow(HashedWords):
 
 
 class Away(HashedWords):
-    """A service that is away when it is first asked, or gives nothing of use."""
+    """A service that is away when it is first asked, twice, or gives nothing of use."""
 
     def __init__(self, first: Exception | None) -> None:
         super().__init__()
         self.first, self.answered = first, threading.Event()
 
     def encode(self, texts: Sequence[str]) -> Any:
-        if not self.asked:
+        if len(self.asked) < 2:
             self.asked += texts
             if self.first is None:
                 return None
@@ -202,7 +202,7 @@ def test_an_embedder_that_fails_is_asked_again_and_nobody_waits_for_it(
     indexer.wait_for_few()
     indexer.close()
     assert vectors(store) == 3
-    assert told in caplog.text
+    assert caplog.text.count(told) == 1
 
 
 @pytest.mark.parametrize(

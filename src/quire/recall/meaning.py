@@ -458,6 +458,7 @@ class Indexer:
             while not self._stop.is_set():
                 try:
                     self._catch_up()
+                    self._failing = False
                 except ConflictError:
                     pass  # a file that is locked will be free another time
                 except (DataError, MissingPart):
@@ -478,13 +479,13 @@ class Indexer:
                 self._indexed.notify_all()
 
     def _leave_alone(self, error: Exception) -> None:
-        """Say why there are no vectors, have nobody wait for them, and try again a while later."""
-        _logger.warning("no vectors are made: %s: %s", type(error).__name__, error)
+        """Say once why there are no vectors, have nobody wait for them, and try again a while later."""
+        if not self._failing:
+            _logger.warning("no vectors are made: %s: %s", type(error).__name__, error)
         with self._indexed:
             self._failing = True
             self._indexed.notify_all()
         self._stop.wait(_RETRY_S)
-        self._failing = False
 
     def _end(self) -> None:
         """No more is made: nobody is to wait for it."""
