@@ -98,7 +98,9 @@ def test_an_append_goes_behind_whatever_others_write_meanwhile(tmp_path: Path, m
         assert [entry.text for entry in thread] == ["first", "one", "two", "three", "mine"]
 
 
-def test_a_lock_that_outlasts_the_patience_is_a_conflict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_that_outlasts_the_patience_is_a_conflict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(connection, "BUSY_TIMEOUT_S", 0.2)
     monkeypatch.setattr(connection, "SILENT_S", 0.1)
     path = tmp_path / "q.db"
@@ -107,6 +109,10 @@ def test_a_lock_that_outlasts_the_patience_is_a_conflict(tmp_path: Path, monkeyp
         holder.connection().execute("BEGIN IMMEDIATE")
         with pytest.raises(ConflictError, match="locked by another process"):
             store.append("t", [values.user("b")])
+        caplog.clear()
+        with pytest.raises(ConflictError, match="locked by another process"):
+            Thread(store, "t").keep("a note")
+        assert len(caplog.messages) == 1, "whoever keeps an item waits once, too"
         assert len(store.read("t")) == 1, "reading does not wait for writers"
         maker = sqlite3.connect(tmp_path / "new.db", isolation_level=None)
         maker.execute("BEGIN IMMEDIATE")

@@ -488,9 +488,8 @@ class Window:
 # The state that names where kept items were read.
 _FILES = "window files"
 
-
 _Changed = TypeVar("_Changed")
-# So often a change of a window is made anew.
+# So often a change of a window is tried.
 _CHANGES = 100
 
 
@@ -512,12 +511,15 @@ class ThreadWindow:
 
     def window(self) -> Window:
         """The window as it is saved now; every change of it is saved, too."""
-        saved = self._store.window(self._thread) if has_thread(self._store, self._thread) else None
+        saved = self._stored()
         if self._window is None or saved != self._saved:
             window = Window.from_json(saved, clock=self._clock) if saved else Window(clock=self._clock)
             window.on_change = partial(self._save, window)
             self._window, self._saved = window, saved
         return self._window
+
+    def _stored(self) -> Json:
+        return self._store.window(self._thread) if has_thread(self._store, self._thread) else None
 
     def _save(self, window: Window) -> None:
         with self._lock:
@@ -528,22 +530,20 @@ class ThreadWindow:
 
     def change(self, act: Callable[[Window], _Changed]) -> _Changed:
         """Change the window by one act; again where another was quicker, of whose change nothing may be lost."""
+        tries = _CHANGES
         with self._lock:
-            for _ in range(_CHANGES):
-                with suppress(ConflictError):
-                    return self._change_once(act)
-            return self._change_once(act)
-
-    def _change_once(self, act: Callable[[Window], _Changed]) -> _Changed:
-        window = self.window()
-        self._expected = saved_digest(self._saved)
-        try:
-            return act(window)
-        except ConflictError:
-            self._window = None
-            raise
-        finally:
-            self._expected = None
+            while True:
+                window, tries = self.window(), tries - 1
+                self._expected = saved_digest(self._saved)
+                try:
+                    return act(window)
+                except ConflictError:
+                    self._window = None
+                    # A file that others keep locked is a conflict, too, but the window is as it was.
+                    if not tries or saved_digest(self._stored()) == self._expected:
+                        raise
+                finally:
+                    self._expected = None
 
     def keep(self, item: Item | str, file: str | Path | None, **how: Any) -> Item:
         """Put an item into the window, and remember where it was read."""

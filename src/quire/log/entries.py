@@ -40,7 +40,19 @@ from quire.log.shapes import (
     path_name,
     short,
 )
-from quire.values import COUNTS, ITEM_TYPES, KINDS, SPOKEN, Entry, Json, JsonObject, entry_id, is_plain, sha256_hex
+from quire.values import (
+    COUNTS,
+    ITEM_TYPES,
+    KINDS,
+    SPOKEN,
+    Entry,
+    Json,
+    JsonObject,
+    canonical,
+    entry_id,
+    is_plain,
+    sha256_hex,
+)
 
 # The kinds of entries and the fields each one has: the interchange format, as one table.
 
@@ -529,11 +541,16 @@ def in_recorded_order(before: Sequence[Entry], entries: list[Entry]) -> list[Ent
     while True:
         start, length = _common_run(before, entries)
         held = before[start + length : _exchanged(before, start + length)] if length else ()
-        places = list(range(length, _exchanged(entries, length)))
-        taken = [place for entry in held for place in places if _content(entries[place]) == _content(entry)]
-        rest = [place for place in places if place not in taken]
+        if not held:
+            return entries
+        places: dict[bytes, list[int]] = {}
+        for place in range(length, _exchanged(entries, length)):
+            places.setdefault(canonical(_content(entries[place])), []).append(place)
+        alike = [places.get(canonical(_content(entry))) for entry in held]
+        taken = [found.pop(0) for found in alike if found]
+        rest = sorted(place for found in places.values() for place in found)
         is_last = start + length + len(held) == len(before)
-        if not held or len({*taken}) != len(held) or len(taken) != len(held) or (rest and not is_last):
+        if len(taken) != len(held) or (rest and not is_last):
             return entries
         apart = [_alone(entries, place) for place in (*taken, *rest)]
         entries = [*entries[:length], *apart, *entries[length + len(apart) :]]

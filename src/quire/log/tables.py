@@ -187,10 +187,10 @@ class BranchStore(ClosingStore, Tables):
             if len(ids) > 1:
                 raise ambiguous(entry_id, *written)
             places = self._rows(f"SELECT branch, seq FROM {entries} WHERE id = ? ORDER BY branch", ids[0])
-            holders = [(thread, seq) for branch, seq in places if (thread := self.index.holder(branch, seq))]
-        if not holders:
+            holders = ((self.index.holder(branch, seq), seq) for branch, seq in places)
+            thread, seq = next((place for place in holders if place[0]), ("", 0))
+        if not thread:
             raise DamageError(f"entry {written[0]} belongs to no thread")
-        thread, seq = holders[0]
         return thread, self.read(thread, after=seq - 1, limit=1)[0]
 
     def window(self, thread: str) -> Json:
@@ -198,9 +198,9 @@ class BranchStore(ClosingStore, Tables):
 
     def save_window(self, thread: str, window: Json, expected: str | None = None) -> None:
         row = {"body": saved_text(window)}
-        if not self._has(thread):
-            self.append(thread, [])
         with self._changing():
+            if not self._has(thread):
+                self._name(thread, self._new_branch())
             if expected not in (None, saved_digest(self.window(thread))):
                 raise ConflictError(f"the window of thread {thread!r} was changed by another", hint=CHANGE_AGAIN)
             self._keep(thread, "windows", row)
