@@ -43,6 +43,7 @@ BY_NAME = {
     "archive/request_logs.py": "a log's own word for a format",
     "archive/agent_clients.py": "files of other programs: what a file holds tells its format",
     "archive/stored_conversations.py": "files of other programs: what a file holds tells its format",
+    "archive/stored_turns.py": "the Responses API takes thinking only with its signature",
     "assemble/messages.py": "whose thinking it was stands in the entry, by name",
     "fitting.py": "whose objects messages are stands in the name of their package",
     "providers/__init__.py": "what a tool looks like tells its format",

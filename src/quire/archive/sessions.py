@@ -7,7 +7,6 @@ mini-swe-agent, SWE-agent, OpenAI Agents, strands, LangChain, pydantic-ai.
 from __future__ import annotations
 
 import base64
-import json
 import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +15,7 @@ from typing import TypeVar
 
 import msgspec
 
-from quire.archive.agent_clients import CLIENTS, StoredBlock, StoredTurn, media_block, turns_in_format
+from quire.archive.agent_clients import CLIENTS
 from quire.archive.request_logs import LOGS
 from quire.archive.stored_conversations import (
     LinesOf,
@@ -36,6 +35,7 @@ from quire.archive.stored_conversations import (
     text_or_json,
     usage_named,
 )
+from quire.archive.stored_turns import StoredBlock, StoredTurn, media_block, turns_in_format
 from quire.errors import FormatError
 from quire.providers.outgoing import parsed_arguments
 from quire.providers.usage import usage
@@ -100,7 +100,7 @@ def _llm(file: SourceFile) -> Iterator[StoredConversation]:
 
 def _llm_usage(fresh: int | None, output: int | None, details: str | None) -> Usage:
     """llm keeps what the provider counts beside the cache, and the rest as details."""
-    more: JsonObject = json.loads(details or "{}")
+    more: JsonObject = decoded(details or "{}")
     if "cache_read_input_tokens" in more or "cache_creation_input_tokens" in more:
         return usage("anthropic", {"input_tokens": fresh, "output_tokens": output, **more})
     return usage("openai", {"input_tokens": fresh or 0, "output_tokens": output or 0, "input_tokens_details": more.get("input_tokens_details") or more.get("prompt_tokens_details") or {}})  # fmt: skip
