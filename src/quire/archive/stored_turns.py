@@ -148,7 +148,7 @@ def _gemini(turn: StoredTurn) -> Iterator[JsonObject]:
             parts.append({"functionCall": {**named, "args": block.args or {}}, **signed})
         elif block.image[1]:
             parts.append(_gemini_image(block.image))
-        elif block.text:
+        elif block.text or block.signature:
             parts.append({"text": block.text, **({"thought": True} if block.thinking else {}), **signed})
     if parts:
         yield {"role": "model" if turn.role == "assistant" else "user", "parts": parts}
