@@ -574,6 +574,7 @@ SIGNATURES: list[tuple[Callable[[], str | bytes], str, list[str], list[str]]] = 
     (lambda: llm_thought({"anthropic": {"signature": "A"}}), "anthropic:claude-opus-4-6", ['"signature":"A"'], []),
     (lambda: opencode_answers(("openai", opencode_step(SEALED, "c"))), "openai:gpt-5.6", ['"id":"rs_1"', '"encrypted_content":"O"'], []),
     (lambda: opencode_answers(("gateway", opencode_step(SEALED, "c"))), "openai:gpt-5.6", ['"encrypted_content":"O"'], []),
+    (lambda: opencode_answers(("gateway", opencode_step(SIGNED, "c")), ("gateway", [{"type": "text", "text": "W1"}])), "anthropic:claude-opus-4-6", ['"signature":"A"', "W1"], []),
     (lambda: opencode_answers(("google", opencode_step(GOOGLE, "c"))), "gemini:gemini-3.1-pro-preview", ['"thoughtSignature":"G"'], []),
     (lambda: opencode_answers(("google", [{"type": "text", "text": "W1"}, {"type": "text", "text": "", "metadata": GOOGLE}])), "gemini:gemini-3.1-pro-preview", ["W1", '{"text":"","thoughtSignature":"G"}'], []),
     (lambda: opencode_answers(("anthropic", opencode_step({"anthropic": {"redactedData": "R"}}, "c"))), "anthropic:claude-opus-4-6", ['"redacted_thinking","data":"R"'], []),

@@ -526,6 +526,7 @@ def _opencode(file: SourceFile) -> Iterator[StoredConversation]:
         calls: list[SentCall] = []
         provider = model = speaker = ""
         parts_of: dict[str, list[JsonObject]] = {}
+        signers_of: dict[tuple[str, str], dict[str, None]] = {}
         for message, part in file.rows("SELECT message_id, data FROM part WHERE session_id = ? ORDER BY id", session):
             parts_of.setdefault(message, []).append(decoded(part, file.path))
         query = "SELECT id, data FROM message WHERE session_id = ? ORDER BY time_created, id"
@@ -534,9 +535,11 @@ def _opencode(file: SourceFile) -> Iterator[StoredConversation]:
             provider, model = str(stored.get("providerID") or provider), str(stored.get("modelID") or model)
             parts = parts_of.get(message, [])
             at = milliseconds((stored.get("time") or {}).get("created"))
-            # A gateway has a name of its own: what it signed with tells whose format its model speaks.
-            signers = [name for part in parts for name in as_object(part.get("metadata"))]
-            speaker = " ".join((provider, *signers)) if stored["role"] == "assistant" else speaker
+            if stored["role"] == "assistant":
+                # A gateway has a name of its own: what it ever signed with tells whose format its model speaks.
+                signers = signers_of.setdefault((provider, model), {})
+                signers |= dict.fromkeys(name for part in parts for name in as_object(part.get("metadata")))
+                speaker = " ".join((provider, *signers))
             for group in _opencode_steps(parts):
                 blocks = tuple(block for part in group for block in _opencode_part(part))
                 turns.append(StoredTurn(stored["role"], blocks, at, speaker))
