@@ -139,7 +139,7 @@ class BranchStore(ClosingStore, Tables):
 
     @staticmethod
     def _written_id(data: Any) -> str:
-        """The other way."""
+        """An entry's id as users know it."""
         return str(data)
 
     def create(self, thread: str) -> None:
@@ -249,13 +249,14 @@ class BranchStore(ClosingStore, Tables):
         return rows[0]
 
     def _tip(self, thread: str) -> Tip:
+        """Where a thread ends; a NotFound where there is none."""
         tip = self._find_tip(thread)
         if not tip.branch:
             raise no_thread(thread)
         return tip
 
     def _find_tip(self, thread: str) -> Tip:
-        """The same, branch 0 where there is no such thread."""
+        """The same; branch 0 where there is none."""
         check_name(thread)
         rows = self._rows(f"SELECT b.branch, b.seq, {self.tip_id} FROM {self._ends} WHERE t.name = ?", (thread,))
         return Tip(*rows[0]) if rows else Tip()
