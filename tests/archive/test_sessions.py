@@ -18,9 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import shared_data
-from quire import QuireError, Thread, providers
+from quire import QuireError, Thread, providers, values
 from quire.archive.sessions import STORES, conversations, files_under, recognised, source_file
 from quire.errors import CallError, FormatError
+from quire.log.entries import in_recorded_order
 from quire.testing import MemoryStore, assert_valid
 from quire.values import JsonObject
 from toolbox import fewer, invoke, run
@@ -707,6 +708,22 @@ def test_a_session_that_was_taken_while_tools_were_at_work_goes_on(home: Path, c
     write("entries.jsonl", [json.loads(one) for one in run("log", "export", "t").splitlines()] + [{"kind": "user", "text": "On"}])  # fmt: skip
     for target in TARGETS:
         assert_valid(json.loads(run("render", "entries.jsonl", "-m", target, "--json")), target)
+
+
+def test_calls_are_put_as_a_thread_has_them_in_a_time_that_grows_with_them() -> None:
+    def seconds(groups: int) -> float:
+        pairs = [
+            [(values.call(f"{n}{name}", "f", {}), values.result(f"{n}{name}", "ok")) for name in "ab"]
+            for n in range(groups)
+        ]
+        before = [values.user("Go"), *(entry for n, (a, b) in enumerate(pairs) for entry in (*a, *b, values.respond(f"{n}")))]  # fmt: skip
+        now = [values.user("Go"), *(entry for n, (a, b) in enumerate(pairs) for entry in (a[0], b[0], a[1], b[1], values.respond(f"{n}")))]  # fmt: skip
+        begun = time.process_time()
+        assert in_recorded_order(before, now) == before
+        return time.process_time() - begun
+
+    seconds(50)
+    assert seconds(1_600) < 12 * seconds(400)
 
 
 def test_a_line_with_the_id_of_another_is_only_left_out_where_it_says_the_same(home: Path) -> None:

@@ -538,22 +538,26 @@ def in_recorded_order(before: Sequence[Entry], entries: list[Entry]) -> list[Ent
 
     A session that was taken while tools were at work goes on with calls in front of results that were taken.
     """
-    while True:
-        start, length = _common_run(before, entries)
-        held = before[start + length : _exchanged(before, start + length)] if length else ()
-        if not held:
-            return entries
+    start, length = _common_run(before, entries)
+    before, ordered = before[start:], list(entries)
+    while 0 < length < min(len(before), len(ordered)):
+        if _content(before[length]) == _content(ordered[length]):
+            length += 1
+            continue
+        held = before[length : _exchanged(before, length)]
         places: dict[bytes, list[int]] = {}
-        for place in range(length, _exchanged(entries, length)):
-            places.setdefault(canonical(_content(entries[place])), []).append(place)
+        for place in range(length, _exchanged(ordered, length)):
+            places.setdefault(canonical(_content(ordered[place])), []).append(place)
         alike = [places.get(canonical(_content(entry))) for entry in held]
         taken = [found.pop(0) for found in alike if found]
         rest = sorted(place for found in places.values() for place in found)
-        is_last = start + length + len(held) == len(before)
-        if len(taken) != len(held) or (rest and not is_last):
-            return entries
-        apart = [_alone(entries, place) for place in (*taken, *rest)]
-        entries = [*entries[:length], *apart, *entries[length + len(apart) :]]
+        is_last = length + len(held) == len(before)
+        if not held or len(taken) != len(held) or (rest and not is_last):
+            break
+        apart = [_alone(ordered, place) for place in (*taken, *rest)]
+        ordered[length : length + len(apart)] = apart
+        length += len(held)
+    return ordered
 
 
 def _exchanged(entries: Sequence[Entry], start: int) -> int:
@@ -564,7 +568,8 @@ def _exchanged(entries: Sequence[Entry], start: int) -> int:
 def _alone(entries: list[Entry], place: int) -> Entry:
     """An entry apart from those of its message: the message as it came is not kept, unless it is this entry alone."""
     entry, behind = entries[place], entries[place + 1 : place + 2]
-    if "message" in entry.wire and not any(other.wire.get("more") for other in behind):
+    is_whole = "message" in entry.wire and not any(other.wire.get("more") for other in behind)
+    if is_whole or not entry.wire.keys() & {"message", "more"}:
         return entry
     wire = {key: value for key, value in entry.wire.items() if key not in ("message", "more")}
     return msgspec.structs.replace(entry, body={**entry.body, "wire": wire})
