@@ -457,9 +457,9 @@ def _gemini_cli(file: SourceFile) -> Iterator[StoredConversation]:
         if "$rewindTo" in line:
             # What it names goes too; where that is not known, everything.
             del contents[starts.get(str(line["$rewindTo"]), 0) :]
-            starts, places = (
-                {key: at for key, at in known.items() if at < len(contents)} for known in (starts, places)
-            )
+            for known in (starts, places):
+                while known and known[next(reversed(known))] >= len(contents):
+                    known.popitem()
             continue
         starts.setdefault(id, len(contents))
         if line.get("type") not in ("user", "gemini"):
