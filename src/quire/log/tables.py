@@ -5,7 +5,6 @@ In a query a `?` stands for a value. `quire.log.sqlite` and `quire.log.postgres`
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -95,9 +94,6 @@ class BranchIndex(Tables):
         named = f"SELECT name FROM {self.tables}threads t WHERE t.branch = e.branch"
         query = f"SELECT e.n, coalesce(({named}), '') FROM {self.tables}entries e WHERE e.n > ? ORDER BY e.n LIMIT ?"
         return self._rows(query, (after, limit))
-
-
-CHANGE_AGAIN = "Read `thread.window` again, and repeat the change."
 
 
 class Tip(NamedTuple):
@@ -202,7 +198,8 @@ class BranchStore(ClosingStore, Tables):
             if not self._has(thread):
                 self._name(thread, self._new_branch())
             if expected not in (None, saved_digest(self.window(thread))):
-                raise ConflictError(f"the window of thread {thread!r} was changed by another", hint=CHANGE_AGAIN)
+                hint = "Read `thread.window` again, and repeat the change."
+                raise ConflictError(f"the window of thread {thread!r} was changed by another", hint=hint)
             self._keep(thread, "windows", row)
 
     def get_state(self, thread: str, key: str) -> Json:
@@ -420,11 +417,3 @@ class RecordQueries(Tables):
             parts.append("(expires_at IS NULL OR expires_at > ?)")
             values.append(criteria.now)
         return " AND ".join(parts), values
-
-
-def fields_of(n: int, body: str) -> dict[str, object]:
-    try:
-        fields = json.loads(body)
-        return {key: fields[key] for key in ("id", "version", "schema_name", "expires_at", "tags")}
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise damaged(n, "it is not a record") from error

@@ -16,12 +16,11 @@ from quire.errors import DamageError, FormatError, NotFound
 from quire.log.connection import OWNERS, DamagedConnection, connect_to_read_damaged, migrate
 from quire.log.entries import Row, bad_entry, body_of, encode_body, encode_row
 from quire.log.store import Stretch, Verified
-from quire.log.tables import BODY, HOLDERS, PIECES, damaged, fields_of, sound_body
+from quire.log.tables import BODY, HOLDERS, PIECES, damaged, sound_body
 from quire.values import Entry, entry_id
 
 # The rows of a piece of a thread, which is named where one cannot be read.
 ReadRows: TypeAlias = Callable[[Stretch, str], Iterator[Row]]
-
 
 ROWS = """
 SELECT seq, CAST (id AS BLOB), CAST (body AS BLOB), crc FROM entries
@@ -193,12 +192,21 @@ def _verify_versions(n: int, newest: int, stored: Iterable[Any]) -> str:
     body, count = "", 0
     for count, (version, *row) in enumerate(stored, 1):
         body = sound_body(row)
-        says = fields_of(n, body)
+        says = _fields_of(n, body)
         if version != count or (says["id"], says["version"]) != (f"rec-{n}", count):
             raise damaged(n, f"its version {count} is missing")
     if count != newest:
         raise damaged(n, f"its version {count + 1} is missing" if count < newest else "it has too many versions")
     return body
+
+
+def _fields_of(n: int, body: str) -> dict[str, object]:
+    """What a record says of itself; a DamageError where it is none."""
+    try:
+        fields = json.loads(body)
+        return {key: fields[key] for key in ("id", "version", "schema_name", "expires_at", "tags")}
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise damaged(n, "it is not a record") from error
 
 
 def _check_structure(conn: sqlite3.Connection) -> None:
