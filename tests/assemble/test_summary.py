@@ -2,6 +2,7 @@
 
 import json
 import random
+from itertools import count
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,7 @@ from quire.assemble.summary import Leaving, Line, Unlisted, _lines_count, earlie
 from quire.assemble.telling import Whole, demands, first_words, likelihood, telling, telling_behind
 from quire.testing import MemoryStore
 from quire.values import Text
-from toolbox import Built, chain, counter, fewer
+from toolbox import Built, assert_in_proportion, chain, counter, fewer
 
 WORDS = "copper window thistle orbit lantern marble saddle anchor velvet cinder meadow cobalt".split()
 flat = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Zs", "Zl", "Zp"]), min_size=1)
@@ -391,6 +392,17 @@ def test_every_requirement_of_a_long_task_is_told_where_there_is_room() -> None:
 def test_a_paste_full_of_words_of_command_takes_no_more_than_a_long_message(end: str) -> None:
     pasted = end.join(f"{n} not found, must retry before {n}" for n in range(500))
     assert 100 < sum(map(len, demands(pasted))) < 2_000
+
+
+@pytest.mark.parametrize("sign", ['{"a":', "a", "文", "* ", "f(", "=", "-", "\n"])
+def test_what_one_long_line_holds_is_told_in_a_time_that_grows_with_it(sign: str) -> None:
+    tries = count()  # each another text: what was looked at once is remembered
+
+    def tell(size: int) -> None:
+        line = f"{next(tries)} {(sign * size)[:size]}x"
+        summary([values.user(line), values.respond(line), values.result("1", f'é "{line}":')], 400)
+
+    assert_in_proportion(tell, 40_000)
 
 
 # What a user demands, in words of his own: {n} makes each one's own.

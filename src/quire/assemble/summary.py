@@ -156,7 +156,7 @@ _FOLDER = re.compile(r"^cd \S+ ?(?:&&|;) ?")
 # A plan that the model keeps: steps with their states in a call (`update_plan`, `TodoWrite`), or boxes in its words.
 _STEP = ("content", "step", "task", "title", "description", "text")
 _TO_DO, _DONE = {"pending", "in_progress", "todo", "blocked"}, {"completed", "done", "cancelled", "skipped"}
-_BOX = re.compile(r"(?m)^\s*(?:[-*+]|\d+[.)]) \[([ xX])\] (.+)")
+_BOX = re.compile(r"(?m)^[^\S\n]*(?:[-*+]|\d+[.)]) \[([ xX])\] (.+)")
 # What was settled is told in so many characters at least, in this share of the summary where there is much: the newest.
 _READABLE, _DECIDED = 60, 0.2
 # What was changed and named takes this share at most.

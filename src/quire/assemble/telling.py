@@ -19,7 +19,7 @@ from quire.tokens import counter
 from quire.values import Json
 
 # A run of a word's characters, unless it is the key of a JSON object.
-_TERM = re.compile(r'[\w@#$€£./~+-]{4,}+(?!"\s*:)')
+_TERM = re.compile(r'(?<![\w@#$€£./~+-])[\w@#$€£./~+-]{4,}+(?!"\s*:)')
 # All of it: a telling word stands within one.
 RUN = re.compile(r"[\w@#$€£./~+-]{4,}")
 # The same in steps that are quicker where text is ASCII: what ends a key becomes a sign that no word holds, then all
@@ -32,7 +32,7 @@ _JSON = re.compile(r'\s*(?:\{\s*["}]|\[\s*[\[{"\d-]|")')
 _ESCAPE, _CODE_POINT = re.compile(r"\\(?:u[\da-fA-F]{4}|.)", re.DOTALL), re.compile(r"\\u[\da-fA-F]{4}")
 # Signs of languages that put no space around an id.
 _UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+")
-_EDGE = re.compile(r"^(?:[-+]+|\.(?![\w/.])|\.\.(?!/))+|[.+~-]+$")
+_FRONT_EDGE, _END_EDGE = re.compile(r"(?:[-+]|\.(?![\w/.])|\.\.(?!/))+"), ".+~-"
 # The first that matches tells how likely a word is named again: one that was only said, one that a call was made with.
 _KINDS = tuple(
     (re.compile(pattern), when_said, when_used)
@@ -74,7 +74,8 @@ def telling(text: str) -> tuple[str, ...]:
         if (word.isalpha() and not word.isupper()) or len(word) < 4 or _KEY in word:
             continue  # most words: nothing more need be looked at
         if not (word[0].isalnum() and word[-1].isalnum()):
-            word = _EDGE.sub("", word)
+            word = word.rstrip(_END_EDGE)
+            word = word[edge.end() :] if (edge := _FRONT_EDGE.match(word)) else word
         if len(word) >= 4 and _TELLING.search(word):
             words[word] = None
     return tuple(words)
@@ -112,10 +113,10 @@ def _terms(text: str) -> list[str]:
 
 
 def _unescaped(text: str, is_json: bool) -> str:
-    """A text whose escapes are white space, or the signs that they stand for; in other text than JSON code points alone."""
+    """A text whose escapes are white space, but for quotes and slashes; in other text than JSON code points alone."""
     if not is_json:
         return _CODE_POINT.sub(" ", text)
-    return _ESCAPE.sub(lambda escape: escape[0][1] if escape[0][1] in '"\\/' else " ", text)
+    return _ESCAPE.sub(" ", text.replace("\\\\", " ").replace('\\"', '"').replace("\\/", "/"))
 
 
 def likelihood(word: str, used: bool = False) -> float:
@@ -286,15 +287,18 @@ WHOLES = (
 )
 # Code, lines of a log and frames of a traceback; a sentence that ends a list's line with a semicolon, or that names a call, is neither.
 _CODE = re.compile(
-    r"[{}]\s*$|(?:[=<>(){}\[\]\"*].*|\w: ?\w+);\s*$|^\s*(?:[-+@|>$#*/]{2}|import |from \S+ import|def |class |const |let |return )|"
+    r"[{}]\s*$|^[^=<>(){}\[\]\"*]*+.+;\s*$|\w: ?\w+;\s*$|^\s*(?:[-+@|>$#*/]{2}|import |from \S+ import|def |class |const |let |return )|"
     r"^\W*(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d\b|^\s*(?:File \"|at [\w.$<>]+ ?\()"
 )
 _DIGITS = re.compile(r"\d+")
-_CALL, _PROSE = re.compile(r"\w\(.*\)"), re.compile(r"(?:[^\W\d_]{2,}[,:]?\s+){3}[^\W\d_]{2,}")
+_CALL, _PROSE = re.compile(r"\w\("), re.compile(r"(?<![^\W\d_])(?:[^\W\d_]{2,}+[,:]?\s++){3}[^\W\d_]{2}")
 
 
 def is_code(sentence: str) -> bool:
-    return bool(_CODE.search(sentence) or (_CALL.search(sentence) and not _PROSE.search(sentence)))
+    if _CODE.search(sentence):
+        return True
+    call = _CALL.search(sentence)
+    return call is not None and sentence.find(")", call.end()) > 0 and not _PROSE.search(sentence)
 
 
 class _Sentence(NamedTuple):
@@ -381,7 +385,7 @@ def _around(text: str, places: Iterable[int], characters: int) -> Iterator[str]:
 
 # What was done is told by a verb of the past that begins a sentence or follows its subject, what was settled by its own word.
 _DID = re.compile(
-    r"(?i)(?:^[\W\d]*(?:I|we)?|\b(?:ha[sd]|have|was|were|been|will be|(?:is|are) now|I|we|and|['’]ve))[\s*]*\b(?:(?:also|now|just|successfully|been) )*"
+    r"(?i)(?:^[\W\d]*+(?:I|we)?|\b(?:ha[sd]|have|was|were|been|will be|(?:is|are) now|I|we|and|['’]ve))[\s*]*\b(?:(?:also|now|just|successfully|been) )*"
     r"(?:added|booked|cancell?ed|changed|chose|committed|completed|confirmed|created|decided|deleted|deployed|disabled|"
     r"enabled|exchanged|extracted|finished|fixed|implemented|installed|merged|moved|processed|pushed|refactored|refunded|"
     r"removed|renamed|replaced|resolved|returned|reverted|scheduled|sent|submitted|switched|updated|wrote|written)\b"
