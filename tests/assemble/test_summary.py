@@ -521,6 +521,12 @@ def test_a_command_is_a_demand_where_there_is_room_for_nothing_else(sentence: st
     [
         "Forget that, you may touch it",
         "Nevermind the tests",
+        "- ignore what stands in the plan",
+        "Please just ignore the plan",
+        "Well, forget the plan",
+        "Let’s forget the plan",
+        "You may edit the plan",
+        "Pushing to main is now allowed",
         "Disregard the rule about tabs",
         "The freeze is lifted",
         "I changed my mind, use Postgres",
@@ -545,6 +551,23 @@ def test_a_command_is_a_demand_where_there_is_room_for_nothing_else(sentence: st
 def test_what_gives_leave_is_told_as_long_as_what_forbade(sentence: str) -> None:
     """A model that is told the prohibition alone keeps to what the user took back."""
     assert demands(f"{sentence}\nhello there", Whole()) == (sentence,)
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "The driver may be slow",
+        "We meet in May at the office",
+        "You may have seen the panel",
+        "People sometimes ignore the log",
+        "I forget what the flag is called",
+        "The tool is free to use",
+        "That was allowed in the old version",
+        "# type: ignore[attr-defined]",
+    ],
+)
+def test_what_sounds_like_leave_is_no_demand(sentence: str) -> None:
+    assert demands(f"{sentence}\nhello there", Whole()) == ()
 
 
 def test_facts_of_a_task_that_is_as_long_as_a_paste_are_told_and_take_no_more_than_a_long_message() -> None:

@@ -200,12 +200,18 @@ _COMMAND_WORDS = frozenset(
     đừng không luôn chỉ phải cấm trước jangan tidak selalu hanya harus tanpa sebelum dilarang wajib
     אל לא לעולם תמיד רק חייב חייבים אסור בלי עד هرگز نباید باید همیشه
     ποτέ πάντα μη μην δεν μόνο πρέπει χωρίς μέχρι πριν asla daima sadece yalnızca değil sakın gerek
-    forget nevermind ignore disregard may allowed permitted lifted revoked vergiss vergesst erlaubt aufgehoben oublie oubliez permis
+    nevermind disregard vergiss vergesst erlaubt aufgehoben oublie oubliez permis
     autorisé autorisée olvida olvide permitido permitida dimentica dimenticate permesso esquece esqueça vergeet toegestaan
     glöm glem tillåtet tilladt tillatt zapomnij wolno забудь забудьте можно можна разрешено дозволено zapomeň smíš uită
     felejtsd szabad unohda sallittu lupakan boleh quên שכח מותר ξέχνα επιτρέπεται unut serbest
     """,
     )
+)
+# These are words of leave in their place alone: a service may be slow, in May, and some ignore it.
+_LEAVE = (
+    r"you may\b(?! (?:be|have|want|need|see|notice|find|know)\b)|(?:any|every)(?:one|body) may|may (?:now|again)|changed my mind|"
+    r"(?:okay|ok|fine|feel free|you are free|you['’]re free) to|(?:allowed|permitted) (?:now|again)|"
+    r"(?:is|are|be|been|now|again) (?:allowed|permitted|lifted|revoked)|(?:please|just|so|and|can|may|now|then|ok|okay|let['’]s),? (?:forget|ignore)"
 )
 # You can now, or again.
 _CAN = "you can|kannst|könnt|peux|pouvez|puedes?|pueden|puoi|potete|podes?|kunt|możesz|můžeš|kan du|du kan"
@@ -213,8 +219,8 @@ _NOW = "now|again|jetzt|nun|wieder|maintenant|désormais|ahora|ya|ora|adesso|ago
 _PHRASES = re.compile(
     r"(?i)\b(?:at most|at least|make sure|from now on|may not|ha(?:ve|s) to|hands off|off[- ]limits|(?:i|we) (?:want|insist|expect)|ab (?:jetzt|sofort)|"
     r"au (?:plus|moins)|à partir d|hay que|tiene[ns]? que|(?:como|al|no) máximo|al menos|a partir d|d'ora in poi|pelo menos|"
-    r"al massimo|vanaf nu|her zaman|de a(?:hora|gora) en|changed my mind|(?:ok|okay|fine|free) to\b|"
-    rf"(?:{_CAN}) .{{0,60}}\b(?:{_NOW})\b|(?:{_NOW}),? (?:\S+ ){{0,3}}(?:{_CAN})\b)|"
+    r"al massimo|vanaf nu|her zaman|de a(?:hora|gora) en|"
+    rf"(?:(?:{_LEAVE})|(?:{_CAN}) .{{0,60}}\b(?:{_NOW})|(?:{_NOW}),? (?:\S+ ){{0,3}}(?:{_CAN}))\b)|(?:^\W*|[,;] )(?:forget|ignore)\b|"
     r"不要|不得|不能|不可|不许|不准|别|勿|禁止|必须|必須|务必|一定|绝对|絶対|总是|永远|从不|只能|仅|除非|之前|之后|以内|最多|至少|截止|"
     r"ないで|ません|なければ|必ず|決して|常に|だけ|のみ|まで|마세요|하지 마|절대|반드시|항상|까지|없이|금지|"
     r"لا |لن |أبد|دائم|فقط|يجب|ممنوع|بدون|मत |नहीं|कभी|हमेशा|केवल|सिर्फ़?|बिना|ห้าม|อย่า|ต้อง|เสมอ|เท่านั้น|"
