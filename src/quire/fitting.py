@@ -80,7 +80,8 @@ class Fitter:
         self._assembly: Assembly | None = None
         # Writes the messages, reusing what the newest result holds; None when another conversation begins.
         self._rendering: Rendering | None = None
-        self._calibrations = Calibrations()
+        # How the provider's count differs from ours; that of another fitter of the same model may be taken over.
+        self.calibrations = Calibrations()
         self.built: Built | None = None
         self.marks: tuple[int, ...] = ()
         # The assembly and epoch of the newest result, and where the epoch's first and the newest result ended.
@@ -114,9 +115,7 @@ class Fitter:
         """What the provider counted of the newest result: the next ones are measured by it."""
         if self._assembly is None or self.built is None:
             return
-        models, model = self._assembly.models, self._assembly.policy.model
-        self._calibrations = models.calibrations.observe(model, self.built.tokens, input_tokens)
-        self._assembly.models = msgspec.structs.replace(models, calibrations=self._calibrations)
+        self.calibrations = self.calibrations.observe(self._assembly.policy.model, self.built.tokens, input_tokens)
 
     def _mark(self, assembly: Assembly, count: int) -> None:
         before, epoch, fold, end = self._ends
@@ -143,12 +142,12 @@ class Fitter:
         if self._assembly is None or [written(entry.body) for entry in entries[:count]] != self._read:
             policy = Policy(**self._choices) if "budget" in self._choices else None
             self._assembly = Assembly(policy_for(target, policy, **({} if policy else self._choices)))
-            self._assembly.models = msgspec.structs.replace(self._assembly.models, calibrations=self._calibrations)
             self._entries, self._read, self._rendering, count = [], [], None, 0
         return self._feed(entries[count:])
 
     def _feed(self, new: Sequence[Entry]) -> Assembly:
         assert self._assembly is not None
+        self._assembly.models = msgspec.structs.replace(self._assembly.models, calibrations=self.calibrations)
         last = self._entries[-1] if self._entries else Entry("note", {})
         for entry in chain(new, last.id, last.seq):
             self._assembly.feed(entry)

@@ -12,9 +12,11 @@ import pytest
 from behind import HEADERS, Unfinished, Upstream, running
 from test_mend import converse
 
+from quire import tokens
 from quire.audit import audit, read_calls
+from quire.errors import BudgetError
 from quire.fitting import fit
-from quire.server.mend import RULES, Mender
+from quire.server.mend import RULES, Budget, Mender
 from quire.server.proxy import CacheWatcher, Proxy, ProxyOptions, Watched
 from quire.testing import Cut, Emulator, emulator
 from toolbox import until
@@ -173,6 +175,24 @@ def test_a_newest_part_that_leaves_no_room_to_recall_is_fitted_without_it(wire: 
             assert joined(httpx.post(f"{proxy.url}{path}", json=asked, headers=headers)) == answer
         assert all(each.predicted and BUDGET * 0.3 < each.predicted.total <= BUDGET for each in server.requests)
     assert [each.mended.rules for each in seen].count(("fitted",)) == 3
+
+
+@pytest.mark.moves_prefix(reason="the history is cut")
+@pytest.mark.parametrize("size", [2900, 3000, 3600])
+def test_what_the_provider_counted_before_the_first_cut_holds_behind_it(size: int) -> None:
+    """It counts more than we do: what leaves room to recall by our count alone does not fit."""
+    target, budget = "openai-chat:gpt-4.1", Budget(20_000)
+    counted, messages = dict[bytes, int](), list[dict[str, str]]()
+    for turn in range(11):
+        said = f"{turn} " + "river stone amber window " * (size if turn == 10 else 60)
+        messages += [{"role": "user", "content": said}, {"role": "assistant", "content": "Well. " * 100}]
+        body = {"model": "gpt-4.1", "messages": messages[:-1]}
+        try:
+            fitted = budget.fit(body, "c", target, b"%d" % turn, counted)
+        except BudgetError:
+            break  # which is said
+        counted[b"%d" % turn] = int(1.6 * tokens.count(json.dumps(fitted.body if fitted else body), target).tokens)
+    assert max(counted.values()) <= 20_000
 
 
 def test_branches_that_are_asked_for_at_once_hold_nothing_of_each_other() -> None:

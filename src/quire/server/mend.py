@@ -13,7 +13,7 @@ import random
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -523,31 +523,31 @@ class FittedRequest(msgspec.Struct, frozen=True):
 
 
 class FittedConversation:
-    """Fits a conversation's requests: into all of the budget until something is cut, then into less, so that there is
-    room to recall."""
+    """Fits a conversation's requests: into all of the budget until something is cut, then into less, to recall in."""
 
     def __init__(self, tokens: int, free: int, target: str) -> None:
-        self._target, self._room = target, tokens - free
         self._alone = self.newest = Fitter(tokens, target)
-        self._recalling: Fitter | None = None
-        # Of the newest request what the application gave.
-        self.digest = b""
+        self._recalling, self._has_cut = Fitter(tokens - free, target), False
+        # Of the newest request what the application gave; branches may be asked for at the same time.
+        self.digest, self.lock = b"", threading.Lock()
 
     def fit(self, body: JsonObject, offering: JsonObject) -> tuple[JsonObject, JsonObject]:
         """What was given, with the offer of recall or without, and that fitted: itself where nothing is cut."""
-        if self._recalling is None:
-            self.newest, fitted = self._alone, self._alone.fit(body)
+        if not self._has_cut:
+            given, fitted = self._fit(self._alone, body)
             if fitted is body or offering is body:
-                return body, fitted
-            self._recalling = Fitter(self._room, self._target)
+                return given, fitted
+            self._has_cut = True
         try:
-            fitted = self._recalling.fit(offering)
+            return self._fit(self._recalling, offering)
         except BudgetError:
             # The newest part leaves no room for what the model would look up: it is offered nothing.
-            self.newest = self._alone
-            return body, self._alone.fit(body)
-        self.newest = self._recalling
-        return offering, fitted
+            return self._fit(self._alone, body)
+
+    def _fit(self, fitter: Fitter, given: JsonObject) -> tuple[JsonObject, JsonObject]:
+        fitter.calibrations = self.newest.calibrations
+        self.newest = fitter
+        return given, fitter.fit(given)
 
 
 class Budget:
@@ -556,10 +556,10 @@ class Budget:
     def __init__(self, tokens: int) -> None:
         self._tokens, self._free = tokens, min(tokens // 8, _MOST_RECALLED)
         self._conversations: Recent[str, FittedConversation] = Recent(500)
-        self._lock = threading.Lock()  # branches of one conversation may be asked for at the same time
+        self._lock = threading.Lock()
 
     def fit(
-        self, body: JsonObject, conversation: str, target: str, digest: bytes, counted: MutableMapping[bytes, int]
+        self, body: JsonObject, conversation: str, target: str, digest: bytes, counted: Mapping[bytes, int]
     ) -> FittedRequest | None:
         """The request inside the budget; None where it fits as it is.
 
@@ -571,7 +571,9 @@ class Budget:
         with self._lock:
             before = self._conversations.get(conversation) or FittedConversation(self._tokens, self._free, target)
             self._conversations[conversation] = before
-            before.newest.report(counted.pop(before.digest, 0))
+        with before.lock:
+            before.newest.report(counted.get(before.digest, 0))
+            before.digest = b""
             given, fitted = before.fit(body, offering)
             before.digest = digest
             if fitted is given:
