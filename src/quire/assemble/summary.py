@@ -277,11 +277,8 @@ def _summary_lines(before: Sequence[Line], entries: Sequence[Entry]) -> Iterator
         if entry.body.get("error") and worked.get(_target(call), 0) < entry.seq
     }
     newest = list(failed)[-_FEW["Failed"] :]
-    closing = (
-        set[int]()
-        if is_english(entry.text for entry in entries if entry.kind in ("user", "respond"))
-        else _closing(entries)
-    )
+    texts = (entry.text for entry in entries if entry.kind in ("user", "respond"))
+    closing = set[int]() if is_english(texts) else _closing(entries)
     for line in before:
         if line.who == "Open" and (plan is not None or (spoke and _OF_THE_USER.search(line.text))):
             continue
@@ -539,13 +536,10 @@ def _text(entry: Entry) -> str:
         return result_text(entry)
     if entry.kind == "call":
         args = entry.args if isinstance(entry.args, dict) else {}
-        return " ".join(text for name in sorted(args, key=_is_content) for text in leaves(args[name]))
+        # First what it is about: models give arguments in any order.
+        names = sorted(args, key=lambda name: _NAMES.search(name) is None)
+        return " ".join(text for name in names for text in leaves(args[name]))
     return entry.text
-
-
-def _is_content(argument: str) -> bool:
-    """Whether an argument is none that names what a call is about; models give them in any order."""
-    return _NAMES.search(argument) is None
 
 
 def _flat(text: str) -> str:

@@ -123,9 +123,10 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        width = max(map(len, COMMANDS))
         for heading, some in HEADINGS.items():
             with formatter.section(heading):
-                formatter.write_dl([(f"{name:{max(map(len, COMMANDS))}}", line) for name, (_, line) in some.items()])
+                formatter.write_dl([(name.ljust(width), line) for name, (_, line) in some.items()])
 
 
 def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
