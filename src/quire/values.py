@@ -220,17 +220,13 @@ def whole_characters(text: str) -> str:
     return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def whole_texts(value: Json) -> Json:
-    """A value whose texts, names among them, UTF-8 can hold; one that is so already is itself."""
-    if isinstance(value, str):
-        return whole_characters(value)
+def with_leaves(value: Json, change: Callable[[Json], Json]) -> Json:
+    """A value with each of its leaves, names among them, changed."""
     if isinstance(value, list):
-        return [whole_texts(element) for element in value]
-    return (
-        {whole_characters(key): whole_texts(field) for key, field in value.items()}
-        if isinstance(value, dict)
-        else value
-    )
+        return [with_leaves(element, change) for element in value]
+    if isinstance(value, dict):
+        return {change(name): with_leaves(field, change) for name, field in value.items()}
+    return change(value)
 
 
 # Canonical JSON is for hashing only: what is stored keeps its own order.

@@ -32,7 +32,7 @@ from quire.providers.incoming import Partial, iso_ms
 from quire.providers.models import data, resolve
 from quire.providers.usage import usage
 from quire.providers.wires import detect
-from quire.values import COUNTS, Entry, Json, JsonObject, Usage, whole_texts
+from quire.values import COUNTS, Entry, Json, JsonObject, Usage, whole_characters, with_leaves
 
 _logger = logging.getLogger("quire")
 # So many of the first lines tell what a file is.
@@ -280,7 +280,7 @@ def decoded(data: bytes | str, place: object = "") -> Json:
 
 def whole_value(value: Json, place: object) -> Json:
     """A value whose texts UTF-8 can hold; where a place is given, it is said that some could not be."""
-    whole = whole_texts(value)
+    whole = with_leaves(value, lambda leaf: whole_characters(leaf) if isinstance(leaf, str) else leaf)
     if place and whole != value:
         _say_replaced(str(place))
     return whole

@@ -19,7 +19,7 @@ import msgspec
 from quire.errors import FormatError, ProviderError
 from quire.log.shapes import MAX_DEPTH
 from quire.providers.usage import usage
-from quire.values import Entry, Json, JsonObject, Reply, Usage, respond, sha256_hex, whole_characters
+from quire.values import Entry, Json, JsonObject, Reply, Usage, respond, sha256_hex, whole_characters, with_leaves
 
 # No reply of any model comes near these; a stream that does is not one.
 LIMIT_BYTES = 64 * 1024 * 1024
@@ -464,7 +464,7 @@ def recordable(entry: Entry) -> Entry:
     if _depth(entry.wire) > _DEEPEST:
         body["wire"] = {key: value for key, value in entry.wire.items() if _depth(value) < _DEEPEST}
         problems.append("the provider's own form was nested too deeply to be kept")
-    body = _sound(body, problems)
+    body = with_leaves(body, lambda leaf: _sound(leaf, problems))
     if not problems:
         return entry
     meta = {**entry.meta, "repaired": list(dict.fromkeys(problems))}
@@ -491,17 +491,13 @@ def _text(value: Json) -> str:
         return "[nested too deeply to be written down]"
 
 
-def _sound(value: Json, problems: list[str]) -> Json:
-    """A value in which every text can be written as UTF-8, and every number as JSON."""
-    if isinstance(value, list):
-        return [_sound(element, problems) for element in value]
-    if isinstance(value, dict):
-        return {_sound(key, problems): _sound(item, problems) for key, item in value.items()}
-    if isinstance(value, float) and not isfinite(value):
+def _sound(leaf: Json, problems: list[str]) -> Json:
+    """A text as UTF-8 can hold it, a number as JSON can."""
+    if isinstance(leaf, float) and not isfinite(leaf):
         problems.append("numbers that JSON has not were written as text")
-        return json.dumps(value)
-    if not isinstance(value, str) or (whole := whole_characters(value)) == value:
-        return value
+        return json.dumps(leaf)
+    if not isinstance(leaf, str) or (whole := whole_characters(leaf)) == leaf:
+        return leaf
     problems.append("half characters were put together or replaced")
     return whole
 
