@@ -13,9 +13,9 @@ from behind import HEADERS, Unfinished, Upstream, running
 from test_mend import converse
 
 from quire import tokens
-from quire.audit import audit, read_calls
+from quire.audit import SentCall, audit, read_calls
 from quire.errors import BudgetError
-from quire.fitting import fit
+from quire.fitting import Fitter, fit
 from quire.server.mend import RULES, Budget, Mender
 from quire.server.proxy import CacheWatcher, Proxy, ProxyOptions, Watched
 from quire.testing import Cut, Emulator, emulator
@@ -43,6 +43,9 @@ def reply(given: dict[str, Any]) -> Any:
     if "Recent Tool Results" in text or "Relevant Conversation" in text:
         return "It is 4711." if "4711" in text.rpartition("Relevant")[2] else "Not found."
     return {"text": "One moment.", "calls": [{"name": "recall", "args": {"query": "number of the harbour master"}}]}
+
+
+CALL = SentCall("", "openai-chat", "gpt-4.1")
 
 
 def words(turn: int) -> list[tuple[str, str]]:
@@ -181,18 +184,47 @@ def test_a_newest_part_that_leaves_no_room_to_recall_is_fitted_without_it(wire: 
 @pytest.mark.parametrize("size", [2900, 3000, 3600])
 def test_what_the_provider_counted_before_the_first_cut_holds_behind_it(size: int) -> None:
     """It counts more than we do: what leaves room to recall by our count alone does not fit."""
-    target, budget = "openai-chat:gpt-4.1", Budget(20_000)
-    counted, messages = dict[bytes, int](), list[dict[str, str]]()
+    budget, counted, messages = Budget(20_000), dict[bytes, int](), list[dict[str, str]]()
     for turn in range(11):
         said = f"{turn} " + "river stone amber window " * (size if turn == 10 else 60)
         messages += [{"role": "user", "content": said}, {"role": "assistant", "content": "Well. " * 100}]
         body = {"model": "gpt-4.1", "messages": messages[:-1]}
         try:
-            fitted = budget.fit(body, "c", target, b"%d" % turn, counted)
+            fitted = budget.fit(body, "c", CALL, {}, b"%d" % turn, counted)
         except BudgetError:
             break  # which is said
-        counted[b"%d" % turn] = int(1.6 * tokens.count(json.dumps(fitted.body if fitted else body), target).tokens)
+        counted[b"%d" % turn] = int(1.6 * tokens.count(json.dumps(fitted.body if fitted else body), CALL.target).tokens)
     assert max(counted.values()) <= 20_000
+
+
+@pytest.mark.moves_prefix(reason="the history is cut")
+def test_what_is_left_free_to_recall_is_a_share_of_what_the_messages_may_take(servers: dict[str, Emulator]) -> None:
+    """Where instructions and tools take most of a budget, an eighth of it would be most of what is left."""
+    messages, used = [{"role": "system", "content": "Mind the tides. " * 700}], list[int]()
+    with Proxy(ProxyOptions(to=servers["openai-chat"].url, budget=BUDGET), CacheWatcher()) as proxy:
+        for turn in range(30):
+            messages += [{"role": "user", "content": f"{turn}? " + "amber window " * 15}]
+            asked = {"model": "gpt-4.1", "messages": messages}
+            httpx.post(f"{proxy.url}/v1/chat/completions", json=asked, headers={"authorization": "Bearer k"})
+            messages += [{"role": "assistant", "content": "Well. " * 15}]
+            sent = servers["openai-chat"].requests[-1]
+            used += [sent.predicted.total] if sent.predicted and "tools" in sent.body else []
+    assert len(used) > 10
+    assert BUDGET - BUDGET / 8 < max(used) < BUDGET - 100
+
+
+def test_a_fitted_request_that_the_provider_would_refuse_is_not_sent(
+    servers: dict[str, Emulator], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fault in the engine is not the application's: its own request goes on, and what was wrong is said."""
+    path, given = request("openai-chat", 40, False)
+    without_calls = [{"role": "tool", "tool_call_id": "x", "content": "It is 4711."}]
+    monkeypatch.setattr(Fitter, "fit", lambda fitter, body: {**body, "messages": without_calls})
+    with Proxy(ProxyOptions(to=servers["openai-chat"].url, budget=BUDGET), CacheWatcher()) as proxy:
+        answer = httpx.post(f"{proxy.url}{path}", json=given, headers={"authorization": "Bearer k"})
+        assert "fitted into the budget, it would break B2." in proxy._watcher.failures[-1]
+    assert joined(answer) == "Nothing was cut."
+    assert servers["openai-chat"].requests[-1].body == given
 
 
 def test_branches_that_are_asked_for_at_once_hold_nothing_of_each_other() -> None:
@@ -218,6 +250,21 @@ def test_branches_that_are_asked_for_at_once_hold_nothing_of_each_other() -> Non
         {each.body["messages"][-1]["content"][-2]} for each in sent
     ]
     assert all(each.predicted and each.predicted.total <= BUDGET for each in sent)
+
+
+def test_a_request_that_goes_on_with_what_the_provider_holds_is_said_to_be_watched_alone(
+    servers: dict[str, Emulator],
+) -> None:
+    seen = list[Watched]()
+    path, given = request("openai", 1, False)
+    headers = {"authorization": "Bearer k"}
+    for options in ({"budget": BUDGET}, {"ask_provider": True}):
+        with Proxy(ProxyOptions(to=servers["openai"].url, **options), CacheWatcher(seen.append)) as proxy:
+            first = httpx.post(f"{proxy.url}{path}", json={**given, "store": True}, headers=headers).json()
+            given["previous_response_id"] = first["id"]
+            httpx.post(f"{proxy.url}{path}", json=given, headers=headers)
+            del given["previous_response_id"]
+    assert ["not mended: the provider holds" in each.line() for each in seen] == [False, True, False, False]
 
 
 def test_a_tool_of_the_applications_own_that_is_called_recall_is_its_own(servers: dict[str, Emulator]) -> None:

@@ -523,6 +523,7 @@ def test_the_command_mends_and_says_what_it_saved(servers: dict[str, Watching], 
     ("words", "said"),
     [
         (("--dry-run",), "--dry-run goes with --mend"),
+        (("--mend", "--dry-run", "--budget", "4000"), "--dry-run shows what --mend would change"),
         (("--mend", "--rule", "spelling"), "'spelling' is not one of"),
         (("--mend", "--without", "all"), "'all' is not one of"),
         (("--mend", "--holdout", "2"), "2.0 is not in the range"),

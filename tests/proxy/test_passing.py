@@ -168,9 +168,11 @@ def test_what_is_mended_keeps_headers_that_come_twice(mirror: Mirror) -> None:
 
 def test_a_body_for_claude_in_another_cloud_is_not_mended(mirror: Mirror) -> None:
     asked = {"anthropic_version": "vertex-2023-10-16", "messages": [{"role": "user", "content": "Hi " * 9_000}]}
-    with Proxy(ProxyOptions(to=mirror.url, mender=Mender(), budget=3_000), CacheWatcher()) as proxy:
+    seen = list[Watched]()
+    with Proxy(ProxyOptions(to=mirror.url, mender=Mender(), budget=3_000), CacheWatcher(seen.append)) as proxy:
         httpx.post(f"{proxy.url}{VERTEX}/claude-opus-4-5:rawPredict", json=asked)
     assert json.loads(mirror.seen[0][4]) == asked
+    assert "not mended: it is in a cloud's own format" in seen[0].line()
 
 
 VERTEX = "/v1/projects/ours/locations/global/publishers/anthropic/models"

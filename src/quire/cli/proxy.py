@@ -97,6 +97,8 @@ def passing_for(
     needing["--mend-subscriptions"] = mend_subscriptions and budget is None
     if not mend and any(needing.values()):
         raise click.UsageError(f"{next(name for name, value in needing.items() if value)} goes with --mend.")
+    if dry_run and budget is not None:
+        raise click.UsageError("--dry-run shows what --mend would change, and sends what came: leave --budget out.")
     if log is not None:
         log = tenant_file(log, tenant)
         with log.open("a"):  # what cannot be written is said before anything passes

@@ -191,7 +191,7 @@ class Mender:
         if not is_body(body):
             return Mended()
         if body.get("previous_response_id") or body.get("conversation"):
-            return Mended(only_watched="the provider holds what it goes on with" if self._rules else "")
+            return Mended(only_watched="the provider holds what it goes on with")
         call = call_of("", about, body, None)
         wire = wire_of(call.provider, body)
         if not isinstance(body.get(wire.layout.field), list) or not body[wire.layout.field]:
@@ -505,7 +505,7 @@ def _saving(arms: Sequence[Sequence[tuple[int, float]]]) -> float:
 # Histories that outgrow a budget: fitted by the engine, and what was cut found again for the model.
 
 
-# Of a budget an eighth, and this at most, stays free for what the model looks up before it answers.
+# Of what a budget leaves for the messages an eighth, and this at most, stays free for what the model looks up.
 _MOST_RECALLED = 10_000
 # What one call may give; with less than the fewest left, nothing more is looked up.
 _MOST_FOUND, _FEWEST_FOUND = 2_000, 60
@@ -525,19 +525,23 @@ class FittedRequest(msgspec.Struct, frozen=True):
 class FittedConversation:
     """Fits a conversation's requests: into all of the budget until something is cut, then into less, to recall in."""
 
-    def __init__(self, tokens: int, free: int, target: str) -> None:
+    def __init__(self, tokens: int, target: str) -> None:
+        self._tokens, self._target = tokens, target
         self._alone = self.newest = Fitter(tokens, target)
-        self._recalling, self._has_cut = Fitter(tokens - free, target), False
+        # From the first cut on.
+        self._recalling: Fitter | None = None
         # Of the newest request what the application gave; branches may be asked for at the same time.
         self.digest, self.lock = b"", threading.Lock()
+        self.check = GrowingCheck()
 
     def fit(self, body: JsonObject, offering: JsonObject) -> tuple[JsonObject, JsonObject]:
         """What was given, with the offer of recall or without, and that fitted: itself where nothing is cut."""
-        if not self._has_cut:
+        if self._recalling is None:
             given, fitted = self._fit(self._alone, body)
-            if fitted is body or offering is body:
+            if fitted is body or offering is body or self._alone.built is None:
                 return given, fitted
-            self._has_cut = True
+            free = min((self._tokens - self._alone.built.head_tokens) // 8, _MOST_RECALLED)
+            self._recalling = Fitter(self._tokens - free, self._target)
         try:
             return self._fit(self._recalling, offering)
         except BudgetError:
@@ -554,33 +558,42 @@ class Budget:
     """Fits the requests of conversations into so many tokens, and answers `recall` in their model's stead."""
 
     def __init__(self, tokens: int) -> None:
-        self._tokens, self._free = tokens, min(tokens // 8, _MOST_RECALLED)
+        self._tokens = tokens
         self._conversations: Recent[str, FittedConversation] = Recent(500)
         self._lock = threading.Lock()
 
     def fit(
-        self, body: JsonObject, conversation: str, target: str, digest: bytes, counted: Mapping[bytes, int]
+        self,
+        body: JsonObject,
+        conversation: str,
+        call: SentCall,
+        headers: Mapping[str, str],
+        digest: bytes,
+        counted: Mapping[bytes, int],
     ) -> FittedRequest | None:
         """The request inside the budget; None where it fits as it is.
 
         `counted`: how many tokens the provider found in earlier requests, by the digest of what the application gave.
         """
+        target = call.target
         wire, info = wire_of(target, body), model_info(target)
         # Signed thinking would be invalid behind an exchange that the application never saw.
         offering = _with_recall(body, target, wire) if info.features.thinking_bound == "no" else body
         with self._lock:
-            before = self._conversations.get(conversation) or FittedConversation(self._tokens, self._free, target)
+            before = self._conversations.get(conversation) or FittedConversation(self._tokens, target)
             self._conversations[conversation] = before
         with before.lock:
             before.newest.report(counted.get(before.digest, 0))
             before.digest = b""
             given, fitted = before.fit(body, offering)
+            if fitted is not given:
+                draft = BodyDraft(unmarked_body(fitted, wire.layout.field), HeadState(given, given), wire, info)
+                fitted = draft.body if RULES["marks"](draft) else fitted
+                broken = _broken_rules(fitted, call, headers, before.check)
+                if broken and (new := broken - _broken_rules(body, call, headers)):
+                    raise CallError(f"fitted into the budget, it would break {', '.join(sorted(new))}")
             before.digest = digest
-            if fitted is given:
-                return None
-            entries = before.newest.entries
-        draft = BodyDraft(unmarked_body(fitted, wire.layout.field), HeadState(given, given), wire, info)
-        return FittedRequest(draft.body if RULES["marks"](draft) else fitted, target, entries)
+            return FittedRequest(fitted, target, before.newest.entries) if fitted is not given else None
 
     def follow_up(
         self, fitted: FittedRequest, read: Callable[[Wire], Reply], is_last: bool = False

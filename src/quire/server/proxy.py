@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import msgspec
 
-from quire.audit import SentCall, call_of
+from quire.audit import call_of
 from quire.emulate import PASSING_CONFIG, BackgroundServer
 from quire.errors import needed
 from quire.providers.models import model_info
@@ -185,7 +185,10 @@ class Passing:
 
     async def _prepared(self, exchange: WatchedExchange, headers: Headers) -> Headers:
         """The headers to send on; a failure in Quire leaves the request unchanged."""
-        if self._finder is None or _OF_A_CLOUD.search(exchange.path):
+        if self._finder is None:
+            return headers
+        if _OF_A_CLOUD.search(exchange.path):
+            exchange.mended = self.only_watched("it is in a cloud's own format")
             return headers
         try:
             return await asyncio.to_thread(self._prepare, exchange, headers, self._finder)
@@ -197,8 +200,7 @@ class Passing:
     def _prepare(self, exchange: WatchedExchange, headers: Headers, finder: Mender) -> Headers:
         texts = exchange.headers
         if is_subscription(texts) and not self.options.force:
-            if self.options.mender is not None or self._budget is not None:
-                exchange.mended = Mended(only_watched="a subscription pays for it (--mend-subscriptions)")
+            exchange.mended = self.only_watched("a subscription pays for it (--mend-subscriptions)")
             return headers
         body = json.loads(plain(exchange.given, _coding(texts)))
         about = exchange.about(body)
@@ -208,9 +210,12 @@ class Passing:
             mended = msgspec.structs.replace(
                 mended, body=None, betas=(), rules=(), held_out=False, difference=tuple(lines)
             )
-        exchange.mended, changed = mended, mended.body
+        exchange.mended, changed = (
+            self.only_watched(mended.only_watched) if mended.only_watched else mended,
+            mended.body,
+        )
         if self._budget is not None and mended.conversation and not self.options.dry_run:
-            changed = self._fit(exchange, changed or body, call_of("", about, body, None)) or changed
+            changed = self._fit(exchange, changed or body, about) or changed
         if self.options.ask_provider and exchange.fitted is None:
             changed = self._with_question(exchange, body, about)
         if changed is None:
@@ -219,11 +224,17 @@ class Passing:
             exchange.sent = json.dumps(changed, ensure_ascii=False, separators=(",", ":")).encode()
         return _headers_of(headers, mended.betas)
 
-    def _fit(self, exchange: WatchedExchange, body: JsonObject, call: SentCall) -> JsonObject | None:
+    def only_watched(self, why: str) -> Mended:
+        """What is said of a request that is passed on as it is, where requests are to be changed."""
+        changes = self.options.mender is not None or self._budget is not None
+        return Mended(only_watched=why if changes else "")
+
+    def _fit(self, exchange: WatchedExchange, body: JsonObject, about: JsonObject) -> JsonObject | None:
         """The request inside the budget, where it does not fit as it is."""
         assert self._budget is not None
+        call, headers = call_of("", about, body, None), with_betas(exchange.headers, exchange.mended.betas)
         totals, digest = self.watcher.input_totals, hashlib.sha256(exchange.given).digest()
-        fitted = self._budget.fit(body, exchange.mended.conversation, call.target, digest, totals)
+        fitted = self._budget.fit(body, exchange.mended.conversation, call, headers, digest, totals)
         if fitted is None:
             return None
         exchange.fitted, rules = fitted, (*exchange.mended.rules, "fitted")
@@ -524,6 +535,7 @@ class SocketPassing:
                 self._exchange = self._passing.exchange(
                     request.url.path, _texts(self._scope["headers"]), frame.encode()
                 )
+                self._exchange.mended = self._passing.only_watched("it comes over a WebSocket")
             await upstream.send(frame)
         # 1005 and 1006 say that no code came; they are never sent.
         code = message["code"] if message.get("code") not in (None, 1005, 1006) else 1000
