@@ -13,7 +13,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -62,6 +62,15 @@ def body(turns: int, size: int, marked: bool) -> bytes:
     return json.dumps(whole).encode()
 
 
+def clocked(number: int) -> bytes:
+    """The next request of a conversation whose head is 35 KB long and tells the time in one of its lines."""
+    talk, turn = divmod(number, 20)
+    rules = "".join(f"- Rule {at}: what is said in it is long enough.\n\n" for at in range(700))
+    whole = json.loads(body(2 * turn + 1, 1_000 * turn, False))
+    whole["messages"][0]["content"] = f"Talk {talk}. {whole['messages'][0]['content']}"
+    return json.dumps({**whole, "system": f"{rules}It is 09:{turn:02}:00.\n{rules}"}).encode()
+
+
 def first_byte_ms(way: http.client.HTTPConnection, sent: bytes) -> float:
     started = time.perf_counter()
     way.request("POST", "/v1/messages", sent, {"content-type": "application/json", "x-api-key": "k"})
@@ -80,12 +89,14 @@ def main() -> None:
     made = parser(__doc__, "request bodies")
     made.add_argument("--requests", type=int, default=400, help="how many of each")
     options = made.parse_args()
-    bodies = [(path.name, path.read_bytes()) for path in options.data or ()] or [
+    same = [(path.name, path.read_bytes()) for path in options.data or ()] or [
         ("10 KB", body(10, 10_000, True)),
         ("100 KB", body(40, 100_000, True)),
         ("400 KB", body(100, 400_000, True)),
         ("100 KB, no marks", body(40, 100_000, False)),
     ]
+    bodies: list[tuple[str, Callable[[int], bytes]]] = [(name, lambda _, sent=sent: sent) for name, sent in same]  # type: ignore[misc]
+    bodies += [] if options.data else [("70 KB, a clock in the head", clocked)]
     quire = ("-m", "quire", "proxy", "--port", "0", "--to")
     rows: list[dict[str, object]] = []
     with ExitStack() as stack:
@@ -97,9 +108,10 @@ def main() -> None:
             "mended": stack.enter_context(process(*quire, direct, "--mend")),
         }
         ways = {name: http.client.HTTPConnection(urlsplit(url).netloc) for name, url in urls.items()}
-        for name, sent in bodies:
+        for name, request in bodies:
             times: dict[str, list[float]] = {way: [] for way in ways}
             for number in range(options.requests + 20):
+                sent = request(number)
                 for way, connection in ways.items():
                     taken = first_byte_ms(connection, sent)
                     time.sleep(0.04)  # nobody asks again at once; what passed is read meanwhile

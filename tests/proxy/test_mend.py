@@ -19,7 +19,7 @@ from quire.server.mend import Mender, difference, is_subscription
 from quire.server.mend_rules import RULES as MENDING
 from quire.server.mend_rules import changed_sections
 from quire.server.proxy import CacheWatcher, Proxy, ProxyOptions, Watched
-from toolbox import invoke, put, until
+from toolbox import assert_in_proportion, invoke, put, until
 
 pytestmark = [pytest.mark.xdist_group("sdk"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 Body = dict[str, Any]
@@ -201,6 +201,17 @@ def test_of_a_long_line_only_the_sentence_that_changed_is_told_again() -> None:
     assert changed_sections("Today is 2026-11-16. Be brief.", "Today is 2026-11-17. Be brief.") == [
         ("volatile", "Today is 2026-11-17. Be brief.")
     ]
+
+
+def test_a_long_head_with_a_clock_in_it_is_mended_in_a_time_that_grows_with_it() -> None:
+    def mended(length: int) -> None:
+        mender, rules = Mender(), "".join(f"- Rule {at}.\n\n" for at in range(length))
+        for turn in range(1, 4):
+            system = f"It is 10:{turn}0.\n{rules}Today is 2026-11-1{turn}.\n{rules}"
+            found = mender.mend(body(*("Yes?", "No.") * turn, "Well?", system=system), ABOUT)
+        assert "volatile" in found.rules
+
+    assert_in_proportion(mended, 900)
 
 
 @pytest.mark.parametrize("most", [200, 8], ids=["known by one message", "more than are known by one message"])

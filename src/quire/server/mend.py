@@ -87,15 +87,21 @@ class _Conversation(msgspec.Struct, frozen=True):
 
     identity: tuple[str, str, str]
     head: Counter[str]
+    length: int
     messages: int
+
+    def shared(self, newer: _Conversation) -> int:
+        """How much of its head a newer request begins with."""
+        same = dict.__eq__(self.head, newer.head)  # which most are
+        return self.length if same else _length(self.head & newer.head)
 
     def goes_on(self, newer: _Conversation, shared: int, same_start: bool, answered: bool) -> bool:
         """Whether a newer request belongs to it; one that holds no reply yet only as the same request again."""
         if newer.identity != self.identity:
             return False
         if not answered:
-            return newer.head == self.head and newer.messages == shared == self.messages
-        if 2 * _length(self.head & newer.head) >= _length(self.head | newer.head):
+            return newer.messages == shared == self.messages and dict.__eq__(newer.head, self.head)
+        if 3 * self.shared(newer) >= self.length + newer.length:
             # One message in common is a coincidence ("continue"), unless both begin with it.
             return shared > 1 or same_start or self.messages <= 2
         return shared > 1 and bool(self.head) == bool(newer.head)
@@ -113,7 +119,8 @@ class _Conversations:
     def find(self, call: SentCall, wire: Wire, messages: list[bytes]) -> int:
         """The number of the conversation that a request goes on with, else of a new one; `messages` are hashes."""
         digests = set(messages)
-        newer = _Conversation((call.session, call.provider, call.model), _head_parts(call, wire), len(digests))
+        head = _head_parts(call, wire)
+        newer = _Conversation((call.session, call.provider, call.model), head, _length(head), len(digests))
         votes = Counter(key for digest in digests for key in self._holders_of(digest, newer))
         candidates = {key: self._heads[key] for key in votes if key in self._heads}
         same_start = set(self._holders.get(messages[0], ()))
@@ -123,16 +130,18 @@ class _Conversations:
             candidates = {key: old for key, old in candidates.items() if votes[key] + common >= old.messages}
             same_start = set(candidates)
         answered = any(map(_is_reply, call.body[wire.layout.field]))
-        key = max(
-            (key for key, old in candidates.items() if old.goes_on(newer, votes[key], key in same_start, answered)),
+
+        def score(key: int) -> int:
             # Messages of a conversation that this request lacks count against it.
-            key=lambda key: (
-                2 * votes[key] - candidates[key].messages,
-                _length(candidates[key].head & newer.head),
-                key,
-            ),
-            default=0,
-        )
+            return 2 * votes[key] - candidates[key].messages
+
+        key = 0
+        # Heads are long, and the first is nearly always the one: the others are not looked at.
+        for _, alike in itertools.groupby(sorted(candidates, key=score, reverse=True), key=score):
+            going_on = [key for key in alike if candidates[key].goes_on(newer, votes[key], key in same_start, answered)]
+            if going_on:
+                key = max(going_on, key=lambda key: (candidates[key].shared(newer), key))
+                break
         if not key:
             self._count += 1
             key = self._count

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterator, Sequence
-from functools import reduce
+from functools import lru_cache, reduce
 from itertools import chain, count, takewhile
 from operator import getitem
 from typing import NamedTuple
@@ -358,15 +358,21 @@ def _changed_head(draft: BodyDraft, kind: str) -> bool:
     return True
 
 
-def changed_sections(old: str, new: str) -> list[tuple[str, str]]:
+# A head is looked at by each rule, against what it was first and against what was told of it last.
+@lru_cache(maxsize=32)
+def changed_sections(old: str, new: str) -> Sequence[tuple[str, str]]:
     """What each change is about (volatile, retrieved, or "" for anything else), and what its section says now."""
     before, after = old.split("\n"), new.split("\n")
-    if max(len(before), len(after)) > _MOST_LINES:
+    start = same_start(before, after)
+    end = same_start(before[start:][::-1], after[start:][::-1])
+    parts = before[start : len(before) - end], after[start : len(after) - end]
+    if max(map(len, parts)) > _MOST_LINES:
         return [("", "")]
     out = []
-    for kind, a, b, c, d in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+    for kind, *places in difflib.SequenceMatcher(None, *parts).get_opcodes():
         if kind == "equal":
             continue
+        a, b, c, d = (start + place for place in places)
         old_lines, new_lines = before[a:b], after[c:d]
         header, section = _section(after, c, d) if new_lines else _section(before, a, b)
         if kind == "replace" and [*map(_skeleton, old_lines)] == [*map(_skeleton, new_lines)]:
@@ -404,6 +410,7 @@ def _changed_part(old: str, new: str) -> str:
 _SENTENCE = re.compile(r"(?<=[.!?;])\s+")
 
 
+@lru_cache(maxsize=64)
 def _skeleton(line: str) -> str:
     """A line without its times and ids: two that differ in these alone are the same."""
     return ID.sub("#", TIME.sub("#", line))
