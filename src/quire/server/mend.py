@@ -438,7 +438,8 @@ class Savings:
         self.by_rules: dict[str, tuple[int, int, float]] = {}
         # By conversation: whether it was mended, its tokens and its money.
         self._arms: Recent[str, tuple[bool, int, float]] = Recent(_MOST_COMPARED)
-        self._caches: Recent[str, Simulator] = Recent(500)
+        # By conversation: what a cache holds of its requests as the application gave them, and as they were sent.
+        self._caches: Recent[str, tuple[Simulator, Simulator]] = Recent(500)
 
     def add(self, call: SentCall, original: JsonObject, mended: Mended, at_ms: int) -> None:
         """One answered request of a conversation that is mended, or held out."""
@@ -466,11 +467,11 @@ class Savings:
         """What the application's own request would have used, in the tokens that were reported."""
         target = call.target
         key = f"{conversation} {target}"
-        cache = self._caches[key] = self._caches.get(key) or Simulator(target)
-        step = cache.step(at_ms, original)
+        unmended, mended = self._caches[key] = self._caches.get(key) or (Simulator(target), Simulator(target))
+        step = unmended.step(at_ms, original)
         assert call.usage is not None
         # The provider counted what was sent, which mending may have made longer.
-        sent = Simulator(target).step(at_ms, call.body) if call.body and call.given else step
+        sent = mended.step(at_ms, call.body) if call.body and call.given else step
         scale = call.usage.input_total / max(1, sent.total)
         figures = (step.total, step.read, step.write_5m, step.write_1h)
         total, read, write_5m, write_1h = (round(scale * figure) for figure in figures)
