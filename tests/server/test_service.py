@@ -80,6 +80,8 @@ def test_a_refusal_is_a_problem(client: httpx.Client, method: str, path: str, ho
 
 
 def test_a_route_that_is_not_there_says_where_to_look(client: httpx.Client) -> None:
+    assert "Taken are: name" in client.post("/api/threads", json={"nom": "x"}).json()["hint"]
+    assert "Taken are: q," in client.get("/api/threads/x/recall?query=x").json()["hint"]
     assert client.get("/api/nope").json()["hint"] == "/api/openapi.json names the routes."
     assert "quire serve --to URL" in client.post("/v1/messages", json={"model": "m"}).json()["hint"]
 
