@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator, Sequence
-from itertools import takewhile
+from functools import partial
+from itertools import count, takewhile
 
 import msgspec
 
 from quire.archive.stored_conversations import SentCall
 from quire.providers.prefix import Unit, bare, same_start, written
-from quire.providers.wires import wire_of
+from quire.providers.wires import Wire, wire_of
 from quire.values import Json, JsonObject, canonical
 
 # (unit before, unit now, characters into its text); what came where nothing of its kind stood is both units.
@@ -22,8 +24,35 @@ def units_of(call: SentCall, body: JsonObject | None = None) -> tuple[Unit, ...]
     body = call.body if body is None else body
     if not body:
         return ()
-    layout = wire_of(call.provider, body).layout
-    return tuple(layout.units(_in_blocks(body, layout.field)))
+    wire = wire_of(call.provider, body)
+    body = _in_blocks(body, wire.layout.field)
+    return (*wire.layout.head(body), *map(partial(_KNOWN.unit, wire), wire.layout.messages(body), count()))
+
+
+class KnownUnits:
+    """The units of messages, each with what was made of it: a conversation repeats nearly all it says in each request.
+
+    The messages of the newest so many bytes are known, and up to as many that were asked for before them.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes, self._bytes = most_bytes, 0
+        self._new, self._old = dict[bytes, Unit](), dict[bytes, Unit]()
+
+    def unit(self, wire: Wire, message: Json, place: int) -> Unit:
+        """A message at its place."""
+        data = written(message)
+        key = hashlib.blake2b(data, digest_size=16).digest() + wire.name.encode()
+        unit = self._new.get(key)
+        if unit is None:
+            unit = self._old.get(key) or wire.layout.message(message, place)
+            if self._bytes > self._most_bytes:
+                self._new, self._old, self._bytes = {}, self._new, 0
+            self._new[key], self._bytes = unit, self._bytes + len(data)
+        return unit.at(place)
+
+
+_KNOWN = KnownUnits(64 * 1024 * 1024)
 
 
 def _in_blocks(body: JsonObject, field: str) -> JsonObject:
