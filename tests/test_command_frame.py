@@ -12,6 +12,7 @@ import pytest
 from quire import __version__, open_store, providers, values
 from quire.archive.sessions import STORES
 from quire.cli import convert
+from quire.cli.output import progress
 from toolbox import QUIRE, invoke, on_terminal, run
 
 pytestmark = pytest.mark.xdist_group("sdk")
@@ -119,6 +120,19 @@ def test_long_work_shows_how_far_it_is_on_terminals_that_take_escapes(demo: Path
     assert b"\x1b" not in on_terminal(demo, command, "t", program=[str(warm)], NO_COLOR="1")
     piped = subprocess.run([*QUIRE, command, "t", "--db", str(demo / "q.db")], capture_output=True, cwd=demo)
     assert b"policies" not in piped.stderr
+
+
+def test_who_stops_long_work_is_told_how_far_it_was(capsys: pytest.CaptureFixture[str]) -> None:
+    def stopped() -> None:
+        with progress() as tell:
+            for done in range(2001):
+                tell("entries", done, 2000)
+            tell("policies", 3, 7)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stopped()
+    assert capsys.readouterr().err == "entries: 2,000 of 2,000 done\npolicies: 3 of 7 done\n"
 
 
 @pytest.mark.parametrize("args", [("log", "list"), ("log", "show", "nope"), ("nonsense",)])

@@ -21,7 +21,7 @@ from quire.items import identity
 from quire.providers.explain import CacheEvent, Watch
 from quire.providers.gemini_cache import Served
 from quire.providers.prefix import same_start
-from quire.providers.rendering import tools_of
+from quire.providers.rendering import Rendering, tools_of
 from quire.tokens.vocabularies import far_off
 from quire.values import (
     INSTRUCTIONS,
@@ -378,7 +378,7 @@ def in_messages(built: Built, index: int) -> Culprit:
     return Culprit(f"message {index + 1}")
 
 
-def _parts(built: Built) -> list[bytes]:
+def _lines(built: Built, by: Rendering) -> tuple[bytes, ...]:
     """The request's lines in one provider's form, with late tools where they stand and not in front."""
     messages = [
         Message("note", (Text(canonical(tools_of(message)).decode()),), message.seqs)
@@ -387,21 +387,28 @@ def _parts(built: Built) -> list[bytes]:
         for message in built.prompt.messages
     ]
     prompt = msgspec.structs.replace(built.prompt, messages=tuple(messages))
-    return providers.prefix_parts(providers.render(prompt, "openai-chat:").body, "openai-chat")
+    return by.request(prompt).lines.rows
 
 
-def moved(requests: Sequence[tuple[Built, str]], entries: Sequence[Entry]) -> JsonObject:
+def comparing() -> Rendering:
+    """What renders requests for being compared: who compares many of one thread keeps it."""
+    return providers.rendering("openai-chat:")
+
+
+def moved(requests: Sequence[tuple[Built, str]], entries: Sequence[Entry], by: Rendering | None = None) -> JsonObject:
     """Where the last of these requests parts from the first, and why; each comes with the model it was for."""
-    difference = compare(requests[0][0], requests[-1][0], entries)
+    by = by or comparing()
+    difference = compare(requests[0][0], requests[-1][0], entries, by)
     if not difference["extends"]:
-        return difference | _cause(requests, difference["byte"], entries)
+        return difference | _cause(requests, difference, entries, by)
     changed = requests[0][1] != requests[-1][1]
     return difference | ({"cause": _switch(requests[0][1], requests[-1][1])} if changed else {})
 
 
-def compare(old: Built, new: Built, entries: Sequence[Entry]) -> JsonObject:
+def compare(old: Built, new: Built, entries: Sequence[Entry], by: Rendering | None = None) -> JsonObject:
     """Where two requests' prefix bytes part: byte, layer, segment, and the entries that stand there."""
-    lines = [_parts(built) for built in (old, new)]
+    by = by or comparing()
+    lines = [_lines(built, by) for built in (old, new)]
     joined = [b"".join(parts) for parts in lines]
     byte = same_start(*joined)
     if byte == len(joined[0]):
@@ -410,7 +417,7 @@ def compare(old: Built, new: Built, entries: Sequence[Entry]) -> JsonObject:
     return {"byte": byte, "extends": False, "layer": layer, "segment": place.segment, "entries": list(place.entries)}
 
 
-def _line_at(lines: list[bytes], byte: int) -> tuple[int, int]:
+def _line_at(lines: Sequence[bytes], byte: int) -> tuple[int, int]:
     """The line that holds a byte, and the byte's place in it."""
     index, start = 0, 0
     while index < len(lines) - 1 and start + len(lines[index]) <= byte:
@@ -437,20 +444,22 @@ def _place(old: Built, new: Built, index: int, offset: int, entries: Sequence[En
     return ("L5" if index == new.user else "L4"), in_messages(new, index)
 
 
-def _cause(requests: Sequence[tuple[Built, str]], byte: int, entries: Sequence[Entry]) -> JsonObject:
+def _cause(
+    requests: Sequence[tuple[Built, str]], difference: JsonObject, entries: Sequence[Entry], by: Rendering
+) -> JsonObject:
     """What changed a byte: the first request in which it is another, its model, rebase or the entry that stands there."""
-    before = requests[0][0]
-    old = b"".join(_parts(before))
-    # A request that extends the one before it changes no byte.
-    moved = (n for n in range(1, len(requests)) if not _extends(requests[n - 1][0], requests[n][0]))
-    changed = (n for n in moved if same_start(old, b"".join(_parts(requests[n][0]))) <= byte)
-    place = next(changed, len(requests) - 1)
+    before, last = requests[0][0], len(requests) - 1
+    # A request that extends the one before it changes no byte; in the last one it is another.
+    between = [n for n in range(1, last) if not _extends(requests[n - 1][0], requests[n][0])]
+    old = b"".join(_lines(before, by)) if between else b""
+    changed = (n for n in between if same_start(old, b"".join(_lines(requests[n][0], by))) <= difference["byte"])
+    place = next(changed, last)
     at = requests[place][0]
     where: JsonObject = {"turn": at.turn, "step": at.step}
     if requests[place - 1][1] != requests[place][1]:
         switch = _switch(requests[place - 1][1], requests[place][1])
         return {"cause": f"{switch} at turn {at.turn}.{at.step}", "entry": None, **where}
-    difference = compare(before, at, entries)
+    difference = difference if place == last else compare(before, at, entries, by)
     brought = next(iter(difference["entries"]), None)
     if at.rebase is None:
         return {"cause": f"entry {brought}" if brought else None, "entry": brought, **where}

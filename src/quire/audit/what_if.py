@@ -21,6 +21,12 @@ from quire.tokens import message_tokens
 from quire.values import Call, Entry, Image, Message, Result, Text, ToolSet, Usage
 
 change = msgspec.structs.replace
+# Is told of long work: what is done, how much of it, of how much.
+Tell = Callable[[str, int, int], object]
+
+
+def untold(work: str, done: int, of: int) -> None:
+    """Tell nobody."""
 
 
 class PolicyOutcome(msgspec.Struct, frozen=True):
@@ -131,17 +137,18 @@ def what_if(
     policies: Mapping[str, tuple[Sending, bool]] | None = None,
     *,
     policy: Policy,
-    tell: Callable[[str, int, int], object] = lambda work, done, of: None,
+    tell: Tell = untold,
 ) -> list[PolicyOutcome]:
     """What each policy would have sent, read, cost and kept of a conversation; `policy` has budget, model and prices.
 
     A policy is what it sends and whether it asks for the longer cache life: `POLICIES` are the usual ones, of which
     those with a longer life count where the model's provider sells one. `tell` is told how many are done.
     """
+    out, tried = [], policies or POLICIES
+    tell("policies", 0, len(tried))
     thread = recorded(entries, policy)
     info = model_info(policy.model) if policy.model else None
     lives = info.ttl_s if info is not None else ()
-    out, tried = [], policies or POLICIES
     for number, (name, (sends, long_life)) in enumerate(tried.items()):
         tell("policies", number, len(tried))
         if not long_life or len(lives) > 1:

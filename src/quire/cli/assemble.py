@@ -386,7 +386,8 @@ def _thread(source: str, db: Place | None, policy: Policy) -> ThreadView:
     from quire.server.views import ThreadView
 
     entries, _ = sent_log(load_usable(source, db), policy)
-    return ThreadView(Path(source).stem if Path(source).is_file() else source, entries, policy)
+    with progress() as tell:
+        return ThreadView(Path(source).stem if Path(source).is_file() else source, [], policy).extend(entries, tell)
 
 
 @click.command()
@@ -415,10 +416,10 @@ def report(source: str, output: Path | None, quick: bool, db: Place | None, poli
         raise NotFound("the thread holds no request to show", hint="It needs a user entry.")
     with progress() as tell:
         what_if = None if quick else try_policies(thread, tell=tell)
-    if what_if is not None and requests <= _OPTIMUM_REQUESTS:
-        what_if = msgspec.structs.replace(what_if, optimum=try_policies(thread, "optimum").optimum)
+        if what_if is not None and requests <= _OPTIMUM_REQUESTS:
+            what_if = msgspec.structs.replace(what_if, optimum=try_policies(thread, "optimum").optimum)
+        page = written(thread, what_if, tell)
     file = output or Path(f"{thread.name.replace('/', '-')}.html")
-    page = written(thread, what_if)
     if to_stdout := str(file) == "-":
         print_bytes(page.encode())
     else:

@@ -262,7 +262,10 @@ def confirm(text: str) -> bool:
 
 @contextmanager
 def progress(in_bytes: bool = False) -> Iterator[Callable[[str, int, int], None]]:
-    """Tells on standard error, where that is a terminal, how much is done of how much: a bar for each kind of work."""
+    """Tells on standard error, where that is a terminal, how much is done of how much: a bar for each kind of work.
+
+    Who stops the work is told how far it was, wherever that goes.
+    """
     from rich import progress as rich
     from rich.console import Console
     from rich.progress import Progress, TaskID
@@ -275,13 +278,20 @@ def progress(in_bytes: bool = False) -> Iterator[Callable[[str, int, int], None]
     tasks: dict[str, TaskID] = {}
 
     def tell(work: str, completed: int, total: int) -> None:
-        bar.start()  # not before there is something to tell: a chat draws on the same terminal
         if work not in tasks:
+            bar.start()  # not before there is something to tell: a chat draws on the same terminal
             tasks[work] = bar.add_task(work, total=total)
+        elif completed < total and completed - bar.tasks[tasks[work]].completed < total / 500:
+            return  # to draw takes longer than most steps
         bar.update(tasks[work], completed=completed, total=total)
 
     try:
         yield tell
+    except KeyboardInterrupt:
+        bar.stop()
+        for task in bar.tasks:
+            echo(f"{task.description}: {task.completed:,.0f} of {task.total or 0:,.0f} done", err=True)
+        raise
     finally:
         bar.stop()
 

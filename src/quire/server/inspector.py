@@ -10,9 +10,10 @@ import hashlib
 import shlex
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib import resources
+from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
@@ -21,9 +22,11 @@ from quire import __version__
 from quire.archive.stored_conversations import counted_call
 from quire.assemble.user_message import original, whole_text
 from quire.audit import SentCall, audit
+from quire.audit.what_if import Tell, untold
 from quire.errors import NotFound
 from quire.log.entries import encode
 from quire.log.store import Store
+from quire.observe import comparing
 from quire.server import Count, Recent, RouteCall, ThreadName, route
 from quire.server.figures import ThreadRow, ThreadTotals, Whereabouts, usage_of
 from quire.server.views import Comparison, RequestBody, RequestDetail, ThreadPicture, ThreadView, WhatIf, try_policies
@@ -82,23 +85,30 @@ def page(data: Json = None, title: str = "Quire") -> str:
 _BODIES, _BODY_BYTES = 12, 400_000
 
 
-def report(thread: ThreadView, what_if: WhatIf | None = None) -> str:
+def report(thread: ThreadView, what_if: WhatIf | None = None, tell: Tell = untold) -> str:
     """A thread's report: one file with its picture and every request, to be sent to somebody."""
     picture = thread.picture()
-    numbers = [column.n for column in picture.columns if not column.refused]
-    cuts = [column.n for column in picture.columns if column.rebase is not None and column.n in set(numbers)]
-    pairs = [(numbers[numbers.index(n) - 1], n) for n in cuts if numbers.index(n)]
+    made = [column for column in picture.columns if not column.refused]
+    numbers = [column.n for column in made]
+    pairs = [(before.n, column.n) for before, column in pairwise(made) if column.rebase is not None]
     chosen = dict.fromkeys([*numbers[-1:], *(n for pair in reversed(pairs) for n in reversed(pair)), *numbers[:1]])
     bodies = ((n, thread.body(n)) for n in list(chosen)[:_BODIES])
     data: JsonObject = {
         "picture": picture,
         **thread.shared(),
         "bodies": {str(n): body for n, body in bodies if len(msgspec.json.encode(body)) <= _BODY_BYTES},
-        "compared": {f"{a}-{b}": thread.compare(a, b) for a, b in pairs},
+        "compared": dict(_compared(thread, pairs, tell)),
         "what_if": what_if,
         "made": {"version": __version__, "command": shlex.join(["quire", "report", thread.name])},
     }
     return page(data, f"{thread.name} · Quire")
+
+
+def _compared(thread: ThreadView, pairs: Sequence[tuple[int, int]], tell: Tell) -> Iterator[tuple[str, Comparison]]:
+    by = comparing()
+    for number, (before, after) in enumerate(pairs, 1):
+        yield f"{before}-{after}", thread.compare(before, after, by)
+        tell("rebases", number, len(pairs))
 
 
 # What the page asks for.

@@ -15,11 +15,11 @@ import msgspec
 from quire.assemble import Built, Policy, Refused, ask, reused_tokens, unsent
 from quire.assemble.fit import layer_tokens
 from quire.assemble.hindsight import optimum, trail
-from quire.audit.what_if import POLICIES, PolicyOutcome, what_if
+from quire.audit.what_if import POLICIES, PolicyOutcome, Tell, untold, what_if
 from quire.errors import BudgetError, NotFound
 from quire.log.entries import usable
 from quire.observe import moved
-from quire.providers import http_body, render
+from quire.providers import Rendering, http_body, render
 from quire.providers.rules import Finding, validate
 from quire.server.figures import (
     EntryHit,
@@ -185,7 +185,7 @@ class ThreadView:
         self._before: ShownRequest | None = None
         self._next: tuple[int, ShownRequest | None] = -1, None
 
-    def extend(self, entries: Iterable[Entry]) -> ThreadView:
+    def extend(self, entries: Iterable[Entry], tell: Tell = untold) -> ThreadView:
         """Take in new entries; where they change the policy of earlier requests, all are computed again."""
         self.entries += map(usable, entries)
         under = policies(self.entries, self.usual)
@@ -193,6 +193,7 @@ class ThreadView:
             self._reset(under)
         self._policies = under
         for entry, policy in zip(self.entries[self._fed :], under[self._fed :], strict=True):
+            tell("entries", len(self._turns), len(under))
             self._feed(entry, policy)
         self._fed = len(self.entries)
         return self
@@ -375,11 +376,11 @@ class ThreadView:
             request.target, http_body(request), request.headers, tuple(validate(request)), left_out_by_reason(rows)
         )
 
-    def compare(self, first: int, second: int) -> Comparison:
-        """Where two requests part, why, and what was paid again on the way."""
+    def compare(self, first: int, second: int, by: Rendering | None = None) -> Comparison:
+        """Where two requests part, why, and what was paid again on the way; `by`: what rendered others of them."""
         first, second = sorted((first, second))
         (earlier, _), (later, policy) = self.built(first), self.built(second)
-        difference = moved(self._turning_points(first, second), self.entries)
+        difference = moved(self._turning_points(first, second), self.entries, by)
         again = self._tokens_paid_again(first, second)
         figures = {
             "same": same_pieces(compared_pieces(earlier), compared_pieces(later)),
@@ -447,12 +448,7 @@ class ThreadView:
         return {"rows": out.rows, "texts": out.texts, "requests": out.requests}
 
 
-def try_policies(
-    thread: ThreadView,
-    only: str = "",
-    tell: Callable[[str, int, int], object] = lambda work, done, of: None,
-    **changes: Any,
-) -> WhatIf:
+def try_policies(thread: ThreadView, only: str = "", tell: Tell = untold, **changes: Any) -> WhatIf:
     """The thread under other policies, all with the thread's own settings but for `changes`.
 
     `only`: one of them by its name, or "optimum" for the cheapest cuts in hindsight alone. `tell`: told how many are done.
