@@ -5,6 +5,7 @@ import contextlib
 import gzip
 import json
 import os
+import re
 import sqlite3
 import tempfile
 from collections import Counter
@@ -515,6 +516,7 @@ WHOLE: dict[str, tuple[Callable[[], str | bytes], list[str], str]] = {
     "pi-chat": (lambda: seen("openai-completions"), ["W1", "W2", PNG], ""),
     "pi-gemini": (lambda: seen("google-generative-ai"), ["W1", "W2", PNG], ""),
     "pi-told": (lambda: pi_lines({"role": "bashExecution", "command": "W1", "output": "W2", "exitCode": 3}, {"type": "custom_message", "content": "W3"}, TREE, {"role": "wizard", "content": "x"}, {"role": "user", "content": [{"type": "novel"}, {"type": "text", "text": "W5"}]}), ["Ran `W1`\\n```\\nW2\\n```\\n\\nCommand exited with code 3", "W3", "W4", "W5"], "1 × message of wizard, 1 × novel"),
+    "pi-branches": (lambda: pi_lines({"role": "user", "content": "W1"}, {"role": "user", "content": "Stale"}, {"role": "user", "content": "W2", "parent": "i0"}, {"type": "novel"}).replace('"i1", "type"', '"i0", "type"'), ["W1", "W2"], "1 × line novel, 1 × message of another branch"),
     "pi-without-ids": (lambda: pi_lines(*[{"role": "user", "content": f"W{n}", "id": ""} for n in (1, 2)]).replace('"parentId"', '"p"').replace('"i', '"'), ["W1", "W2"], ""),
     "gemini-cli": (lambda: gemini_lines({"id": "1", "type": "user", "content": "W4"}, STALE, ANSWERED, {"type": "user", "content": "W5"}, {"type": "user", "content": "W6"}, {"id": "3", "type": "info", "content": "x"}, {"id": "4", "type": "novel"}), ["W1", "W2", "W3", "W4", "W5", "W6"], "1 × novel"),
     "opencode": (opencode_file, ["W1", "W2", PNG, PNG.replace("iVBO", "jVBO")], "1 × application/pdf, 1 × hologram"),
@@ -523,6 +525,8 @@ WHOLE: dict[str, tuple[Callable[[], str | bytes], list[str], str]] = {
     "pydantic-ai": (lambda: json.dumps(PYDANTIC), [*(f"W{n}" for n in range(1, 8)), PNG], "1 × document-url, 1 × file"),
     "opentelemetry": (lambda: json.dumps([{"attributes": SPAN}]), ["W1", "W2", PNG, "[audio]"], ""),
     "langfuse": (lambda: json.dumps([{"type": "GENERATION", "traceId": "t", "input": [{"role": "user", "content": "W1"}], "output": [{"role": "assistant", "content": "W2"}]}]), ["W1", "W2"], ""),
+    "codex-lines": (lambda: "\n".join(map(json.dumps, [*rollout(response("user", "W1")), {"type": "novel", "payload": {}}, {"type": "world_state", "payload": {}}])), ["W1"], "1 × line novel"),
+    "claude-code-lines": (lambda: "\n".join(map(json.dumps, [line("user", "W1", "1"), {**line("user", "Stale", "2", "1"), "type": "novel"}])), ["W1"], "1 × line novel"),
     "codex-before": (lambda: "\n".join(map(json.dumps, [{"id": "s", "timestamp": "2025-08-18T01:16:13Z", "instructions": "W1", "git": {}}, {"record_type": "state"}, {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "W2"}]}, {"type": "function_call", "name": "W3", "arguments": "{}", "call_id": "c"}, {"type": "function_call_output", "call_id": "c", "output": "W4"}, {"record_type": "state"}])), ["W1", "W2", "W3", "W4"], ""),
     "langchain-before": (lambda: json.dumps([{"type": "human", "data": {"content": "W1"}}, {"type": "ai", "data": {"content": "", "additional_kwargs": {"tool_calls": [{"id": "c", "type": "function", "function": {"name": "W2", "arguments": '{"a": "W3"}'}}]}}}]), ["W1", "W2", "W3"], ""),
     "swe-agent": (lambda: json.dumps({"trajectory": [], "info": {}, "history": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "W1", "thinking_blocks": [{"type": "thinking", "thinking": "W2"}]}]}), ["W1", "W2"], ""),
@@ -541,6 +545,127 @@ def test_nothing_of_a_session_is_lost_unsaid(home: Path, name: str) -> None:
     Path("entries.jsonl").write_text(done.stdout)
     for target in TARGETS:
         assert_valid(json.loads(run("render", "entries.jsonl", "-m", target, "--json")), target)
+
+
+def response(role: str, said: str) -> JsonObject:
+    kind = "output_text" if role == "assistant" else "input_text"
+    return {"type": "message", "role": role, "content": [{"type": kind, "text": said}]}
+
+
+def rollout(*rows: JsonObject) -> list[JsonObject]:
+    """A rollout of Codex: items as they are, other lines by their type; the items of each question are a turn."""
+    out: list[JsonObject] = [{"type": "session_meta", "payload": {"id": "s"}}]
+    for number, row in enumerate(rows):
+        if row.get("role") == "user":
+            out.append({"type": "turn_context", "payload": {"model": "gpt-5.6", "turn_id": str(number)}})
+        out.append({"type": "response_item", "payload": row} if row["type"] == "message" else row)
+    return out
+
+
+def compacted(message: str, *seen: JsonObject) -> JsonObject:
+    return {"type": "compacted", "payload": {"message": message, **({"replacement_history": list(seen)} if seen else {})}}  # fmt: skip
+
+
+TALK = [response("user", "G1"), response("assistant", "G2"), response("user", "K1"), response("assistant", "G3")]
+PI_TALK: list[JsonObject] = [{"role": ("user", "assistant")[n % 2], "content": word} for n, word in enumerate(("G1", "G2", "K1", "K2"))]  # fmt: skip
+BOUNDARY: JsonObject = {
+    "type": "system",
+    "subtype": "compact_boundary",
+    "sessionId": "s",
+    "uuid": "b",
+    "parentUuid": None,
+}
+SUMMED = line("user", "S1", "5", "b", isCompactSummary=True)
+CLAUDE_TALK = [line(("user", "assistant")[n % 2], text(word), f"{n + 1}", f"{n or ''}") for n, word in enumerate(("G1", "G2", "K1", "K2"))]  # fmt: skip
+
+
+def opencode_talk(*messages: tuple[JsonObject, JsonObject], revert: JsonObject | None = None, files: str = "") -> Path:
+    """A session of opencode, with one part a message; in a database, or in files as it had them earlier or first."""
+    rows = [(f"m{n}", {"role": ("user", "assistant")[n % 2], "providerID": "anthropic", "time": {"created": n}, **facts}, part) for n, (facts, part) in enumerate(messages)]  # fmt: skip
+    if not files:
+        made = database(OPENCODE.replace("time_created)", "time_created, revert)", 1).replace("('s', 1)", f"('s', 1, '{json.dumps(revert)}')"), message=[(id, "s", n, json.dumps(facts)) for n, (id, facts, _) in enumerate(rows)], part=[(f"p{id}", id, "s", json.dumps(part)) for id, _, part in rows])  # fmt: skip
+        Path("x.db").write_bytes(made)
+        return Path("x.db")
+    inner, owner = ("storage/session/", "s/") if files == "first" else ("storage/", "")
+    values: dict[str, JsonObject | None] = {f"storage/session/{'info' if owner else 'p'}/s.json": {"id": "s", "revert": revert}}  # fmt: skip
+    values |= {f"{inner}message/s/{id}.json": facts for id, facts, _ in rows}
+    values |= {f"{inner}part/{owner}{id}/p{id}.json": part for id, _, part in rows}
+    for name, value in values.items():
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text(json.dumps(value, indent=2))
+    return Path("storage")
+
+
+def said(word: str) -> tuple[JsonObject, JsonObject]:
+    return {}, {"type": "text", "text": word}
+
+
+OPENCODE_TALK = [*map(said, ("G1", "G2", "K1", "K2"))]
+ASKED_SO_FAR = ({}, {"type": "compaction", "auto": True})
+SUMMARY = ({"summary": True, "finish": "stop", "parentID": "m4"}, {"type": "text", "text": "S1"})
+# A session that was summed up, and in which order its model saw then what; G… are the words it saw no more.
+SUMMED_UP: dict[str, tuple[Callable[[], Path], list[str]]] = {
+    "pi": (lambda: jsonl(pi_lines(*PI_TALK, {"type": "compaction", "summary": "S1", "firstKeptEntryId": "i2"}, {"role": "user", "content": "L1"})), ["S1", "K1", "K2", "L1"]),
+    "pi-twice": (lambda: jsonl(pi_lines(*PI_TALK, {"type": "compaction", "summary": "G4", "firstKeptEntryId": "i2"}, {"role": "user", "content": "G5"}, {"type": "compaction", "summary": "S1", "firstKeptEntryId": ""}, {"role": "user", "content": "L1"}).replace("K1", "G6").replace("K2", "G7")), ["S1", "L1"]),
+    "pi-before": (lambda: jsonl(pi_lines(*PI_TALK, {"type": "compaction", "summary": "S1", "firstKeptEntryIndex": 3}).replace('"parentId"', '"p"').replace('"i', '"')), ["S1", "K1", "K2"]),
+    "codex": (lambda: write("x.jsonl", rollout(*TALK, compacted("", response("user", "K1"), response("user", "S1")), response("assistant", "L1"))), ["K1", "S1", "L1"]),
+    "codex-sealed": (lambda: write("x.jsonl", rollout(*TALK, compacted("", response("user", "S1"), response("user", "K1"), {"type": "compaction", "encrypted_content": "E1"}), response("assistant", "L1"))), ["S1", "K1", "L1"]),
+    "codex-before": (lambda: write("x.jsonl", rollout(*TALK[1:], compacted("S1"), response("assistant", "L1"))), ["K1", "S1", "L1"]),
+    "codex-rewound": (lambda: write("x.jsonl", rollout(*TALK[:2], compacted("S1"), response("user", "Stale"), compacted("Stale"), {"type": "event_msg", "payload": {"type": "thread_rolled_back", "num_turns": 1}}, response("user", "L1"))), ["G1", "S1", "L1"]),
+    "claude-code": (lambda: write("x.jsonl", [*CLAUDE_TALK, BOUNDARY, SUMMED, line("assistant", text("L1"), "6", "5")]), ["S1", "L1"]),
+    "claude-code-preserved": (lambda: write("x.jsonl", [*CLAUDE_TALK, {**BOUNDARY, "compactMetadata": {"preservedSegment": {"headUuid": "3", "tailUuid": "4"}}}, SUMMED]), ["K1", "K2", "S1"]),
+    "opencode": (lambda: opencode_talk(*OPENCODE_TALK, ASKED_SO_FAR, SUMMARY, said("L1")), ["S1", "L1"]),
+    "opencode-tail": (lambda: opencode_talk(*OPENCODE_TALK, ({}, {"type": "compaction", "tail_start_id": "m2"}), SUMMARY), ["K1", "K2", "S1"]),
+    "opencode-failed": (lambda: opencode_talk(*OPENCODE_TALK, ASKED_SO_FAR, ({**SUMMARY[0], "error": {"name": "APIError"}}, {"type": "text", "text": "x"}), said("L1")), ["G1", "G2", "K1", "K2", "L1"]),
+    "opencode-before": (lambda: opencode_talk(*OPENCODE_TALK, said("G3"), SUMMARY, said("L1"), files="earlier"), ["S1", "L1"]),
+}  # fmt: skip
+
+
+def jsonl(written: str) -> Path:
+    Path("x.jsonl").write_text(written)
+    return Path("x.jsonl")
+
+
+@pytest.mark.moves_prefix(reason="what the client summed up is a rebase")
+@pytest.mark.parametrize("name", SUMMED_UP)
+def test_a_session_that_was_summed_up_shows_what_its_model_saw_and_keeps_the_rest(home: Path, name: str) -> None:
+    make, seen = SUMMED_UP[name]
+    run("import", "--into", "t", file := make())
+    log = run("log", "export", "t")
+    words = sorted(set(re.findall(r"[GKSL]\d", file.read_text(errors="replace") if file.is_file() else log)))
+    assert [word for word in words if word not in log] == []
+    run("log", "append", "t", "--user", "And?")
+    for target in TARGETS:
+        request = run("render", "t", "-m", target, "--json")
+        assert re.findall(r"[GKSL]\d(?!\d|[\w=+/])", json.dumps(json.loads(request))) == seen
+        assert "Stale" not in request
+        assert_valid(json.loads(request), target)
+    assert run("import", "--into", "u", file).startswith("u: ")
+    assert run("import", "--into", "u", file) == "u: nothing new\n"
+    run("log", "new", "v")
+    run("log", "append", "v", "--user", "Before", "--respond", "Yes.")
+    run("import", "--into", "v", file)
+    assert run("import", "--into", "v", file) == "v: nothing new\n"
+    run("log", "append", "v", "--user", "And?")
+    assert re.findall(r"[GKSL]\d\b", run("render", "v", "-m", TARGETS[0], "--json")) == seen
+
+
+REVERTED: dict[str, tuple[JsonObject | None, list[str]]] = {
+    "never": (None, ["G1", "G2", "K1", "K2"]),
+    "to a question": ({"messageID": "m2"}, ["G1", "G2"]),
+    "within an answer": ({"messageID": "m3", "partID": "pm3"}, ["G1", "G2", "K1"]),
+    "to what is gone": ({"messageID": "m9"}, ["G1", "G2", "K1", "K2"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("files", ["", "earlier", "first"])
+@pytest.mark.parametrize("case", REVERTED)
+def test_what_opencode_rewound_is_left_behind_and_said(home: Path, case: str, files: str) -> None:
+    revert, seen = REVERTED[case]
+    done = invoke("import", opencode_talk(*OPENCODE_TALK, revert=revert, files=files))
+    assert [json.loads(one)["text"] for one in done.stdout.splitlines()] == seen
+    lost = {"to a question": "; left out: 2 × rewound message"}.get(case, "")
+    assert done.stderr == f"read as opencode: 1 conversation; it holds no system prompt, no tools{lost}\n"
 
 
 HALF: list[tuple[str, Callable[[], str | bytes], str]] = [

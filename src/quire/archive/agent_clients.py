@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
+from pathlib import Path
 
 import msgspec
 
 from quire.archive.stored_conversations import (
+    ClientSummary,
     SentCall,
     SessionStore,
     SourceFile,
@@ -15,9 +17,11 @@ from quire.archive.stored_conversations import (
     counted_call,
     decoded,
     holding,
+    is_opencode_storage,
     known_provider,
     milliseconds,
     misfit,
+    source_file,
     text_in,
     usage_named,
 )
@@ -38,6 +42,8 @@ def _claude_code(file: SourceFile) -> Iterator[StoredConversation]:
     places: dict[str, str] = {}
     sides: dict[str, str] = {}
     begun: list[str] = []
+    # Of chains that were summed up just now, what says of it.
+    boundaries: dict[str, JsonObject] = {}
     compacted = renders = False
     for number, line in file.numbered():
         if not isinstance(line, dict) or not isinstance(line.get("type"), str):
@@ -48,6 +54,8 @@ def _claude_code(file: SourceFile) -> Iterator[StoredConversation]:
         sides[uuid] = side
         session = str(line.get("sessionId") or file.name)
         name = f"{session}-{side}" if side else session
+        if line.get("subtype") == "compact_boundary":
+            boundaries[name] = as_object(line.get("compactMetadata"))
         if line["type"] == "attachment":
             renders = renders or "rendered" in line
             head, content = _claude_head(line), _claude_attachment(line)
@@ -58,6 +66,8 @@ def _claude_code(file: SourceFile) -> Iterator[StoredConversation]:
         elif line.get("isApiErrorMessage"):  # of the program, and never sent
             line = {**line, "type": ""}
         if line["type"] not in ("user", "assistant", "attachment"):
+            if line["type"] and isinstance(line.get("message"), dict):
+                left_out.setdefault(name, []).append(f"line {line['type']}")
             places.setdefault(uuid, places.get(parent, ""))
             continue
         message = line.get("message")
@@ -70,6 +80,8 @@ def _claude_code(file: SourceFile) -> Iterator[StoredConversation]:
         alike.append(message["content"])
         chain = chains.setdefault(name, [])
         _rewind(chain, line, places)
+        if name in boundaries:
+            line = {**line, "compacts": boundaries.pop(name)}
         chain.append(line)
         places[uuid] = uuid
         if isinstance(message.get("usage"), dict):
@@ -82,13 +94,26 @@ def _claude_code(file: SourceFile) -> Iterator[StoredConversation]:
         merged = _merged(_behind_results(chain))
         models = [str(line["message"].get("model") or "<") for line in reversed(chain)]
         model = next((model for model in models if not model.startswith("<")), "")
-        times = tuple(milliseconds(at) for at, _ in merged)
+        times = tuple(milliseconds(lines[0].get("timestamp")) for lines, _ in merged)
         sent = tuple(calls.get(name, {}).values())
         messages = [message for _, message in merged]
         value = {**heads[name], "messages": messages} if heads.get(name) else messages
         # Where the client writes down what it told, it told nothing of the rest.
-        lost = () if renders else tuple(left_out.get(name, ()))
-        yield StoredConversation(name, "anthropic", value, model, times=times, calls=sent, left_out=lost)
+        lost = tuple(kind for kind in left_out.get(name, ()) if not renders or not kind.startswith("attachment"))
+        compactions = tuple(_claude_compactions(merged))
+        yield StoredConversation(name, "anthropic", value, model, times=times, calls=sent, left_out=lost, compactions=compactions)  # fmt: skip
+
+
+def _claude_compactions(merged: list[tuple[list[JsonObject], JsonObject]]) -> Iterator[ClientSummary]:
+    """Where the chain was summed up; a stretch of it may have been preserved."""
+    places: dict[Json, int] = {}
+    for place, (lines, _) in enumerate(merged):
+        if (about := lines[0].get("compacts")) is not None:
+            stretch = as_object(about.get("preservedSegment"))
+            first, last = places.get(stretch.get("headUuid")), places.get(stretch.get("tailUuid"))
+            kept = range(first, last + 1) if first is not None and last is not None else ()
+            yield ClientSummary(place, frozenset(kept))
+        places |= {line.get("uuid"): place for line in lines}
 
 
 def _claude_side(line: JsonObject, parent: str, sides: dict[str, str], begun: list[str]) -> str:
@@ -228,24 +253,18 @@ def _blocks_of(line: JsonObject, kind: str) -> list[JsonObject]:
     return [block for block in as_objects(line["message"]["content"]) if block.get("type") == kind]
 
 
-def _merged(chain: Iterable[JsonObject]) -> list[tuple[Json, JsonObject]]:
-    """(time, message), the lines of one reply put together."""
-    out: list[tuple[Json, JsonObject]] = []
-    last = ""
+def _merged(chain: Iterable[JsonObject]) -> list[tuple[list[JsonObject], JsonObject]]:
+    """(lines, message), the lines of one reply put together."""
+    out: list[tuple[list[JsonObject], JsonObject]] = []
     for line in chain:
-        message = line["message"]
-        blocks = message["content"] if isinstance(message["content"], list) else None
-        if (
-            blocks is not None
-            and message.get("id")
-            and message["id"] == last
-            and isinstance(out[-1][1]["content"], list)
-        ):
-            out[-1][1]["content"].extend(blocks)
+        message, id = line["message"], line["message"].get("id")
+        is_more = id and out and out[-1][0][-1]["message"].get("id") == id and isinstance(out[-1][1]["content"], list)
+        if is_more and isinstance(message["content"], list):
+            out[-1][0].append(line)
+            out[-1][1]["content"].extend(message["content"])
         else:
-            content = list(blocks) if blocks is not None else message["content"]
-            out.append((line.get("timestamp"), {"role": message["role"], "content": content}))
-        last = message.get("id") or ""
+            content = message["content"][:] if isinstance(message["content"], list) else message["content"]
+            out.append(([line], {"role": message["role"], "content": content}))
     return out
 
 
@@ -256,8 +275,10 @@ def _codex(file: SourceFile) -> Iterator[StoredConversation]:
     items: list[JsonObject] = []
     times: list[int | None] = []
     instructions = model = name = ""
-    # Where each turn begins, by its id.
-    turns: dict[str, int] = {}
+    compactions: list[ClientSummary] = []
+    # Where each turn begins, by its id: items, and compactions.
+    turns: dict[str, tuple[int, int]] = {}
+    left_out: list[str] = []
     usages = _CodexUsage(str(file.path))
     is_bare = holding(_is_bare_codex)(file)
     for number, line in file.numbered():
@@ -269,23 +290,68 @@ def _codex(file: SourceFile) -> Iterator[StoredConversation]:
         if not isinstance(line, dict) or not isinstance(payload, dict) or not isinstance(line.get("type"), str):
             raise misfit(file, number, line, "a line of a Codex rollout")
         if line["type"] == "response_item":
-            items.append({key: value for key, value in payload.items() if not key.startswith("internal_")})
-            times.append(milliseconds(line.get("timestamp")))
+            items.append(_codex_item(payload))
+        elif line["type"] == "compacted":
+            kept, more = _codex_compacted(items, compactions, payload)
+            compactions.append(ClientSummary(len(items), frozenset(kept)))
+            items += more
         elif line["type"] == "session_meta":
             instructions = text_in(payload.get("base_instructions") or payload.get("instructions") or "")
             name = name or str(payload.get("id") or "")  # behind it stands that of the session it is a fork of
         elif line["type"] == "turn_context":
             model = str(payload.get("model") or model)
-            turns.setdefault(str(payload.get("turn_id") or number), len(items))
+            turns.setdefault(str(payload.get("turn_id") or number), (len(items), len(compactions)))
         elif payload.get("type") == "thread_rolled_back":
             # The user went back: so many turns were left behind.
             for _ in range(min(int(payload.get("num_turns") or 0), len(turns))):
-                _, start = turns.popitem()
-                del items[start:], times[start:]
+                _, (start, before) = turns.popitem()
+                del items[start:], times[start:], compactions[before:]
+        elif line["type"] not in _CODEX_SILENT:
+            left_out.append(f"line {line['type']}")
+        times += [milliseconds(line.get("timestamp"))] * (len(items) - len(times))
         usages.take(number, line, model, name or file.name)
     value = {"instructions": instructions, "input": items} if instructions else {"input": items}
     calls = tuple(usages.records or usages.counts)
-    yield StoredConversation(name or file.name, "openai-responses", value, model, times=tuple(times), calls=calls)
+    yield StoredConversation(
+        name or file.name, "openai-responses", value, model, times=tuple(times), calls=calls,
+        left_out=tuple(left_out), compactions=tuple(compactions),
+    )  # fmt: skip
+
+
+# What tells the model nothing: what was shown, the state of the world around it, what was used.
+_CODEX_SILENT = frozenset({"event_msg", "world_state", "token_usage_record"})
+
+
+def _codex_item(payload: JsonObject) -> JsonObject:
+    return {key: value for key, value in payload.items() if not key.startswith("internal_")}
+
+
+def _codex_compacted(
+    items: list[JsonObject], compactions: list[ClientSummary], payload: JsonObject
+) -> tuple[list[int], list[JsonObject]]:
+    """The places of the items that a history which replaces all begins with, and what is new in it behind them."""
+    earlier = compactions[-1] if compactions else ClientSummary(0)
+    standing = [*sorted(earlier.kept), *range(earlier.behind, len(items))]
+    seen = payload.get("replacement_history")
+    if not isinstance(seen, list):  # before it was written down: what the user said, and the summary
+        words = [{"type": "input_text", "text": str(payload.get("message") or "")}]
+        asked = [items[place] for place in standing if items[place].get("role") == "user"]
+        seen = [*asked, {"type": "message", "role": "user", "content": words}]
+    places, kept, seen = iter(standing), list[int](), [_codex_item(item) for item in as_objects(seen)]
+    for item in seen:
+        place = next((place for place in places if _codex_said(items[place]) == _codex_said(item)), None)
+        if place is None:
+            break
+        kept.append(place)
+    return kept, seen[len(kept) :]
+
+
+def _codex_said(item: JsonObject) -> JsonObject:
+    return {
+        key: value
+        for key, value in _codex_item(item).items()
+        if key not in ("id", "status", "phase") and value is not None
+    }
 
 
 def _is_bare_codex(line: JsonObject) -> bool:
@@ -346,6 +412,7 @@ _codex_usage = partial(
 def _pi(file: SourceFile) -> Iterator[StoredConversation]:
     lines: dict[str, JsonObject] = {}
     calls: list[SentCall] = []
+    ids: list[str] = []
     newest, name, compacted = "", file.name, False
     for number, line in file.numbered():
         if not isinstance(line, dict) or not isinstance(line.get("type"), str):
@@ -356,7 +423,8 @@ def _pi(file: SourceFile) -> Iterator[StoredConversation]:
             # Before there were branches, lines had no ids: each follows the one before it.
             parent = line.get("parentId") if line.get("id") else newest
             newest = str(line.get("id") or f"line {number}")
-            lines[newest] = {**line, "parentId": parent}
+            lines[newest] = {**line, "id": newest, "parentId": parent}
+        ids.append(newest)
         compacted = compacted or line["type"] == "compaction"
         if call := _pi_call(f"{file.path}:{number}", line, name, compacted):
             calls.append(call)
@@ -365,12 +433,23 @@ def _pi(file: SourceFile) -> Iterator[StoredConversation]:
     while newest in lines:
         chain.append(lines.pop(newest))
         newest = str(chain[-1].get("parentId") or "")
-    messages = [message for line in reversed(chain) for message in _pi_messages(line)]
+    messages: list[JsonObject] = []
+    compactions: list[ClientSummary] = []
+    starts: dict[Json, int] = {}
+    for line in reversed(chain):
+        starts[line["id"]] = count = len(messages)
+        if line["type"] == "compaction":
+            index = line.get("firstKeptEntryIndex")  # before lines had ids
+            first = ids[index] if isinstance(index, int) and 0 <= index < len(ids) else line.get("firstKeptEntryId")
+            kept = frozenset(range(starts.get(first, count), count))
+            compactions.append(ClientSummary(count, kept, str(line.get("summary") or "")))
+        messages += _pi_messages(line)
     answers = [message for message in messages if message.get("role") == "assistant"]
     api = next((str(answer.get("api") or answer.get("provider") or "") for answer in reversed(answers)), "")
     model = next((str(answer["model"]) for answer in reversed(answers) if answer.get("model")), "")
-    conversation = turns_in_format(name, api, [_pi_turn(message) for message in messages], model)
-    yield msgspec.structs.replace(conversation, calls=tuple(calls))
+    conversation = turns_in_format(name, api, [*map(_pi_turn, messages)], model, compactions=compactions)
+    others = ["message of another branch" for line in lines.values() if line["type"] == "message"]
+    yield msgspec.structs.replace(conversation, calls=tuple(calls), left_out=(*conversation.left_out, *others))
 
 
 def _pi_call(source: str, line: JsonObject, session: str, compacted: bool) -> SentCall | None:
@@ -402,8 +481,14 @@ def _pi_messages(line: JsonObject) -> Iterator[JsonObject]:
             failed = f"\n\nCommand exited with code {message['exitCode']}" if message.get("exitCode") else ""
             ended = "\n\n(command cancelled)" if message.get("cancelled") else failed
             yield {**message, "role": "user", "content": f"Ran `{message.get('command')}`\n{output}{ended}"}
-        case str(role) if line["type"] == "message" and role != "bashExecution":
-            yield {"role": "user", "content": [{"type": f"message of {role}"}]}
+        case str(role) if role not in _PI_SILENT:
+            yield {"role": "user", "content": [{"type": f"{'message of' if role != line['type'] else 'line'} {role}"}]}
+
+
+# What tells the model nothing, or tells it elsewhere.
+_PI_SILENT = frozenset({
+    "bashExecution", "compaction", "custom", "label", "leaf", "model_change", "session_info", "thinking_level_change",
+})  # fmt: skip
 
 
 def _pi_turn(message: JsonObject) -> StoredTurn:
@@ -517,24 +602,35 @@ def _answered(content: Json) -> list[str]:
     return [str(part["functionResponse"].get("id")) for part in as_objects(content) if part.get("functionResponse")]
 
 
-# opencode: messages and parts in SQLite; a tool part holds its call and its result.
+# opencode: messages and parts, in SQLite, and before that a file each; a tool part holds its call and its result.
+
+# Of a message its id, what it is, and its parts by their ids.
+OpencodeMessage = tuple[str, JsonObject, list[tuple[str, JsonObject]]]
 
 
 def _opencode(file: SourceFile) -> Iterator[StoredConversation]:
-    for (session,) in file.rows("SELECT id FROM session ORDER BY time_created, id"):
+    in_files = file.path.is_dir()
+    for session, revert, messages in _opencode_files(file.path) if in_files else _opencode_rows(file):
         turns: list[StoredTurn] = []
         calls: list[SentCall] = []
         provider = model = speaker = ""
-        parts_of: dict[str, list[JsonObject]] = {}
         signers_of: dict[tuple[str, str], dict[str, None]] = {}
-        for message, part in file.rows("SELECT message_id, data FROM part WHERE session_id = ? ORDER BY id", session):
-            parts_of.setdefault(message, []).append(decoded(part, file.path))
-        query = "SELECT id, data FROM message WHERE session_id = ? ORDER BY time_created, id"
-        for message, data in file.rows(query, session):
-            stored = decoded(data, file.path)
+        standing, rewound = _opencode_reverted(messages, as_object(revert))
+        starts: dict[str, int] = {}
+        compactions: dict[str, ClientSummary] = {}
+        done: dict[str, ClientSummary] = {}
+        for message, stored, parts in standing:
             provider, model = str(stored.get("providerID") or provider), str(stored.get("modelID") or model)
-            parts = parts_of.get(message, [])
             at = milliseconds((stored.get("time") or {}).get("created"))
+            starts[message] = count = len(turns)
+            for part in parts:
+                if part.get("type") == "compaction":
+                    kept = range(starts.get(str(part.get("tail_start_id")), count), count)
+                    compactions[message] = ClientSummary(count, frozenset(kept))
+            if stored.get("summary") is True and not stored.get("error"):
+                asked = str(stored.get("parentID"))
+                # Before there was a question in front of it, the summary itself was the first message.
+                done[asked] = compactions.get(asked) or ClientSummary(count)
             if stored["role"] == "assistant":
                 # A gateway has a name of its own: what it ever signed with tells whose format its model speaks.
                 signers = signers_of.setdefault((provider, model), {})
@@ -552,13 +648,63 @@ def _opencode(file: SourceFile) -> Iterator[StoredConversation]:
                 used = usage_named({**tokens, **(tokens.get("cache") or {})}, True, **names, reasoning="reasoning")
                 source, id = f"{file.path}:{message}", f"{message} {step}"
                 calls.append(SentCall(source, known_provider(provider), model, {}, used, at, session, id=id))
-        if turns:
-            conversation = turns_in_format(session, speaker or provider, turns, model)
-            yield msgspec.structs.replace(conversation, calls=tuple(calls))
+        if turns or rewound:
+            conversation = turns_in_format(session, speaker or provider, turns, model, compactions=tuple(done.values()))
+            lost = (*conversation.left_out, *rewound)
+            yield msgspec.structs.replace(conversation, calls=tuple(calls), left_out=lost)
+
+
+def _opencode_rows(file: SourceFile) -> Iterator[tuple[str, Json, list[OpencodeMessage]]]:
+    """Every session of the database, with what says where it was rewound to."""
+    reverts = file.rows("SELECT 1 FROM pragma_table_info('session') WHERE name = 'revert'")
+    query = f"SELECT id, {'revert' if reverts else 'NULL'} FROM session ORDER BY time_created, id"
+    for session, revert in file.rows(query):
+        parts_of: dict[str, list[tuple[str, JsonObject]]] = {}
+        for message, id, part in file.rows("SELECT message_id, id, data FROM part WHERE session_id = ? ORDER BY id", session):  # fmt: skip
+            parts_of.setdefault(message, []).append((str(id), decoded(part, file.path)))
+        rows = file.rows("SELECT id, data FROM message WHERE session_id = ? ORDER BY time_created, id", session)
+        messages = [(id, decoded(data, file.path), parts_of.get(id, [])) for id, data in rows]
+        yield session, decoded(revert or "null"), messages
+
+
+def _opencode_files(storage: Path) -> Iterator[tuple[str, Json, list[OpencodeMessage]]]:
+    """The same of the folder; in its first form messages and parts stood under `session`, parts by their session too."""
+    inner = storage / "session" if (storage / "session" / "message").is_dir() else storage
+    infos: dict[str, JsonObject] = {path.name: {} for path in inner.glob("message/*")}
+    for session, info in _by_time(infos | _json_files(storage, "session/*/*.json")):
+        messages: list[OpencodeMessage] = []
+        for id, message in _by_time(_json_files(inner, f"message/{session}/*.json")):
+            parts = _json_files(inner, f"part/{id}/*.json") | _json_files(inner, f"part/{session}/{id}/*.json")
+            messages.append((id, message, sorted(parts.items())))
+        yield session, info.get("revert"), messages
+
+
+def _json_files(folder: Path, pattern: str) -> dict[str, JsonObject]:
+    return {path.stem: as_object(source_file(path).value) for path in folder.glob(pattern)}
+
+
+def _by_time(named: dict[str, JsonObject]) -> list[tuple[str, JsonObject]]:
+    return sorted(named.items(), key=lambda pair: (value_at(pair[1], "time", "created") or 0, pair[0]))
+
+
+def _opencode_reverted(
+    messages: list[OpencodeMessage], revert: JsonObject
+) -> tuple[list[tuple[str, JsonObject, list[JsonObject]]], list[str]]:
+    """The messages in front of where a session was rewound to, and what lies behind; within a message too."""
+    to, part_id = revert.get("messageID"), revert.get("partID")
+    place = next((n for n, (id, *_) in enumerate(messages) if id == to), len(messages))
+    out = [(id, stored, [part for _, part in parts]) for id, stored, parts in messages[:place]]
+    if part_id and place < len(messages):
+        id, stored, parts = messages[place]
+        before = [n for n, (name, _) in enumerate(parts) if name == part_id]
+        out.append((id, stored, [part for _, part in parts[: (before or [len(parts)])[0]]]))
+    return out, ["rewound message"] * (len(messages) - len(out))
 
 
 # Parts that say nothing to the model; of files that are text, the words stand in a part of their own.
-_OPENCODE_SILENT = frozenset({"step-start", "step-finish", "snapshot", "patch", "agent", "retry", "compaction"})
+_OPENCODE_SILENT = frozenset({"step-start", "step-finish", "snapshot", "patch", "agent", "retry"})
+# The words that stand for parts which have none.
+_OPENCODE_WORDS = {"compaction": "What did we do so far?", "subtask": "The following tool was executed by the user"}
 _OPENCODE_TEXT = ("text/plain", "application/x-directory")
 
 
@@ -589,6 +735,8 @@ def _opencode_part(part: JsonObject) -> Iterator[StoredBlock]:
         yield StoredBlock(call_id=str(part.get("callID")), name=str(part.get("tool")), args=part["state"].get("input"), signature=signature, id=id)  # fmt: skip
     elif kind == "file":
         yield from _opencode_file(part)
+    elif kind in _OPENCODE_WORDS:
+        yield StoredBlock(_OPENCODE_WORDS[kind])
     elif kind not in _OPENCODE_SILENT and kind != "text":
         yield StoredBlock(left_out=str(kind))
 
@@ -626,5 +774,5 @@ CLIENTS: tuple[SessionStore, ...] = (
     SessionStore("codex", holding(_is_codex), _codex),
     SessionStore("pi", lambda file: bool(file.first_objects()) and file.first_objects()[0].get("type") == "session" and "cwd" in file.first_objects()[0], _pi),
     SessionStore("gemini-cli", holding(lambda row: {"sessionId", "projectHash"} <= row.keys()), _gemini_cli, ("thought signatures",)),
-    SessionStore("opencode", lambda file: {"session", "message", "part"} <= file.tables, _opencode),
+    SessionStore("opencode", lambda file: {"session", "message", "part"} <= file.tables or is_opencode_storage(file.path), _opencode),
 )  # fmt: skip

@@ -24,6 +24,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from quire import providers
+from quire.assemble.rebase import Edit, Rebase
 from quire.errors import CallError, FormatError, NotFound, QuireError
 from quire.log.connection import has_log
 from quire.log.entries import check
@@ -32,7 +33,7 @@ from quire.providers.incoming import Partial, iso_ms
 from quire.providers.models import data, resolve
 from quire.providers.usage import usage
 from quire.providers.wires import detect
-from quire.values import COUNTS, Entry, Json, JsonObject, Usage, whole_characters, with_leaves
+from quire.values import COUNTS, INSTRUCTIONS, Entry, Json, JsonObject, Usage, whole_characters, with_leaves
 
 _logger = logging.getLogger("quire")
 # So many of the first lines tell what a file is.
@@ -305,7 +306,7 @@ def files_under(path: Path) -> Iterator[Path]:
     """The files of a folder that may be sessions, by name; a folder that is a session stays whole."""
     if not path.exists():
         raise NotFound(f"there is no file {str(path)!r}", hint="Check the path.")
-    if not path.is_dir() or (path / "session.json").is_file():
+    if not path.is_dir() or (path / "session.json").is_file() or is_opencode_storage(path):
         yield path
         return
     for entry in sorted(path.iterdir()):
@@ -314,6 +315,11 @@ def files_under(path: Path) -> Iterator[Path]:
                 yield from files_under(entry)
             except PermissionError as error:
                 _logger.warning("%s cannot be read, and is left out: %s", entry, error.strerror)
+
+
+def is_opencode_storage(path: Path) -> bool:
+    """Whether a folder is where opencode kept sessions, messages and parts before it had a database."""
+    return (path / "session").is_dir() and any((path / name).is_dir() for name in ("message", "session/message"))
 
 
 _SESSION_FILES = (".jsonl", ".json", ".db", ".har", ".lhar", ".traj", ".sqlite", ".aider.chat.history.md")
@@ -500,6 +506,17 @@ def known_provider(name: str) -> str:
 # Conversations as stores of other programs keep them, and what a store is: how it is recognised and read.
 
 
+class ClientSummary(msgspec.Struct, frozen=True):
+    """A client summed its history up behind so many messages: of these its model saw no more than those `kept`.
+
+    `summary` stood in front of them, where it is no message of its own.
+    """
+
+    behind: int
+    kept: frozenset[int] = frozenset()
+    summary: str = ""
+
+
 class StoredConversation(msgspec.Struct, frozen=True):
     """Messages in a wire format, or a request that holds them; what its store left out of them, and when they came."""
 
@@ -516,9 +533,11 @@ class StoredConversation(msgspec.Struct, frozen=True):
     calls: tuple[SentCall, ...] = ()
     # What the store holds and no entry could take, by kind.
     left_out: tuple[str, ...] = ()
+    # In their order.
+    compactions: tuple[ClientSummary, ...] = ()
 
     def entries(self) -> list[Entry]:
-        """The conversation as the log takes it."""
+        """The conversation as the log takes it: where the client summed up stands a rebase."""
         entries = providers.import_(self.format, self.value, self.model)
         return [check(entry.body) for entry in [*_timed(entries, self), *self.reply]]
 
@@ -526,12 +545,27 @@ class StoredConversation(msgspec.Struct, frozen=True):
 def _timed(entries: list[Entry], of: StoredConversation) -> Iterator[Entry]:
     """Entries with the time of their message; each item of the Responses API is one of its own."""
     items = of.format in ("openai-responses", "openai-agents")
-    place = -1
-    for entry in entries:
+    place, waiting, standing = -1, list(of.compactions), dict[int, int]()
+    for seq, entry in enumerate(entries, 1):
         in_message = "message" in entry.wire or "more" in entry.wire or entry.kind not in ("system", "tools")
         place += in_message and (items or not entry.wire.get("more"))
+        while waiting and place >= waiting[0].behind:
+            yield _rebase(waiting.pop(0), standing)
         at = of.times[place] if in_message and 0 <= place < len(of.times) else None
+        if entry.kind not in INSTRUCTIONS | {"tools"}:
+            standing[seq + len(of.compactions) - len(waiting)] = place
         yield entry if at is None else msgspec.structs.replace(entry, body={**entry.body, "at": at})
+    yield from (_rebase(compaction, standing) for compaction in waiting)
+
+
+def _rebase(compaction: ClientSummary, standing: dict[int, int]) -> Entry:
+    """A compaction as a thread has it; `standing` are the messages that the model saw so far, by entry."""
+    dropped = [seq for seq, place in standing.items() if place not in compaction.kept]
+    for seq in dropped:
+        del standing[seq]
+    behind = min(standing, default=max(dropped, default=0) + 1)
+    edits = tuple(Edit(seq, "drop") for seq in dropped)
+    return Entry("rebase", Rebase("the client summed up", behind, edits=edits, summary=compaction.summary).body())
 
 
 class LoggedExchange(msgspec.Struct, frozen=True):

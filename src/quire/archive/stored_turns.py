@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from quire import providers
-from quire.archive.stored_conversations import StoredConversation, decoded
+from quire.archive.stored_conversations import ClientSummary, StoredConversation, decoded
 from quire.providers.wires import wire_of
 from quire.values import Json, JsonObject, system, tools
 
@@ -62,9 +62,17 @@ class StoredTurn(msgspec.Struct, frozen=True):
 
 
 def turns_in_format(
-    name: str, provider: str, turns: Sequence[StoredTurn], model: str = "", head: JsonObject | None = None
+    name: str,
+    provider: str,
+    turns: Sequence[StoredTurn],
+    model: str = "",
+    head: JsonObject | None = None,
+    compactions: Sequence[ClientSummary] = (),
 ) -> StoredConversation:
-    """Turns in the format of the provider that answered them; with a system prompt where there is one."""
+    """Turns in the format of the provider that answered them; with a system prompt where there is one.
+
+    `compactions` count turns.
+    """
     format = _speaks(provider)
     if format == "openai-responses" and not any(block.signature for turn in turns for block in turn.blocks):
         format = "openai-chat"
@@ -76,10 +84,18 @@ def turns_in_format(
     request = providers.export(format, entries)
     around = request if isinstance(request, dict) else {field: request}
     messages: list[tuple[int | None, JsonObject]] = [(None, message) for message in around[field]]
-    messages += [(turn.at, message) for turn in turns for message in write(turn)]
+    starts = [len(messages)]
+    for turn in turns:
+        messages += [(turn.at, message) for message in write(turn)]
+        starts.append(len(messages))
     value = {**around, field: [message for _, message in messages]}
     left_out = tuple(block.left_out for turn in turns for block in turn.blocks if block.left_out)
-    return StoredConversation(name, format, value, model, times=tuple(at for at, _ in messages), left_out=left_out)
+    counted = [
+        ClientSummary(starts[summary.behind], frozenset(n for kept in summary.kept for n in range(*starts[kept : kept + 2])), summary.summary)
+        for summary in compactions
+    ]  # fmt: skip
+    times = tuple(at for at, _ in messages)
+    return StoredConversation(name, format, value, model, times=times, left_out=left_out, compactions=tuple(counted))
 
 
 def _speaks(provider: str) -> str:

@@ -50,6 +50,7 @@ STORES = {
     "pi": ".pi/agent/sessions",
     "gemini-cli": ".gemini/tmp",
     "opencode": ".local/share/opencode/opencode.db",
+    "opencode, before its database": ".local/share/opencode/storage",
 }
 
 

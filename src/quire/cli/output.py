@@ -547,7 +547,7 @@ def entries_so_far(store: Store, thread: str) -> list[Entry]:
 
 def append_new(store: Store, thread: str, entries: list[Entry]) -> tuple[int, int]:
     """Append what a thread does not hold yet of a conversation; how many entries that were, and how many it had."""
-    from quire.log.entries import in_recorded_order, known_entries, parting
+    from quire.log.entries import in_recorded_order, known_entries, moved_by, parting
 
     before = entries_so_far(store, thread)
     entries = in_recorded_order(before, entries)
@@ -557,6 +557,7 @@ def append_new(store: Store, thread: str, entries: list[Entry]) -> tuple[int, in
             f"thread {thread!r} and this conversation go different ways behind entry {seq}",
             hint=f"To keep both: {fork}; or give it a thread of its own.",
         )
-    fresh = entries[known_entries(before, entries) :]
+    known = known_entries(before, entries)
+    fresh = [moved_by(entry, len(before) - known) for entry in entries[known:]]
     store.append(thread, fresh)
     return len(fresh), len(before)

@@ -590,6 +590,16 @@ def _common_run(before: Sequence[Entry], entries: Sequence[Entry]) -> tuple[int,
 
 
 def _content(entry: Entry) -> JsonObject:
-    """An entry without `wire`, `at` and `meta`, which may differ between two versions of a session."""
-    fields = {key: value for key, value in entry.body.items() if key not in ("wire", "at", "meta")}
+    """An entry without `wire`, `at` and `meta`, which may differ between two versions of a session; of a rebase no seqs."""
+    besides = ("wire", "at", "meta", "before_seq", "edits")
+    fields = {key: value for key, value in entry.body.items() if key not in besides}
     return {"kind": entry.kind, **fields}
+
+
+def moved_by(entry: Entry, count: int) -> Entry:
+    """An entry of a conversation that stands behind so many other entries: a rebase names entries by their seq."""
+    if entry.kind != "rebase" or not count:
+        return entry
+    edits = [{**edit, "entry": edit["entry"] + count} for edit in entry.body["edits"]]
+    body = {**entry.body, "before_seq": entry.body["before_seq"] + count, "edits": edits}
+    return msgspec.structs.replace(entry, body=body)
