@@ -13,7 +13,7 @@ from quire.errors import FormatError
 from quire.log.entries import decode_lines
 from quire.providers import FORMATS, export, import_
 from quire.providers.convert import project
-from quire.values import Prompt
+from quire.values import Prompt, call, result, user
 from toolbox import check, encode_lines, fewer
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -274,6 +274,38 @@ def test_a_message_cut_in_two_by_a_fork_is_written_anew() -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     entries = import_("openai-chat", [HI, {"role": "assistant", "content": "x", "tool_calls": [call]}])
     assert export("openai-chat", entries[:2])[-1] == {"role": "assistant", "content": "x"}
+
+
+@pytest.mark.parametrize(
+    ("calls", "wanted"),
+    [
+        (["a", "b"], ["a", "b"]),
+        (["a", "a", "b", "a"], ["a", "a-2", "b", "a-3"]),
+        (["a", "a-2", "a"], ["a", "a-2", "a-3"]),
+        (["x|y", "x|y"], ["x|y", "x|y-2"]),
+    ],
+)
+def test_calls_that_share_an_id_are_told_apart_where_anthropic_refuses_them(
+    calls: list[str], wanted: list[str]
+) -> None:
+    entries = [entry for n, id in enumerate(calls) for entry in (user("Go"), call(id, "f", {}), result(id, str(n)))]
+    blocks = [block for message in export("anthropic", entries) for block in message["content"] if block["type"] != "text"]  # fmt: skip
+    assert [block["id"] for block in blocks if block["type"] == "tool_use"] == wanted
+    assert [(block["tool_use_id"], block["content"]) for block in blocks if block["type"] == "tool_result"] == [(id, str(n)) for n, id in enumerate(wanted)]  # fmt: skip
+    at_once = [user("Go"), *(call(id, "f", {}) for id in calls), *(result(id, str(n)) for n, id in enumerate(calls))]
+    (_, asked, answered) = export("anthropic", at_once)
+    assert [block["id"] for block in asked["content"]] == wanted
+    assert [block["tool_use_id"] for block in answered["content"]] == wanted
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_no_recorded_conversation_is_exported_with_an_id_twice_to_anthropic(name: str) -> None:
+    for conversation in traces(name):
+        messages = export("anthropic", import_("openai-chat", conversation["messages"]))
+        listed = messages["messages"] if isinstance(messages, dict) else messages
+        blocks = [block for message in listed for block in message["content"] if isinstance(block, dict)]
+        ids = [block["id"] for block in blocks if block["type"] == "tool_use"]
+        assert len(ids) == len(set(ids))
 
 
 def test_the_time_of_a_recorded_message_becomes_its_entries_time() -> None:

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from enum import Enum
+from itertools import chain, count
 from math import isfinite
 from types import NoneType
 from typing import Any
@@ -174,11 +175,12 @@ class Spelling(msgspec.Struct, frozen=True):
 
     def candidates(self, text: str) -> Iterator[str]:
         """Ever more spellings of an id that may be taken: call_1, call_1-2, call_1-3, …"""
-        yield self.spell(text)
-        count = 2
-        while True:
-            yield self.spell(f"{text}-{count}")
-            count += 1
+        return map(self.spell, numbered(text))
+
+
+def numbered(id: str) -> Iterator[str]:
+    """An id, and others like it where that is taken."""
+    return chain([id], (f"{id}-{number}" for number in count(2)))
 
 
 class StreamedBlock:

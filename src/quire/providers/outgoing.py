@@ -16,7 +16,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from quire.providers.convert import leave_out_media, normal, project
-from quire.providers.incoming import Spelling
+from quire.providers.incoming import Spelling, numbered
 from quire.providers.models import ModelInfo, data, model_info
 from quire.providers.prefix import unmarked
 from quire.providers.provider_tools import functions_of
@@ -74,14 +74,35 @@ def exported(
     draft = Draft(info, writer.native)
     draft.faithful = True
     groups = [(group, original(group, format)) for group in _groups(rest)]
+    used = {entry.call_id for group, found in groups if found for entry in group if entry.kind == "call"}
     # Whole messages of this format as they came in; what stands between them is written anew.
     for anew, run in groupby(groups, lambda found: found[1] is None):
         if anew:
-            for message in project((entry for group, _ in run for entry in group), rest):
+            messages = project((entry for group, _ in run for entry in group), rest)
+            for message in _told_apart(messages, used) if writer.native.unique_ids else messages:
                 writer.write(draft, message)
         else:
             draft.messages += [message for _, messages in run for message in messages or ()]
     return Exported(system, tools, draft.messages)
+
+
+def _told_apart(messages: Iterable[Message], used: set[str]) -> Iterator[Message]:
+    """Messages whose calls have ids of their own, as their results have then; one that stands once stays as it is."""
+    waiting: dict[str, list[str]] = {}
+    role = ""
+    for message in messages:
+        waiting = waiting if message.role in ("tool", role) else {}
+        role, parts = message.role, list[Part]()
+        for part in message.parts:
+            if isinstance(part, Call):
+                id = next(id for id in numbered(part.call_id) if id not in used)
+                used.add(id)
+                waiting.setdefault(part.call_id, []).append(id)
+                part = part if id == part.call_id else msgspec.structs.replace(part, call_id=id)
+            elif isinstance(part, Result) and waiting.get(part.call_id):
+                part = msgspec.structs.replace(part, call_id=waiting[part.call_id].pop(0))
+            parts.append(part)
+        yield msgspec.structs.replace(message, parts=tuple(parts))
 
 
 def exported_request(
