@@ -98,6 +98,15 @@ def healthy(seed: int, tail: bool = True) -> list[tuple[int, Body]]:
     return [(at, {**body, "tail": tail}) for at, body in conversation(str(seed), "anthropic", real=False)]
 
 
+@pytest.mark.parametrize(("provider", "field"), [("anthropic", "messages"), ("openai-chat", "messages"), ("openai", "input"), ("gemini", "contents"), ("bedrock", "messages"), ("cohere", "messages")])  # fmt: skip
+@pytest.mark.parametrize("odd", [None, 7, "x", [None], {"role": "user", "content": [None]}])
+def test_a_message_that_no_provider_ever_took_is_audited_as_it_stands(provider: str, field: str, odd: Any) -> None:
+    said = [{"role": "user", "content": text} for text in ("Hi", "And?")]
+    used = Usage(9_000, cache_read=10)
+    calls = [SentCall("log", provider, MODEL, {field: [*said[:1], odd, *said[1:count]]}, used, 1, "s") for count in (1, 2)]  # fmt: skip
+    assert audit(calls).total.requests == 2
+
+
 def test_marks_that_are_missing_are_named() -> None:
     calls = played("anthropic", healthy(1, tail=False))
     for call in calls:

@@ -668,6 +668,14 @@ def test_what_opencode_rewound_is_left_behind_and_said(home: Path, case: str, fi
     assert done.stderr == f"read as opencode: 1 conversation; it holds no system prompt, no tools{lost}\n"
 
 
+@pytest.mark.parametrize("name", ["claude-code", "pi-told", "gemini-cli", "codex-lines", "requests"])
+def test_lines_that_stand_in_one_list_are_read_as_lines(home: Path, name: str) -> None:
+    written = str(WHOLE[name][0]()) if name in WHOLE else "\n".join(map(json.dumps, BODIES))
+    Path("x.jsonl").write_text(written)
+    Path("y.json").write_text(f"[{written.replace(chr(10), ',')}]")
+    assert run("import", "y.json") == run("import", "x.jsonl")
+
+
 HALF: list[tuple[str, Callable[[], str | bytes], str]] = [
     ("c.jsonl", lambda: json.dumps(line("user", "Hi \ud83d there", "1")) + "\n", "c.jsonl"),
     ("r.jsonl", lambda: "\n" + json.dumps({"model": "m", "messages": [{"role": "user", "content": "Hi \ud83d there"}]}) + "\n", "r.jsonl"),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -23,21 +23,59 @@ from quire.archive.stored_conversations import (
     misfit,
     source_file,
     text_in,
-    usage_named,
 )
 from quire.archive.stored_turns import StoredBlock, StoredTurn, anthropic_image, media_block, turns_in_format
-from quire.providers.usage import usage
-from quire.values import Json, JsonObject, as_list, as_object, as_objects, value_at
+from quire.providers.usage import usage, usage_in
+from quire.values import Json, JsonObject, Usage, as_list, as_object, as_objects, value_at
+
+
+class SessionWalk:
+    """What is found along a session: what was said, what was sent for it, where it was summed up, what is left out."""
+
+    def __init__(self, file: SourceFile, name: str = "") -> None:
+        self.file, self.name, self.model = file, name or file.name, ""
+        # Lines, items, contents or turns, as the client has them.
+        self.said: list[Any] = []
+        self.times: list[int | None] = []
+        self.calls: dict[str, SentCall] = {}
+        self.compactions: list[ClientSummary] = []
+        self.left_out: list[str] = []
+        # Whether the history was summed up since the last request.
+        self.compacted = False
+
+    def lines(self, expected: str) -> Iterator[tuple[int, JsonObject]]:
+        """The lines of the file, each an object of some type."""
+        for number, line in self.file.numbered():
+            if not isinstance(line, dict) or not isinstance(line.get("type"), str):
+                raise misfit(self.file, number, line, expected)
+            yield number, line
+
+    def sent(self, place: object, provider: str, used: Usage, at: Json, id: Json, **more: str) -> None:
+        """A request by its reply; one that stands in several lines has all that it used in the last of them."""
+        source, session = f"{self.file.path}:{place}", more.pop("session", self.name)
+        model = more.pop("model", self.model)
+        call = counted_call(source, provider, model, used, milliseconds(at), session, compacted=self.compacted, id=str(id or source), **more)  # fmt: skip
+        self.calls[call.id] = msgspec.structs.replace(self.calls.get(call.id, call), usage=call.usage)
+        self.compacted = False
+
+    def conversation(self, format: str, value: Json) -> StoredConversation:
+        return self.completed(StoredConversation(self.name, format, value, self.model, times=tuple(self.times), compactions=tuple(self.compactions)))  # fmt: skip
+
+    def in_turns(self, provider: str) -> StoredConversation:
+        return self.completed(turns_in_format(self.name, provider, self.said, self.model, compactions=self.compactions))
+
+    def completed(self, conversation: StoredConversation) -> StoredConversation:
+        lost = (*conversation.left_out, *self.left_out)
+        return msgspec.structs.replace(conversation, calls=tuple(self.calls.values()), left_out=lost)
+
 
 # Claude Code: lines by uuid; one reply is several lines of one message id; side chains are other conversations.
 
 
 def _claude_code(file: SourceFile) -> Iterator[StoredConversation]:
-    chains: dict[str, list[JsonObject]] = {}
-    calls: dict[str, dict[str, SentCall]] = {}
+    walks: dict[str, SessionWalk] = {}
     contents: dict[str, list[Json]] = {}
     heads: dict[str, JsonObject] = {}
-    left_out: dict[str, list[str]] = {}
     # Of each line the one of its chain that it stands behind, itself where it is taken; and the side chain it is of.
     places: dict[str, str] = {}
     sides: dict[str, str] = {}
@@ -45,15 +83,14 @@ def _claude_code(file: SourceFile) -> Iterator[StoredConversation]:
     # Of chains that were summed up just now, what says of it.
     boundaries: dict[str, JsonObject] = {}
     compacted = renders = False
-    for number, line in file.numbered():
-        if not isinstance(line, dict) or not isinstance(line.get("type"), str):
-            raise misfit(file, number, line, "a line of Claude Code")
+    for number, line in SessionWalk(file).lines("a line of Claude Code"):
         compacted = compacted or line.get("subtype") == "compact_boundary" or bool(line.get("isCompactSummary"))
         uuid, parent = str(line.get("uuid") or number), str(line.get("parentUuid") or "")
         side = _claude_side(line, parent, sides, begun)
         sides[uuid] = side
         session = str(line.get("sessionId") or file.name)
         name = f"{session}-{side}" if side else session
+        walk = walks.setdefault(name, SessionWalk(file, name))
         if line.get("subtype") == "compact_boundary":
             boundaries[name] = as_object(line.get("compactMetadata"))
         if line["type"] == "attachment":
@@ -61,13 +98,13 @@ def _claude_code(file: SourceFile) -> Iterator[StoredConversation]:
             head, content = _claude_head(line), _claude_attachment(line)
             heads[name] = {**head, **heads.get(name, {})}
             if content is None and not head:
-                left_out.setdefault(name, []).append(f"attachment {value_at(line, 'attachment', 'type')}")
+                walk.left_out.append(f"attachment {value_at(line, 'attachment', 'type')}")
             line = {**line, "type": "attachment" if content else "", "message": {"role": "user", "content": content}}
         elif line.get("isApiErrorMessage"):  # of the program, and never sent
             line = {**line, "type": ""}
         if line["type"] not in ("user", "assistant", "attachment"):
             if line["type"] and isinstance(line.get("message"), dict):
-                left_out.setdefault(name, []).append(f"line {line['type']}")
+                walk.left_out.append(f"line {line['type']}")
             places.setdefault(uuid, places.get(parent, ""))
             continue
         message = line.get("message")
@@ -78,30 +115,26 @@ def _claude_code(file: SourceFile) -> Iterator[StoredConversation]:
         if message["content"] in alike:
             continue
         alike.append(message["content"])
-        chain = chains.setdefault(name, [])
-        _rewind(chain, line, places)
+        _rewind(walk.said, line, places)
         if name in boundaries:
             line = {**line, "compacts": boundaries.pop(name)}
-        chain.append(line)
+        walk.said.append(line)
         places[uuid] = uuid
         if isinstance(message.get("usage"), dict):
-            # The lines of one reply repeat its usage, the last with all that it wrote.
-            call = _claude_call(f"{file.path}:{number}", line, session, side, compacted)
-            first = calls.setdefault(name, {}).setdefault(call.id, call)
-            calls[name][call.id] = msgspec.structs.replace(first, usage=call.usage)
-            compacted = False
-    for name, chain in chains.items():
-        merged = _merged(_behind_results(chain))
-        models = [str(line["message"].get("model") or "<") for line in reversed(chain)]
-        model = next((model for model in models if not model.startswith("<")), "")
-        times = tuple(milliseconds(lines[0].get("timestamp")) for lines, _ in merged)
-        sent = tuple(calls.get(name, {}).values())
-        messages = [message for _, message in merged]
-        value = {**heads[name], "messages": messages} if heads.get(name) else messages
+            walk.compacted, compacted = compacted, False
+            used, model = usage("anthropic", message["usage"]), str(message.get("model") or "")
+            walk.sent(number, "anthropic", used, line.get("timestamp"), message.get("id") or line.get("uuid"), session=session, agent=side, model=model)  # fmt: skip
+    for name, walk in walks.items():
+        merged = _merged(_behind_results(walk.said))
+        models = [str(line["message"].get("model") or "<") for line in reversed(walk.said)]
+        walk.model = next((model for model in models if not model.startswith("<")), "")
+        walk.times = [milliseconds(lines[0].get("timestamp")) for lines, _ in merged]
+        walk.compactions = [*_claude_compactions(merged)]
         # Where the client writes down what it told, it told nothing of the rest.
-        lost = tuple(kind for kind in left_out.get(name, ()) if not renders or not kind.startswith("attachment"))
-        compactions = tuple(_claude_compactions(merged))
-        yield StoredConversation(name, "anthropic", value, model, times=times, calls=sent, left_out=lost, compactions=compactions)  # fmt: skip
+        walk.left_out = [kind for kind in walk.left_out if not renders or not kind.startswith("attachment")]
+        messages = [message for _, message in merged]
+        if messages:
+            yield walk.conversation("anthropic", {**heads[name], "messages": messages} if heads.get(name) else messages)
 
 
 def _claude_compactions(merged: list[tuple[list[JsonObject], JsonObject]]) -> Iterator[ClientSummary]:
@@ -205,13 +238,6 @@ def _words(value: Json, *names: str) -> Iterator[str]:
         yield value
 
 
-def _claude_call(source: str, line: JsonObject, session: str, agent: str, compacted: bool) -> SentCall:
-    message = line["message"]
-    used, at = usage("anthropic", message["usage"]), milliseconds(line.get("timestamp"))
-    model, id = str(message.get("model") or ""), str(message.get("id") or line.get("uuid") or source)
-    return counted_call(source, "anthropic", model, used, at, session, agent=agent, compacted=compacted, id=id)
-
-
 def _rewind(chain: list[JsonObject], line: JsonObject, places: dict[str, str]) -> None:
     """A question that was asked from an earlier place leaves behind what came after it."""
     parent = places.get(str(line.get("parentUuid") or ""))
@@ -272,14 +298,11 @@ def _merged(chain: Iterable[JsonObject]) -> list[tuple[list[JsonObject], JsonObj
 
 
 def _codex(file: SourceFile) -> Iterator[StoredConversation]:
-    items: list[JsonObject] = []
-    times: list[int | None] = []
-    instructions = model = name = ""
-    compactions: list[ClientSummary] = []
+    walk, instructions, is_named = SessionWalk(file), "", False
     # Where each turn begins, by its id: items, and compactions.
     turns: dict[str, tuple[int, int]] = {}
-    left_out: list[str] = []
-    usages = _CodexUsage(str(file.path))
+    # Requests by the records of them, one a reply; before there were any, by what was counted.
+    records = SessionWalk(file)
     is_bare = holding(_is_bare_codex)(file)
     for number, line in file.numbered():
         if isinstance(line, dict) and line.get("record_type"):
@@ -289,33 +312,40 @@ def _codex(file: SourceFile) -> Iterator[StoredConversation]:
         payload = line.get("payload") if isinstance(line, dict) else None
         if not isinstance(line, dict) or not isinstance(payload, dict) or not isinstance(line.get("type"), str):
             raise misfit(file, number, line, "a line of a Codex rollout")
-        if line["type"] == "response_item":
-            items.append(_codex_item(payload))
-        elif line["type"] == "compacted":
-            kept, more = _codex_compacted(items, compactions, payload)
-            compactions.append(ClientSummary(len(items), frozenset(kept)))
-            items += more
-        elif line["type"] == "session_meta":
+        kind, at = line["type"], line.get("timestamp")
+        if kind == "response_item":
+            walk.said.append(_codex_item(payload))
+        elif kind == "compacted":
+            kept, more = _codex_compacted(walk, payload)
+            walk.compactions.append(ClientSummary(len(walk.said), frozenset(kept)))
+            walk.said += more
+            walk.compacted = records.compacted = True
+        elif kind == "session_meta":
             instructions = text_in(payload.get("base_instructions") or payload.get("instructions") or "")
-            name = name or str(payload.get("id") or "")  # behind it stands that of the session it is a fork of
-        elif line["type"] == "turn_context":
-            model = str(payload.get("model") or model)
-            turns.setdefault(str(payload.get("turn_id") or number), (len(items), len(compactions)))
+            if payload.get("id") and not is_named:  # behind it stands that of the session it is a fork of
+                walk.name = records.name = str(payload["id"])
+                is_named = True
+        elif kind == "turn_context":
+            walk.model = records.model = str(payload.get("model") or walk.model)
+            turns.setdefault(str(payload.get("turn_id") or number), (len(walk.said), len(walk.compactions)))
+        elif kind == "token_usage_record" and isinstance(payload.get("usage"), dict):
+            records.sent(number, "openai", usage_in("codex", payload["usage"]), at, payload.get("response_id"))
         elif payload.get("type") == "thread_rolled_back":
             # The user went back: so many turns were left behind.
             for _ in range(min(int(payload.get("num_turns") or 0), len(turns))):
                 _, (start, before) = turns.popitem()
-                del items[start:], times[start:], compactions[before:]
-        elif line["type"] not in _CODEX_SILENT:
-            left_out.append(f"line {line['type']}")
-        times += [milliseconds(line.get("timestamp"))] * (len(items) - len(times))
-        usages.take(number, line, model, name or file.name)
-    value = {"instructions": instructions, "input": items} if instructions else {"input": items}
-    calls = tuple(usages.records or usages.counts)
-    yield StoredConversation(
-        name or file.name, "openai-responses", value, model, times=tuple(times), calls=calls,
-        left_out=tuple(left_out), compactions=tuple(compactions),
-    )  # fmt: skip
+                del walk.said[start:], walk.times[start:], walk.compactions[before:]
+        elif isinstance(last := value_at(payload, "info", "last_token_usage"), dict):
+            # Beside the usage of the last request stand running totals; some counts are written twice.
+            total = value_at(payload, "info", "total_token_usage", "total_tokens")
+            if (id := f"{walk.name} {total}") not in walk.calls:
+                walk.sent(number, "openai", usage_in("codex", last), at, id)
+        elif kind not in _CODEX_SILENT:
+            walk.left_out.append(f"line {kind}")
+        walk.times += [milliseconds(at)] * (len(walk.said) - len(walk.times))
+    walk.calls = records.calls or walk.calls
+    value = {"instructions": instructions, "input": walk.said} if instructions else {"input": walk.said}
+    yield walk.conversation("openai-responses", value)
 
 
 # What tells the model nothing: what was shown, the state of the world around it, what was used.
@@ -326,11 +356,9 @@ def _codex_item(payload: JsonObject) -> JsonObject:
     return {key: value for key, value in payload.items() if not key.startswith("internal_")}
 
 
-def _codex_compacted(
-    items: list[JsonObject], compactions: list[ClientSummary], payload: JsonObject
-) -> tuple[list[int], list[JsonObject]]:
+def _codex_compacted(walk: SessionWalk, payload: JsonObject) -> tuple[list[int], list[JsonObject]]:
     """The places of the items that a history which replaces all begins with, and what is new in it behind them."""
-    earlier = compactions[-1] if compactions else ClientSummary(0)
+    items, earlier = walk.said, walk.compactions[-1] if walk.compactions else ClientSummary(0)
     standing = [*sorted(earlier.kept), *range(earlier.behind, len(items))]
     seen = payload.get("replacement_history")
     if not isinstance(seen, list):  # before it was written down: what the user said, and the summary
@@ -364,105 +392,47 @@ def _is_codex(line: JsonObject) -> bool:
     return _is_bare_codex(line) or (isinstance(line.get("payload"), dict) and line.get("type") in kinds)
 
 
-class _CodexUsage:
-    """The requests of a rollout: by its records, one a reply; before there were any, by what was counted.
-
-    A count has the usage of the last request and running totals beside it; some counts are written twice.
-    """
-
-    def __init__(self, path: str) -> None:
-        self._path, self._compacted = path, False
-        self._total: Json = None
-        self.records: list[SentCall] = []
-        self.counts: list[SentCall] = []
-
-    def take(self, number: int, line: JsonObject, model: str, session: str) -> None:
-        payload = line["payload"]
-        self._compacted = self._compacted or line["type"] == "compacted"
-        source, at = f"{self._path}:{number}", milliseconds(line.get("timestamp"))
-        if line["type"] == "token_usage_record" and isinstance(payload.get("usage"), dict):
-            id, used = str(payload.get("response_id") or source), _codex_usage(payload["usage"])
-            compacted, self._compacted = self._compacted, False
-            self.records.append(SentCall(source, "openai", model, {}, used, at, session, compacted=compacted, id=id))
-        info = payload.get("info") if payload.get("type") == "token_count" else None
-        last = info.get("last_token_usage") if isinstance(info, dict) else None
-        if isinstance(info, dict) and isinstance(last, dict):
-            total = (info.get("total_token_usage") or {}).get("total_tokens")
-            if total == self._total:
-                return  # the same count again, nothing was sent
-            self._total = total
-            compacted, self._compacted = self._compacted, self._compacted and bool(self.records)
-            used, id = _codex_usage(last), f"{session} {total}"
-            self.counts.append(SentCall(source, "openai", model, {}, used, at, session, compacted=compacted, id=id))
-
-
-_codex_usage = partial(
-    usage_named,
-    input_total="input_tokens",
-    cache_read="cached_input_tokens",
-    cache_write_5m="cache_write_input_tokens",
-    output="output_tokens",
-    reasoning="reasoning_output_tokens",
-)
-
-
 # pi: a tree of lines; the newest leaf is the conversation.
 
 
 def _pi(file: SourceFile) -> Iterator[StoredConversation]:
+    walk, newest = SessionWalk(file), ""
     lines: dict[str, JsonObject] = {}
-    calls: list[SentCall] = []
     ids: list[str] = []
-    newest, name, compacted = "", file.name, False
-    for number, line in file.numbered():
-        if not isinstance(line, dict) or not isinstance(line.get("type"), str):
-            raise misfit(file, number, line, "a line of pi")
+    for number, line in walk.lines("a line of pi"):
         if line["type"] == "session":
-            name = str(line.get("id") or name)
+            walk.name = str(line.get("id") or walk.name)
         else:
             # Before there were branches, lines had no ids: each follows the one before it.
             parent = line.get("parentId") if line.get("id") else newest
             newest = str(line.get("id") or f"line {number}")
             lines[newest] = {**line, "id": newest, "parentId": parent}
         ids.append(newest)
-        compacted = compacted or line["type"] == "compaction"
-        if call := _pi_call(f"{file.path}:{number}", line, name, compacted):
-            calls.append(call)
-            compacted = False
+        walk.compacted = walk.compacted or line["type"] == "compaction"
+        message = as_object(line.get("message")) if line["type"] == "message" else {}
+        if isinstance(message.get("usage"), dict):
+            provider, model = known_provider(str(message.get("provider") or "")), str(message.get("model") or "")
+            at, id = message.get("timestamp") or line.get("timestamp"), message.get("responseId") or line.get("id")
+            walk.sent(number, provider, usage_in("pi", message["usage"]), at, id, model=model)
     chain: list[JsonObject] = []
     while newest in lines:
         chain.append(lines.pop(newest))
         newest = str(chain[-1].get("parentId") or "")
-    messages: list[JsonObject] = []
-    compactions: list[ClientSummary] = []
     starts: dict[Json, int] = {}
+    api = ""
     for line in reversed(chain):
-        starts[line["id"]] = count = len(messages)
+        starts[line["id"]] = count = len(walk.said)
         if line["type"] == "compaction":
             index = line.get("firstKeptEntryIndex")  # before lines had ids
             first = ids[index] if isinstance(index, int) and 0 <= index < len(ids) else line.get("firstKeptEntryId")
             kept = frozenset(range(starts.get(first, count), count))
-            compactions.append(ClientSummary(count, kept, str(line.get("summary") or "")))
-        messages += _pi_messages(line)
-    answers = [message for message in messages if message.get("role") == "assistant"]
-    api = next((str(answer.get("api") or answer.get("provider") or "") for answer in reversed(answers)), "")
-    model = next((str(answer["model"]) for answer in reversed(answers) if answer.get("model")), "")
-    conversation = turns_in_format(name, api, [*map(_pi_turn, messages)], model, compactions=compactions)
-    others = ["message of another branch" for line in lines.values() if line["type"] == "message"]
-    yield msgspec.structs.replace(conversation, calls=tuple(calls), left_out=(*conversation.left_out, *others))
-
-
-def _pi_call(source: str, line: JsonObject, session: str, compacted: bool) -> SentCall | None:
-    message = line.get("message") if line["type"] == "message" else None
-    used = message.get("usage") if isinstance(message, dict) else None
-    if not isinstance(message, dict) or not isinstance(used, dict):
-        return None
-    names = {"input_total": "input", "cache_read": "cacheRead", "cache_write_5m": "cacheWrite", "output": "output"}
-    reported = usage_named(used, True, **names)
-    provider, model = known_provider(str(message.get("provider") or "")), str(message.get("model") or "")
-    at = milliseconds(message.get("timestamp") or line.get("timestamp"))
-    id = str(message.get("responseId") or line.get("id") or source)
-    return counted_call(source, provider, model, reported, at, session, compacted=compacted, id=id)
+            walk.compactions.append(ClientSummary(count, kept, str(line.get("summary") or "")))
+        for message in _pi_messages(line):
+            walk.said.append(_pi_turn(message))
+            if message.get("role") == "assistant":
+                api, walk.model = str(message.get("api") or message.get("provider") or ""), str(message.get("model") or walk.model)  # fmt: skip
+    walk.left_out = ["message of another branch" for line in lines.values() if line["type"] == "message"]
+    yield walk.in_turns(api)
 
 
 def _pi_messages(line: JsonObject) -> Iterator[JsonObject]:
@@ -528,16 +498,15 @@ def _pi_block(block: JsonObject | str) -> StoredBlock:
 
 
 def _gemini_cli(file: SourceFile) -> Iterator[StoredConversation]:
+    walk = SessionWalk(file)
     contents: list[tuple[int | None, JsonObject]] = []
     # Where the words of a line stand, and where its first content would.
     places: dict[str, int] = {}
     starts: dict[str, int] = {}
     called: set[str] = set()
-    sent: dict[str, SentCall] = {}
-    model, name, left_out = "", file.name, []
     answered = {id for line in _gemini_lines(file) for id in _answered(line.get("content"))}
     for number, line in enumerate(_gemini_lines(file), 1):
-        name, model = str(line.get("sessionId") or name), str(line.get("model") or model)
+        walk.name, walk.model = str(line.get("sessionId") or walk.name), str(line.get("model") or walk.model)
         at, id = milliseconds(line.get("timestamp")), str(line.get("id") or f"line {number}")
         if "$rewindTo" in line:
             # What it names goes too; where that is not known, everything.
@@ -549,12 +518,10 @@ def _gemini_cli(file: SourceFile) -> Iterator[StoredConversation]:
         starts.setdefault(id, len(contents))
         if line.get("type") not in ("user", "gemini"):
             # What the program itself said was never sent.
-            left_out += [str(line["type"])] if line.get("type") not in (None, "info", "error", "warning") else []
+            walk.left_out += [str(line["type"])] if line.get("type") not in (None, "info", "error", "warning") else []
             continue
         if line["type"] == "gemini" and isinstance(line.get("tokens"), dict):
-            used = usage_named(line["tokens"], input_total="input", cache_read="cached", reasoning="thoughts")
-            used = msgspec.structs.replace(used, output=int(line["tokens"].get("output") or 0) + used.reasoning)
-            sent[id] = SentCall(f"{file.path}:{id}", "gemini", model, {}, used, at, name, id=id)
+            walk.sent(id, "gemini", usage_in("gemini-cli", line["tokens"]), line.get("timestamp"), id)
         calls = [call for call in line.get("toolCalls") or () if call.get("id") not in called]
         parts, role = _gemini_parts(line), "user" if line["type"] == "user" else "model"
         if id in places and _answered(parts):
@@ -574,10 +541,8 @@ def _gemini_cli(file: SourceFile) -> Iterator[StoredConversation]:
         answered |= {str(call["id"]) for call in done if call.get("id")}
         if done:
             contents.append((at, {"role": "user", "parts": [part for call in done for part in call["result"]]}))
-    value = [content for _, content in contents]
-    times = tuple(at for at, _ in contents)
-    calls_sent = tuple(sent.values())
-    yield StoredConversation(name, "gemini", value, model, times=times, calls=calls_sent, left_out=tuple(left_out))
+    walk.times = [at for at, _ in contents]
+    yield walk.conversation("gemini", [content for _, content in contents])
 
 
 def _gemini_lines(file: SourceFile) -> Iterator[JsonObject]:
@@ -611,47 +576,38 @@ OpencodeMessage = tuple[str, JsonObject, list[tuple[str, JsonObject]]]
 def _opencode(file: SourceFile) -> Iterator[StoredConversation]:
     in_files = file.path.is_dir()
     for session, revert, messages in _opencode_files(file.path) if in_files else _opencode_rows(file):
-        turns: list[StoredTurn] = []
-        calls: list[SentCall] = []
-        provider = model = speaker = ""
+        walk, provider, speaker = SessionWalk(file, session), "", ""
         signers_of: dict[tuple[str, str], dict[str, None]] = {}
-        standing, rewound = _opencode_reverted(messages, as_object(revert))
+        standing, walk.left_out = _opencode_reverted(messages, as_object(revert))
         starts: dict[str, int] = {}
-        compactions: dict[str, ClientSummary] = {}
-        done: dict[str, ClientSummary] = {}
+        summed: dict[str, ClientSummary] = {}
         for message, stored, parts in standing:
-            provider, model = str(stored.get("providerID") or provider), str(stored.get("modelID") or model)
-            at = milliseconds((stored.get("time") or {}).get("created"))
-            starts[message] = count = len(turns)
+            provider, walk.model = str(stored.get("providerID") or provider), str(stored.get("modelID") or walk.model)
+            at = value_at(stored, "time", "created")
+            starts[message] = count = len(walk.said)
             for part in parts:
                 if part.get("type") == "compaction":
                     kept = range(starts.get(str(part.get("tail_start_id")), count), count)
-                    compactions[message] = ClientSummary(count, frozenset(kept))
+                    summed[message] = ClientSummary(count, frozenset(kept))
             if stored.get("summary") is True and not stored.get("error"):
-                asked = str(stored.get("parentID"))
                 # Before there was a question in front of it, the summary itself was the first message.
-                done[asked] = compactions.get(asked) or ClientSummary(count)
+                walk.compactions.append(summed.get(str(stored.get("parentID"))) or ClientSummary(count))
             if stored["role"] == "assistant":
                 # A gateway has a name of its own: what it ever signed with tells whose format its model speaks.
-                signers = signers_of.setdefault((provider, model), {})
+                signers = signers_of.setdefault((provider, walk.model), {})
                 signers |= dict.fromkeys(name for part in parts for name in as_object(part.get("metadata")))
                 speaker = " ".join((provider, *signers))
             for group in _opencode_steps(parts):
                 blocks = tuple(block for part in group for block in _opencode_part(part))
-                turns.append(StoredTurn(stored["role"], blocks, at, speaker))
+                walk.said.append(StoredTurn(stored["role"], blocks, milliseconds(at), speaker))
                 results = [block for part in group if part.get("type") == "tool" for block in _opencode_result(part)]
-                turns += [StoredTurn("user", tuple(results), at)] if results else []
+                walk.said += [StoredTurn("user", tuple(results), milliseconds(at))] if results else []
             # Each finished step of a message is a request.
             steps = [part.get("tokens") for part in parts if part.get("type") == "step-finish"]
             for step, tokens in enumerate(tokens for tokens in steps if isinstance(tokens, dict)):
-                names = {"input_total": "input", "cache_read": "read", "cache_write_5m": "write", "output": "output"}
-                used = usage_named({**tokens, **(tokens.get("cache") or {})}, True, **names, reasoning="reasoning")
-                source, id = f"{file.path}:{message}", f"{message} {step}"
-                calls.append(SentCall(source, known_provider(provider), model, {}, used, at, session, id=id))
-        if turns or rewound:
-            conversation = turns_in_format(session, speaker or provider, turns, model, compactions=tuple(done.values()))
-            lost = (*conversation.left_out, *rewound)
-            yield msgspec.structs.replace(conversation, calls=tuple(calls), left_out=lost)
+                walk.sent(message, known_provider(provider), usage_in("opencode", tokens), at, f"{message} {step}")
+        if walk.said or walk.left_out:
+            yield walk.in_turns(speaker or provider)
 
 
 def _opencode_rows(file: SourceFile) -> Iterator[tuple[str, Json, list[OpencodeMessage]]]:
@@ -772,7 +728,7 @@ def _is_claude_code(line: JsonObject) -> bool:
 CLIENTS: tuple[SessionStore, ...] = (
     SessionStore("claude-code", holding(_is_claude_code), _claude_code),
     SessionStore("codex", holding(_is_codex), _codex),
-    SessionStore("pi", lambda file: bool(file.first_objects()) and file.first_objects()[0].get("type") == "session" and "cwd" in file.first_objects()[0], _pi),
+    SessionStore("pi", holding(lambda row: row.get("type") == "session" and bool({"cwd", "version"} & row.keys())), _pi),
     SessionStore("gemini-cli", holding(lambda row: {"sessionId", "projectHash"} <= row.keys()), _gemini_cli, ("thought signatures",)),
     SessionStore("opencode", lambda file: {"session", "message", "part"} <= file.tables or is_opencode_storage(file.path), _opencode),
 )  # fmt: skip

@@ -353,6 +353,6 @@ LOGS: tuple[SessionStore, ...] = (
     _log("opentelemetry", holding(lambda row: "resourceSpans" in row or any(str(name).startswith("gen_ai.") for name in _attributes(row))), _otel),
     _log("langfuse", holding(lambda row: any(observation.get("type") in ("GENERATION", "SPAN", "EVENT", "AGENT", "TOOL", "CHAIN") and ("traceId" in observation or "input" in observation) for observation in _observations(row))), _langfuse),
     _log("litellm", holding(lambda row: "standard_logging_object" in row or ("messages" in row and bool({"call_type", "litellm_call_id", "model_map_information"} & row.keys()))), _litellm),
-    _log("requests", lambda file: bool(file.first_objects()) and not isinstance(file.value, list) and is_body(body := _body_of(file.first_objects()[0])) and detect(body) is not None, _requests),
+    _log("requests", lambda file: bool(file.first_objects()) and is_body(body := _body_of(file.first_objects()[0])) and detect(body) is not None, _requests),
     SessionStore("messages", lambda file: bool(file.first_objects()) and _is_message(file.first_objects()[0]), _messages),
 )  # fmt: skip

@@ -33,12 +33,11 @@ from quire.archive.stored_conversations import (
     source_file,
     text_in,
     text_or_json,
-    usage_named,
 )
 from quire.archive.stored_turns import StoredBlock, StoredTurn, media_block, turns_in_format
 from quire.errors import FormatError
 from quire.providers.outgoing import parsed_arguments
-from quire.providers.usage import usage
+from quire.providers.usage import usage, usage_in
 from quire.providers.wires.frameworks import FAILED, SILENT_PARTS
 from quire.values import KINDS, Json, JsonObject, Usage, as_object, value_at
 
@@ -279,21 +278,11 @@ def _langchain(file: SourceFile) -> Iterator[StoredConversation]:
     facts = [row.get("response_metadata") or {} for row in rows]
     model = next((str(fact["model_name"]) for fact in reversed(facts) if fact.get("model_name")), "")
     replies = [
-        (str(fact.get("model_provider") or ""), str(fact.get("model_name") or model), _langchain_usage(row["usage_metadata"]), None, str(row.get("id") or ""))
+        (str(fact.get("model_provider") or ""), str(fact.get("model_name") or model), usage_in("langchain", row["usage_metadata"]), None, str(row.get("id") or ""))
         for row, fact in zip(rows, facts, strict=True) if isinstance(row.get("usage_metadata"), dict)
     ]  # fmt: skip
     calls = _calls(file, str(file.path), replies)
     yield StoredConversation(file.name, "langchain", file.value, model, calls=calls)
-
-
-def _langchain_usage(counts: JsonObject) -> Usage:
-    """LangChain counts what was cached among the input tokens."""
-    details = {**(counts.get("output_token_details") or {}), **(counts.get("input_token_details") or {}), **counts}
-    names = {"cache_read": "cache_read", "cache_write_5m": "cache_creation", "output": "output_tokens"}
-    names |= {"input_total": "input_tokens", "cache_write_1h": "ephemeral_1h_input_tokens", "reasoning": "reasoning"}
-    reported = usage_named(details, **names)
-    short = reported.cache_write_5m + int(details.get("ephemeral_5m_input_tokens") or 0)
-    return msgspec.structs.replace(reported, cache_write_5m=short)
 
 
 # pydantic-ai: requests and responses in parts.
@@ -314,19 +303,9 @@ def _pydantic_ai(file: SourceFile) -> Iterator[StoredConversation]:
         turns.append(StoredTurn(role, tuple(blocks), milliseconds(message.get("timestamp")), provider))
         if isinstance(message.get("usage"), dict) and role == "assistant":
             id = str(message.get("provider_response_id") or "")
-            replies.append((provider, model, _pydantic_usage(message["usage"]), turns[-1].at, id))
+            replies.append((provider, model, usage_in("pydantic-ai", message["usage"]), turns[-1].at, id))
     conversation = turns_in_format(file.name, provider, turns, model, {"system": "\n".join(filter(None, (*prompts, instructions)))})  # fmt: skip
     yield msgspec.structs.replace(conversation, calls=_calls(file, str(file.path), replies))
-
-
-def _pydantic_usage(counts: JsonObject) -> Usage:
-    """Cached tokens are among the input tokens, those that were written for an hour among all that were written."""
-    names = {"input_total": "input_tokens", "cache_read": "cache_read_tokens", "cache_write_5m": "cache_write_tokens"}
-    names |= {"cache_write_1h": "cache_write_1h_tokens", "output": "output_tokens"}
-    reported = usage_named(counts, **names)
-    reasoning = counts.get("output_reasoning_tokens") or (counts.get("details") or {}).get("reasoning_tokens") or 0
-    short = reported.cache_write_5m - reported.cache_write_1h
-    return msgspec.structs.replace(reported, cache_write_5m=short, reasoning=int(reasoning))
 
 
 def _pydantic_part(part: JsonObject) -> Iterator[StoredBlock]:

@@ -78,20 +78,18 @@ class SourceFile(msgspec.Struct, frozen=True):
 
     def each_object(self) -> Iterator[JsonObject]:
         """The same, each read when it is asked for."""
-        listed = None if self.is_lines or not isinstance(self.value, list) else self.value
-        for number, row in self.numbered() if listed is None else enumerate(listed, 1):
+        for number, row in self.numbered():
             if not isinstance(row, dict):
-                place = {"line": number, "column": 1} if listed is None else {}
-                problem = (
-                    f"{self.path.name} holds {described(row)}{'' if place else f' as number {number}'}, not an object"
-                )
+                is_listed = isinstance(self.value, list)
+                place = {} if is_listed else {"line": number, "column": 1}
+                problem = f"{self.path.name} holds {described(row)}{f' as number {number}' * is_listed}, not an object"
                 raise FormatError(problem, hint="Check the file, or force another reader with --from.", **place)
             yield row
 
     def numbered(self) -> Iterator[tuple[int, Json]]:
-        """The lines with their numbers; one value is line 1."""
+        """The lines, or the elements of the one list, with their numbers; any other value is line 1."""
         if not self.is_lines:
-            yield 1, self.value
+            yield from enumerate(self.value if isinstance(self.value, list) else [self.value], 1)
             return
         with _readable(self.path), self.opened() as data:
             lines: Iterable[bytes] = data
@@ -480,17 +478,6 @@ def _session(about: JsonObject, body: JsonObject) -> str:
     metadata = body["metadata"] if isinstance(body.get("metadata"), dict) else {}
     names += [body.get("prompt_cache_key"), metadata.get("session_id"), metadata.get("user_id")]
     return next((str(value) for value in names if value), "")
-
-
-def usage_named(reported: JsonObject, cached_beside: bool = False, /, **names: str) -> Usage:
-    """What a program counted under names of its own: usage_named(reported, input_total="input", cache_read="cached").
-
-    `cached_beside`: what was read and written stands beside the input, and is added to it.
-    """
-    counts: JsonObject = {count: int(reported.get(name) or 0) for count, name in names.items()}
-    if cached_beside:
-        counts["input_total"] += counts["cache_read"] + counts["cache_write_5m"]
-    return Usage(**counts)
 
 
 def known_provider(name: str) -> str:

@@ -11,7 +11,7 @@ from itertools import count, takewhile
 import msgspec
 
 from quire.archive.stored_conversations import SentCall
-from quire.providers.prefix import Unit, bare, same_start, written
+from quire.providers.prefix import Unit, as_block, bare, same_start, written
 from quire.providers.wires import Wire, wire_of
 from quire.values import Json, JsonObject, canonical
 
@@ -66,8 +66,9 @@ def _in_blocks(body: JsonObject, field: str) -> JsonObject:
     return {**body, **system, field: [_message_in_blocks(row, field) for row in rows]}
 
 
-def _message_in_blocks(message: Json, field: str) -> Json:
-    if not isinstance(message, dict) or not isinstance(message.get("content"), str):
+def _message_in_blocks(value: Json, field: str) -> Json:
+    message = as_block(value)  # a log may hold as a message what no provider ever took
+    if not isinstance(message.get("content"), str):
         return message
     kind = "output_text" if message.get("role") == "assistant" else "input_text"
     return {**message, "content": [{"type": kind if field == "input" else "text", "text": message["content"]}]}

@@ -33,6 +33,11 @@ def usage(provider: str, raw: Json) -> Usage:
     return msgspec.structs.replace(counts, besides=besides, charged=_charged(reported))
 
 
+def usage_in(form: str, reported: Json) -> Usage:
+    """What a program counted, in its own form."""
+    return _forms()[form].counts(_object(reported))
+
+
 # Service tiers and regions that are billed by the price tables.
 _USUAL_TIERS = ("", "default", "standard", "auto", "on_demand", "none", "unspecified", "traffic_type_unspecified")
 _USUAL_PLACES = ("", "global", "not_available")
