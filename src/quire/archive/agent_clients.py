@@ -58,15 +58,11 @@ class SessionWalk:
         self.calls[call.id] = msgspec.structs.replace(self.calls.get(call.id, call), usage=call.usage)
         self.compacted = False
 
-    def conversation(self, format: str, value: Json) -> StoredConversation:
-        return self.completed(StoredConversation(self.name, format, value, self.model, times=tuple(self.times), compactions=tuple(self.compactions)))  # fmt: skip
-
-    def in_turns(self, provider: str) -> StoredConversation:
-        return self.completed(turns_in_format(self.name, provider, self.said, self.model, compactions=self.compactions))
-
-    def completed(self, conversation: StoredConversation) -> StoredConversation:
-        lost = (*conversation.left_out, *self.left_out)
-        return msgspec.structs.replace(conversation, calls=tuple(self.calls.values()), left_out=lost)
+    def found(self, conversation: StoredConversation) -> StoredConversation:
+        """A conversation with what was found besides its messages."""
+        lost, summed = (*conversation.left_out, *self.left_out), conversation.compactions or tuple(self.compactions)
+        times, calls = conversation.times or tuple(self.times), tuple(self.calls.values())
+        return msgspec.structs.replace(conversation, times=times, calls=calls, left_out=lost, compactions=summed)
 
 
 # Claude Code: lines by uuid; one reply is several lines of one message id; side chains are other conversations.
@@ -134,7 +130,8 @@ def _claude_code(file: SourceFile) -> Iterator[StoredConversation]:
         walk.left_out = [kind for kind in walk.left_out if not renders or not kind.startswith("attachment")]
         messages = [message for _, message in merged]
         if messages:
-            yield walk.conversation("anthropic", {**heads[name], "messages": messages} if heads.get(name) else messages)
+            value = {**heads[name], "messages": messages} if heads.get(name) else messages
+            yield walk.found(StoredConversation(name, "anthropic", value, walk.model))
 
 
 def _claude_compactions(merged: list[tuple[list[JsonObject], JsonObject]]) -> Iterator[ClientSummary]:
@@ -298,7 +295,7 @@ def _merged(chain: Iterable[JsonObject]) -> list[tuple[list[JsonObject], JsonObj
 
 
 def _codex(file: SourceFile) -> Iterator[StoredConversation]:
-    walk, instructions, is_named = SessionWalk(file), "", False
+    walk, instructions = SessionWalk(file), ""
     # Where each turn begins, by its id: items, and compactions.
     turns: dict[str, tuple[int, int]] = {}
     # Requests by the records of them, one a reply; before there were any, by what was counted.
@@ -322,9 +319,8 @@ def _codex(file: SourceFile) -> Iterator[StoredConversation]:
             walk.compacted = records.compacted = True
         elif kind == "session_meta":
             instructions = text_in(payload.get("base_instructions") or payload.get("instructions") or "")
-            if payload.get("id") and not is_named:  # behind it stands that of the session it is a fork of
-                walk.name = records.name = str(payload["id"])
-                is_named = True
+            if walk.name == file.name:  # behind it stands that of the session it is a fork of
+                walk.name = records.name = str(payload.get("id") or file.name)
         elif kind == "turn_context":
             walk.model = records.model = str(payload.get("model") or walk.model)
             turns.setdefault(str(payload.get("turn_id") or number), (len(walk.said), len(walk.compactions)))
@@ -345,7 +341,7 @@ def _codex(file: SourceFile) -> Iterator[StoredConversation]:
         walk.times += [milliseconds(at)] * (len(walk.said) - len(walk.times))
     walk.calls = records.calls or walk.calls
     value = {"instructions": instructions, "input": walk.said} if instructions else {"input": walk.said}
-    yield walk.conversation("openai-responses", value)
+    yield walk.found(StoredConversation(walk.name, "openai-responses", value, walk.model))
 
 
 # What tells the model nothing: what was shown, the state of the world around it, what was used.
@@ -432,7 +428,7 @@ def _pi(file: SourceFile) -> Iterator[StoredConversation]:
             if message.get("role") == "assistant":
                 api, walk.model = str(message.get("api") or message.get("provider") or ""), str(message.get("model") or walk.model)  # fmt: skip
     walk.left_out = ["message of another branch" for line in lines.values() if line["type"] == "message"]
-    yield walk.in_turns(api)
+    yield walk.found(turns_in_format(walk.name, api, walk.said, walk.model, compactions=walk.compactions))
 
 
 def _pi_messages(line: JsonObject) -> Iterator[JsonObject]:
@@ -542,7 +538,7 @@ def _gemini_cli(file: SourceFile) -> Iterator[StoredConversation]:
         if done:
             contents.append((at, {"role": "user", "parts": [part for call in done for part in call["result"]]}))
     walk.times = [at for at, _ in contents]
-    yield walk.conversation("gemini", [content for _, content in contents])
+    yield walk.found(StoredConversation(walk.name, "gemini", [content for _, content in contents], walk.model))
 
 
 def _gemini_lines(file: SourceFile) -> Iterator[JsonObject]:
@@ -607,7 +603,8 @@ def _opencode(file: SourceFile) -> Iterator[StoredConversation]:
             for step, tokens in enumerate(tokens for tokens in steps if isinstance(tokens, dict)):
                 walk.sent(message, known_provider(provider), usage_in("opencode", tokens), at, f"{message} {step}")
         if walk.said or walk.left_out:
-            yield walk.in_turns(speaker or provider)
+            turns = turns_in_format(session, speaker or provider, walk.said, walk.model, compactions=walk.compactions)
+            yield walk.found(turns)
 
 
 def _opencode_rows(file: SourceFile) -> Iterator[tuple[str, Json, list[OpencodeMessage]]]:
