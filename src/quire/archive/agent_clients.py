@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -565,19 +566,19 @@ def _answered(content: Json) -> list[str]:
 
 # opencode: messages and parts, in SQLite, and before that a file each; a tool part holds its call and its result.
 
-# Of a message its id, what it is, and its parts by their ids.
-OpencodeMessage = tuple[str, JsonObject, list[tuple[str, JsonObject]]]
+# A message and its parts, each with its id.
+OpencodeMessage = tuple[JsonObject, list[JsonObject]]
 
 
 def _opencode(file: SourceFile) -> Iterator[StoredConversation]:
-    in_files = file.path.is_dir()
-    for session, revert, messages in _opencode_files(file.path) if in_files else _opencode_rows(file):
+    for session, revert, messages in _opencode_files(file.path) if file.path.is_dir() else _opencode_rows(file):
         walk, provider, speaker = SessionWalk(file, session), "", ""
         signers_of: dict[tuple[str, str], dict[str, None]] = {}
         standing, walk.left_out = _opencode_reverted(messages, as_object(revert))
         starts: dict[str, int] = {}
         summed: dict[str, ClientSummary] = {}
-        for message, stored, parts in standing:
+        for stored, parts in standing:
+            message = str(stored["id"])
             provider, walk.model = str(stored.get("providerID") or provider), str(stored.get("modelID") or walk.model)
             at = value_at(stored, "time", "created")
             starts[message] = count = len(walk.said)
@@ -612,45 +613,38 @@ def _opencode_rows(file: SourceFile) -> Iterator[tuple[str, Json, list[OpencodeM
     reverts = file.rows("SELECT 1 FROM pragma_table_info('session') WHERE name = 'revert'")
     query = f"SELECT id, {'revert' if reverts else 'NULL'} FROM session ORDER BY time_created, id"
     for session, revert in file.rows(query):
-        parts_of: dict[str, list[tuple[str, JsonObject]]] = {}
+        parts_of: dict[str, list[JsonObject]] = {}
         for message, id, part in file.rows("SELECT message_id, id, data FROM part WHERE session_id = ? ORDER BY id", session):  # fmt: skip
-            parts_of.setdefault(message, []).append((str(id), decoded(part, file.path)))
+            parts_of.setdefault(message, []).append({**decoded(part, file.path), "id": id})
         rows = file.rows("SELECT id, data FROM message WHERE session_id = ? ORDER BY time_created, id", session)
-        messages = [(id, decoded(data, file.path), parts_of.get(id, [])) for id, data in rows]
-        yield session, decoded(revert or "null"), messages
+        yield session, decoded(revert or "null"), [({**decoded(data, file.path), "id": id}, parts_of.get(id, [])) for id, data in rows]  # fmt: skip
 
 
 def _opencode_files(storage: Path) -> Iterator[tuple[str, Json, list[OpencodeMessage]]]:
     """The same of the folder; in its first form messages and parts stood under `session`, parts by their session too."""
     inner = storage / "session" if (storage / "session" / "message").is_dir() else storage
-    infos: dict[str, JsonObject] = {path.name: {} for path in inner.glob("message/*")}
-    for session, info in _by_time(infos | _json_files(storage, "session/*/*.json")):
-        messages: list[OpencodeMessage] = []
-        for id, message in _by_time(_json_files(inner, f"message/{session}/*.json")):
-            parts = _json_files(inner, f"part/{id}/*.json") | _json_files(inner, f"part/{session}/{id}/*.json")
-            messages.append((id, message, sorted(parts.items())))
-        yield session, info.get("revert"), messages
+    sessions = _opencode_values(storage, "session/*/*.json")
+    named = {str(session["id"]) for session in sessions}
+    sessions += [{"id": path.name} for path in sorted(inner.glob("message/*")) if path.name not in named]
+    for session in sessions:
+        messages = _opencode_values(inner, f"message/{session['id']}/*.json")
+        parts = [[*_opencode_values(inner, f"part/{message['id']}/*.json"), *_opencode_values(inner, f"part/{session['id']}/{message['id']}/*.json")] for message in messages]  # fmt: skip
+        yield str(session["id"]), session.get("revert"), list(zip(messages, parts, strict=True))
 
 
-def _json_files(folder: Path, pattern: str) -> dict[str, JsonObject]:
-    return {path.stem: as_object(source_file(path).value) for path in folder.glob(pattern)}
+def _opencode_values(folder: Path, pattern: str) -> list[JsonObject]:
+    """What files hold, each with its id, in their order."""
+    values = [{**as_object(source_file(path).value), "id": path.stem} for path in folder.glob(pattern)]
+    return sorted(values, key=lambda value: (value_at(value, "time", "created") or 0, value["id"]))
 
 
-def _by_time(named: dict[str, JsonObject]) -> list[tuple[str, JsonObject]]:
-    return sorted(named.items(), key=lambda pair: (value_at(pair[1], "time", "created") or 0, pair[0]))
-
-
-def _opencode_reverted(
-    messages: list[OpencodeMessage], revert: JsonObject
-) -> tuple[list[tuple[str, JsonObject, list[JsonObject]]], list[str]]:
+def _opencode_reverted(messages: list[OpencodeMessage], revert: JsonObject) -> tuple[list[OpencodeMessage], list[str]]:
     """The messages in front of where a session was rewound to, and what lies behind; within a message too."""
     to, part_id = revert.get("messageID"), revert.get("partID")
-    place = next((n for n, (id, *_) in enumerate(messages) if id == to), len(messages))
-    out = [(id, stored, [part for _, part in parts]) for id, stored, parts in messages[:place]]
-    if part_id and place < len(messages):
-        id, stored, parts = messages[place]
-        before = [n for n, (name, _) in enumerate(parts) if name == part_id]
-        out.append((id, stored, [part for _, part in parts[: (before or [len(parts)])[0]]]))
+    place = next((n for n, (stored, _) in enumerate(messages) if stored["id"] == to), len(messages))
+    out = messages[:place]
+    for stored, parts in messages[place : place + 1] if part_id else ():
+        out.append((stored, [*takewhile(lambda part: part["id"] != part_id, parts)]))
     return out, ["rewound message"] * (len(messages) - len(out))
 
 
