@@ -13,7 +13,7 @@ from quire.providers.simulate import simulate
 from quire.providers.usage import cost
 from toolbox import model_info
 
-FILES = ("providers", "models", "prices", "caching", "rules", "shapes")
+FILES = ("providers", "models", "prices", "caching", "rules", "shapes", "usage", "clients")
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -26,8 +26,15 @@ from quire.archive.stored_conversations import (
     text_in,
 )
 from quire.archive.stored_turns import StoredBlock, StoredTurn, anthropic_image, media_block, turns_in_format
+from quire.providers.models import data
 from quire.providers.usage import usage, usage_in
 from quire.values import Json, JsonObject, Usage, as_list, as_object, as_objects, value_at
+
+
+def _row(client: str) -> JsonObject:
+    """What is known of a client: the table explains its fields."""
+    row: JsonObject = data("clients")["clients"][client]
+    return row
 
 
 class SessionWalk:
@@ -163,24 +170,6 @@ def _claude_side(line: JsonObject, parent: str, sides: dict[str, str], begun: li
     return begun[-1]
 
 
-# Attachments: what the client told the model beside the messages. It writes down the words, or in earlier versions what
-# they were made of: where a kind has its text. Of other kinds (reminders, modes) the words are the client's own.
-_ATTACHED = {
-    "file": "content.file.content", "directory": "content", "edited_text_file": "snippet", "selected_lines_in_ide": "content",
-    "nested_memory": "content.content", "relevant_memories": "memories.content", "instructions": "files.content",
-    "plan_file_reference": "planContent", "mcp_resource": "content.contents.text", "mcp_instructions_delta": "addedBlocks",
-    "skill_listing": "content", "invoked_skills": "skills.content", "agent_listing_delta": "addedLines",
-    "deferred_tools_delta": "addedLines", "hook_success": "content", "hook_additional_context": "content",
-    "hook_blocking_error": "blockingError.blockingError", "hook_stopped_continuation": "message",
-    "async_hook_response": "response.hookSpecificOutput.additionalContext", "critical_system_reminder": "content",
-    "teammate_mailbox": "messages.text", "diagnostics": "files.diagnostics.message",
-}  # fmt: skip
-_NOT_TOLD = frozenset({
-    "already_read_file", "command_permissions", "edited_image_file", "hook_cancelled", "hook_error_during_execution",
-    "hook_non_blocking_error", "hook_permission_decision", "hook_system_message", "max_turns_reached", "structured_output",
-})  # fmt: skip
-
-
 def _claude_head(line: JsonObject) -> JsonObject:
     """The system prompt and the tools, of an attachment that is a copy of them."""
     attachment = as_object(line.get("attachment"))
@@ -206,17 +195,18 @@ def _claude_attachment(line: JsonObject) -> list[JsonObject] | None:
     if "rendered" in line:
         return [block for part in as_objects(line["rendered"]) for block in _blocks(part.get("content"))]
     is_heard = attachment.get("hookEvent") in (None, "SessionStart", "UserPromptSubmit")
-    if kind in _NOT_TOLD or (kind == "hook_success" and not is_heard):
+    texts = _row("claude-code")["attached"]
+    if kind in _row("claude-code")["silent"] or (kind == "hook_success" and not is_heard):
         return []
     image = as_object(value_at(attachment, "content", "file"))
     if kind == "file" and image.get("base64") and str(image.get("type")).startswith("image/"):
         return [anthropic_image((str(image["type"]), str(image["base64"])))]
-    words = "\n".join(_words(attachment, *_ATTACHED[kind].split("."))) if kind in _ATTACHED else ""
+    words = "\n".join(_words(attachment, *texts[kind].split("."))) if kind in texts else ""
     name = attachment.get("filename") or attachment.get("path") or attachment.get("planFilePath") or ""
     about = f"{kind} {name}".rstrip()
     if words.strip():
         return _blocks(f"<system-reminder>\n{about}:\n{words}\n</system-reminder>")
-    return [] if kind in _ATTACHED and kind != "file" else None
+    return [] if kind in texts and kind != "file" else None
 
 
 def _blocks(content: Json) -> list[JsonObject]:
@@ -337,16 +327,12 @@ def _codex(file: SourceFile) -> Iterator[StoredConversation]:
             total = value_at(payload, "info", "total_token_usage", "total_tokens")
             if (id := f"{walk.name} {total}") not in walk.calls:
                 walk.sent(number, "openai", usage_in("codex", last), at, id)
-        elif kind not in _CODEX_SILENT:
+        elif kind not in _row("codex")["silent"]:
             walk.left_out.append(f"line {kind}")
         walk.times += [milliseconds(at)] * (len(walk.said) - len(walk.times))
     walk.calls = records.calls or walk.calls
     value = {"instructions": instructions, "input": walk.said} if instructions else {"input": walk.said}
     yield walk.found(StoredConversation(walk.name, "openai-responses", value, walk.model))
-
-
-# What tells the model nothing: what was shown, the state of the world around it, what was used.
-_CODEX_SILENT = frozenset({"event_msg", "world_state", "token_usage_record"})
 
 
 def _codex_item(payload: JsonObject) -> JsonObject:
@@ -448,14 +434,8 @@ def _pi_messages(line: JsonObject) -> Iterator[JsonObject]:
             failed = f"\n\nCommand exited with code {message['exitCode']}" if message.get("exitCode") else ""
             ended = "\n\n(command cancelled)" if message.get("cancelled") else failed
             yield {**message, "role": "user", "content": f"Ran `{message.get('command')}`\n{output}{ended}"}
-        case str(role) if role not in _PI_SILENT:
+        case str(role) if role not in _row("pi")["silent"]:
             yield {"role": "user", "content": [{"type": f"{'message of' if role != line['type'] else 'line'} {role}"}]}
-
-
-# What tells the model nothing, or tells it elsewhere.
-_PI_SILENT = frozenset({
-    "bashExecution", "compaction", "custom", "label", "leaf", "model_change", "session_info", "thinking_level_change",
-})  # fmt: skip
 
 
 def _pi_turn(message: JsonObject) -> StoredTurn:
@@ -515,7 +495,9 @@ def _gemini_cli(file: SourceFile) -> Iterator[StoredConversation]:
         starts.setdefault(id, len(contents))
         if line.get("type") not in ("user", "gemini"):
             # What the program itself said was never sent.
-            walk.left_out += [str(line["type"])] if line.get("type") not in (None, "info", "error", "warning") else []
+            walk.left_out += (
+                [str(line["type"])] if line.get("type") not in (None, *_row("gemini-cli")["silent"]) else []
+            )
             continue
         if line["type"] == "gemini" and isinstance(line.get("tokens"), dict):
             walk.sent(id, "gemini", usage_in("gemini-cli", line["tokens"]), line.get("timestamp"), id)
@@ -648,10 +630,7 @@ def _opencode_reverted(messages: list[OpencodeMessage], revert: JsonObject) -> t
     return out, ["rewound message"] * (len(messages) - len(out))
 
 
-# Parts that say nothing to the model; of files that are text, the words stand in a part of their own.
-_OPENCODE_SILENT = frozenset({"step-start", "step-finish", "snapshot", "patch", "agent", "retry"})
-# The words that stand for parts which have none.
-_OPENCODE_WORDS = {"compaction": "What did we do so far?", "subtask": "The following tool was executed by the user"}
+# Of files that are text, the words stand in a part of their own.
 _OPENCODE_TEXT = ("text/plain", "application/x-directory")
 
 
@@ -682,9 +661,9 @@ def _opencode_part(part: JsonObject) -> Iterator[StoredBlock]:
         yield StoredBlock(call_id=str(part.get("callID")), name=str(part.get("tool")), args=part["state"].get("input"), signature=signature, id=id)  # fmt: skip
     elif kind == "file":
         yield from _opencode_file(part)
-    elif kind in _OPENCODE_WORDS:
-        yield StoredBlock(_OPENCODE_WORDS[kind])
-    elif kind not in _OPENCODE_SILENT and kind != "text":
+    elif kind in (words := _row("opencode")["words"]):
+        yield StoredBlock(words[kind])
+    elif kind not in _row("opencode")["silent"] and kind != "text":
         yield StoredBlock(left_out=str(kind))
 
 

@@ -35,6 +35,7 @@ from quire.cli.output import (
 )
 from quire.cli.proxy import copy_beside, keep, kept, put_back, text_of
 from quire.errors import CallError, ConflictError, FormatError, QuireError
+from quire.providers.models import data
 from quire.values import JsonObject
 
 if TYPE_CHECKING:
@@ -43,14 +44,8 @@ if TYPE_CHECKING:
 
 
 # Where agent clients keep their sessions, under the user's home.
-STORES = {
-    "Claude Code": ".claude/projects",
-    "codex": ".codex/sessions",
-    "codex, archived": ".codex/archived_sessions",
-    "pi": ".pi/agent/sessions",
-    "gemini-cli": ".gemini/tmp",
-    "opencode": ".local/share/opencode/opencode.db",
-    "opencode, before its database": ".local/share/opencode/storage",
+STORES: dict[str, str] = {
+    name: place for row in data("clients")["clients"].values() for name, place in row["homes"].items()
 }
 
 
@@ -356,20 +351,11 @@ class ClientSetting(msgspec.Struct, frozen=True):
     documented: str
 
 
-SETTINGS = (
-    ClientSetting("claude-code", "ttl", ".claude/settings.json", ("promptCacheTtl",), "1h",
-                  "keeps the cache for an hour between requests; writing costs 2 instead of 1.25 times the input",
-                  "https://code.claude.com/docs/en/prompt-caching"),
-    ClientSetting("codex", "compaction", ".codex/config.toml", ("model_auto_compact_token_limit",), 230_000,
-                  "sums up later: the history stays as it was sent until 230,000 tokens",
-                  "https://developers.openai.com/codex/config-reference"),
-    ClientSetting("gemini-cli", "compaction", ".gemini/settings.json", ("model", "compressionThreshold"), 0.7,
-                  "compresses at 70 % of the window instead of 50 %",
-                  "https://github.com/google-gemini/gemini-cli/blob/main/docs/reference/configuration.md"),
-    ClientSetting("opencode", "compaction", ".config/opencode/opencode.json", ("compaction", "prune"), False,
-                  "leaves old tool outputs as they were sent instead of clearing them turn by turn",
-                  "https://opencode.ai/docs/config"),
-)  # fmt: skip
+SETTINGS = [
+    msgspec.convert({"client": client, **setting}, ClientSetting)
+    for client, row in data("clients")["clients"].items()
+    for setting in row.get("settings", ())
+]
 
 
 def _in_json(text: str, setting: ClientSetting) -> str:
