@@ -8,6 +8,8 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from urllib.parse import urlsplit
 
+import msgspec
+
 from quire import providers
 from quire.archive.stored_conversations import (
     SESSION_FIELDS,
@@ -27,6 +29,7 @@ from quire.archive.stored_conversations import (
 )
 from quire.errors import FormatError, QuireError
 from quire.providers.prefix import unmarked
+from quire.providers.usage import usage_in
 from quire.providers.wires import as_body, detect, wire_of
 from quire.values import Entry, Json, JsonObject, as_object, as_objects, as_text, canonical, sha256_hex
 
@@ -195,23 +198,14 @@ def _langfuse(file: SourceFile) -> Iterator[LoggedExchange]:
         if isinstance(output, list) and output and isinstance(output[0], dict) and "role" in output[0]:
             output = output[0]
         answer = {"role": "assistant", "content": text_in(generation.get("output"))}
+        used = usage_in("langfuse", generation.get("usageDetails") or generation.get("usage"))
         about = {
             "session": str(generation.get("sessionId") or generation.get("traceId") or ""),
             "at": generation.get("startTime"),
-            "usage": _langfuse_usage(generation),
+            "usage": msgspec.to_builtins(used) if used.input_total else {},
         }
         place, model = f"{file.path}#{generation.get('id')}", str(generation.get("model") or "")
         yield LoggedExchange(body, output if isinstance(output, dict) else answer, place, model, about)
-
-
-def _langfuse_usage(generation: JsonObject) -> JsonObject:
-    """Langfuse counts what was cached beside the input, under the providers' own words."""
-    reported = generation.get("usageDetails") or generation.get("usage") or {}
-    read = sum(int(reported.get(key) or 0) for key in ("input_cached_tokens", "cache_read_input_tokens"))
-    written = int(reported.get("cache_creation_input_tokens") or reported.get("input_cache_creation") or 0)
-    fresh = int(reported.get("input") or 0)
-    counts = {"input_total": fresh + read + written, "cache_read": read, "cache_write_5m": written}
-    return {**counts, "output": int(reported.get("output") or 0)} if fresh + read + written else {}
 
 
 def _observations(row: JsonObject) -> list[JsonObject]:
