@@ -596,6 +596,15 @@ def opencode_talk(*messages: tuple[JsonObject, JsonObject], revert: JsonObject |
     return Path("storage")
 
 
+def test_what_cannot_be_read_in_a_folder_of_opencode_is_named(home: Path) -> None:
+    opencode_talk(*OPENCODE_TALK, files="earlier")
+    for name in ("part/m0/pm0", "message/s/m3"):
+        Path(f"storage/{name}.json").write_text('{"type": "te')
+    done = invoke("import", "storage")
+    assert [json.loads(one)["text"] for one in done.stdout.splitlines()] == ["G2", "K1"]
+    assert done.stderr.endswith("left out: 1 × pm0.json, which cannot be read, 1 × m3.json, which cannot be read\n")
+
+
 def said(word: str) -> tuple[JsonObject, JsonObject]:
     return {}, {"type": "text", "text": word}
 

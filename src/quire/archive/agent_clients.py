@@ -26,6 +26,7 @@ from quire.archive.stored_conversations import (
     text_in,
 )
 from quire.archive.stored_turns import StoredBlock, StoredTurn, anthropic_image, media_block, turns_in_format
+from quire.errors import FormatError
 from quire.providers.models import data
 from quire.providers.usage import usage, usage_in
 from quire.values import Json, JsonObject, Usage, as_list, as_object, as_objects, value_at
@@ -561,6 +562,9 @@ def _opencode(file: SourceFile) -> Iterator[StoredConversation]:
         summed: dict[str, ClientSummary] = {}
         for stored, parts in standing:
             message = str(stored["id"])
+            if stored.get("role") not in ("user", "assistant"):
+                walk.left_out.append(str(stored.get("type") or f"message of {stored.get('role')}"))
+                continue
             provider, walk.model = str(stored.get("providerID") or provider), str(stored.get("modelID") or walk.model)
             at = value_at(stored, "time", "created")
             starts[message] = count = len(walk.said)
@@ -615,8 +619,14 @@ def _opencode_files(storage: Path) -> Iterator[tuple[str, Json, list[OpencodeMes
 
 
 def _opencode_values(folder: Path, pattern: str) -> list[JsonObject]:
-    """What files hold, each with its id, in their order."""
-    values = [{**as_object(source_file(path).value), "id": path.stem} for path in folder.glob(pattern)]
+    """What files hold, each with its id, in their order; one that cannot be read is of a type that says so."""
+    values: list[JsonObject] = []
+    for path in folder.glob(pattern):
+        try:
+            value = as_object(source_file(path).value)
+        except FormatError:
+            value = {}
+        values.append({**(value or {"type": f"{path.name}, which cannot be read"}), "id": path.stem})
     return sorted(values, key=lambda value: (value_at(value, "time", "created") or 0, value["id"]))
 
 
