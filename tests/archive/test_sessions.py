@@ -596,6 +596,16 @@ def opencode_talk(*messages: tuple[JsonObject, JsonObject], revert: JsonObject |
     return Path("storage")
 
 
+def test_what_a_database_of_opencode_was_made_of_is_not_read_beside_it(
+    home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    Path("opencode").mkdir()
+    for files, name in (("", "opencode.db"), ("earlier", "storage")):
+        opencode_talk(*OPENCODE_TALK, files=files).rename(f"opencode/{name}")
+    assert run("import", "opencode", "--into", "t") == "t: 4 entries\n"
+    assert "storage is left out: opencode.db was made of it" in caplog.text
+
+
 def test_what_cannot_be_read_in_a_folder_of_opencode_is_named(home: Path) -> None:
     opencode_talk(*OPENCODE_TALK, files="earlier")
     for name in ("part/m0/pm0", "message/s/m3"):

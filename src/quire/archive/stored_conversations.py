@@ -308,7 +308,9 @@ def files_under(path: Path) -> Iterator[Path]:
         yield path
         return
     for entry in sorted(path.iterdir()):
-        if (entry.is_dir() or entry.name.removesuffix(".gz").endswith(_SESSION_FILES)) and not entry.is_symlink():
+        if entry.name == "storage" and (path / "opencode.db").is_file():
+            _logger.warning("%s is left out: opencode.db was made of it", entry)
+        elif (entry.is_dir() or entry.name.removesuffix(".gz").endswith(_SESSION_FILES)) and not entry.is_symlink():
             try:
                 yield from files_under(entry)
             except PermissionError as error:
