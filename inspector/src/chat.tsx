@@ -1,6 +1,6 @@
 // A thread as it is talked to: a running turn streams in, can be stopped, resumed, and stepped through entry by entry.
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { type Entry, Problem, api, keyHeader, silence } from "./data";
+import { type Entry, type Found, Problem, api, keyHeader, silence } from "./data";
 import { href, place, refine } from "./route";
 import { Card, Chip, Command, State, Trouble, count, moment, tell, useLoaded, visible } from "./ui";
 
@@ -130,15 +130,19 @@ export function ChatView({ thread }: { thread: string }) {
     const timer = standing === null || standing.running ? setInterval(look, 1000) : 0;
     return () => clearInterval(timer);
   }, [thread, standing === null, standing?.running]);
-  const carry = async (route: string, body: Record<string, unknown>, tries = 5): Promise<void> => {
+  /** Whether the service took it: what it did not take can be said again. */
+  const carry = async (route: string, body: Record<string, unknown>, tries = 5): Promise<boolean> => {
     setBusy(true);
     setError(undefined);
+    let taken = false;
     try {
       await events(`${path}/${route}`, { method: "POST", body: JSON.stringify(body) }, (event, data) => {
+        taken = true;
         if (event !== "outcome") return;
         const { problem } = data as { problem?: { detail?: string; title: string; hint?: string; status: number } };
         if (problem) setError(new Problem(problem.detail || problem.title, problem.hint ?? "", problem.status));
       });
+      return true;
     } catch (problem) {
       // Where neither the thread nor the service names a model, the one that is here answers.
       if (problem instanceof Problem && problem.message.includes("no model is named") && !body.model) return carry(route, { ...body, model: "local:" });
@@ -148,6 +152,7 @@ export function ChatView({ thread }: { thread: string }) {
         return carry(route, body, tries - 1);
       }
       setError(problem instanceof Problem ? problem : silence());
+      return taken;
     } finally {
       setBusy(false);
     }
@@ -272,15 +277,19 @@ function InDoubt({ calls, resume }: { calls: Entry[]; resume: (results: unknown[
   );
 }
 
-function Composer({ thread, running, model, send, stop }: { thread: string; running: boolean; model: string; send: (text: string, model: string, attach: Item[]) => void; stop: () => void }) {
+function Composer({ thread, running, model, send, stop }: { thread: string; running: boolean; model: string; send: (text: string, model: string, attach: Item[]) => Promise<boolean>; stop: () => void }) {
   const [text, setText] = useState("");
   const [target, setTarget] = useState("");
   const [items, setItems] = useState<Item[]>([]);
   const go = () => {
     if (!text.trim() || running) return;
-    send(text, target, items);
     setText("");
     setItems([]);
+    send(text, target, items).then((taken) => {
+      if (taken) return;
+      setText(text);
+      setItems(items);
+    });
   };
   const attach = async (files: FileList | null) => {
     const read = await Promise.all([...(files ?? [])].map(async (file) => ({ id: file.name, type: "text", content: await file.text(), metadata: { source: "file", path: file.name } })));
@@ -311,11 +320,11 @@ function Kept({ thread }: { thread: string }) {
   const [changed, setChanged] = useState(0);
   const path = `threads/${encodeURIComponent(thread)}/window`;
   const kept = useLoaded(() => api<{ items: Item[] }>(path), [thread, changed]);
-  const after = (done: Promise<unknown>) => done.then(() => setChanged((n) => n + 1), (error) => tell(String(error.message)));
+  const after = (done: Promise<unknown>, what = "") => done.then(() => (setChanged((n) => n + 1), tell(what)), (error) => tell(String(error.message)));
   const keep = async (files: FileList | null) => {
     for (const file of files ?? []) {
-      await after(api(path, { method: "POST", body: JSON.stringify({ content: await file.text(), metadata: { source: "file", path: file.name } }) }));
-      tell(`${file.name} joins every turn`);
+      const body = JSON.stringify({ content: await file.text(), metadata: { source: "file", path: file.name } });
+      await after(api(path, { method: "POST", body }), `${file.name} joins every turn`);
     }
   };
   const name = (item: Item) => String(item.metadata?.path ?? item.id);
@@ -332,11 +341,10 @@ function Kept({ thread }: { thread: string }) {
 /** What recall finds of older entries. */
 function Recalled({ thread }: { thread: string }) {
   const [text, setText] = useState("");
-  const [hits, setHits] = useState<{ seq: number; kind: string; text: string }[] | null>(null);
-  const look = async (event: Event) => {
+  const [hits, setHits] = useState<Found["hits"] | null>(null);
+  const look = (event: Event) => {
     event.preventDefault();
-    const found = await api<{ hits: { thread: string; seq: number; kind: string; text: string }[] }>(`inspect/search?${new URLSearchParams({ text, thread })}`).catch(() => ({ hits: [] }));
-    setHits(found.hits);
+    api<Found>(`inspect/search?${new URLSearchParams({ text, thread })}`).then((found) => setHits(found.hits), (error) => tell(String(error.message)));
   };
   return (
     <>

@@ -258,7 +258,8 @@ export async function api<T>(path: string, init: RequestInit = {}): Promise<T> {
   return value as T;
 }
 
-/** The key that the service was started with, where it asks for one; kept for this tab alone. */
+/** The key of a service that asks for one, kept for this tab alone. */
+export const keepKey = (key: string) => sessionStorage.setItem("quire-key", key);
 export function keyHeader(): Record<string, string> {
   const key = sessionStorage.getItem("quire-key");
   return key ? { authorization: `Bearer ${key}` } : {};

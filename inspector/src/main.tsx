@@ -1,7 +1,7 @@
 // The inspector: which view, the frame around it, and the keys.
 import { render } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
-import { type AuditReport, type Report, reported, served } from "./data";
+import { type AuditReport, type Report, type Source, api, reported, served } from "./data";
 import { PictureView } from "./picture";
 import { CompareView, RequestView } from "./request";
 import { go, href, place, theme, turnTheme } from "./route";
@@ -9,7 +9,7 @@ import { command, copy, said, visible } from "./ui";
 import { WhereView } from "./where";
 import { WhatIfView } from "./whatif";
 import { ChatView } from "./chat";
-import { ThreadsView } from "./threads";
+import { LOOK_MS, ThreadsView } from "./threads";
 import { AuditView, ProxyView } from "./losses";
 import "./style.css";
 
@@ -112,6 +112,7 @@ function App() {
 function ThreadPage({ thread, rest }: { thread: string; rest: string[] }) {
   const [view = "", one = "1", other = ""] = rest;
   const n = Math.max(1, Number(one) || 1);
+  const grown = useGrowth(source, thread);
   const to: Record<string, string> = { request: href(thread, "request", n), compare: href(thread, "compare", Math.max(1, n - 1), n) };
   return (
     <>
@@ -121,14 +122,34 @@ function ThreadPage({ thread, rest }: { thread: string; rest: string[] }) {
           <a key={name} href={name === view ? location.hash : (to[name] ?? (name ? href(thread, name) : href(thread)))} aria-current={name === view ? "page" : undefined} title={`${label} (${at + 1})`}>{label}</a>
         ))}
       </nav>
-      {view === "request" ? <RequestView source={source} thread={thread} n={n} changed={0} />
+      {view === "request" ? <RequestView source={source} thread={thread} n={n} changed={grown} />
         : view === "compare" ? <CompareView source={source} thread={thread} one={n} other={Math.max(1, Number(other) || n + 1)} />
         : view === "where" ? <WhereView key={place.value.query.text ?? ""} source={source} thread={thread} />
         : view === "chat" && !report ? <ChatView thread={thread} />
         : view === "what-if" ? <WhatIfView source={source} thread={thread} />
-        : <PictureView source={source} thread={thread} changed={0} />}
+        : <PictureView source={source} thread={thread} changed={grown} />}
     </>
   );
+}
+
+/** How often a thread has grown while somebody looks at it. */
+function useGrowth(from: Source, thread: string): number {
+  const [grown, setGrown] = useState(0);
+  useEffect(() => {
+    if (!from.live) return;
+    let before: number | undefined;
+    const look = async () => {
+      if (document.hidden) return;
+      // A service that does not answer is told of by whatever is asked of it next.
+      const { seq } = await api<{ seq: number }>(`threads/${encodeURIComponent(thread)}`).catch(() => ({ seq: before }));
+      if (before !== undefined && seq !== before) setGrown((n) => n + 1);
+      before = seq;
+    };
+    look();
+    const timer = setInterval(look, LOOK_MS);
+    return () => clearInterval(timer);
+  }, [thread]);
+  return grown;
 }
 
 const press = (title: RegExp) =>

@@ -402,16 +402,19 @@ function Drawn({ picture }: { picture: Picture }) {
   const box = useRef<HTMLDivElement>(null);
   const chart = useRef<Chart | null>(null);
   const [at, setAt] = useState<number | null>(null);
-  const [range, setRange] = useState<[number, number]>([0.5, columns.length + 0.5]);
+  // What is looked at; null: all, however much comes.
+  const [range, setRange] = useState<[number, number] | null>(null);
+  const [first, last] = range ?? [0.5, columns.length + 0.5];
   const dark = theme.value;
   useEffect(() => {
     if (!box.current || !columns.length) return;
     const made = new Chart(box.current, columns, {
       hover: setAt,
       open: (n) => go(href(thread, "request", n)),
-      moved: () => setRange([made.first, made.last]),
+      moved: () => setRange(made.last - made.first < columns.length - 0.01 ? [made.first, made.last] : null),
     });
     chart.current = made;
+    if (range) made.show(...range);
     const watch = new ResizeObserver(() => made.resize());
     watch.observe(box.current);
     return () => {
@@ -430,7 +433,7 @@ function Drawn({ picture }: { picture: Picture }) {
     );
   }
   const keys = (event: KeyboardEvent) => {
-    const now = at ?? Math.round((range[0] + range[1]) / 2);
+    const now = at ?? Math.round((first + last) / 2);
     const cut = (step: number) => (step > 0 ? cuts.find((each) => each.n > now) : [...cuts].reverse().find((each) => each.n < now))?.n ?? now;
     const moves: Record<string, () => void> = {
       ArrowRight: () => move(event.shiftKey ? cut(1) : now + 1),
@@ -469,7 +472,6 @@ function Drawn({ picture }: { picture: Picture }) {
     track.onpointermove = to;
     track.onpointerup = () => (track.onpointermove = null);
   };
-  const zoomed = range[1] - range[0] < columns.length - 0.01;
   return (
     <>
       <Figures
@@ -512,9 +514,9 @@ function Drawn({ picture }: { picture: Picture }) {
           aria-label={`Tokens of ${columns.length} requests, and the cost of each below. Arrow keys move, shift with them goes to the next rebase, plus and minus look closer, Enter opens.`}
           onKeyDown={keys}
         />
-        {zoomed ? (
+        {range ? (
           <div class="track" onPointerDown={drag}>
-            <i style={{ left: share(range[0]), width: `${(100 * (range[1] - range[0])) / columns.length}%` }} />
+            <i style={{ left: share(first), width: `${(100 * (last - first)) / columns.length}%` }} />
           </div>
         ) : null}
         <div aria-live="polite">

@@ -2,7 +2,7 @@
 import { useEffect, useState } from "preact/hooks";
 import { type Found, type Source, type ThreadRow, api } from "./data";
 import { go, href, place, refine } from "./route";
-import { Await, Card, Chip, Command, State, ago, count, csv, dollars, percent, plural, save, short, useLoaded, visible } from "./ui";
+import { Await, Card, Chip, Command, State, Trouble, ago, count, csv, dollars, percent, plural, save, short, useLoaded, visible } from "./ui";
 
 export function Spark({ values }: { values: number[] }) {
   if (values.length < 2) return <span class="soft">–</span>;
@@ -17,7 +17,8 @@ export function Spark({ values }: { values: number[] }) {
   );
 }
 
-const LOOK_MS = 2000;
+/** How often a page that is looked at asks what is new. */
+export const LOOK_MS = 2000;
 
 export function ThreadsView({ source }: { source: Source }) {
   const [looked, look] = useState(0);
@@ -45,11 +46,12 @@ export function ThreadsView({ source }: { source: Source }) {
 
 function Table({ rows }: { rows: ThreadRow[] }) {
   const [name, setName] = useState("");
+  const [error, setError] = useState<unknown>();
   const sorted = [...rows].sort((a, b) => (b.at ?? 0) - (a.at ?? 0));
-  const begin = async (event: Event) => {
+  const begin = (event: Event) => {
     event.preventDefault();
-    if (!rows.some((row) => row.name === name)) await api("threads", { method: "POST", body: JSON.stringify({ name }) });
-    go(href(name, "chat"));
+    const known = rows.some((row) => row.name === name);
+    (known ? Promise.resolve() : api("threads", { method: "POST", body: JSON.stringify({ name }) })).then(() => go(href(name, "chat")), setError);
   };
   const export_ = () => save("threads.csv", csv(["name", "entries", "model", "turns", "requests", "tokens", "read", "usd"], rows.map((row) => [row.name, row.entries, row.model, row.turns, row.requests, row.tokens, row.read, row.usd])), "text/csv");
   return (
@@ -71,6 +73,7 @@ function Table({ rows }: { rows: ThreadRow[] }) {
         <input id="new" value={name} placeholder="its name" onInput={(event) => setName(event.currentTarget.value)} required />
         <button class="primary" type="submit">Talk</button>
       </form>
+      {error ? <Trouble error={error} /> : null}
       <Command words={["log", "list"]} />
     </>
   );

@@ -9,7 +9,7 @@ import {
   observeElementOffset,
   observeElementRect,
 } from "@tanstack/virtual-core";
-import { Problem } from "./data";
+import { Problem, keepKey } from "./data";
 
 // Numbers and words
 
@@ -152,8 +152,26 @@ export function Trouble({ error }: { error: unknown }) {
   const problem = error instanceof Problem ? error : new Problem(String(error));
   return (
     <State title={visible(problem.message).replace(/^./, (first) => first.toUpperCase())} kind="error">
-      {problem.hint ? <span>{problem.hint.split("`").map((part, at) => (at % 2 ? <code key={at}>{visible(part)}</code> : visible(part)))}</span> : null}
+      {problem.status === 401 ? <KeyForm /> : null}
+      {problem.hint && problem.status !== 401 ? <span>{problem.hint.split("`").map((part, at) => (at % 2 ? <code key={at}>{visible(part)}</code> : visible(part)))}</span> : null}
     </State>
+  );
+}
+
+/** Asks for the key that a service demands, and looks again with it. */
+function KeyForm() {
+  const [key, setKey] = useState("");
+  const open = (event: Event) => {
+    event.preventDefault();
+    keepKey(key.trim());
+    location.reload();
+  };
+  return (
+    <form class="row" onSubmit={open}>
+      <input type="password" value={key} aria-label="Key" placeholder="qk_…" autocomplete="off" required onInput={(event) => setKey(event.currentTarget.value)} />
+      <button class="primary" type="submit">Open</button>
+      <span class="small">Kept for this tab alone; <code>quire serve keys add NAME</code> makes one.</span>
+    </form>
   );
 }
 
@@ -164,7 +182,7 @@ export function useLoaded<T>(load: () => Promise<T>, keys: unknown[]): Loaded<T>
   const [state, set] = useState<Loaded<T>>({ busy: true });
   useEffect(() => {
     let current = true;
-    set((before) => ({ value: before.value, busy: true }));
+    set((before) => ({ ...before, busy: true }));
     load().then(
       (value) => current && set({ value, busy: false }),
       (error) => current && set({ error, busy: false }),
@@ -269,7 +287,7 @@ export function LongText({ text, more }: { text: string; more?: () => Promise<st
       {error ? <Trouble error={error} /> : null}
       <div class="row">
         {missing || shown.length < all.length ? <button onClick={next}>Show more</button> : null}
-        <button class="plain" onClick={async () => copy(missing ? await more() : all, "Text copied")}>
+        <button class="plain" onClick={() => (missing ? more() : Promise.resolve(all)).then((found) => copy(found, "Text copied"), setError)}>
           Copy text
         </button>
         {shown.length < all.length ? (

@@ -20,7 +20,7 @@ from quire import Policy, open_store
 from quire.server.app import Running
 from quire.server.inspector import page as page_of
 from quire.server.inspector import report
-from quire.server.service import Service, ServiceLimits
+from quire.server.service import Keys, Service, ServiceLimits, open_own
 from quire.server.views import ThreadView
 from quire.testing import Slow, emulator
 from quire.values import Call, Text
@@ -164,6 +164,10 @@ def test_every_view_fits_its_screen_and_has_no_violation(shown: SimpleNamespace,
                 picture(page, f"{name.replace(' ', '-')}{'-phone' if size == 'phone' else ''}", shown.folder)
             elif name in ("picture", "what if"):
                 picture(page, f"{name.replace(' ', '-')}-dark", shown.folder)
+            if size == "phone":
+                page.set_viewport_size({"width": 320, "height": 640})
+                assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{name} overflows at 320"
+                page.set_viewport_size(dict(zip(("width", "height"), SIZES[size], strict=True)))
 
 
 def test_a_thread_of_2000_requests_is_drawn_at_once_and_moved_through(shown: SimpleNamespace) -> None:
@@ -382,7 +386,70 @@ def test_nothing_there_and_what_goes_wrong_are_said(shown: SimpleNamespace) -> N
         assert not page.get_by_role("button", name="Resume").is_visible()
         page.unroute("**/turn")  # the service is back
         page.get_by_role("button", name="Resume").wait_for()
+        page.route("**/api/**", lambda asked: asked.abort())  # and gone again: nothing that was typed is lost
+        page.locator(".composer textarea").fill("Are you there?")
+        page.get_by_role("button", name="Send").click()
+        seen(page, ".state.error", "The service does not answer")
+        assert page.locator(".composer textarea").input_value() == "Are you there?"
+        file = {"name": "a.txt", "mimeType": "text/plain", "buffer": b"a"}
+        page.locator(".composer label", has_text="Window").locator("input").set_input_files(file)
+        seen(page, "footer", "the service does not answer")
+        page.get_by_label("Recall").fill("parser")
+        page.get_by_role("button", name="Recall").click()
+        page.wait_for_timeout(200)
+        assert page.get_by_text("Nothing was found").count() == 0
+        page.unroute("**/api/**")
+        open_.go("", "table")
+        page.route("**/api/threads", lambda asked: asked.abort())
+        page.get_by_label("Talk in a new thread").fill("new")
+        page.get_by_role("button", name="Talk").click()
+        seen(page, ".state.error", "The service does not answer")
+        assert [error for error in open_.errors if "Failed to load resource" not in error] == []
         open_.errors.clear()  # the browser tells of every 404
+
+
+def test_a_service_that_demands_keys_asks_for_one(shown: SimpleNamespace, tmp_path: Path) -> None:
+    with open_store(tmp_path / "q.db") as store:
+        recorded(store, turns=2)
+    with open_own(tmp_path / "q.db") as own:
+        key = Keys(own).add("laptop", "default", 0)
+    with Running(Service(tmp_path / "q.db", limits=ServiceLimits(per_s=0))) as running:
+        here = SimpleNamespace(url=running.url, browser=shown.browser)
+        with Page(here) as open_:
+            page = open_.go(f"thread/{NOTES}/chat", ".state.error")
+            seen(page, ".state.error", "A key is needed")
+            for tried, wait in (("qk_none", ".state.error"), (key, ".said")):
+                page.get_by_label("Key", exact=True).fill(tried)
+                page.keyboard.press("Enter")
+                page.locator(wait).first.wait_for()
+            open_.go(f"thread/{NOTES}", ".chart canvas")
+            page.evaluate("sessionStorage.clear()")
+            open_.go("", ".state.error")
+            page.get_by_label("Key", exact=True).fill(key)
+            with page.expect_response("**/inspect/threads"):  # it looks again every two seconds
+                pass
+            page.keyboard.press("Enter")
+            page.get_by_role("link", name="release notes").wait_for()
+            open_.errors.clear()  # the browser tells of every 401
+
+
+def test_a_picture_grows_with_its_thread_and_stays_where_one_looks(shown: SimpleNamespace) -> None:
+    with open_store(shown.folder / "q.db") as store:
+        recorded(store, "growing", turns=10)
+        with Page(shown) as open_:
+            page = open_.go("thread/growing", ".chart canvas")
+            requests = page.locator(".figures dd").first
+            assert requests.inner_text().startswith("20 ")
+            page.get_by_role("button", name="Look closer").click()
+            looked = page.locator(".track i").bounding_box()
+            recorded(store, "growing", turns=10)
+            until(lambda: requests.inner_text().startswith("40 "))
+            now = page.locator(".track i").bounding_box()
+            assert (now["x"], now["width"] < 0.6 * looked["width"]) == (pytest.approx(looked["x"], abs=120), True)
+            request = open_.go("thread/growing/request/40", ".segment")
+            assert request.get_by_title("Next request").is_disabled()
+            recorded(store, "growing", turns=1)
+            until(lambda: request.get_by_title("Next request").is_enabled())
 
 
 def test_what_passes_the_proxy_is_shown_as_it_happens(shown: SimpleNamespace, tmp_path: Path) -> None:
