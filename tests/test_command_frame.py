@@ -13,6 +13,7 @@ from quire import __version__, open_store, providers, values
 from quire.archive.sessions import STORES
 from quire.cli import convert
 from quire.cli.output import progress
+from quire.records import Records
 from toolbox import QUIRE, invoke, on_terminal, run
 
 pytestmark = pytest.mark.xdist_group("sdk")
@@ -133,6 +134,36 @@ def test_who_stops_long_work_is_told_how_far_it_was(capsys: pytest.CaptureFixtur
     with pytest.raises(KeyboardInterrupt):
         stopped()
     assert capsys.readouterr().err == "entries: 2,000 of 2,000 done\npolicies: 3 of 7 done\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "log fork t",
+        "log show t --after 0",
+        "window t",
+        "resume t --list",
+        "record list",
+        "record get rec-1",
+        "record history rec-1",
+        "record update rec-1 --version 1 --title y",
+        "record delete rec-1 --yes",
+        "record purge",
+        "record catalog",
+        "build desk --request x --config desk.json --words",
+    ],
+)
+def test_the_database_that_is_named_is_the_one_that_is_used(
+    demo: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(demo)
+    sources = [{"schema_name": "tool.v1", "method": "all"}]
+    Path("desk.json").write_text(json.dumps({"consumer_id": "desk", "sources": sources}))
+    with open_store("q.db") as store:
+        Records(store).create("tool.v1", {"name": "echo", "description": "It."}, title="x")
+    Path("other.db").write_text("This is no database.")
+    assert run(*command.split(), "--db", "q.db", QUIRE_DB="other.db")
+    assert Path("other.db").read_text() == "This is no database."
 
 
 @pytest.mark.parametrize("args", [("log", "list"), ("log", "show", "nope"), ("nonsense",)])

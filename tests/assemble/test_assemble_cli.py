@@ -171,6 +171,39 @@ def test_a_policy_counts_no_less_than_nothing(count: str) -> None:
         Policy(budget=1000, **{count: -5})
 
 
+POLICY = (
+    "--reply 900 --promote each-turn --items markdown --floor 0.6 --handles 0.3 --summary 0 --opening 0.3 --ttl 0 "
+    "--read 0.9 --write 5 --model anthropic:claude-opus-5-5"
+)
+
+
+@pytest.mark.parametrize(
+    ("command", "unmoved"),
+    [
+        ("plan FILE --json", ""),
+        ("report FILE --quick -o -", ""),
+        ("assemble FILE --json", "--write"),
+        ("where FILE n2 --json", "--items --floor --handles --ttl --write"),
+        ("diff FILE 1 20 --json", "--items --floor --handles --opening --ttl --write"),
+    ],
+)
+def test_every_command_that_assembles_obeys_each_option_of_the_policy(
+    tmp_path: Path, command: str, unmoved: str
+) -> None:
+    """What does not show in a command's answer may leave it as it is; nothing else may."""
+    log, at = [values.system("Help.")], 0
+    for n in range(1, 25):
+        at += 4_000_000 if n % 8 == 0 else 30_000
+        item = {"id": f"n{n}.md", "type": "text", "content": f"note {n} " * 30}
+        log += [values.user(f"question n{n}", [item] if n % 3 == 0 else [], at=at), values.call(f"c{n}", "read", {})]
+        log += [values.result(f"c{n}", None, "a line of the result\n" * 60, at=at), values.respond("answer", at=at)]
+    words = [*command.replace("FILE", written(tmp_path, log)).split(), "--budget", "2500"]
+    plain, given = run(*words), POLICY.split()
+    options = dict(zip(given[::2], given[1::2], strict=True))
+    moved = {option for option, value in options.items() if run(*words, option, value) != plain}
+    assert options.keys() - moved <= set(unmoved.split())
+
+
 def test_prices_are_finite_numbers(file: str) -> None:
     assert "'nan' is no number" in invoke("plan", file, "--write", "nan", code=2).output
     with pytest.raises(CallError, match="are not prices"):

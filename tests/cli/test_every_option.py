@@ -108,15 +108,16 @@ def trials() -> Iterator[list[str]]:
 
 
 def untried(lists: Iterator[list[str]]) -> list[str]:
-    """Options that no list of words has beside a command that takes them; one declared alike is tried once."""
-    takers: dict[tuple[Words, str], list[Words]] = defaultdict(list)
-    for name, command in commands(quire):
-        for option in command.params:
-            if isinstance(option, click.Option):
-                for spelled in filter(None, (option.opts, option.secondary_opts)):
-                    takers[tuple(spelled), option.help or ""].append(name)
+    """Options that no list of words has beside a command that takes them; help is tried for all."""
+    takers = [
+        (name, spelled)
+        for name, command in commands(quire)
+        for option in command.params
+        if isinstance(option, click.Option) and "--help" not in option.opts
+        for spelled in filter(None, (option.opts, option.secondary_opts))
+    ]
     used: dict[Words, set[str]] = defaultdict(set)
-    every = {name for names in takers.values() for name in names}
+    every = {name for name, _ in takers}
     lengths = {len(name) for name in every}
     for words in lists:
         options = {word.partition("=")[0] for word in words if word.startswith("-")}
@@ -124,11 +125,7 @@ def untried(lists: Iterator[list[str]]) -> list[str]:
             said = {tuple(words[at : at + length]) for length in lengths for at in range(len(words))}
             for name in every & said:
                 used[name] |= options
-    return [
-        f"{' '.join(('quire', *names[0]))} {spelled[0]}"
-        for (spelled, _), names in takers.items()
-        if not any(used[name] & set(spelled) for name in names)
-    ]
+    return [f"{' '.join(('quire', *name))} {spelled[0]}" for name, spelled in takers if not used[name] & set(spelled)]
 
 
 def test_every_option_is_tried() -> None:

@@ -140,7 +140,14 @@ def test_a_thread_goes_on_under_the_policy_that_it_was_sent_under(command: Comma
         assert command("run", "t", "And?", "--floor", "0.4", "--promote", "each-turn", *where).exit_code == 0
         assert command("chat", "t", "--budget", "2000", *where, input="And?\n").exit_code == 0
         last = entries(tmp_path)[-1].meta["policy"]
-    assert (last["budget"], last["floor"], last["promote"]) == (2000, 0.4, "each-turn")
+        assert (last["budget"], last["floor"], last["promote"]) == (2000, 0.4, "each-turn")
+        assert command("run", "t", "Now?", "--items", "markdown", "--model", TARGET, "--base-url", "http://127.0.0.1:9").exception  # fmt: skip
+        chosen = ["--budget", "2500", "--floor", "0.3", "--promote", "at-rebase", "--items", "xml"]
+        assert command("resume", "t", *chosen, "--summary", "built-in", "--db", "quire.db", *where).exit_code == 0
+        asked, answered = (one.meta["policy"] for one in [*entries(tmp_path)][-4::3])
+    assert asked["items"] == "markdown"
+    assert (answered["budget"], answered["floor"]) == (2500, 0.3)
+    assert not {"promote", "items"} & answered.keys(), "the defaults again"
 
 
 @pytest.mark.moves_prefix(reason="a small budget rebases on the way")
@@ -155,8 +162,9 @@ def test_the_model_sums_up_what_a_rebase_takes_away_unless_told_otherwise(
 
     with emulator("vllm", reply) as server:
         where = ["--model", TARGET, "--base-url", f"{server.url}/v1", "--budget", "3000", *options]
-        for _ in range(6):
-            assert command("run", "t", long, *where).exit_code == 0
+        for turn in range(6):
+            words = ["run", "t", long] if turn % 2 else ["chat", "t"]
+            assert command(*words, *where, input=f"{long}\n").exit_code == 0
     summaries = [one.body["summary"] for one in entries(tmp_path) if one.kind == "rebase"]
     assert [text.startswith("We spoke of the harbor.") for text in summaries] == [not options] * len(summaries) != []
 

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -195,7 +196,7 @@ def test_report_where_and_open_from_the_shell(home: Path) -> None:
             address = opened.stdout.readline().strip()
             port = address.split(":")[2].split("/")[0]
             assert address.endswith("/#/thread/demo")
-            again = run("open", "demo", "--port", port, "--no-browser")
+            again = run("open", "demo", "--port", port, "--no-browser", "--db", os.environ["QUIRE_DB"], QUIRE_DB="x.db")
             assert again.strip() == address, "what runs already is used"
         finally:
             opened.kill()

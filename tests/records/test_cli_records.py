@@ -65,6 +65,11 @@ def test_updates_conflict_by_version_and_history_keeps_all() -> None:
         invoke("record", "update", "rec-1", "-", "--version", "2", stdin='{"schema_name": "t"}')
     assert [one["context"] for one in printed("record", "history", "rec-1", "--json")] == [{"n": 1}, {"n": 2}]
     assert printed("record", "get", "rec-1", "--version", "1")["context"] == {"n": 1}
+    more = ("--hints", '{"exclude": ["n"]}', "--owner", "me", "--ttl", "1000")
+    assert printed("record", "update", "rec-1", "--version", "2", *more, "--json")["version"] == 3
+    assert printed("record", "get", "rec-1")["context"] == {}
+    found = printed("record", "get", "rec-1", "--full")
+    assert (found["owner"], found["expires_at"] is not None) == ("me", True)
     assert "rec-1" in invoke("record", "history", "rec-1").stdout
 
 
