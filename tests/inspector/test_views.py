@@ -190,6 +190,7 @@ def test_report_where_and_open_from_the_shell(home: Path) -> None:
     assert "\n24        verbatim" in run("where", file, "src/module_23.py")
     run("log", "new", "demo")
     run("log", "append", "demo", "--user", "Hello")
+    assert run("where", "demo", "Hello") == "entry 1 (user, turn 1): Hello\nit has stood in no request yet\n"
     words = ["open", "demo", "--port", "0", "--no-browser"]
     with subprocess.Popen([*QUIRE, *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as opened:
         try:

@@ -79,6 +79,8 @@ def test_lists_and_searches_filter_by_tag_and_schema() -> None:
     assert [one["id"] for one in printed("record", "list", "--tag", "y", "--json")] == ["rec-2"]
     assert [one["id"] for one in printed("record", "list", "--schema", "a.v1", "--json")] == ["rec-1"]
     hits = printed("record", "search", "apples", "--words", "--json")
+    assert [one["relevance"] for one in hits] == [1.0, 0.0]
+    assert invoke("record", "search", "red", "--words").stdout.split()[4:6] == ["1.00", "rec-1"], "it is the best one"
     assert [one["id"] for one in hits] == ["rec-2", "rec-1"]
     assert "context" not in hits[0]
     (hit,) = printed("record", "search", "apples", "--tag", "x", "--include-context", "--json")

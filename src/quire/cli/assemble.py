@@ -455,4 +455,4 @@ def _print(places: Whereabouts) -> None:
     if places.count > 10:
         echo(f"and {counted(places.count - 10, 'entry', 'entries')} more")
     rows = [(_span(stretch.first, stretch.last), stretch.standing, stretch.by) for stretch in places.stretches]
-    print_table(("requests", "it stood", "because of"), rows)
+    print_table(("requests", "it stood", "because of"), rows) if rows else echo("it has stood in no request yet")

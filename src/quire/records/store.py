@@ -263,8 +263,11 @@ def ranked(
         return []
     hits = _collection(records, texts, meaning, vectors).search(query, len(records))
     by_id = {record.id: record for record in records}
-    best = max((hit.score for hit in hits), default=0.0) or 1.0
-    return [RecordHit(by_id[hit.id], round(hit.score, 6), hit.score / best, near[hit.id], hit.parts) for hit in hits]
+    # Scores tell how far a hit stands above the others: below them, or with none beside it, they are no share.
+    best = max((hit.score for hit in hits), default=0.0)
+    shares = [max(hit.score, 0.0) / best if best > 0 else float(hit.score == best) for hit in hits]
+    pairs = zip(hits, shares, strict=True)
+    return [RecordHit(by_id[hit.id], round(hit.score, 6), part, near[hit.id], hit.parts) for hit, part in pairs]
 
 
 def _collection(
