@@ -61,8 +61,10 @@ def test_a_client_over_standard_input_and_output_finds_every_tool_and_uses_them(
         found = (
             await client.call_tool("recall", {"query": "colour of the kettle", "thread": "kitchen"})
         ).structured_content
-        shown = await client.call_tool("show", {"entry": str(found["hits"][0]["id"])})
-        assert "kettle" in shown.structured_content["text"]
+        hit = {"entry": str(found["hits"][0]["id"])}
+        for given in (hit, {**hit, "thread": "kitchen"}):
+            shown = await client.call_tool("show", given)
+            assert "kettle" in shown.structured_content["text"]
         log = await client.read_resource("quire://threads/kitchen")
         assert [json.loads(line)["kind"] for line in log.contents[0].text.splitlines()][:2] == ["system", "user"]
 

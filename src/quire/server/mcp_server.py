@@ -185,12 +185,11 @@ class _Reader:
     def _find_entry(self, entry: str, thread: str = "") -> Entry:
         if thread:
             self._thread(thread)
-            place = int(entry) if entry.isascii() and entry.isdigit() else 0
-            entries = self.store.read(thread, place - 1, 1) if place else []
-            match = entries[0] if entries else None
+        if thread and entry.isascii() and entry.isdigit():
+            found = self.store.read(thread, int(entry) - 1, 1) if int(entry) else []
         else:
             located = self.store.find(entry)
-            match = located[1] if located else None
-        if match is None:
+            found = [located[1]] if located else []
+        if not found:
             raise NotFound(f"no entry is called {entry!r}.", hint="Give an id or handle, or its number and a thread.")
-        return match
+        return found[0]
