@@ -1,6 +1,7 @@
 """Every code block and command in README and docs runs, and prints what the page says.
 
-```python blocks of a page run in order in one namespace; ```console blocks hold `$ command` lines, each
+```python blocks of a page run in order in one namespace, and what one prints is what stands in a plain block right
+behind it; ```console blocks hold `$ command` lines, each
 followed by the exact output, in which a line of `...` stands for anything. Behind these, what stands in a table under
 `shown by` is tried: `$ command` succeeds, anything else is an expression that holds. All work in one temporary folder.
 """
@@ -24,12 +25,13 @@ PAGES = [
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     if page not in FRAMEWORK_PAGES.values()
 ]
-_BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.M | re.S)
+_BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$(?:\n\n```\n(.*?)^```$)?", re.M | re.S)
 
 
-def blocks(page: Path) -> list[tuple[str, str, int]]:
+def blocks(page: Path) -> list[tuple[str, str, str | None, int]]:
+    """Each block that runs: its language, its code, what stands in a plain block behind it, its line."""
     text = page.read_text()
-    return [(m[1], m[2], text.count("\n", 0, m.start()) + 1) for m in _BLOCK.finditer(text)]
+    return [(m[1], m[2], m[3], text.count("\n", 0, m.start()) + 1) for m in _BLOCK.finditer(text)]
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +51,7 @@ def test_what_a_page_shows_is_what_happens(
     provider: str,
     warm: Path,
     request: pytest.FixtureRequest,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ANTHROPIC_BASE_URL", provider)
@@ -68,9 +71,12 @@ def test_what_a_page_shows_is_what_happens(
     with socket.create_server(("127.0.0.1", 0)) as free:  # pages show the port that people use
         port = str(free.getsockname()[1])
     names: dict[str, object] = {"__name__": "__docs__"}
-    for language, code, line in blocks(page):
+    for language, code, output, line in blocks(page):
         if language == "python":
+            capsys.readouterr()
             exec(compile("\n" * line + code, str(page), "exec"), names)  # the page's own code, as printed
+            printed = capsys.readouterr().out
+            assert output is None or matches(printed, output), f"{page.name}, block at line {line} printed:\n{printed}"
         else:
             for command, expected in commands(code.replace("8765", port)):
                 done = subprocess.run(
