@@ -168,15 +168,14 @@ def _proxies(to: str | None, port: int, how: JsonObject, redactor: Redactor) -> 
     return lambda tenant: own_passing if tenant == DEFAULT_TENANT else passing_for(base, tenant, **how)
 
 
-@serve.group()
+@serve.group(short_help="Make, list and revoke the keys of a service.")
 def keys() -> None:
-    """Make, list and revoke the keys of a service."""
+    """Make, list and revoke the keys of a service; of another database: `quire serve --db FILE keys …`."""
 
 
-def _keys(context: click.Context) -> Any:
+def _keys(place: Place) -> Any:
     from quire.server.service import Keys, open_own
 
-    place = context.find_root().obj if context.obj is None else context.obj
     make_folder(place)
     return Keys(open_own(place))
 
@@ -185,29 +184,29 @@ def _keys(context: click.Context) -> Any:
 @click.argument("name")
 @option("--tenant", "Whose threads it opens.", default="default")
 @json_option
-@click.pass_context
-def add(context: click.Context, name: str, tenant: str, as_json: bool) -> None:
+@click.pass_obj
+def add(place: Place, name: str, tenant: str, as_json: bool) -> None:
     """Make a key called NAME; it is shown now and never again."""
-    key = _keys(context).add(name, tenant, now_ms())
+    key = _keys(place).add(name, tenant, now_ms())
     answer(as_json, {"key": key, "name": name, "tenant": tenant}, key)
 
 
 @keys.command("list", short_help="Which keys there are.")
 @json_option
-@click.pass_context
-def list_(context: click.Context, as_json: bool) -> None:
+@click.pass_obj
+def list_(place: Place, as_json: bool) -> None:
     """The keys there are, without the keys themselves."""
-    listed = _keys(context).list()
+    listed = _keys(place).list()
     rows = [(key.id, key.name, key.tenant) for key in listed]
     answer(as_json, [msgspec.to_builtins(key) for key in listed], (["id", "name", "tenant"], rows))
 
 
 @keys.command(short_help="Take a key away.")
 @click.argument("id")
-@click.pass_context
-def revoke(context: click.Context, id: str) -> None:
+@click.pass_obj
+def revoke(place: Place, id: str) -> None:
     """Take the key with this ID away; services that run refuse it within seconds."""
-    _keys(context).revoke(id)
+    _keys(place).revoke(id)
     echo(f"{id} is revoked")
 
 

@@ -203,10 +203,8 @@ def by_words(query: str, texts: Sequence[str], corpus: Corpus | None = None) -> 
     """The share of the query's words in each text, weighed by how few texts hold them."""
     query_words, word_sets = sorted(terms_of(query)), [_lookups(text) for text in texts]
     if corpus is None:
-        size, holding = (
-            len(word_sets),
-            dict(Counter(word for words in word_sets for word in query_words if word in words)),
-        )
+        size = len(word_sets)
+        holding = dict(Counter(word for words in word_sets for word in query_words if word in words))
     else:
         size = corpus.size
         holding = {term: number for word, number in corpus.holding.items() for term in terms_of(word)}
