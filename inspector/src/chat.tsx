@@ -305,7 +305,7 @@ function Composer({ thread, running, model, send, stop }: { thread: string; runn
       {items.length ? <div class="row">{items.map((item, n) => <Chip key={n}>{visible(item.id)} <button class="plain small" style={{ padding: "0 4px" }} aria-label={`Leave ${item.id} out`} onClick={() => setItems(items.filter((_, at) => at !== n))}>×</button></Chip>)}</div> : null}
       <div class="row">
         {running ? <button class="danger" onClick={stop}>Stop</button> : <button class="primary" onClick={go} disabled={!text.trim()}>Send</button>}
-        <label class="button">Attach<input type="file" multiple class="skip" onChange={(event) => attach(event.currentTarget.files)} /></label>
+        <label class="button">Attach<input type="file" multiple onChange={(event) => { attach(event.currentTarget.files); event.currentTarget.value = ""; }} /></label>
         <input value={target} size={26} aria-label="Model" placeholder={model || "local: the model that is here"} list="models" onInput={(event) => setTarget(event.currentTarget.value)} />
         <datalist id="models"><option value="local:" />{model ? <option value={model} /> : null}</datalist>
         <Kept thread={thread} />
@@ -322,7 +322,7 @@ function Kept({ thread }: { thread: string }) {
   const kept = useLoaded(() => api<{ items: Item[] }>(path), [thread, changed]);
   const after = (done: Promise<unknown>, what = "") => done.then(() => (setChanged((n) => n + 1), tell(what)), (error) => tell(String(error.message)));
   const keep = async (files: FileList | null) => {
-    for (const file of files ?? []) {
+    for (const file of [...(files ?? [])]) {
       const body = JSON.stringify({ content: await file.text(), metadata: { source: "file", path: file.name } });
       await after(api(path, { method: "POST", body }), `${file.name} joins every turn`);
     }
@@ -330,7 +330,7 @@ function Kept({ thread }: { thread: string }) {
   const name = (item: Item) => String(item.metadata?.path ?? item.id);
   return (
     <>
-      <label class="button" title="Put a file into the window: it joins every turn">Window<input type="file" multiple class="skip" onChange={(event) => { keep(event.currentTarget.files); event.currentTarget.value = ""; }} /></label>
+      <label class="button" title="Put a file into the window: it joins every turn">Window<input type="file" multiple onChange={(event) => { keep(event.currentTarget.files); event.currentTarget.value = ""; }} /></label>
       {kept.value?.items.map((item) => (
         <Chip key={item.id}>{visible(name(item))} <button class="plain small" style={{ padding: "0 4px" }} aria-label={`Take ${name(item)} out of the window`} onClick={() => after(api(`${path}/${encodeURIComponent(item.id)}`, { method: "DELETE" }))}>×</button></Chip>
       ))}

@@ -248,6 +248,19 @@ def test_keys_links_copies_and_files(shown: SimpleNamespace, tmp_path: Path) -> 
             file = tmp_path / name
             saved.value.save_as(file)
             assert file.read_bytes().startswith(begins)
+        open_.go(f"thread/{NOTES}/chat", ".composer textarea")
+        for name in ("Attach", "Window"):  # a choice of files is seen where its name stands
+            label = page.locator("label.button", has_text=name)
+            label.locator("input").focus()
+            assert label.evaluate("each => getComputedStyle(each).outlineStyle") == "solid"
+            inside, around = (one.bounding_box() for one in (label.locator("input"), label))
+            assert around["x"] <= inside["x"] <= inside["x"] + inside["width"] <= around["x"] + around["width"]
+        (tmp_path / "a.txt").write_text("a")
+        for _ in range(2):  # one that was left out can be attached again
+            page.locator("label.button", has_text="Attach").locator("input").set_input_files(tmp_path / "a.txt")
+            page.get_by_role("button", name="Leave a.txt out").click()
+        page.keyboard.press("Escape")
+        open_.go(f"thread/{NOTES}", ".chart canvas")
         for key, wait in (("2", ".segment"), ("]", ".segment"), ("3", ".pair"), ("4", "input"), ("5", ".split")):
             page.keyboard.press(key)
             page.locator(wait).first.wait_for()
