@@ -425,7 +425,7 @@ async def resume(
     """
     model = target or await off_loop(last_target, thread.store, thread.name)
     if not model:
-        raise CallError(f"thread {thread.name!r} was never sent anywhere", hint="Name a target: provider:model.")
+        raise CallError(f"thread {thread.name!r} was never sent anywhere", hint="Name a model: provider:model.")
     with thread.store.turn_lock(thread.name):
         turn = standing(thread.store, thread.name)
         if turn.next == "done" and turn.stopped:
