@@ -285,6 +285,7 @@ def test_import_names_every_format_and_program() -> None:
         ("assemble al", ["alpha", "alpine"]),
         ("log show alpi", ["alpine"]),
         ("chat --model anthropic:claude-opus-5-", ["anthropic:claude-opus-5-5"]),
+        ("models anthropic:claude-opus-5-", ["anthropic:claude-opus-5-5"]),
         ("lint --provider cohe", ["cohere"]),
         ("run --vault {vault} --note te", ["tea"]),
         ("assemble --db {vault}/absent.db al", []),

@@ -287,7 +287,6 @@ _OFFERED: dict[str, Callable[[click.Context], Iterable[str]]] = {
     "thread": _threads,
     "source": _threads,
     "model": _models,
-    "target": _models,
     "provider": _providers,
     "note": _notes,
     "notes": _notes,

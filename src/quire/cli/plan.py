@@ -415,12 +415,12 @@ def _bar(name: str, group: list[Predicted], longest: int) -> Text:
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("model", required=False)
 @json_option
-def models(name: str | None, as_json: bool) -> None:
+def models(model: str | None, as_json: bool) -> None:
     """What is known of each model: window, vocabulary, prices, cache minimum, with dates.
 
-    NAME is a provider, a provider:model, or a part of a model's name. Prices are USD per million
+    MODEL is a provider, a provider:model, or a part of a model's name. Prices are USD per million
     tokens; "-" is not known, "~" an estimate, "+" costs more for long prompts.
 
     \b
@@ -429,7 +429,7 @@ def models(name: str | None, as_json: bool) -> None:
       quire models anthropic
       quire models anthropic:claude-opus-5-5 --json
     """
-    chosen = _chosen(name)
+    chosen = _chosen(model)
     if as_json:
         print_json([_facts(info) for info in chosen])
         return
