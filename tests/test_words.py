@@ -117,4 +117,6 @@ def test_variables_are_named_after_what_they_hold() -> None:
 def test_help_speaks_the_words_of_the_design(name: str, command: click.Command) -> None:
     """A rebase is a rebase and a mark a mark in every help text; layer ids of the data are for data."""
     text = command.get_help(click.Context(command, info_name=name))
-    assert not re.search(r"\b(breakpoints?|targets?|TARGET|compact(?:ion)?|L2_PREVIOUS|L4_STRIP|breadcrumbs?)\b", text), text
+    assert not re.search(
+        r"\b(breakpoints?|targets?|TARGET|compact(?:ion)?|L2_PREVIOUS|L4_STRIP|breadcrumbs?)\b", text
+    ), text

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import httpx
 import msgspec
 import pytest
 from hypothesis import given
@@ -23,7 +24,7 @@ from quire.log.store import ThreadInfo
 from quire.server.figures import ThreadTotals, spending
 from quire.server.inspector import page, security_policy, sent_calls
 from quire.server.views import ThreadView, try_policies
-from toolbox import QUIRE, Store, chain, encode_lines, fewer, invoke, run, talk
+from toolbox import QUIRE, Store, chain, encode_lines, fewer, invoke, run, talk, until
 
 pytestmark = pytest.mark.moves_prefix(reason="threads are cut on purpose")
 STATIC = ROOT / "src/quire/server/static"
@@ -199,6 +200,9 @@ def test_report_where_and_open_from_the_shell(home: Path) -> None:
             assert address.endswith("/#/thread/demo")
             again = run("open", "demo", "--port", port, "--no-browser", "--db", os.environ["QUIRE_DB"], QUIRE_DB="x.db")
             assert again.strip() == address, "what runs already is used"
+            run("serve", "keys", "add", "laptop")
+            until(lambda: httpx.get(f"http://127.0.0.1:{port}/api/threads").status_code == 401)
+            assert run("open", "demo", "--port", port, "--no-browser").strip() == address, "the page asks for the key"
         finally:
             opened.kill()
     from quire.errors import NotFound

@@ -257,6 +257,8 @@ def _served(port: int, place: Place) -> str:
             threads = {(row["name"], row["id"]) for row in json.load(reply)["threads"]}
         with open_db(place, create=False) as store:
             return url if threads == {(thread.name, thread.id) for thread in store.threads()} else ""
+    except urllib.request.HTTPError as refused:  # which database it has only a key would tell
+        return url if refused.code == 401 and _keys(place).list() else ""
     except (OSError, ValueError, KeyError, TypeError, NotFound):
         return ""
 
