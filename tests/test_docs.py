@@ -12,6 +12,8 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -51,7 +53,6 @@ def test_what_a_page_shows_is_what_happens(
     provider: str,
     warm: Path,
     request: pytest.FixtureRequest,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ANTHROPIC_BASE_URL", provider)
@@ -73,9 +74,9 @@ def test_what_a_page_shows_is_what_happens(
     names: dict[str, object] = {"__name__": "__docs__"}
     for language, code, output, line in blocks(page):
         if language == "python":
-            capsys.readouterr()
-            exec(compile("\n" * line + code, str(page), "exec"), names)  # the page's own code, as printed
-            printed = capsys.readouterr().out
+            with redirect_stdout(StringIO()) as out:
+                exec(compile("\n" * line + code, str(page), "exec"), names)  # the page's own code, as printed
+            printed = out.getvalue()
             assert output is None or matches(printed, output), f"{page.name}, block at line {line} printed:\n{printed}"
         else:
             for command, expected in commands(code.replace("8765", port)):
