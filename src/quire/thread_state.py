@@ -319,7 +319,7 @@ def _of_model(target: str, info: ModelInfo) -> dict[str, Any]:
         "write": info.w,
         "ttl_s": info.ttl_s[0] if info.ttl_s else None,
         "image_tokens": IMAGE_TOKENS if info.features.images else NO_IMAGE_TOKENS,
-        "late_tools": bool(info.features.late_tools),
+        "late_tools": info.features.late_tools and wire_of(info.wire).late_tools,
         "thinking": wire_of(info.wire).thinking(info),
     }
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from calling import call
 
-from quire import Entry, render, result, user
-from quire.providers import http_body, marked, parse_reply
+from quire import Entry, Thread, render, result, user
+from quire.providers import http_body, marked, parse_reply, prefix_bytes
 from quire.providers.convert import project
 from quire.providers.simulate import Simulator
 from quire.providers.usage import usage
@@ -120,3 +120,28 @@ def test_a_conversation_may_move_from_provider_to_provider_in_the_middle_of_a_to
                 talk.rebase()
             talk.ask(target, clock)
         assert sum(len(server.requests) for server in servers.values()) == 40
+
+
+LATE = {"anthropic:claude-opus-5-5", "openai:gpt-6-sol"}
+
+
+@pytest.mark.parametrize("target", [*TARGETS, "bedrock-anthropic:anthropic.claude-opus-5-5"])
+@pytest.mark.parametrize("asked", [True, False])
+@pytest.mark.moves_prefix(reason="a rebase moves it, where late tools stand in front")
+def test_tools_that_come_late_move_no_prefix_that_thinking_is_bound_to(
+    target: str, asked: bool, thread: Thread
+) -> None:
+    """Within an epoch nothing moves, also where the user says nothing behind the tools."""
+    clock = Clock()
+    with Emulator(target.partition(":")[0], [[Think("Hm."), Text("one")], "two"], clock=clock) as server:
+        thread.user("begin")
+        first = thread.request(target)
+        path = TARGETS.get(target, "/v1/messages")
+        thread.record(call(server, path, http_body(first), headers=first.headers).json)
+        thread.tools(TOOL)
+        if asked:
+            thread.user("more")
+        second = thread.request(target)
+        assert call(server, path, http_body(second), headers=second.headers).status == 200
+    extends = prefix_bytes(second.body, target).startswith(prefix_bytes(first.body, target))
+    assert (second.epoch, extends) == ((1, True) if target in LATE else (2, False))

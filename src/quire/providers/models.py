@@ -274,8 +274,7 @@ class Features(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a model's requests may hold."""
 
     late_system: bool = False  # an instruction in the middle of the conversation
-    late_tools: bool = False  # tools added by an appended item
-    inline_tools: bool = False  # their definitions inside that item
+    late_tools: bool = False  # tools defined by an appended item
     late_effort: bool = False  # reasoning effort changed by an appended item
     prefill: bool = False  # a last assistant message to be continued
     thinking: tuple[str, ...] = ()  # values of thinking.type

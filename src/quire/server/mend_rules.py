@@ -214,7 +214,7 @@ def offered_tools(tools: Sequence[JsonObject]) -> Iterator[JsonObject]:
 
 def late_tools(draft: BodyDraft) -> bool:
     first, now, features = (draft.state.first.get("tools") or [], draft.body.get("tools") or [], draft.info.features)
-    if not first or not features.late_tools or draft.wire.name not in ("openai-responses", "anthropic"):
+    if not (first and features.late_tools and draft.wire.late_tools):
         return False
     first_tools = {tool_name(tool): bare(tool) for tool in first}
     by_name = {tool_name(tool): tool for tool in now}

@@ -96,6 +96,8 @@ class Wire(Format, frozen=True, kw_only=True):
     tools_in_words: bool = False
     # A format whose messages cannot be told from this one's: only the target decides.
     looks_like: str = ""
+    # Whether tools that come late have a place among the messages, for models that take them there.
+    late_tools: bool = False
     # Whether the model's thinking goes back to it.
     thinking: Callable[[ModelInfo], bool] = lambda info: True
 

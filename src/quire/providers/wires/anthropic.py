@@ -188,10 +188,14 @@ REPLY_TOKENS = 8192
 
 
 def _user(draft: Draft, message: Message) -> None:
-    if draft.last.get("role") == "system":
-        # A system message may stand before an assistant's alone.
-        draft.bridge({"role": "assistant", "content": [text_block(NO_REPLY)]})
+    _bridge_user(draft)
     draft.messages.append({"role": "user", "content": CONTENT.blocks(draft, message)})
+
+
+def _bridge_user(draft: Draft) -> None:
+    """A system message may stand before an assistant's alone."""
+    if draft.last.get("role") == "system":
+        draft.bridge({"role": "assistant", "content": [text_block(NO_REPLY)]})
 
 
 def _results(draft: Draft, message: Message) -> None:
@@ -260,19 +264,19 @@ def _as_user_text(draft: Draft, text: str) -> None:
         before = [text_block(content)] if isinstance(content, str) else content
         draft.messages[-1] = {**draft.last, "content": [*before, text_block(text)]}
         return
-    if draft.last.get("role") == "system":
-        draft.bridge({"role": "assistant", "content": [text_block(NO_REPLY)]})
+    _bridge_user(draft)
     draft.messages.append({"role": "user", "content": [text_block(text)]})
 
 
 def _tools(draft: Draft, message: Message) -> None:
-    tools = tools_of(message)
-    features = draft.info.features
-    if not (features.late_tools and features.inline_tools and _takes_system(draft)):
+    if not (draft.info.features.late_tools and draft.messages):
         draft.add_tools_in_front(message)
         return
-    if not (offered := draft.offered(tools, message)):
+    if not (offered := draft.offered(tools_of(message), message)):
         return
+    if not _takes_system(draft):
+        _bridge_user(draft)
+        draft.bridge({"role": "user", "content": [text_block(GO_ON)]})
     draft.need_beta(*_betas("tool_changes", "inline_tools"))
     inline = [{"type": "tool_definition", "definition": tool} for tool in draft.defined(offered)]
     _system(draft, [{"type": "tool_addition", "tool": tool} for tool in inline], {})
@@ -494,6 +498,7 @@ WIRE = Wire(
         "diagnostics": body.get("diagnostics", {"previous_message_id": previous_id}),
     },
     rules=ANTHROPIC_RULES,
+    late_tools=True,
     call=ModelCall(
         sdk="anthropic",
         method="messages.create",

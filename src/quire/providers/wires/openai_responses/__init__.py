@@ -356,6 +356,7 @@ WIRE = Wire(
     reader=ResponseReader,
     mark=with_control,
     diagnosed=_diagnosed,
+    late_tools=True,
     rules=RESPONSES_RULES,
     call=ModelCall(
         sdk="openai",
