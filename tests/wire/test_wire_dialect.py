@@ -74,6 +74,16 @@ def test_where_turns_alternate_none_is_changed_by_the_next(target: str) -> None:
     assert [message["role"] for message in messages] == ["user", "assistant"] * 4 + ["user"]
 
 
+@pytest.mark.parametrize("target", ["anthropic:claude-opus-4-5", "bedrock:anthropic.claude-opus-4-5-20251101-v1:0"])
+@pytest.mark.parametrize(("said", "roles"), [("a", ["user", "assistant"]), ("a\n", ["user", "assistant", "user"])])
+def test_claude_goes_on_with_its_own_words_where_no_white_space_ends_them(
+    target: str, said: str, roles: list[str]
+) -> None:
+    request = _request(target, Q, Message("assistant", (Text(said),), (2,)))
+    assert [message["role"] for message in request.body["messages"]] == roles
+    assert_valid(request)
+
+
 def test_arguments_that_are_no_object_are_wrapped_for_servers_that_parse_them() -> None:
     def sent(target: str) -> str:
         message = _request(target, Q, *_step("c1", "{broken")).body["messages"][1]

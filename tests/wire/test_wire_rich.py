@@ -235,3 +235,10 @@ def test_a_null_text_says_nothing_and_images_stay_between_the_words(
     prompt = Prompt("", "", (), tuple(project(import_(format, body))))
     assert render(prompt, target).body[field][0].get("parts" if not content else "content") == parts[1:]
     assert "None" not in str(render(prompt, "mistral:pixtral").body)
+
+
+def test_what_an_old_function_gave_stays_a_text_where_other_content_is_parts() -> None:
+    called = {"role": "assistant", "content": "", "function_call": {"name": "old", "arguments": "{}"}}
+    gave = {"role": "function", "name": "old", "content": "1"}
+    entries = import_("openai-chat", [{"role": "user", "content": "q"}, called, gave], "gpt-6-sol")
+    assert render(prompt_of(entries), "openai-chat:gpt-6-sol").body["messages"][-2:] == [called, gave]

@@ -20,8 +20,9 @@ from quire.providers.incoming import Spelling, numbered
 from quire.providers.models import ModelInfo, data, model_info
 from quire.providers.prefix import unmarked
 from quire.providers.provider_tools import functions_of
-from quire.providers.rendering import Draft, Writer
+from quire.providers.rendering import GO_ON, Draft, Writer
 from quire.providers.rules.check import Check, errors, turn_at
+from quire.providers.rules.claude_turns import ends_blank
 from quire.providers.wires import format_of, wire_of
 from quire.values import (
     Call,
@@ -186,6 +187,18 @@ def by_role(user: Write, assistant: Write, tool: Write, note: Write, tools: Writ
     return lambda draft, message: write[message.role](draft, message)
 
 
+def user_last(say: Callable[[str], JsonObject]) -> Callable[[Draft], None]:
+    """How a request to Claude ends: with a turn of the user, unless the model may go on with its own last words."""
+
+    def end(draft: Draft) -> None:
+        features = draft.info.features
+        goes_on = features.prefill and not (features.signed_thinking and ends_blank(draft.last))
+        if not draft.messages or (draft.last.get("role") == "assistant" and not goes_on):
+            draft.bridge({"role": "user", "content": [say(GO_ON)]})
+
+    return end
+
+
 def with_originals(write: Write) -> Write:
     """Wrap a writer: an imported message goes back unchanged, unknown fields included, where the provider takes it."""
 
@@ -286,7 +299,8 @@ def as_sent(message: JsonObject, draft: Draft) -> JsonObject:
     elif isinstance(content, str) and content and in_parts(draft.info):
         # A mark must find a block.
         text = [{"type": "input_text" if draft.native.items else "text", "text": content}]
-        bare["content"] = content if draft.native.anywhere and bare.get("role") == "assistant" else text
+        plain = bare.get("role") in ("assistant", "function")
+        bare["content"] = content if draft.native.anywhere and plain else text
     return bare
 
 

@@ -30,7 +30,7 @@ from quire.providers.rules.check import (
     where,
 )
 from quire.providers.rules.grammar import grammar_of, misfits, objects_at, shape
-from quire.values import Json, JsonObject, as_object, as_objects, as_text, value_at
+from quire.values import Json, JsonObject, as_list, as_object, as_objects, as_text, value_at
 
 
 def last_turn(messages: Sequence[TurnMessage]) -> tuple[str, list[TurnBlock]]:
@@ -428,18 +428,28 @@ def _request(check: Check) -> Iterator[Finding]:
 
 
 def prefill(check: Check) -> Iterator[Finding]:
-    """Row 9: newer models do not continue a last assistant message."""
+    """Row 9: newer models do not continue a last assistant message, older ones none that ends in white space."""
     messages = check.conversation.messages
-    if not check.model_named or check.info.features.prefill or not messages:
+    if not check.model_named or not messages or messages[-1].role != "assistant":
+        return
+    if check.info.features.prefill:
+        if check.info.features.signed_thinking and ends_blank(messages[-1].raw):
+            yield found("B2.9", messages[-1].path, "space")
         return
     # A compaction request may end on the assistant; this token allows one prefill.
     if check.body.get("compaction") or check.body.get("fallback_credit_token"):
         return
     kinds = [block.type for block in last_turn(messages)[1]] or ["text"]
     # Text at the end would be continued; an unfinished server tool or a compaction is resumed, a call is row 1.
-    continued = kinds[-1] in ("text", "thinking", "redacted_thinking", "image", "document")
-    if messages[-1].role == "assistant" and "tool_use" not in kinds and continued:
+    if "tool_use" not in kinds and kinds[-1] in ("text", "thinking", "redacted_thinking", "image", "document"):
         yield found("B2.9", messages[-1].path)
+
+
+def ends_blank(message: JsonObject) -> bool:
+    """Whether white space ends a message."""
+    content = message.get("content")
+    text = content if isinstance(content, str) else value_at(next(iter(as_list(content)[-1:]), None), "text")
+    return as_text(text)[-1:].isspace()
 
 
 class LateSystem(Sequel):

@@ -40,7 +40,7 @@ from quire.providers.incoming import (
     without_nulls,
 )
 from quire.providers.models import data
-from quire.providers.outgoing import by_role, exported_request, object_of, whole_message, with_originals
+from quire.providers.outgoing import by_role, exported_request, object_of, user_last, whole_message, with_originals
 from quire.providers.prefix import NO_REPLY, Layout, Unit, bare, parts_of, tool_units, unmarked, with_control
 from quire.providers.provider_tools import Native, offered, tool_json, tools_in, typed
 from quire.providers.rendering import (
@@ -300,11 +300,6 @@ def tool_definition(tool: JsonObject) -> JsonObject:
     return {"name": NAMES.spell(tool["name"]), **description, "input_schema": schema}
 
 
-def _end(draft: Draft) -> None:
-    if not draft.messages or (draft.last.get("role") == "assistant" and not draft.info.features.prefill):
-        draft.bridge({"role": "user", "content": [text_block(GO_ON)]})
-
-
 def _body(draft: Draft, prompt: Prompt) -> JsonObject:
     info, ask = draft.info, draft.ask
     usual = min(info.max_output or REPLY_TOKENS, REPLY_TOKENS)
@@ -332,7 +327,7 @@ def _headers(draft: Draft) -> dict[str, str]:
 
 NATIVE = Native((FORMAT,), "@block", owners=("anthropic",), unique_ids=True, read=tool_entry, define=tool_definition)
 _write = with_originals(by_role(_user, _assistant, _results, _note, _tools))
-WRITER = Writer(FORMAT, _write, _body, NATIVE, end=_end, headers=_headers)
+WRITER = Writer(FORMAT, _write, _body, NATIVE, end=user_last(text_block), headers=_headers)
 
 
 # Reading: replies and imported messages into entries, and entries back as they came.

@@ -31,7 +31,15 @@ from quire.providers.incoming import (
     sub,
     text_in,
 )
-from quire.providers.outgoing import by_role, compact, exported_request, object_of, whole_message, with_originals
+from quire.providers.outgoing import (
+    by_role,
+    compact,
+    exported_request,
+    object_of,
+    user_last,
+    whole_message,
+    with_originals,
+)
 from quire.providers.prefix import NO_REPLY, Layout, Path, Section, Unit, changed_body, parts_of
 from quire.providers.provider_tools import Native, Offered, function, offered, tool_json
 from quire.providers.rendering import GO_ON, NO_OUTPUT, Draft, Writer, note_text, texts
@@ -260,11 +268,6 @@ def _bridge_user(draft: Draft) -> None:
         draft.bridge({"role": "assistant", "content": [text_block(NO_REPLY)]})
 
 
-def _end(draft: Draft) -> None:
-    if not draft.messages or (draft.last.get("role") == "assistant" and not draft.info.features.prefill):
-        draft.bridge({"role": "user", "content": [text_block(GO_ON)]})
-
-
 def _body(draft: Draft, prompt: Prompt) -> JsonObject:
     ask = draft.ask
     body: JsonObject = {"modelId": draft.info.model}
@@ -306,7 +309,9 @@ NATIVE = Native(
     define=tool_spec,
 )
 # A toolAddition names a tool of toolConfig and cannot define one: late tools join the list in front.
-WRITER = Writer(FORMAT, with_originals(by_role(_user, _assistant, _results, _note)), _body, NATIVE, end=_end)
+WRITER = Writer(
+    FORMAT, with_originals(by_role(_user, _assistant, _results, _note)), _body, NATIVE, end=user_last(text_block)
+)
 
 
 # The request body with bytes in place of base64, as boto3's `client.converse` takes it.
