@@ -418,6 +418,7 @@ CHAT_FIELDS: list[dict[str, Any]] = [
     {"content": "x", "executed_tools": [{"index": 0}, {"index": 1}], "annotations": [{"a": 1}]},
     {"content": "x", "reasoning": "r", "reasoning_details": [{"text": "r"}, {"signature": "s"}]},
     {"tool_calls": [SIGNED]},
+    {"content": "At first", "refusal": "then not"},
 ]
 
 
@@ -432,8 +433,7 @@ def test_whatever_a_streamed_chat_message_holds_is_what_the_whole_one_holds(mess
     reading.feed({"choices": [{"delta": {}, "finish_reason": "stop"}], "usage": {"prompt_tokens": 1}})
     choices = [{"message": message, "finish_reason": "stop"}]
     assert reading.reply() == parse_reply(target, {"choices": choices, "usage": {"prompt_tokens": 1}})
-    lists = [value for value in message.values() if isinstance(value, list)]
-    assert all(str(value)[1:-1] in str(reading.reply()) for value in lists)
+    assert all(str(value).strip("[]") in str(reading.reply()) for value in message.values())
 
 
 def test_a_picture_of_converse_comes_in_pieces() -> None:
@@ -443,3 +443,52 @@ def test_a_picture_of_converse_comes_in_pieces() -> None:
     (entry,) = reading.feed({"contentBlockStop": {"contentBlockIndex": 0}})
     assert entry.wire["block"] == {"image": {"format": "png", "source": {"bytes": "aGk="}}}
     assert reading.partial().unknown == 0
+
+
+UNENDED: dict[str, list[dict[str, Any]]] = {
+    "anthropic:claude-opus-5-5": [
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "So."}},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}},
+        {"type": "message_stop"},
+    ],
+    "openai:gpt-6-sol": [
+        {"type": "response.output_item.added", "output_index": 0, "item": {"type": "message", "id": "msg_1"}},
+        {"type": "response.output_text.delta", "output_index": 0, "delta": "So."},
+        {"type": "response.completed", "response": {"status": "completed", "output": []}},
+    ],
+    "bedrock:anthropic.claude-opus-5-5": [
+        {"contentBlockDelta": {"contentBlockIndex": 0, "delta": {"text": "So."}}},
+        {"messageStop": {"stopReason": "end_turn"}},
+    ],
+}
+
+
+@pytest.mark.parametrize("target", UNENDED)
+def test_a_text_that_does_not_say_that_it_ends_does_so_with_the_reply(target: str) -> None:
+    reading = stream(target)
+    for event in UNENDED[target]:
+        reading.feed(event)
+    assert [(entry.kind, entry.text) for entry in reading.reply().entries] == [("respond", "So.")]
+    assert reading.partial().unfinished == ()
+
+
+def test_an_item_that_waits_for_an_earlier_one_is_not_lost_when_the_stream_is_cut() -> None:
+    reading = stream("openai:gpt-6-sol")
+    for index in (0, 1):
+        item = {"type": "message", "id": f"msg_{index}", "content": [{"type": "output_text", "text": f"text {index}"}]}
+        at = {"output_index": index}
+        reading.feed({"type": "response.output_item.added", **at, "item": {**item, "content": []}})
+        reading.feed({"type": "response.output_text.delta", **at, "delta": f"text {index}"})
+    reading.feed({"type": "response.output_item.done", **at, "item": item})
+    assert [piece["text"] for piece in reading.partial().unfinished] == ["text 0", "text 1"]
+
+
+@pytest.mark.parametrize(("stop", "called"), [("STOP", ["call"]), ("MAX_TOKENS", ["respond"])])
+def test_a_call_of_gemini_that_the_replys_length_cut_is_none(stop: str, called: list[str]) -> None:
+    piece = {"name": "f", "partialArgs": [{"jsonPath": "$.path", "stringValue": "/ho"}], "willContinue": True}
+    reading = stream("gemini:gemini-3.8-flash")
+    reading.feed({"candidates": [{"content": {"parts": [{"functionCall": piece}]}}]})
+    reading.feed({"candidates": [{"finishReason": stop}]})
+    assert [entry.kind for entry in reading.reply().entries] == called
+    assert len(reading.partial().unfinished) == (stop != "STOP")

@@ -196,6 +196,11 @@ class StreamedBlock:
         """What came of a field."""
         return "".join(self.pieces.get(field, ()))
 
+    @property
+    def is_text(self) -> bool:
+        """Whether it is an answer of which something came."""
+        return self.kind == "respond" and bool(self.text(self.shown))
+
     def unfinished(self) -> JsonObject:
         """What came of the block, as `Partial` tells it."""
         named = {"name": self.name} if self.name else {}
@@ -275,6 +280,12 @@ class ReplyReader:
         self.entries += added
         return added
 
+    def _end(self) -> list[Entry]:
+        """The end of the reply, which ends a text too that has not said so; one that says nothing is an empty respond."""
+        places = [place for place in sorted(self.open_blocks) if self.open_blocks[place].is_text]
+        texts = [block.text(block.shown) for block in map(self.open_blocks.pop, places)]
+        return self._add(map(respond, texts or ([] if self.entries or self.open_blocks else [""])))
+
     def whole(self, value: Any) -> Reply:
         """Entries and usage of a reply that came whole: JSON, or the SDK's object."""
         return self._read(_sound_reply(value, self.named))
@@ -334,10 +345,6 @@ class BlockReader(ReplyReader):
             return []  # ended in the middle of its input: the reply's length ran out
         del self.open_blocks[place]
         return self._add([entry])
-
-    def _end(self) -> list[Entry]:
-        """The end of the reply; one that says nothing is an empty respond."""
-        return [] if self.entries or self.open_blocks else self._add([respond("")])
 
 
 def cut(missing: str) -> ProviderError:

@@ -199,8 +199,8 @@ def _besides(original: JsonObject, text: str) -> JsonObject:
         out |= {"audio": {"id": audio}, "content": None}
     elif isinstance(parts := original.get("content"), list) and CONTENT.text_of(parts) == text:
         out["content"] = parts
-    elif "refusal" in out and out["refusal"] == text:
-        out["content"] = None
+    elif "refusal" in out:
+        out["content"] = text.removesuffix(out["refusal"]).removesuffix("\n\n") or None
     return out
 
 
@@ -401,9 +401,11 @@ def _assistant_entries(message: JsonObject) -> list[Entry]:
         block = {"block": {"reasoning_details": details}} if details else {}
         out.append(values.think(str(thought), wire=block | ({"field": field} if field else {}) or None))
     audio = sub(message, "audio")
-    text = CONTENT.text_of(message.get("content")) or message.get("refusal") or audio.get("transcript")
+    text, refusal = CONTENT.text_of(message.get("content")), message.get("refusal")
     if text or audio or message.get("images"):
-        out.append(values.respond(str(text or ""), wire=_extras(message)))
+        out.append(values.respond(text or str(audio.get("transcript") or ""), wire=_extras(message)))
+    if refusal and refusal != text:
+        out.append(values.respond(str(refusal)))
     out += [call_entry(item) for item in objects(message, "tool_calls") if _is_called(item)]
     function = sub(message, "function_call")
     if _is_called({"function": function}):
@@ -449,8 +451,8 @@ DONE = {"object": "[DONE]"}
 _GATHERED = ("role", *_THOUGHTS, "thinking", "content", "refusal", "audio", "tool_calls", "function_call")
 
 
-# Where the blocks of a message stand: its thinking, its text, and from here on its calls.
-_THINKING, _TEXT, _CALLS = 0, 1, 2
+# Where the blocks of a message stand: its thinking, its text, its refusal, and from here on its calls.
+_THINKING, _TEXT, _REFUSAL, _CALLS = range(4)
 
 
 class ChatReader(ReplyReader):
@@ -512,7 +514,8 @@ class ChatReader(ReplyReader):
             delta = {**delta, "content": CONTENT.text_of(content), "thinking": thought_of(content)}
         for place, kind, fields in (
             (_THINKING, "think", (*_THOUGHTS, "thinking")),
-            (_TEXT, "respond", ("content", "refusal")),
+            (_TEXT, "respond", ("content",)),
+            (_REFUSAL, "respond", ("refusal",)),
         ):
             texts = [(field, text) for field in fields if (text := text_in(delta, field))]
             for number, (field, text) in enumerate(texts):

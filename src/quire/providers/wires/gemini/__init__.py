@@ -204,7 +204,8 @@ class GeminiReader(ReplyReader):
         finished = [entry for part in parts_in(candidate) for entry in self._part(part)]
         if stop := text_in(candidate, "finishReason"):
             self.stop = stop
-            finished += [*self._end_call(), *self._end_text()] or ([] if self.entries else self._add([respond("")]))
+            # A call that the reply's length cut is none.
+            finished += [*(self._end_call() if stop == "STOP" else ()), *self._end_text(), *self._end()]
         return finished
 
     def _part(self, part: JsonObject) -> list[Entry]:
@@ -213,10 +214,10 @@ class GeminiReader(ReplyReader):
             return self._call_piece(part, piece)
         kind = "think" if part.get("thought") else "respond"
         if part.keys() == ({"text", "thought"} if kind == "think" else {"text"}):
-            entries = self._end_text(unless=kind)
+            entries = [*self._end_call(), *self._end_text(unless=kind)]
             self._grow(self.parts, "text", text_in(part, "text"), kind)
             return entries
-        entries = self._end_text()
+        entries = [*self._end_call(), *self._end_text()]
         # Text may follow in the same chunk: whoever watches is told that this one comes before it.
         self._announce(self.parts, "respond")
         return [*entries, *self._whole(part)]

@@ -259,7 +259,7 @@ class ResponseReader(ReplyReader):
         elif kind == "response.output_item.done":
             return self._finish_item(number_in(event, "output_index"), given(event, "item"))
         elif kind in _ENDS:
-            return self._end(given(event, "response"))
+            return self._complete(given(event, "response"))
         elif kind == "response.failed":
             raise refused(sub(event, "response").get("error"))
         elif kind.endswith(".delta") and kind.startswith(_PASSED):
@@ -273,7 +273,6 @@ class ResponseReader(ReplyReader):
         self.model = text_in(response, "model") or self.model
 
     def _finish_item(self, index: int, item: JsonObject) -> list[Entry]:
-        self.open_blocks.pop(index, None)
         self.finished[index] = item
         return self._in_order()
 
@@ -287,21 +286,23 @@ class ResponseReader(ReplyReader):
                 break  # what follows tells whether the provider carried it out itself
             entry, self.after = entry_of(without_nulls(behind[0]), self.after, served)
             ready.append(entry)
+            self.open_blocks.pop(self.entry_count, None)
             self.entry_count += 1
         return self._add(ready) if ready else []
 
-    def _end(self, response: JsonObject) -> list[Entry]:
+    def _complete(self, response: JsonObject) -> list[Entry]:
         self._answered_by(response)
         self.stop, self.reported = stop_of(response), response
-        self.open_blocks = {}
-        # What the events did not bring, the whole response does.
+        # What the events did not bring, the whole response does; what neither ends, ends here.
         done_ids = {str(item.get("id")) for item in self.finished.values()}
         for index, item in enumerate(objects(response, "output")):
             if index not in self.finished and str(item.get("id")) not in done_ids:
                 self.finished[index] = item
+        unended = {place: block for place, block in self.open_blocks.items() if place not in self.finished}
         unshown = [self.finished[index] for index in sorted(self.finished) if index >= self.entry_count]
         self.finished = {self.entry_count + place: item for place, item in enumerate(unshown)}
-        return self._in_order() or ([] if self.entries else self._add([respond("")]))
+        added, self.open_blocks = self._in_order(), unended
+        return [*added, *self._end()]
 
 
 # Where a request keeps what is cached.
