@@ -145,3 +145,37 @@ def test_tools_that_come_late_move_no_prefix_that_thinking_is_bound_to(
         assert call(server, path, http_body(second), headers=second.headers).status == 200
     extends = prefix_bytes(second.body, target).startswith(prefix_bytes(first.body, target))
     assert (second.epoch, extends) == ((1, True) if target in LATE else (2, False))
+
+
+ENABLED: JsonObject = {"thinking": {"type": "enabled", "budget_tokens": 1024}}
+
+
+@pytest.mark.parametrize(
+    ("target", "path", "asked"),
+    [
+        ("anthropic:claude-haiku-4-5", "/v1/messages", ENABLED),
+        ("anthropic:claude-sonnet-4-6", "/v1/messages", ENABLED),
+        (
+            "bedrock:anthropic.claude-haiku-4-5",
+            "/model/anthropic.claude-haiku-4-5/converse",
+            {"additionalModelRequestFields": ENABLED},
+        ),
+    ],
+)
+@pytest.mark.moves_prefix(reason="a rebase moves it")
+def test_a_rebase_between_a_call_and_its_answer_keeps_the_thinking_in_front_of_the_call(
+    target: str, path: str, asked: JsonObject, thread: Thread
+) -> None:
+    script = [[Think("Where?"), Call("", "look", {})], [Think("There?"), Call("", "look", {})], "done"]
+    with Emulator(target.partition(":")[0], script, clock=Clock(), lenient=True) as server:
+        thread.tools(TOOL)
+        thread.user("begin")
+        for late in ("a", "b", "c"):
+            request = thread.request(target, max_tokens=2000, extra=asked)
+            answer = call(server, path, http_body(request), headers=request.headers)
+            assert answer.status == 200, answer.json
+            thread.results(thread.record(answer.json), lambda name, args: "seen")
+            thread.tools({**TOOL, "name": late})
+    assert request.epoch == 3
+    assert "Where?" not in str(request.body["messages"])
+    assert "There?" in str(request.body["messages"])

@@ -19,6 +19,8 @@ from quire.assemble.user_message import block as item_block
 from quire.errors import DataError
 from quire.items import identity
 from quire.log.entries import SHORTENING
+from quire.providers.convert import draft_for
+from quire.providers.models import Features
 from quire.tokens import counter, text_tokens
 from quire.values import INSTRUCTIONS, Call, Entry, Image, JsonObject, Message, Part, Result, Text, Think, ToolSet
 
@@ -143,7 +145,8 @@ def apply(epoch: Epoch, rebase: Rebase, policy: Policy, state: CarriedState) -> 
     after.number, after.grown = epoch.number + 1, epoch.growth_so_far()
     # A user's older items are superseded whatever else is done to the entry.
     by_weight = sorted(rebase.edits, key=lambda edit: edit.action != "supersede")
-    edited = _paired({edit.entry: edit for edit in by_weight}, epoch.history.messages)
+    thoughts = {seq: Edit(seq, "drop") for seq, _ in _void_thoughts(epoch.history.leaves, policy)}
+    edited = _paired(thoughts | {edit.entry: edit for edit in by_weight}, epoch.history.messages)
     after.l1 = [*epoch.l1, *state.folded_texts(edited)]
     after.tools = ordered(state.tools)
     after.l2 = tuple(map(state.version, rebase.versions))
@@ -233,7 +236,7 @@ def _carry(after: Epoch, placed: PlacedMessage, edited: dict[int, Edit], policy:
     elif placed.user is not None:
         if not (placed.user.entry.seq in edited and edited[placed.user.entry.seq].drops):
             _carry_user(after, placed, edited, policy, state)
-    elif message.parts and edited.keys().isdisjoint(message.seqs) and not _thinks(message):
+    elif message.parts and edited.keys().isdisjoint(message.seqs):
         after.history.add(placed)
     else:
         edited_parts = [_edited(p, s, edited) for p, s in zip(message.parts, message.seqs, strict=True)]
@@ -250,10 +253,6 @@ def _carry(after: Epoch, placed: PlacedMessage, edited: dict[int, Edit], policy:
             handled = {seq for seq in shorter.seqs if seq in edited and not edited[seq].cuts}
             ids = {s: state.results[s] for s in shorter.seqs if s in state.results and s not in handled}
             after.history.add(leaf(shorter, placed.turn, ids, model=policy.model))
-
-
-def _thinks(message: Message) -> bool:
-    return message.role == "assistant" and any(isinstance(part, Think) for part in message.parts)
 
 
 def _uncited(part: Text) -> Text:
@@ -312,16 +311,15 @@ def _current(user: UserTurn, library: tuple[ItemBlock, ...]) -> UserTurn:
 
 
 def _edited(part: Part, seq: int, edited: dict[int, Edit]) -> tuple[Part | None, int]:
-    edit = edited.get(seq)
-    if edit is None:
-        return (None if isinstance(part, Think) else part), seq
-    return edit.applied(part), seq
+    return edited[seq].applied(part) if seq in edited else part, seq
 
 
 # A plan, entry by entry: what is dropped, cut to a handle, folded or superseded, and the library after it.
 
 
-def edits(epoch: Epoch, plan: Cuts, results: Container[int] = (), spared: Container[int] = ()) -> list[Edit]:
+def edits(
+    epoch: Epoch, policy: Policy, plan: Cuts, results: Container[int] = (), spared: Container[int] = ()
+) -> list[Edit]:
     """Every change of the plan, entry by entry: drop, handle, fold (into L1), with the tokens freed.
 
     `results` are the entries that are tool results, also those that were said late, as a note: they do not fold.
@@ -338,7 +336,8 @@ def edits(epoch: Epoch, plan: Cuts, results: Container[int] = (), spared: Contai
         else:
             out += [edit for edit in _handles(placed, shorter) if edit.entry not in spared]
     staying = leaves[: plan.opening] + leaves[plan.drop :] if plan.drop else leaves
-    return out + _thoughts(staying)
+    thoughts = _void_thoughts(staying, policy)
+    return out + [Edit(seq, "drop", freed=text_tokens(part.text)) for seq, part in thoughts]
 
 
 def _drops(placed: PlacedMessage, action: Action) -> list[Edit]:
@@ -404,15 +403,24 @@ def _repeated(leaves: list[PlacedMessage]) -> dict[int, str]:
     return out
 
 
-def _thoughts(leaves: list[PlacedMessage]) -> list[Edit]:
-    """Drop all thinking: it is signed for the old prefix, so a provider would refuse it behind the new one."""
-    return [
-        Edit(seq, "drop", freed=text_tokens(part.text))
-        for placed in leaves
-        if placed.message.role == "assistant"
-        for part, seq in zip(placed.message.parts, placed.message.seqs, strict=False)
-        if isinstance(part, Think)
-    ]
+def _void_thoughts(leaves: list[PlacedMessage], policy: Policy) -> Iterator[tuple[int, Think]]:
+    """All thinking: it is signed for the old prefix, so a provider would refuse it behind the new one.
+
+    But Claude, where it does not bind it to a prefix, wants it back in front of the calls that are being answered.
+    """
+    spoken = (placed for placed in reversed(leaves) if placed.message.role in ("user", "assistant"))
+    newest = next(spoken, None)
+    for placed in leaves:
+        pairs = zip(placed.message.seqs, placed.message.parts, strict=False)
+        thoughts = [(seq, part) for seq, part in pairs if isinstance(part, Think)]
+        if thoughts and not (placed is newest and _wants_thinking(placed.message, policy)):
+            yield from thoughts
+
+
+def _wants_thinking(message: Message, policy: Policy) -> bool:
+    kinds = {type(part) for part in message.parts if isinstance(part, Call) or "block" in getattr(part, "wire", {})}
+    features = draft_for(policy.model).info.features if policy.model and kinds >= {Call, Think} else Features()
+    return features.signed_thinking and features.thinking_bound == "no"
 
 
 def folded(epoch: Epoch, policy: Policy, turn: int, cutting: bool, pinned: Container[str] = ()) -> list[ItemBlock]:

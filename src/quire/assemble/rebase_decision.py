@@ -300,7 +300,7 @@ def _library_after(assembly: Assembly, policy: Policy, cutting: bool) -> list[It
 def _written(assembly: Assembly, policy: Policy, reason: str, planned: _Planned) -> Rebase:
     epoch, plan = assembly.epoch, planned.plan
     library = _library_after(assembly, policy, planned.cutting)
-    edits = edits_of(epoch, plan, assembly.carried.results, _spared(assembly))
+    edits = edits_of(epoch, policy, plan, assembly.carried.results, _spared(assembly))
     edits += superseded(epoch, plan, library, assembly.turn)
     summary, fallbacks = _summary(assembly, plan, edits)
     opening = max((seq for leaf in epoch.history.leaves[: plan.opening] for seq in leaf.message.seqs), default=0)
