@@ -408,8 +408,7 @@ def _void_thoughts(leaves: list[PlacedMessage], policy: Policy) -> Iterator[tupl
 
     But Claude, where it does not bind it to a prefix, wants it back in front of the calls that are being answered.
     """
-    spoken = (placed for placed in reversed(leaves) if placed.message.role in ("user", "assistant"))
-    newest = next(spoken, None)
+    newest = next((placed for placed in reversed(leaves) if placed.message.role in ("user", "assistant")), None)
     for placed in leaves:
         pairs = zip(placed.message.seqs, placed.message.parts, strict=False)
         thoughts = [(seq, part) for seq, part in pairs if isinstance(part, Think)]

@@ -20,7 +20,7 @@ from quire.emulate.script import (
 from quire.providers.explain import moved
 from quire.providers.models import ModelInfo
 from quire.providers.simulate import blocks
-from quire.values import Call, JsonObject, Text, Think, as_object, as_objects, value_at
+from quire.values import Call, Json, JsonObject, Text, Think, as_object, as_objects, value_at
 
 # OpenAI Chat Completions: replies, chunk streams, errors; also what compatible servers add to them.
 
@@ -83,31 +83,21 @@ def chat_stream(exchange: EmulatedExchange, completion: JsonObject, size: int) -
         for piece in pieces(message[field], size) if message.get(field) else ():
             yield _chunk(completion, {field: piece})
     for index, call in enumerate(message.get("tool_calls") or ()):
-        yield from _call_chunks(completion, index, call, size)
+        opening = {**call, "index": index, "function": {"name": call["function"]["name"], "arguments": ""}}
+        yield _chunk(completion, {"tool_calls": [opening]})
+        for piece in pieces(call["function"]["arguments"], size):
+            yield _chunk(completion, {"tool_calls": [{"index": index, "function": {"arguments": piece}}]})
     yield _chunk(completion, {}, completion["choices"][0]["finish_reason"])
     if (exchange.body.get("stream_options") or {}).get("include_usage"):
-        yield _data({**_frame(completion), "choices": [], "usage": completion["usage"]})
+        yield _chunk(completion, None, usage=completion["usage"])
     yield b"data: [DONE]\n\n"
 
 
-def _call_chunks(completion: JsonObject, index: int, call: JsonObject, size: int) -> Iterator[bytes]:
-    opening = {**call, "index": index, "function": {"name": call["function"]["name"], "arguments": ""}}
-    yield _chunk(completion, {"tool_calls": [opening]})
-    for piece in pieces(call["function"]["arguments"], size):
-        yield _chunk(completion, {"tool_calls": [{"index": index, "function": {"arguments": piece}}]})
-
-
-def _frame(completion: JsonObject) -> JsonObject:
-    return {**{name: completion[name] for name in ("id", "created", "model")}, "object": "chat.completion.chunk"}
-
-
-def _chunk(completion: JsonObject, delta: JsonObject, finish: str | None = None) -> bytes:
-    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
-    return _data({**_frame(completion), "choices": [choice]})
-
-
-def _data(value: JsonObject) -> bytes:
-    return b"data: " + msgspec.json.encode(value) + b"\n\n"
+def _chunk(completion: JsonObject, delta: JsonObject | None, finish: str | None = None, **also: Json) -> bytes:
+    """A chunk of a completion; without a delta, what is said beside its choices."""
+    frame = {**{name: completion[name] for name in ("id", "created", "model")}, "object": "chat.completion.chunk"}
+    choices = [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}] if delta is not None else []
+    return b"data: " + msgspec.json.encode({**frame, "choices": choices, **also}) + b"\n\n"
 
 
 def error(refused: Refuse, request_id: str) -> JsonObject:
@@ -308,24 +298,21 @@ def _events(response: JsonObject, size: int) -> Iterator[JsonObject]:
 _EMPTY: JsonObject = {"content": [], "summary": [], "encrypted_content": "", "arguments": "", "input": ""}
 
 
-def _message_events(item: JsonObject, size: int) -> Iterator[JsonObject]:
-    part = item["content"][0]
-    empty = {**part, "text": ""}
-    yield {"type": "response.content_part.added", "content_index": 0, "part": empty}
-    for piece in pieces(part["text"], size):
-        yield {"type": "response.output_text.delta", "content_index": 0, "delta": piece, "logprobs": []}
-    yield {"type": "response.output_text.done", "content_index": 0, "text": part["text"], "logprobs": []}
-    yield {"type": "response.content_part.done", "content_index": 0, "part": part}
+# Of an item of texts: where these stand, and what the events of a part, and of its text, are called.
+_TEXTS: dict[str, tuple[str, str, str, str, JsonObject]] = {
+    "message": ("content", "content_index", "content_part", "output_text", {"logprobs": []}),
+    "reasoning": ("summary", "summary_index", "reasoning_summary_part", "reasoning_summary_text", {}),
+}
 
 
-def _reasoning_events(item: JsonObject, size: int) -> Iterator[JsonObject]:
-    for index, part in enumerate(item["summary"]):
-        place = {"summary_index": index}
-        yield {"type": "response.reasoning_summary_part.added", **place, "part": {**part, "text": ""}}
+def _text_events(item: JsonObject, size: int) -> Iterator[JsonObject]:
+    field, at, part_name, text_name, also = _TEXTS[item["type"]]
+    for index, part in enumerate(item[field]):
+        yield {"type": f"response.{part_name}.added", at: index, "part": {**part, "text": ""}}
         for piece in pieces(part["text"], size):
-            yield {"type": "response.reasoning_summary_text.delta", **place, "delta": piece}
-        yield {"type": "response.reasoning_summary_text.done", **place, "text": part["text"]}
-        yield {"type": "response.reasoning_summary_part.done", **place, "part": part}
+            yield {"type": f"response.{text_name}.delta", at: index, "delta": piece, **also}
+        yield {"type": f"response.{text_name}.done", at: index, "text": part["text"], **also}
+        yield {"type": f"response.{part_name}.done", at: index, "part": part}
 
 
 def _call_events(item: JsonObject, size: int) -> Iterator[JsonObject]:
@@ -338,8 +325,7 @@ def _call_events(item: JsonObject, size: int) -> Iterator[JsonObject]:
 
 
 _INSIDE: dict[str, Callable[[JsonObject, int], Iterator[JsonObject]]] = {
-    "message": _message_events,
-    "reasoning": _reasoning_events,
+    **dict.fromkeys(_TEXTS, _text_events),
     "function_call": _call_events,
     "custom_tool_call": _call_events,
     "compaction": lambda item, size: iter(()),

@@ -196,11 +196,6 @@ class StreamedBlock:
         """What came of a field."""
         return "".join(self.pieces.get(field, ()))
 
-    @property
-    def is_text(self) -> bool:
-        """Whether it is an answer of which something came."""
-        return self.kind == "respond" and bool(self.text(self.shown))
-
     def unfinished(self) -> JsonObject:
         """What came of the block, as `Partial` tells it."""
         named = {"name": self.name} if self.name else {}
@@ -282,8 +277,10 @@ class ReplyReader:
 
     def _end(self) -> list[Entry]:
         """The end of the reply, which ends a text too that has not said so; one that says nothing is an empty respond."""
-        places = [place for place in sorted(self.open_blocks) if self.open_blocks[place].is_text]
-        texts = [block.text(block.shown) for block in map(self.open_blocks.pop, places)]
+        spoken = {
+            place: block.text(block.shown) for place, block in self.open_blocks.items() if block.kind == "respond"
+        }
+        texts = [text for place, text in sorted(spoken.items()) if text and self.open_blocks.pop(place)]
         return self._add(map(respond, texts or ([] if self.entries or self.open_blocks else [""])))
 
     def whole(self, value: Any) -> Reply:

@@ -299,8 +299,7 @@ def as_sent(message: JsonObject, draft: Draft) -> JsonObject:
     elif isinstance(content, str) and content and in_parts(draft.info):
         # A mark must find a block.
         text = [{"type": "input_text" if draft.native.items else "text", "text": content}]
-        plain = bare.get("role") in ("assistant", "function")
-        bare["content"] = content if draft.native.anywhere and plain else text
+        bare["content"] = content if draft.native.anywhere and bare.get("role") in ("assistant", "function") else text
     return bare
 
 

@@ -200,6 +200,14 @@ class Draft:
             self.bridged = message
             self.messages.append(message)
 
+    def say_as_user(self, block: JsonObject, field: str = "content") -> None:
+        """A text of the user's: behind the last message while no request has shown it, else a message of its own."""
+        if self.unsent.get("role") != "user":
+            self.messages.append({"role": "user", field: []})
+        before = self.last[field]
+        before = [{**block, "text": before}] if isinstance(before, str) else before
+        self.messages[-1] = {**self.last, field: [*before, block]}
+
     def leave_out(self, message: Message, reason: str, part: Part | None = None) -> None:
         """Note why entries are not in the request: those of a message, or the one of a `part` of it."""
         seqs = message.seqs

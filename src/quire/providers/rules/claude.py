@@ -260,8 +260,8 @@ def _head(check: Check) -> Iterator[Finding]:
     mode, choice = as_object(check.body.get("thinking")), as_object(check.body.get("tool_choice"))
     yield from turns.forced(check, choice.get("type"), "$.tool_choice", mode)
     yield from turns.modes(check, mode, "$.thinking", check.body.get("max_tokens"))
-    yield from turns.names(turns.tool_names(check.conversation))
-    yield from turns.unique(turns.tool_names(check.conversation))
+    yield from turns.names(turns.tool_names(check.conversation.tools))
+    yield from turns.unique(turns.tool_names(check.conversation.tools))
     yield from turns.edits(check)
     yield from sampling(check)
     yield from prewarm(check)
@@ -272,7 +272,7 @@ def _turn(check: Check, turn: TurnMessage) -> Iterator[Finding]:
     yield from misplaced_in(turn)
     yield from turns.unsigned(check, turn)
     yield from betas(check, betas_in(turn))
-    yield from turns.names(turns.called_names(turn))
+    yield from turns.names(turns.tool_names(turn.of("tool_use")))
     yield from turns.version(check, turn)
 
 
@@ -476,10 +476,6 @@ class ConverseLateSystem(turns.LateSystem):
             yield from super().take(check, turn)
 
 
-def _converse_issued(memory: ServerMemory, body: JsonObject, reply: JsonObject) -> None:
-    turns.remember_reply(memory, body, value_at(reply, "output", "message", "content"), "bedrock")
-
-
 CONVERSE_RULES = WireRules(
     body=bedrock_body,
     message=bedrock_message,
@@ -491,7 +487,9 @@ CONVERSE_RULES = WireRules(
     marks=lambda turn: marks_in(turn.blocks),
     media_fields=MEDIA,
     placed=placed,
-    issued=_converse_issued,
+    issued=lambda memory, body, reply: turns.remember_reply(
+        memory, body, value_at(reply, "output", "message", "content"), "bedrock"
+    ),
     observed=lambda memory, body: turns.remember(memory, conversation(body, "bedrock")),
     unchecked=unverified,
 )

@@ -180,14 +180,9 @@ def anthropic_message(check: Check, turn: TurnMessage) -> Iterator[Finding]:
     yield from misfits(message, "@message", turn.path, grammar_of("anthropic"))
 
 
-def called_names(turn: TurnMessage) -> Iterator[tuple[str, Json]]:
-    """The names of the tools that a message calls."""
-    yield from ((f"{call.path}.name", call.raw.get("name")) for call in turn.of("tool_use"))
-
-
-def tool_names(conversation: Conversation) -> Iterator[tuple[str, Json]]:
-    """The names of the tools that are defined."""
-    yield from ((f"{block.path}.name", block.raw.get("name")) for block in conversation.tools)
+def tool_names(blocks: Iterable[TurnBlock]) -> Iterator[tuple[str, Json]]:
+    """The names of the tools that these blocks define, or call."""
+    yield from ((f"{block.path}.name", block.raw.get("name")) for block in blocks)
 
 
 def version(check: Check, turn: TurnMessage) -> Iterator[Finding]:

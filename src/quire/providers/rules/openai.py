@@ -137,15 +137,11 @@ def call_ids(message: JsonObject) -> list[str]:
     return [as_text(call.get("id")) for call in as_objects(message.get("tool_calls"))]
 
 
-def _named_here(tool: tuple[str, JsonObject]) -> bool:
-    """Whether the caller chose a tool's name: a server's own have any ($web_search)."""
-    return tool[1].get("type", "function") in ("function", "custom")
-
-
 def _function_names(check: Check, listed: Json, path: str) -> Iterator[Finding]:
-    """The names of tools, or of calls; a local server's template takes any."""
-    tools = () if check.info.features.template else filter(_named_here, objects_at(listed, path))
-    return names((f"{place}.function.name", value_at(tool, "function", "name")) for place, tool in tools)
+    """The names of tools, or of calls; a local server's template takes any, and its own have any ($web_search)."""
+    tools = () if check.info.features.template else objects_at(listed, path)
+    chosen = [(place, tool) for place, tool in tools if tool.get("type", "function") in ("function", "custom")]
+    return names((f"{place}.function.name", value_at(tool, "function", "name")) for place, tool in chosen)
 
 
 class MistralOrder(Sequel):

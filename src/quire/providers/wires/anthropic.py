@@ -236,7 +236,8 @@ def _note(draft: Draft, message: Message) -> None:
     elif late and (texts(message) or extra):
         _system(draft, [*map(text_block, texts(message))], extra)
     elif texts(message):
-        _as_user_text(draft, note_text(message))
+        _bridge_user(draft)
+        draft.say_as_user(text_block(note_text(message)))
 
 
 def _changes(draft: Draft, message: Message) -> list[JsonObject]:
@@ -256,16 +257,6 @@ def _system(draft: Draft, blocks: list[JsonObject], extra: JsonObject) -> None:
         before = draft.messages.pop()
         blocks, extra = [*before["content"], *blocks], {**before, **extra}
     draft.messages.append({**extra, "role": "system", "content": blocks})
-
-
-def _as_user_text(draft: Draft, text: str) -> None:
-    if draft.unsent.get("role") == "user":
-        content = draft.last["content"]
-        before = [text_block(content)] if isinstance(content, str) else content
-        draft.messages[-1] = {**draft.last, "content": [*before, text_block(text)]}
-        return
-    _bridge_user(draft)
-    draft.messages.append({"role": "user", "content": [text_block(text)]})
 
 
 def _tools(draft: Draft, message: Message) -> None:

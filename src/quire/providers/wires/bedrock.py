@@ -255,11 +255,10 @@ def _note(draft: Draft, message: Message) -> None:
     if draft.info.features.late_system and (role == "user" or unsent == "system"):
         before = draft.messages.pop()["content"] if role == "system" else []
         draft.messages.append({"role": "system", "content": [*before, *map(text_block, words)]})
-    elif unsent == "user":
-        draft.messages[-1] = {**draft.last, "content": [*draft.last["content"], text_block(note_text(message))]}
     else:
-        _bridge_user(draft)
-        draft.messages.append({"role": "user", "content": [text_block(note_text(message))]})
+        if unsent != "user":
+            _bridge_user(draft)
+        draft.say_as_user(text_block(note_text(message)))
 
 
 def _bridge_user(draft: Draft) -> None:

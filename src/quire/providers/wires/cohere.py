@@ -88,12 +88,8 @@ def _write_results(draft: Draft, message: Message) -> None:
 def _note(draft: Draft, message: Message) -> None:
     if wanted_effort(message):
         draft.leave_out(message, "reasoning effort has no words here")
-    if not texts(message):
-        return
-    if draft.unsent.get("role") == "user":
-        draft.messages[-1] = {"role": "user", "content": [*draft.last["content"], text_block(note_text(message))]}
-    else:
-        draft.messages.append({"role": "user", "content": [text_block(note_text(message))]})
+    if texts(message):
+        draft.say_as_user(text_block(note_text(message)))
 
 
 def _end(draft: Draft) -> None:

@@ -362,11 +362,10 @@ WRITER = Writer(FORMAT, _write, _body, NATIVE, end=_end, headers=_headers, ids=l
 
 # Where servers put what a model thought.
 _THOUGHTS = ("reasoning_content", "reasoning")
+# Fields of a delta that are put together by kinds of their own; all others are kept as they come.
+_GATHERED = ("role", *_THOUGHTS, "thinking", "content", "refusal", "audio", "tool_calls", "function_call")
 # What entries hold of a message of the model; all else goes back with the message alone, and is counted there.
-_SHOWN = {
-    *("role", "content", "tool_calls", "function_call", "name", "refusal", "prefix", "audio"),
-    *("reasoning_details", "thinking", *_THOUGHTS),
-}
+_SHOWN = {*_GATHERED, "name", "prefix", "reasoning_details"}
 
 
 def _entries(message: Json, where: str = "message") -> list[Entry]:
@@ -401,9 +400,13 @@ def _assistant_entries(message: JsonObject) -> list[Entry]:
         block = {"block": {"reasoning_details": details}} if details else {}
         out.append(values.think(str(thought), wire=block | ({"field": field} if field else {}) or None))
     audio = sub(message, "audio")
+    # What comes with a text: annotations, the audio it is the transcript of, pictures.
+    extras = {name: message[name] for name in ("annotations", "audio", "images", "executed_tools") if message.get(name)}
     text, refusal = CONTENT.text_of(message.get("content")), message.get("refusal")
     if text or audio or message.get("images"):
-        out.append(values.respond(text or str(audio.get("transcript") or ""), wire=_extras(message)))
+        out.append(
+            values.respond(text or str(audio.get("transcript") or ""), wire={"block": extras} if extras else None)
+        )
     if refusal and refusal != text:
         out.append(values.respond(str(refusal)))
     out += [call_entry(item) for item in objects(message, "tool_calls") if _is_called(item)]
@@ -417,13 +420,6 @@ def _is_called(item: JsonObject) -> bool:
     """Whether anything is called: some servers send an entry without a name, an id or arguments."""
     called = sub(item, "function") or sub(item, "custom")
     return bool(item.get("id") or any(called.values()))
-
-
-def _extras(message: JsonObject) -> JsonObject | None:
-    """What comes with a text: annotations, the audio it is the transcript of, pictures."""
-    fields = ("annotations", "audio", "images", "executed_tools")
-    extras = {field: message[field] for field in fields if message.get(field)}
-    return {"block": extras} if extras else None
 
 
 def call_entry(item: JsonObject) -> Entry:
@@ -447,10 +443,6 @@ def call_entry(item: JsonObject) -> Entry:
 DONE = {"object": "[DONE]"}
 
 
-# Fields of a delta that are put together by kinds of their own; all others are kept as they come.
-_GATHERED = ("role", *_THOUGHTS, "thinking", "content", "refusal", "audio", "tool_calls", "function_call")
-
-
 # Where the blocks of a message stand: its thinking, its text, its refusal, and from here on its calls.
 _THINKING, _TEXT, _REFUSAL, _CALLS = range(4)
 
@@ -467,7 +459,6 @@ class ChatReader(ReplyReader):
         # Whatever else the message holds: annotations, images, reasoning_details.
         self.others: JsonObject = {}
         self.audio: JsonObject = {}
-        self.tier: JsonObject = {}
 
     def _read(self, reply: JsonObject) -> Reply:
         choices = reply.get("choices")
@@ -497,9 +488,7 @@ class ChatReader(ReplyReader):
             return []
         self.id = self.id or text_in(chunk, "id")
         self.model = text_in(chunk, "model") or self.model
-        if chunk.get("service_tier"):
-            self.tier = {"service_tier": chunk["service_tier"]}
-        self.reported |= {key: chunk[key] for key in ("usage", "x_groq", "timings") if chunk.get(key)}
+        self.reported |= {key: chunk[key] for key in ("usage", "x_groq", "timings", "service_tier") if chunk.get(key)}
         for choice in objects(chunk, "choices"):
             if choice.get("index"):
                 continue  # only the first of several answers is recorded
@@ -569,8 +558,8 @@ class ChatReader(ReplyReader):
 
     @property
     def usage(self) -> Usage:
-        whole = {**self.reported, **self.tier, "choices": [{"message": self.others}]}
-        return usage(self.provider, whole) if self.reported else Usage()
+        whole = {**self.reported, "choices": [{"message": self.others}]}
+        return usage(self.provider, whole) if self.reported.keys() - {"service_tier"} else Usage()
 
     def unfinished(self) -> Iterable[JsonObject]:
         transcript = "" if self.stop else self.audio.get("transcript")
@@ -610,8 +599,7 @@ def chat_message(message: Json, index: int) -> Unit:
     if role == "tool":
         parts = [part._replace(also={"tool_call_id": message.get("tool_call_id")}) for part in parts]
     section: Section = "system" if role in ("system", "developer") else "messages"
-    compared = unmarked_in(message, "content")
-    return Unit(("messages", index), section, role, message, tuple(parts), (compared,))
+    return Unit(("messages", index), section, role, message, tuple(parts), (unmarked_in(message, "content"),))
 
 
 WIRE = Wire(

@@ -285,14 +285,11 @@ def _responses(draft: Draft, message: Message) -> None:
 
 def _note(draft: Draft, message: Message) -> None:
     draft.set_effort(message)
-    if not texts(message):
-        return
     added = text_part(note_text(message))
-    parts = draft.unsent.get("parts") or []
-    if draft.unsent.get("role") == "user" and not any("functionResponse" in part for part in parts):
-        draft.messages[-1] = {**draft.last, "parts": [*parts, added]}
-    else:
+    if texts(message) and any("functionResponse" in part for part in draft.last.get("parts", ())):
         draft.messages.append({"role": "user", "parts": [added]})
+    elif texts(message):
+        draft.say_as_user(added, "parts")
 
 
 def _end(draft: Draft) -> None:

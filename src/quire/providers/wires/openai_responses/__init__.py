@@ -257,7 +257,8 @@ class ResponseReader(ReplyReader):
             kind = _KINDS.get(str(item.get("type")), "respond")
             self.open_blocks[number_in(event, "output_index")] = StreamedBlock(kind, item, item.get("name"))
         elif kind == "response.output_item.done":
-            return self._finish_item(number_in(event, "output_index"), given(event, "item"))
+            self.finished[number_in(event, "output_index")] = given(event, "item")
+            return self._in_order()
         elif kind in _ENDS:
             return self._complete(given(event, "response"))
         elif kind == "response.failed":
@@ -271,10 +272,6 @@ class ResponseReader(ReplyReader):
     def _answered_by(self, response: JsonObject) -> None:
         self.id = text_in(response, "id") or self.id
         self.model = text_in(response, "model") or self.model
-
-    def _finish_item(self, index: int, item: JsonObject) -> list[Entry]:
-        self.finished[index] = item
-        return self._in_order()
 
     def _in_order(self) -> list[Entry]:
         """The finished items whose turn has come: they stand as `output_index` says, however they arrive."""
