@@ -303,6 +303,9 @@ GEMINI = [
     Case("B.gemini-name", "gemini", contents(ask(), tools=[{"functionDeclarations": [{"name": "1f"}]}]),
          "$.tools[0].functionDeclarations[0].name", contents(ask(), tools=[{"functionDeclarations": [{"name": "f.1:a"}]}])),
     Case("B.shape", "gemini", contents({"role": "user"}), "$.contents[0].parts", contents(ask())),
+    Case("B.effort", "gemini", contents(ask(), model="gemini-2.5-pro", generationConfig={"thinkingConfig": {"thinkingLevel": "LOW"}}),
+         "$.generationConfig.thinkingConfig.thinkingLevel",
+         contents(ask(), model="gemini-2.5-pro", generationConfig={"thinkingConfig": {"thinkingBudget": 900}})),
     Case("B.shape", "gemini", contents({"role": "assistant", "parts": []}, ask()), "$.contents[0].role", contents(ask(), reply(), ask())),
 ]  # fmt: skip
 

@@ -138,3 +138,10 @@ def test_elsewhere_effort_is_set_for_the_whole_request_and_it_says_so(target: st
     request = _request(target, Q, SLOWER)
     assert request.body[field] == value
     assert request.left_out[0]["entry"] == 3
+
+
+@pytest.mark.parametrize("target", ["gemini:gemini-2.5-pro", "cohere:command-a-reasoning-08-2025"])
+def test_where_effort_has_no_words_a_note_of_it_is_left_out(target: str) -> None:
+    request = _request(target, Q, SLOWER)
+    assert request.body == _request(target, Q).body
+    assert request.left_out == ({"entry": 3, "reason": "reasoning effort has no words here"},)

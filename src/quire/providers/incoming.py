@@ -237,10 +237,6 @@ class ReplyReader:
         deltas, self._live = self._live, []
         return deltas
 
-    def _announce(self, place: int, kind: str) -> None:
-        """Tell of a block that arrives whole, without pieces of text before it."""
-        self._live.append(BlockDelta(place, kind, ""))
-
     def _show(self, place: int, kind: str, text: str) -> str:
         """Text of a block that is not whole yet: received, and shown to whoever watches if it is of any kind."""
         if kind and text:

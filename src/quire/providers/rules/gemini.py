@@ -253,6 +253,14 @@ def _children(schema: JsonObject, path: str) -> list[tuple[str, Json]]:
     return [*properties, *options, *items]
 
 
+def levels(check: Check) -> Iterator[Finding]:
+    """Models before 3 take a budget for thinking, and no level."""
+    thinking = as_object(as_object(setting(check.body, "generationConfig")[1]).get("thinkingConfig"))
+    if (level := thinking.get("thinkingLevel")) and not check.info.features.signatures:
+        path = "$.generationConfig.thinkingConfig.thinkingLevel"
+        yield found("B.effort", path, "budget", sure=check.info.known, level=level)
+
+
 def function_names(check: Check) -> Iterator[Finding]:
     """Gemini's own pattern, wider than row 17's."""
     declared = ((f"{path}.name", declaration.get("name")) for path, declaration in declarations(check.body))
@@ -292,7 +300,7 @@ def _unchecked(check: Check) -> Iterator[Unchecked]:
 RULES = WireRules(
     body=gemini_body,
     message=gemini_content,
-    head=each(cached, schemas, function_names),
+    head=each(cached, schemas, function_names, levels),
     turn=each(order, foreign),
     along=(Responses, Signatures),
     end=least,

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from quire.errors import FormatError, ProviderError
 from quire.providers.incoming import (
     LIMIT_BLOCKS,
+    BlockDelta,
     ReplyReader,
     listed,
     object_in,
@@ -219,7 +220,7 @@ class GeminiReader(ReplyReader):
             return entries
         entries = [*self._end_call(), *self._end_text()]
         # Text may follow in the same chunk: whoever watches is told that this one comes before it.
-        self._announce(self.parts, "respond")
+        self._live.append(BlockDelta(self.parts, "respond", ""))
         return [*entries, *self._whole(part)]
 
     def _call_piece(self, part: JsonObject, piece: JsonObject) -> list[Entry]:

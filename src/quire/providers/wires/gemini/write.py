@@ -12,7 +12,7 @@ from quire.providers.incoming import Spelling, bytes_of, sub
 from quire.providers.models import data
 from quire.providers.outgoing import by_role, compact, object_of, with_originals
 from quire.providers.provider_tools import Native, tool_json, with_more
-from quire.providers.rendering import GO_ON, NO_TEXT, Draft, Writer, joined, note_text, texts, user_text
+from quire.providers.rendering import GO_ON, NO_TEXT, Draft, Writer, joined, note_text, texts, user_text, wanted_effort
 from quire.values import Call, Entry, Image, Json, JsonObject, Message, Prompt, Request, Result, Text, Think, as_object
 
 # Tools as Gemini declares them: its own schema where that says it all, else the JSON schema itself.
@@ -284,7 +284,10 @@ def _responses(draft: Draft, message: Message) -> None:
 
 
 def _note(draft: Draft, message: Message) -> None:
-    draft.set_effort(message)
+    if draft.info.features.signatures:
+        draft.set_effort(message)
+    elif wanted_effort(message):
+        draft.leave_out(message, "reasoning effort has no words here")
     added = text_part(note_text(message))
     if texts(message) and any("functionResponse" in part for part in draft.last.get("parts", ())):
         draft.messages.append({"role": "user", "parts": [added]})

@@ -127,21 +127,16 @@ def written(part: Text | Think | Call, message: Message, draft: Draft) -> JsonOb
 def _message(part: Text, message: Message, draft: Draft) -> JsonObject | None:
     item = own_block(part, draft)
     if item and kind_of(item) == "item_reference":
-        return _reference(item, part, message, draft)
+        # The provider keeps the item only where it is asked to store.
+        if not _is_stored(part, draft):
+            draft.leave_out(message, "an item named by its id alone is not stored anywhere", part)
+        return item if _is_stored(part, draft) else None
     # OpenAI itself carries out no call of free text: it would miss the output.
     missed = {"custom_tool_call"} if draft.info.features.strict else set()
     if item and item.get("type") not in missed and _says(item, part.text):
         return _unparted(item, part.wire, draft)
     leave_out(part, message, draft)
     return {"type": "message", "role": "assistant", "content": part.text} if part.text else None
-
-
-def _reference(item: JsonObject, part: Text, message: Message, draft: Draft) -> JsonObject | None:
-    """The name of an item that the provider keeps, which it does only where it is asked to store."""
-    if _is_stored(part, draft):
-        return item
-    draft.leave_out(message, "an item named by its id alone is not stored anywhere", part)
-    return None
 
 
 def is_named(item: JsonObject) -> bool:
