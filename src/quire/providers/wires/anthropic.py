@@ -56,9 +56,8 @@ from quire.providers.rendering import (
 )
 from quire.providers.rules.check import turn_at
 from quire.providers.rules.claude import ANTHROPIC_RULES, betas_around, betas_in
-from quire.providers.usage import usage
 from quire.providers.wires import ModelCall, Wire
-from quire.values import Call, Entry, Image, Json, JsonObject, Message, Prompt, Reply, Result, Text, Think, Usage
+from quire.values import Call, Entry, Image, Json, JsonObject, Message, Prompt, Reply, Result, Text, Think
 
 # What Anthropic's content blocks mean: one block, one entry; one part, one block.
 
@@ -400,7 +399,8 @@ class MessageReader(BlockReader):
                 return self._close(number_in(event, "index"))
             case "message_delta":
                 self.stop = text_in(sub(event, "delta"), "stop_reason") or self.stop
-                self.reported |= without_nulls(sub(event, "usage"))
+                used = {**sub(self.reported, "usage"), **without_nulls(sub(event, "usage"))}
+                self.reported = {"usage": used, "model": self.model} if used else {}
             case "message_stop":
                 self.stopped = True
                 return self._end()
@@ -415,7 +415,7 @@ class MessageReader(BlockReader):
     def _start(self, message: JsonObject) -> list[Entry]:
         """A message that goes on behind a call of running code may begin with blocks, and even be whole."""
         self.id, self.model = text_in(message, "id"), text_in(message, "model") or self.model
-        self.reported = dict(sub(message, "usage"))
+        self.reported = {"usage": sub(message, "usage"), "model": self.model} if message.get("usage") else {}
         self.stop = text_in(message, "stop_reason") or self.stop
         begun = [assistant_entry(without_nulls(block)) for block in objects(message, "content")]
         return self._add(begun) if begun else []
@@ -439,11 +439,6 @@ class MessageReader(BlockReader):
             else:
                 whole[field] = text_in(whole, field) + text
         return assistant_entry(whole)
-
-    @property
-    def usage(self) -> Usage:
-        whole = {"usage": self.reported, "model": self.model}
-        return usage(self.provider, whole) if self.reported else Usage()
 
     def reply(self) -> Reply:
         if not self.stopped:
