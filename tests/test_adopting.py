@@ -2,14 +2,17 @@
 
 import asyncio
 import base64
+import subprocess
+import sys
 from collections.abc import Callable
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import quire
-from quire import Reply, Usage
+from quire import AsyncThread, Reply, Usage
 from quire.errors import CallError
 from quire.items import from_image
 from quire.send.tools import tool
@@ -142,6 +145,54 @@ def test_the_calls_of_a_reply_run_in_one_event_loop(tmp_path: Path) -> None:
     reply = called(thread, ("c1", "look_up", {"shelf": 1}), ("c2", "look_up", {"shelf": 2}))
     assert [result.body["content"] for result in thread.results(reply, [look_up])] == ["shelf 1", "shelf 2"]
     assert len({*loops}) == 1
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_each_call_has_context_variables_of_its_own(tmp_path: Path, way: str) -> None:
+    noted = ContextVar("noted", default="the caller's")
+
+    async def look_up(shelf: int) -> str:
+        """Look at a shelf."""
+        before = noted.get()
+        noted.set(f"shelf {shelf}")
+        return before
+
+    thread = opened(tmp_path)
+    thread.user("What lies there?")
+    reply = called(thread, ("c1", "look_up", {"shelf": 1}), ("c2", "look_up", {"shelf": 2}))
+    given = (reply, [look_up])
+    results = thread.results(*given) if way == "sync" else asyncio.run(AsyncThread(thread).results(*given))
+    assert [result.body["content"] for result in results] == ["the caller's"] * 2
+
+
+INTERRUPTED_PROGRAM = """
+import asyncio, os, signal, sys
+import quire
+from quire import Reply, Usage
+
+async def order(name, args):
+    os.kill(os.getpid(), signal.SIGINT)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    return "ordered"
+
+with quire.open(sys.argv[1], "t") as thread:
+    thread.user("Order.")
+    thread.request("openai-chat:gpt-5")
+    reply = Reply((quire.call("c1", "order", {}), quire.call("c2", "order", {})), Usage())
+    thread.record(reply)
+    try:
+        thread.results(reply, order)
+    except KeyboardInterrupt:
+        print("interrupted")
+"""
+
+
+def test_a_call_that_has_begun_has_its_result_though_the_user_interrupts(tmp_path: Path) -> None:
+    program = [sys.executable, "-c", INTERRUPTED_PROGRAM, str(tmp_path / "agent.db")]
+    assert subprocess.run(program, check=True, capture_output=True, text=True).stdout == "interrupted\n"
+    results = [entry.body for entry in quire.open(tmp_path / "agent.db", "t") if entry.kind == "result"]
+    assert [(result["call_id"], result["content"]) for result in results] == [("c1", "ordered")]
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,13 @@ from collections.abc import Callable, Coroutine
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
-from quire.log import off_loop, to_the_end
+from quire.log import off_loop
 from quire.providers.wires import events_in, feed
 from quire.thread import Thread
 
 if TYPE_CHECKING:
     from quire.providers.gemini_cache import Served
     from quire.send.cycle import Outcome
-    from quire.send.tools import Toolbox
     from quire.send.transport import Transport
     from quire.values import Entry, Request
 
@@ -79,16 +78,7 @@ class AsyncThread:
 
     async def results(self, reply: Any, run: Any) -> list[Entry]:
         """Carry out the calls of a recorded reply as `Thread.results` does; asynchronous tools run in this event loop."""
-        appended: list[Entry] = []
-        toolbox, calls = await off_loop(self.thread._calls_to_run, reply, run)
-        for call in calls:
-            # A call that has begun may have changed something: whoever cancels meanwhile, its result is recorded.
-            appended += await to_the_end(self._carry_out(call, toolbox))
-        return appended
-
-    async def _carry_out(self, call: Entry, toolbox: Toolbox) -> list[Entry]:
-        result = await off_loop(self.thread._own_answer, call, toolbox) or await toolbox.run(call)
-        return await off_loop(self.thread.append, result)
+        return await self.thread._results(reply, run)
 
     async def run(self, target: str, transport: Transport, **how: Any) -> Outcome:
         """Carry out the newest turn; `runner`, `decide` and `on_event` are as in quire.send."""

@@ -21,7 +21,7 @@ from quire.assemble.state import fit
 from quire.assemble.summary import Summarise, extract
 from quire.errors import CallError, ConflictError, MissingPart, QuireError
 from quire.items import ThreadWindow, Window, from_file, from_image
-from quire.log import now_ms, refuse_loop
+from quire.log import now_ms, off_loop, refuse_loop, to_the_end
 from quire.log.entries import SHORTENING
 from quire.log.shapes import short
 from quire.log.sqlite import SqliteStore
@@ -454,19 +454,28 @@ class Thread:
 
         `reply` is what was recorded, or what `record` returned of it. `run` are functions, in a list or by the names
         that the model calls, a `Toolbox`, or one function of a call's name and arguments. Whatever a function raises is
-        a result, too. A call that has its result is not run again; a `recall` that the thread offered, it answers.
+        a result, too. A call that has its result is not run again, and one that is running is a ConflictError; a
+        `recall` that the thread offered, it answers.
         """
         refuse_loop("await AsyncThread(thread).results(…)")
-        toolbox, calls = self._calls_to_run(reply, run)
-
-        async def carry_out() -> list[Entry]:
-            appended: list[Entry] = []
-            for call in calls:
-                appended += self.append(self._own_answer(call, toolbox) or await toolbox.run(call))
-            return appended
-
         # In one event loop: an asynchronous tool may keep a connection from one call to the next.
-        return asyncio.run(carry_out()) if calls else []
+        return asyncio.run(self._results(reply, run))
+
+    async def _results(self, reply: Any, run: Any) -> list[Entry]:
+        appended: list[Entry] = []
+        if not (await off_loop(self._calls_to_run, reply, run))[1]:
+            return appended
+        # Read again where nobody else runs them.
+        with self.store.turn_lock(self.name):
+            toolbox, calls = await off_loop(self._calls_to_run, reply, run)
+            for call in calls:
+                # A call that has begun may have changed something: whoever cancels meanwhile, its result is recorded.
+                appended += await to_the_end(self._carry_out(call, toolbox))
+        return appended
+
+    async def _carry_out(self, call: Entry, toolbox: Toolbox) -> list[Entry]:
+        result = await off_loop(self._own_answer, call, toolbox) or await toolbox.run(call)
+        return await off_loop(self.append, result)
 
     @_one_at_a_time
     def _calls_to_run(self, reply: Any, run: Any) -> tuple[Toolbox, list[Entry]]:

@@ -1,6 +1,7 @@
 """What every store promises, whatever it is made of: the same tests for each of them."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from entry_strategies import bodies
 from hashed_words import HashedWords
-from quire import Entry, Thread, open_store, values
+from quire import AsyncThread, Entry, Reply, Thread, Usage, open_store, values
 from quire.errors import CallError, ConflictError, FormatError, NotFound
 from quire.log import in_turn, own_fence
 from quire.log.postgres import PostgresStore
@@ -359,6 +360,38 @@ async def test_a_turn_is_held_once(store: Store) -> None:
         with in_turn(store.place, "t", lost), pytest.raises(ConflictError, match="was taken over"):
             store.append("t", users("too late"))
     assert texts(store, "t") == ["mine"]
+
+
+@pytest.mark.parametrize("ways", [("sync", "sync"), ("async", "async"), ("sync", "async")])
+async def test_the_calls_of_a_reply_run_once_whoever_asks_for_their_results(
+    store: Store, ways: tuple[str, str]
+) -> None:
+    begun, go_on, ran = threading.Event(), threading.Event(), []
+
+    def order(name: str, args: JsonObject) -> str:
+        ran.append(name)
+        begun.set()
+        assert go_on.wait(30)
+        return "ordered"
+
+    async def results(way: str) -> list[Entry]:
+        thread = Thread(store, "t")
+        if way == "async":
+            return await AsyncThread(thread).results(reply, order)
+        return await asyncio.to_thread(thread.results, reply, order)
+
+    thread, reply = Thread(store, "t"), Reply((values.call("c1", "order", {}),), Usage())
+    thread.user("Order one.")
+    thread.request(TARGET)
+    thread.record(reply)
+    first = asyncio.create_task(results(ways[0]))
+    await asyncio.to_thread(begun.wait, 30)
+    with pytest.raises(ConflictError, match="is being carried out by process") as refused:
+        await results(ways[1])
+    go_on.set()
+    assert ([result.body["content"] for result in await first], ran) == (["ordered"], ["order"])
+    assert refused.value.hint == "Wait until it has ended; what it stores is kept."
+    assert await results(ways[1]) == []
 
 
 def test_before_close_whoever_works_is_stopped(store: Store) -> None:
