@@ -205,6 +205,35 @@ def test_an_embedder_that_fails_is_asked_again_and_nobody_waits_for_it(
     assert caplog.text.count(told) == 1
 
 
+@pytest.mark.parametrize("away", [ConnectionError("nobody is there"), TimeoutError("no answer"), QuireError("is away")])
+def test_while_an_embedder_is_away_recall_goes_by_words_and_asks_it_again(
+    away: Exception, store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Flaky(HashedWords):
+        is_away, tries = True, 0
+
+        def encode(self, texts: Sequence[str]) -> Any:
+            self.tries += 1
+            if self.is_away:
+                raise away
+            return super().encode(texts)
+
+    filled(store, 3)
+    Indexer(store, HashedWords()).run()
+    thread, recall = Thread(store, "t"), Recall(store, embedder := Flaky())
+    thread.embedder = embedder
+    for _ in range(2):
+        assert [hit.by for hit in thread.recall("red hat", exclude=())] == ["words"] * 3
+        assert [hit.by for hit in recall.search("red hat", thread="t")] == ["words"] * 3
+    assert (recall.by, embedder.tries, caplog.text.count(str(away))) == ("words", 2, 2)
+    embedder.is_away = False
+    with monkeypatch.context() as later:
+        later.setattr(meaning.time, "monotonic", lambda: float("inf"))
+        assert [hit.by for hit in thread.recall("red hat", exclude=())] == ["words and meaning"] * 3
+        assert [hit.by for hit in recall.search("red hat", thread="t")] == ["words and meaning"] * 3
+    assert recall.by == "words and meaning"
+
+
 @pytest.mark.parametrize(
     "given",
     [[[1.0] * 31], [[float("nan")] * 32], [], [[1.0] * 32] * 2, [[1.0], [1.0, 2.0]], None],

@@ -85,13 +85,14 @@ class Found(msgspec.Struct, frozen=True):
     """A document's place in an answer: `score` is the sum of `parts`.
 
     Scores compare the documents of one search; `relevance` says how much any of them has to do with the query:
-    the share of its words, weighed by rarity, and the cosine of its meaning, added.
+    the share of its words, weighed by rarity, and the cosine of its meaning, added (`by_meaning`: where it is known).
     """
 
     id: str
     score: float
     parts: dict[str, float]
     relevance: float = 0.0
+    by_meaning: bool = False
 
 
 # Where a question is answered, something nearly always has this relevance; where nothing has, nothing was found.

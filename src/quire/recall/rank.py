@@ -26,7 +26,7 @@ from quire.recall.document import (
     pieces,
 )
 from quire.recall.languages import PREFIXES
-from quire.recall.meaning import MEANING_PARTS, Embedder, Meaning, encoded
+from quire.recall.meaning import MEANING_PARTS, Embedder, Meaning, QueryMeaning, encoded
 from quire.recall.words import Array, Bools, Column, Floats, Ints, Neighbours, Postings, posting_run, scores
 
 # Several reasons to one order: words and meaning standardised over the candidates and added, with small priors.
@@ -211,7 +211,7 @@ class Collection:
         self._alive, self._lengths, self._sessions = Column(np.bool_), Column(np.float32), Column(np.int64)
         self._session_numbers: dict[str, int] = {"": 0}
         self._postings, self._speakers = Postings(), SpeakerPriors()
-        self.meaning = Meaning(embedder.dimensions if embedder else 0)
+        self.meaning, self.query_meaning = Meaning(embedder.dimensions if embedder else 0), QueryMeaning(embedder)
         # Made when it is first needed behind a change.
         self._neighbours: Neighbours | None = None
         # Texts whose vectors are not made yet.
@@ -345,8 +345,12 @@ class Collection:
         has_cosine = np.isfinite(every[rows[best]])
         relevance = share[rows[best]] + np.where(has_cosine, every[rows[best]], np.float32(USUAL_COSINE))
         return [
-            Found(self.ids[rows[at]], float(total[at]), dict(zip(PARTS, parts[:, at].tolist(), strict=True)), near)
-            for at, near in zip(best, np.round(relevance.astype(np.float64), 6).tolist(), strict=True)
+            Found(
+                self.ids[rows[at]], float(total[at]), dict(zip(PARTS, parts[:, at].tolist(), strict=True)), near, known
+            )
+            for at, near, known in zip(
+                best, np.round(relevance.astype(np.float64), 6).tolist(), has_cosine.tolist(), strict=True
+            )
         ]
 
     def vector(self, query: Query | str) -> Floats | None:
@@ -354,11 +358,11 @@ class Collection:
         return self._vector(ask(query if isinstance(query, Query) else Query(query), self._speakers.people()))
 
     def _vector(self, query: QueryTerms) -> Floats | None:
-        """The query's meaning, with the turn before it at less weight; None without an embedder or a text."""
+        """The query's meaning, with the turn before it at less weight; None without a text, or an embedder at hand."""
         texts = [text for text in (query.meaning, query.earlier) if text]
-        if self.embedder is None or not query.meaning:
+        vectors = self.query_meaning.of(texts) if query.meaning else None
+        if vectors is None:
             return None
-        vectors = encoded(self.embedder, texts)
         vector = vectors[0] + np.float32(EARLIER) * vectors[1] if len(texts) > 1 else vectors[0]
         length = np.linalg.norm(vector)
         return np.asarray(vector / length, np.float32) if length else None

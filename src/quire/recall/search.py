@@ -292,7 +292,7 @@ class Hit(msgspec.Struct, frozen=True):
     tool: str = ""
     # How much it has to do with the query, whatever else was found; see `quire.recall.relevant`.
     relevance: float = 0.0
-    # What it was found by: "words and meaning", or "words" where there is no embedder or no vector yet.
+    # What it was found by: "words and meaning", or "words" without an embedder that answers, or a vector yet.
     by: str = "words"
 
 
@@ -323,7 +323,8 @@ class Recall:
     @property
     def by(self) -> str:
         """What a search goes by: "words and meaning", or "words"."""
-        return _BY[self.embedder is not None]
+        answers = all(scope.collection.query_meaning.at_hand for scope in self._scopes.values())
+        return _BY[self.embedder is not None and answers]
 
     def close(self) -> None:
         """End background work; the store stays open."""
@@ -430,8 +431,7 @@ class Recall:
         call = int(scope.call.all[scope.collection.row(match.id)])
         tool = self._tool(name, entry, call)
         score = round(match.score, 6)
-        has_vector = self.embedder is not None and scope.collection.meaning.known[scope.collection.row(match.id)]
-        by = _BY[bool(has_vector)]
+        by = _BY[match.by_meaning]
         return Hit(name, entry.seq, entry.id, score, match.parts, entry, around, tool, match.relevance, by)
 
     def _tool(self, thread: str, entry: Entry, call: int) -> str:
