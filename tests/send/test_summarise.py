@@ -14,6 +14,7 @@ from quire.send.events import Event
 from quire.send.runners import CHAT, ByModel
 from quire.send.turn import Runner
 from quire.testing import Refuse, emulator
+from quire.tokens import text_tokens
 from quire.values import Call, Text
 from toolbox import Clock, Outcome, carry_out
 
@@ -38,8 +39,10 @@ def reply(body: dict[str, Any]) -> str:
 @pytest.mark.moves_prefix(reason="a small budget rebases on the way")
 def test_a_summary_is_asked_for_with_the_same_request_and_one_instruction(tmp_path: Path) -> None:
     summarise = ByModel()
+    # A budget in which the question has room behind the answer each time.
+    policy = msgspec.structs.replace(POLICY, budget=800)
     with emulator("openai-chat", reply) as server:
-        thread = new_thread(tmp_path / "t.db", policy=POLICY, summarise=summarise)
+        thread = new_thread(tmp_path / "t.db", policy=policy, summarise=summarise)
         outcomes = talk(thread, server.url, 8)
         bodies = [received.body for received in server.requests]
     asides = [n for n, body in enumerate(bodies) if "summarise" in str(body["messages"][-1]["content"])]
@@ -55,6 +58,22 @@ def test_a_summary_is_asked_for_with_the_same_request_and_one_instruction(tmp_pa
     assert len(summarise.used) == len(asides)
     # It is paid for, and no turn mistakes it for an answer.
     assert all(outcome.steps == 1 and outcome.text.startswith("It stands.") for outcome in outcomes)
+
+
+@pytest.mark.moves_prefix(reason="a small budget rebases on the way")
+@pytest.mark.parametrize("words", range(3, 9))
+def test_the_question_for_a_summary_is_within_the_budget_as_any_request_is(words: int, tmp_path: Path) -> None:
+    with emulator("openai-chat", lambda body: reply(body) * (words % 3 + 1)) as server:
+        thread = new_thread(tmp_path / "t.db", policy=POLICY)
+        for turn in range(16):
+            thread.user(f"Question {turn}: " + "what about the harbor and the old lighthouse? " * words)
+            assert carry_out(thread, TARGET, server.url, CHAT).stop == "answered"
+        bodies = [received.body["messages"] for received in server.requests]
+    sizes = [sum(text_tokens(message["content"]) for message in messages) for messages in bodies]
+    assert [size for size in sizes if size > POLICY.budget] == []
+    rebases = [entry for entry in thread.store.read("t") if entry.kind == "rebase"]
+    assert rebases
+    assert all("harbor, order W1234" in entry.body["summary"] for entry in rebases)
 
 
 @pytest.mark.moves_prefix(reason="a small budget rebases on the way")

@@ -9,7 +9,7 @@ import contextlib
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,11 @@ import msgspec
 
 from quire import providers, values
 from quire.assemble.fit import system_text
+from quire.assemble.messages import leaf
 from quire.assemble.summary import Leaving, extract
 from quire.assemble.telling import truncate
 from quire.assemble.user_message import block, escaped, printable_id
-from quire.errors import ProviderError
+from quire.errors import BudgetError, ProviderError, QuireError
 from quire.items import from_file
 from quire.log import off_loop
 from quire.notes import NoteIndex
@@ -42,7 +43,7 @@ from quire.send.turn import (
     newest_first,
     newest_turn,
 )
-from quire.tokens import counter
+from quire.tokens import counter, message_tokens, text_tokens, tools_tokens
 from quire.values import Call, Entry, Item, Json, JsonObject, Message, Prompt, Request, Text, Usage, item_json
 
 # Choosing tools before the model answers: it is asked, beside the conversation, for a JSON array of calls.
@@ -190,7 +191,7 @@ class ByModel:
 
     def __init__(self) -> None:
         # Its answers, and why there is none.
-        self._known: dict[tuple[str, ...], str | ProviderError] = {}
+        self._known: dict[tuple[str, ...], str | QuireError] = {}
         self._wanted: list[Leaving] = []
         # What each question used: cache_read says how much of it was not paid for again.
         self.used: list[Usage] = []
@@ -198,7 +199,7 @@ class ByModel:
     def __call__(self, leaving: Leaving) -> str:
         """The summary of what leaves; where the model failed, that error: the record of the cut says why."""
         answer = self._known.get(_summary_key(leaving))
-        if isinstance(answer, ProviderError):
+        if isinstance(answer, QuireError):
             raise answer
         if answer is not None:
             return answer
@@ -225,10 +226,11 @@ class ByModel:
         """Have the model summarise what leaves."""
         self._known[_summary_key(leaving)] = await self._answer(turn, leaving)
 
-    async def _answer(self, turn: Turn, leaving: Leaving) -> str | ProviderError:
+    async def _answer(self, turn: Turn, leaving: Leaving) -> str | QuireError:
         try:
-            reply = await ask_aside(turn, summary_request(turn, min(leaving.limit, _MOST)), "summary")
-        except ProviderError as error:
+            request = await off_loop(summary_request, turn, min(leaving.limit, _MOST))
+            reply = await ask_aside(turn, request, "summary")
+        except (ProviderError, BudgetError) as error:
             return error
         self.used.append(reply.usage)
         if calls := [entry.name for entry in reply.entries if entry.kind == "call"]:
@@ -238,10 +240,11 @@ class ByModel:
 
 
 def summary_request(turn: Turn, limit: int) -> Request:
-    """The request as it stands in the provider's cache, with one instruction behind it."""
-    so_far = turn.thread.so_far(turn.target)
+    """The request as it stands in the provider's cache, as much of it as fits, with one instruction behind it."""
+    so_far, room = turn.thread.so_far(turn.target), turn.thread.build(turn.target).limit
     ask = Message("user", (Text(SUMMARISER.format(words=max(10, limit // 2))),))
-    prompt = msgspec.structs.replace(so_far, messages=(*cached_messages(so_far), ask))
+    room -= sum(map(text_tokens, so_far.systems)) + tools_tokens(so_far.tools) + message_tokens(ask)
+    prompt = msgspec.structs.replace(so_far, messages=(*_front_within(cached_messages(so_far), room, turn.target), ask))
     options = {name: value for name, value in turn.runner.options.items() if name not in _SHAPING}
     if options.get("max_tokens"):
         # A model that thinks needs what the runner leaves it for that, too; where nothing is said, what it likes.
@@ -256,6 +259,17 @@ def cached_messages(prompt: Prompt) -> tuple[Message, ...]:
     after = prompt.messages[prompt.stable : prompt.stable + 1]
     answered = [m for m in after if m.role == "assistant" and not any(isinstance(p, Call) for p in m.parts)]
     return (*cached, *answered)
+
+
+def _front_within(messages: Sequence[Message], room: int, target: str) -> Sequence[Message]:
+    """As many of the first messages as fit, calls with their results; what is newest stays in front of the model anyway."""
+    sizes = accumulate(leaf(message, 0, model=target).tokens for message in messages)
+    ends = [0, *(end for end, size in enumerate(sizes, 1) if size <= room)]
+    while ends[-1] < len(messages) and messages[ends[-1]].role == "tool":
+        ends.pop()
+    if messages and not ends[-1]:
+        raise BudgetError("nothing fits into the budget beside the question for a summary")
+    return messages[: ends[-1]]
 
 
 def fitted(text: str, limit: int) -> str:
