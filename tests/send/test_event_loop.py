@@ -15,6 +15,7 @@ from quire import AsyncThread, Reply, Thread, Usage, open_store, values
 from quire.errors import CallError
 from quire.log.sqlite import SqliteStore
 from quire.send.cycle import resume_sync, run, run_sync
+from quire.send.runners import planned
 from quire.send.tools import Toolbox
 from quire.testing import emulator
 from quire.values import Call, JsonObject, Text
@@ -45,6 +46,8 @@ class SlowDisk(SqliteStore):
 
 
 def replies(body: JsonObject) -> list[Any]:
+    if "JSON array" in str(body.get("system")):
+        return [Text('[{"tool": "now", "args": {}}]')]
     done = sum(block.get("type") == "tool_result" for one in body["messages"] for block in one["content"])
     return [Text("Done.")] if done else [Text("One."), Call("c1", "now", {}), Call("c2", "now", {})]
 
@@ -54,13 +57,15 @@ def now() -> str:
     return "noon"
 
 
-def test_twenty_turns_at_once_never_wait_for_the_disk_on_the_loop(tmp_path: Path) -> None:
+@pytest.mark.parametrize("runner", [Runner(tools=Toolbox(now)), planned([now])], ids=["tools", "planned"])
+def test_twenty_turns_at_once_never_wait_for_the_disk_on_the_loop(tmp_path: Path, runner: Runner) -> None:
     async def turn(store: SlowDisk, name: str, url: str) -> str:
         transport = transport_for(TARGET, url, "key", via="http")
         try:
             thread = AsyncThread(Thread(store, name))
             await thread.user("Hello")
-            return (await thread.run(TARGET, transport, runner=Runner(tools=Toolbox(now)))).text
+            await thread.run(TARGET, transport, runner=runner)
+            return (await thread.resume(transport, runner=runner)).text
         finally:
             await close(transport)
 

@@ -290,7 +290,7 @@ class Cycle:
             try:
                 await self._receive(request, stream)
             except ProviderError as error:
-                if self._learns_window(error):
+                if await self._learns_window(error):
                     await self._ask()
                     return
                 # A reply that never began was retried by the transport already.
@@ -315,13 +315,13 @@ class Cycle:
         finally:
             thread.summarise = given
 
-    def _learns_window(self, error: ProviderError) -> bool:
+    async def _learns_window(self, error: ProviderError) -> bool:
         """Whether a refusal names a window that was not known; the thread keeps to it, and asks again."""
         window = named_window(error)
         if window is None or self._learned:
             return False
         self._learned = True
-        self.thread.learn_window(self.target, *window)
+        await off_loop(self.thread.learn_window, self.target, *window)
         return True
 
     async def _receive(self, request: Request, stream: Any) -> None:
@@ -427,15 +427,15 @@ async def resume(
     if not model:
         raise CallError(f"thread {thread.name!r} was never sent anywhere", hint="Name a model: provider:model.")
     with thread.store.turn_lock(thread.name):
-        turn = standing(thread.store, thread.name)
+        turn = await off_loop(standing, thread.store, thread.name)
         if turn.next == "done" and turn.stopped:
-            thread.append(going_on(turn))
-    if transport is not None:
-        return await run(thread, model, transport, runner, **how)
-    from quire.send.local import TARGET, local_target
+            await off_loop(thread.append, going_on(turn))
+        if transport is not None:
+            return await run(thread, model, transport, runner, **how)
+        from quire.send.local import TARGET, local_target
 
-    own_transport = transport_for(model, local_target().base_url if model == TARGET else None)
-    return await _then_closed(run(thread, model, own_transport, runner, **how), own_transport)
+        own_transport = transport_for(model, local_target().base_url if model == TARGET else None)
+        return await _then_closed(run(thread, model, own_transport, runner, **how), own_transport)
 
 
 def resume_sync(thread: TurnThread, transport: Transport | None = None, runner: Runner = CHAT, **how: Any) -> Outcome:

@@ -64,7 +64,8 @@ async def plan(turn: Turn, tools: Toolbox, *, most: int = 6, attempts: int = 2) 
     """The calls to run before the model answers; after a reply that cannot be used it is told why, once."""
     if not len(tools):
         return []
-    texts = [question(turn.user.text, attached(turn.thread.store, turn.thread.name, turn.user), tools)]
+    items = await off_loop(attached, turn.thread.store, turn.thread.name, turn.user)
+    texts = [question(turn.user.text, items, tools)]
     draft = PlannedCalls()
     for _ in range(attempts):
         request = planner_request(texts, turn.target, tools)
@@ -296,6 +297,12 @@ def chat(system: str = "", *, memory: str | None = None, limits: Limits | None =
     return CHAT.equip(system, memory, limits, options)
 
 
+def _question_before(turn: Turn) -> str:
+    """What the user asked last before this turn: a short question often refers to it."""
+    recent = islice(newest_first(turn.thread.store, turn.thread.name, turn.user.seq - 1), 64)
+    return next((entry.text for entry in recent if entry.kind == "user"), "")
+
+
 def qa(
     index: NoteIndex,
     *,
@@ -314,9 +321,7 @@ def qa(
         if not query:
             return []
         call = call_entry(turn.user, 1, "localSearch", {"query": query}, tools)
-        # A short question often refers to the turn before it.
-        recent = islice(newest_first(turn.thread.store, turn.thread.name, turn.user.seq - 1), 64)
-        earlier = next((entry.text for entry in recent if entry.kind == "user"), "")
+        earlier = await off_loop(_question_before, turn)
         meta = {**call.meta, **({"earlier": earlier} if earlier else {})}
         return [Entry("call", {**call.body, "meta": meta})]
 
