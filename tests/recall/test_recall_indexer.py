@@ -15,7 +15,7 @@ from conftest import ROOT, shared_data
 from hashed_words import HashedWords
 from quire import Thread, open_store, values
 from quire.errors import CallError, MissingPart, QuireError
-from quire.recall import Indexer, Recall, meaning
+from quire.recall import Indexer, Recall, meaning, rank
 from quire.recall.meaning import MiniLM, find_weights, minilm
 from toolbox import Store
 
@@ -191,7 +191,7 @@ class Away(HashedWords):
 def test_an_embedder_that_fails_is_asked_again_and_nobody_waits_for_it(
     first: Exception | None, told: str, store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(meaning, "_RETRY_S", 0.01)
+    monkeypatch.setattr(meaning, "RETRY_S", 0.01)
     monkeypatch.setattr(meaning, "_WAIT_S", 600.0)
     filled(store, 3)
     away = Away(first)
@@ -228,7 +228,7 @@ def test_while_an_embedder_is_away_recall_goes_by_words_and_asks_it_again(
     assert (recall.by, embedder.tries, caplog.text.count(str(away))) == ("words", 2, 2)
     embedder.is_away = False
     with monkeypatch.context() as later:
-        later.setattr(meaning.time, "monotonic", lambda: float("inf"))
+        later.setattr(rank.time, "monotonic", lambda: float("inf"))
         assert [hit.by for hit in thread.recall("red hat", exclude=())] == ["words and meaning"] * 3
         assert [hit.by for hit in recall.search("red hat", thread="t")] == ["words and meaning"] * 3
     assert recall.by == "words and meaning"
@@ -256,7 +256,7 @@ def test_what_is_no_vector_for_each_text_is_named(given: Any, store: Store) -> N
 def test_vectors_may_come_as_lists_and_a_text_may_mean_nothing(store: Store) -> None:
     class Listed(HashedWords):
         def encode(self, texts: Sequence[str]) -> Any:
-            assert texts, "nothing was asked"
+            assert "".join(texts).encode(), "nothing was asked"
             rows = zip(texts, super().encode(texts).tolist(), strict=True)
             return [[0.0] * 32 if text == "red" else row for text, row in rows]
 
@@ -264,6 +264,7 @@ def test_vectors_may_come_as_lists_and_a_text_may_mean_nothing(store: Store) -> 
     Indexer(store, Listed()).run()
     assert [hit.by for hit in Recall(store, Listed()).search("red hat")] == ["words and meaning"] * 3
     assert len(Recall(store, Listed()).search("red")) == 3
+    assert {hit.by for hit in Recall(store, Listed()).search("red hat \ud800")} == {"words and meaning"}
 
 
 def test_all_searches_of_a_store_share_one_indexer(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import json
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -135,36 +134,6 @@ def encoded(embedder: Embedder, texts: Sequence[str]) -> Floats:
             hint=f"encode(texts) gives each text a unit vector of {embedder.dimensions} numbers.",
         )
     return vectors
-
-
-class QueryMeaning:
-    """Asks an embedder for what queries mean; while it is away there is none, which is told once."""
-
-    def __init__(self, embedder: Embedder | None) -> None:
-        self._embedder = embedder
-        # When it is asked again; 0 while it answers.
-        self._again_s = 0.0
-
-    @property
-    def at_hand(self) -> bool:
-        """Whether there is an embedder that answered when it was last asked."""
-        return self._embedder is not None and not self._again_s
-
-    def of(self, texts: Sequence[str]) -> Floats | None:
-        """The vectors of texts; None where nobody makes them now."""
-        if self._embedder is None or time.monotonic() < self._again_s:
-            return None
-        try:
-            vectors = encoded(self._embedder, texts)
-        except (CallError, MissingPart):
-            raise
-        except Exception as error:  # it is foreign code, and may be a service
-            if not self._again_s:
-                _logger.warning("recall goes by words alone: %s: %s", type(error).__name__, error)
-            self._again_s = time.monotonic() + _RETRY_S
-            return None
-        self._again_s = 0.0
-        return vectors
 
 
 def minilm(weights: Path | None = None, cache: Path | None = None) -> MiniLM:
@@ -383,7 +352,7 @@ _logger = logging.getLogger("quire")
 _STEP = 32
 _POLL_S = 0.5
 # How long it is until the next try behind one that failed.
-_RETRY_S = 30.0
+RETRY_S = 30.0
 # A search waits for the vectors of fewer entries than this, and so long at most.
 _WAITED_FOR, _WAIT_S = 200, 5.0
 _WORDED_AT_ONCE = 500
@@ -516,7 +485,7 @@ class Indexer:
         with self._indexed:
             self._failing = True
             self._indexed.notify_all()
-        self._stop.wait(_RETRY_S)
+        self._stop.wait(RETRY_S)
 
     def _end(self) -> None:
         """No more is made: nobody is to wait for it."""

@@ -5,12 +5,15 @@ Knows nothing of threads or records; whoever owns the documents adds, replaces a
 
 from __future__ import annotations
 
+import logging
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 import numpy as np
 
+from quire.errors import CallError, MissingPart
 from quire.recall.document import (
     EARLIER,
     TOOL,
@@ -26,8 +29,11 @@ from quire.recall.document import (
     pieces,
 )
 from quire.recall.languages import PREFIXES
-from quire.recall.meaning import MEANING_PARTS, Embedder, Meaning, QueryMeaning, encoded
+from quire.recall.meaning import MEANING_PARTS, RETRY_S, Embedder, Meaning, encoded
 from quire.recall.words import Array, Bools, Column, Floats, Ints, Neighbours, Postings, posting_run, scores
+from quire.values import whole_characters
+
+_logger = logging.getLogger("quire")
 
 # Several reasons to one order: words and meaning standardised over the candidates and added, with small priors.
 #
@@ -211,7 +217,9 @@ class Collection:
         self._alive, self._lengths, self._sessions = Column(np.bool_), Column(np.float32), Column(np.int64)
         self._session_numbers: dict[str, int] = {"": 0}
         self._postings, self._speakers = Postings(), SpeakerPriors()
-        self.meaning, self.query_meaning = Meaning(embedder.dimensions if embedder else 0), QueryMeaning(embedder)
+        self.meaning = Meaning(embedder.dimensions if embedder else 0)
+        # When the embedder is asked again, where it did not answer when it was asked last.
+        self.away_until_s = 0.0
         # Made when it is first needed behind a change.
         self._neighbours: Neighbours | None = None
         # Texts whose vectors are not made yet.
@@ -358,11 +366,20 @@ class Collection:
         return self._vector(ask(query if isinstance(query, Query) else Query(query), self._speakers.people()))
 
     def _vector(self, query: QueryTerms) -> Floats | None:
-        """The query's meaning, with the turn before it at less weight; None without a text, or an embedder at hand."""
-        texts = [text for text in (query.meaning, query.earlier) if text]
-        vectors = self.query_meaning.of(texts) if query.meaning else None
-        if vectors is None:
+        """The query's meaning, with the turn before it at less weight; None without a text, or an embedder that answers."""
+        texts = [whole_characters(text) for text in (query.meaning, query.earlier) if text]
+        if self.embedder is None or not query.meaning or time.monotonic() < self.away_until_s:
             return None
+        try:
+            vectors = encoded(self.embedder, texts)
+        except (CallError, MissingPart):
+            raise
+        except Exception as error:  # it is foreign code, and may be a service
+            if not self.away_until_s:
+                _logger.warning("recall goes by words alone: %s: %s", type(error).__name__, error)
+            self.away_until_s = time.monotonic() + RETRY_S
+            return None
+        self.away_until_s = 0.0
         vector = vectors[0] + np.float32(EARLIER) * vectors[1] if len(texts) > 1 else vectors[0]
         length = np.linalg.norm(vector)
         return np.asarray(vector / length, np.float32) if length else None

@@ -323,8 +323,8 @@ class Recall:
     @property
     def by(self) -> str:
         """What a search goes by: "words and meaning", or "words"."""
-        answers = all(scope.collection.query_meaning.at_hand for scope in self._scopes.values())
-        return _BY[self.embedder is not None and answers]
+        away = any(scope.collection.away_until_s for scope in self._scopes.values())
+        return _BY[self.embedder is not None and not away]
 
     def close(self) -> None:
         """End background work; the store stays open."""

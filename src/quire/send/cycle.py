@@ -220,16 +220,10 @@ class Cycle:
     # Calls
 
     async def _settle_doubts(self) -> None:
-        """Decide on a call whose run was cut off, which may have done its work: only idempotent ones run again unasked.
-
-        Calls that may change something run one at a time, so only the first unanswered one is in doubt.
-        """
-        pending = self._turn.pending
-        if not pending or may_run_again(self.runner, pending[0]):
-            return
-        decision = self._decide(pending[0])
-        if decision != "run":
-            await self._answer(pending[0], interrupted_result(pending[0]) if decision == "interrupted" else decision)
+        """Decide on a call whose run was cut off, which may have done its work."""
+        for call in _doubtful(self._turn, self.runner):
+            if (decision := self._decide(call)) != "run":
+                await self._answer(call, interrupted_result(call) if decision == "interrupted" else decision)
 
     async def _answer(self, call: Entry, result: object) -> None:
         """A call's own result, into the log: behind anything else the call would be open, and be run again."""
@@ -402,12 +396,16 @@ class Interrupted(msgspec.Struct, frozen=True):
 def look(store: Store, thread: str, runner: Runner = CHAT) -> Interrupted:
     """How the newest turn of a thread stands; nothing is changed."""
     turn = standing(store, thread)
-    # Calls that may change something run one at a time, so only the first unanswered one is in doubt.
-    doubtful = tuple(call for call in turn.pending[:1] if not may_run_again(runner, call))
+    doubtful = _doubtful(turn, runner)
     waiting = tuple(turn.pending[len(doubtful) :])
     stopped = turn.next == "done" and turn.stopped
     next: Next = "ask" if stopped else turn.next
     return Interrupted(last_target(store, thread), next, doubtful, waiting, stopped)
+
+
+def _doubtful(turn: TurnState, runner: Runner) -> tuple[Entry, ...]:
+    """The call that may have run: the first without a result, since those that may change something run one at a time."""
+    return tuple(call for call in turn.pending[:1] if not may_run_again(runner, call))
 
 
 def last_target(store: Store, thread: str) -> str:

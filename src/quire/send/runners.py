@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -44,7 +44,7 @@ from quire.send.turn import (
     newest_turn,
 )
 from quire.tokens import counter, message_tokens, text_tokens, tools_tokens
-from quire.values import Call, Entry, Item, Json, JsonObject, Message, Prompt, Request, Text, Usage, item_json
+from quire.values import Entry, Item, Json, JsonObject, Message, Prompt, Request, Text, Usage, item_json
 
 # Choosing tools before the model answers: it is asked, beside the conversation, for a JSON array of calls.
 
@@ -193,7 +193,8 @@ class ByModel:
     def __init__(self) -> None:
         # Its answers, and why there is none.
         self._known: dict[tuple[str, ...], str | QuireError] = {}
-        self._wanted: list[Leaving] = []
+        # The newest summary that was needed and not written yet: deeper cuts are tried until one fits.
+        self.wanted: Leaving | None = None
         # What each question used: cache_read says how much of it was not paid for again.
         self.used: list[Usage] = []
 
@@ -204,18 +205,12 @@ class ByModel:
             raise answer
         if answer is not None:
             return answer
-        self._wanted.append(leaving)
+        self.wanted = leaving
         return extract(leaving)
-
-    @property
-    def wanted(self) -> Leaving | None:
-        """The newest summary that was needed and that the model has not written yet."""
-        # Deeper cuts are tried until one fits: the last is the one that would be made.
-        return self._wanted[-1] if self._wanted else None
 
     async def prepare(self, turn: Turn) -> None:
         """If the next request needs a rebase, ask the model for its summary first."""
-        self._wanted.clear()
+        self.wanted = cast("Leaving | None", None)
         # Reading an old thread may ask for summaries too, of cuts that were made long ago.
         built = await off_loop(turn.thread.build, turn.target)
         if built.rebase is not None and self.wanted is not None:
@@ -245,7 +240,7 @@ def summary_request(turn: Turn, limit: int) -> Request:
     so_far, room = turn.thread.so_far(turn.target), turn.thread.build(turn.target).limit
     ask = Message("user", (Text(SUMMARISER.format(words=max(10, limit // 2))),))
     room -= sum(map(text_tokens, so_far.systems)) + tools_tokens(so_far.tools) + message_tokens(ask)
-    prompt = msgspec.structs.replace(so_far, messages=(*_front_within(cached_messages(so_far), room, turn.target), ask))
+    prompt = msgspec.structs.replace(so_far, messages=(*_front_within(so_far, room, turn.target), ask))
     options = {name: value for name, value in turn.runner.options.items() if name not in _SHAPING}
     if options.get("max_tokens"):
         # A model that thinks needs what the runner leaves it for that, too; where nothing is said, what it likes.
@@ -254,23 +249,17 @@ def summary_request(turn: Turn, limit: int) -> Request:
     return providers.render(prompt, turn.target, cache=True, key=turn.thread.name, **options)
 
 
-def cached_messages(prompt: Prompt) -> tuple[Message, ...]:
-    """What the last request said, and the answer to it if it was one."""
-    cached = prompt.messages[: prompt.stable]
-    after = prompt.messages[prompt.stable : prompt.stable + 1]
-    answered = [m for m in after if m.role == "assistant" and not any(isinstance(p, Call) for p in m.parts)]
-    return (*cached, *answered)
-
-
-def _front_within(messages: Sequence[Message], room: int, target: str) -> Sequence[Message]:
-    """As many of the first messages as fit, calls with their results; what is newest stays in front of the model anyway."""
-    sizes = accumulate(leaf(message, 0, model=target).tokens for message in messages)
+def _front_within(prompt: Prompt, room: int, target: str) -> Sequence[Message]:
+    """What the last request said and the answer to it, as far as that fits, calls with their results."""
+    answered = [message.role for message in prompt.messages[prompt.stable : prompt.stable + 1]] == ["assistant"]
+    cached = prompt.messages[: prompt.stable + answered]
+    sizes = accumulate(leaf(message, 0, model=target).tokens for message in cached)
     ends = [0, *(end for end, size in enumerate(sizes, 1) if size <= room)]
-    while ends[-1] < len(messages) and messages[ends[-1]].role == "tool":
+    while any(message.role == "tool" for message in prompt.messages[ends[-1] : ends[-1] + 1]):
         ends.pop()
-    if messages and not ends[-1]:
+    if cached and not ends[-1]:
         raise BudgetError("nothing fits into the budget beside the question for a summary")
-    return messages[: ends[-1]]
+    return cached[: ends[-1]]
 
 
 def fitted(text: str, limit: int) -> str:

@@ -23,7 +23,7 @@ from quire.providers.models import split_target
 from quire.providers.prefix import hashed, lined
 from quire.providers.provider_tools import functions_of
 from quire.providers.wires import wire_of
-from quire.send.turn import MESSAGES, TurnThread, without_cut
+from quire.send.turn import Messages, TurnThread, without_cut
 from quire.tokens import counter
 from quire.values import Entry, JsonObject, Reply, Request, call, respond, think, user
 
@@ -216,7 +216,7 @@ def _described(tool: JsonObject) -> str:
     return "\n".join(lines)
 
 
-class TextTools(msgspec.Struct, frozen=True, kw_only=True):
+class TextTools(Messages, frozen=True, kw_only=True):
     """Role messages in which calls and results are text; the engine's own tool calls are not used."""
 
     delimiter: Delimiter = "$"
@@ -227,15 +227,12 @@ class TextTools(msgspec.Struct, frozen=True, kw_only=True):
             raise CallError(
                 f"{target} takes tools itself", hint="Tools in words are for OpenAI-compatible chat servers."
             )
-        request = MESSAGES.request(thread, target, options)
+        request = super().request(thread, target, options)
         body = {key: value for key, value in request.body.items() if key not in _NATIVE}
         body["messages"] = told_messages(request.body["messages"], self.delimiter)
         # What only others may say ends the reply: the model would go on and invent it.
         body.setdefault("stop", [f"\n{self.delimiter}{kind}:" for kind in ("user", "result")])
         return msgspec.structs.replace(request, body=body, lines=lined(body, request.provider))
-
-    def sent(self, thread: TurnThread, request: Request, reply: Reply | None = None) -> Entry:
-        return thread.sent_entry(request, reply)
 
     def reader(self, thread: TurnThread, target: str, names: Iterable[str]) -> RereadStream:
         calls = sum(entry.kind == "call" for entry in thread.store.read(thread.name))

@@ -317,14 +317,16 @@ def _invoke(function: Callable[..., Any], shape: Signature) -> Invoke:
             arguments[shape.call] = call
         if inspect.iscoroutinefunction(function):
             return await function(**arguments)
-        returned = await in_thread(lambda: function(**arguments))
-        return await returned if inspect.isawaitable(returned) else returned
+        return await in_thread(lambda: function(**arguments))
 
     return invoke
 
 
 async def in_thread(work: Callable[[], Any]) -> Any:
-    """Run blocking work in a thread of its own, which cannot keep the program alive if it never ends."""
+    """Run blocking work in a thread of its own, which cannot keep the program alive if it never ends.
+
+    What it gives to be awaited is awaited in the loop.
+    """
     loop, context = asyncio.get_running_loop(), contextvars.copy_context()
     future: asyncio.Future[Any] = loop.create_future()
 
@@ -343,7 +345,8 @@ async def in_thread(work: Callable[[], Any]) -> Any:
             loop.call_soon_threadsafe(settle, *outcome)
 
     threading.Thread(target=run, daemon=True).start()
-    return await future
+    returned = await future
+    return await returned if inspect.isawaitable(returned) else returned
 
 
 def _raisable(error: BaseException) -> BaseException:
@@ -423,9 +426,8 @@ class OneForAll(Toolbox):
         self._function = function
 
     def get(self, name: str) -> Tool:
-        async def invoke(args: JsonObject, call: Entry) -> Any:
-            returned = await in_thread(lambda: self._function(call.name, args))
-            return await returned if inspect.isawaitable(returned) else returned
+        def invoke(args: JsonObject, call: Entry) -> Awaitable[Any]:
+            return in_thread(lambda: self._function(call.name, args))
 
         called = name if _NAME.match(name) else "any"
         return Tool(name=called, description="", parameters={}, invoke=invoke)
