@@ -175,6 +175,8 @@ def test_what_a_tool_returns_becomes_text(value: Any, result: JsonObject) -> Non
         (StopIteration(), ""),
         (Wordless(), "Wordless"),
         (asyncio.CancelledError(), "CancelledError"),
+        (BaseExceptionGroup("two", [SystemExit(1)]), ""),
+        (type("Skipped", (BaseException,), {})("not today"), ""),
     ],
 )
 def test_errors_become_results_without_a_traceback(error: BaseException, outcome: str) -> None:

@@ -350,10 +350,10 @@ async def in_thread(work: Callable[[], Any]) -> Any:
 
 
 def _raisable(error: BaseException) -> BaseException:
-    """What a future can carry: it refuses StopIteration, and SystemExit would end the loop."""
-    if isinstance(error, StopIteration | SystemExit | KeyboardInterrupt | GeneratorExit):
-        return RuntimeError(f"{type(error).__name__}: {error}".removesuffix(": "))
-    return error
+    """What a future can carry: it refuses StopIteration, and what is no Exception would end the loop."""
+    if isinstance(error, Exception | asyncio.CancelledError) and not isinstance(error, StopIteration):
+        return error
+    return RuntimeError(f"{type(error).__name__}: {error}".removesuffix(": "))
 
 
 # A set of tools that a cycle can run: every call has a result, whatever happens on the way.
@@ -474,8 +474,10 @@ async def _output(tool: Tool, call: Entry) -> Output:
         if (waiting := asyncio.current_task()) is None or waiting.cancelling():
             raise
         return _failure(_error_line(error))  # only what the tool awaits was cancelled
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
     # A tool is foreign code and may raise anything; the model is told, without the traceback.
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         return _failure(_error_line(error))
 
 
