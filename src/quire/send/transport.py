@@ -21,7 +21,7 @@ from quire.providers.gemini_cache import CacheCall, Served
 from quire.providers.models import provider_facts, resolve
 from quire.providers.wires import wire_of
 from quire.providers.wires.openai_chat import DONE
-from quire.values import Json, JsonObject, Request, read_early
+from quire.values import Json, JsonObject, Request, as_object, as_objects, read_early, value_at
 
 if TYPE_CHECKING:
     import httpx
@@ -453,41 +453,6 @@ class RetryingTransport:
 # What servers of one's own tell of their windows, each in its own place.
 
 
-class _Config(msgspec.Struct):
-    n_ctx: int = 0
-    context_length: int = 0
-
-
-class _Instance(msgspec.Struct):
-    id: str = ""
-    config: _Config = msgspec.field(default_factory=_Config)
-
-
-class _Model(msgspec.Struct):
-    id: str | None = None
-    model: str | None = None
-    key: str | None = None
-    max_model_len: int | None = None
-    context_length: int | None = None
-    loaded_context_length: int | None = None
-    loaded_instances: tuple[_Instance, ...] = ()
-
-    def window(self, name: str) -> int:
-        """The tokens that the model takes as it is loaded, if it is the one of that name."""
-        for loaded_instance in self.loaded_instances:
-            if name in (loaded_instance.id, self.key):
-                return loaded_instance.config.context_length
-        if not {name, f"{name}:latest"} & {self.id, self.model}:
-            return 0
-        return self.max_model_len or self.context_length or self.loaded_context_length or 0
-
-
-class _WindowAnswer(msgspec.Struct):
-    default_generation_settings: _Config = msgspec.field(default_factory=_Config)
-    data: tuple[_Model, ...] = ()
-    models: tuple[_Model, ...] = ()
-
-
 # llama.cpp; vLLM and SGLang; Ollama; LM Studio, and LM Studio before 0.4.
 _TELLING = ("/props", "/v1/models", "/api/ps", "/api/v1/models", "/api/v0/models")
 
@@ -510,8 +475,20 @@ def server_window(base_url: str, model: str, api_key: str = "", timeout_s: float
 
 def _window(data: bytes, model: str) -> int:
     try:
-        answer = msgspec.json.decode(data, type=_WindowAnswer)
+        answer = as_object(msgspec.json.decode(data))
     except (msgspec.DecodeError, RecursionError):
         return 0
-    windows = (listed.window(model) for listed in (*answer.data, *answer.models))
-    return answer.default_generation_settings.n_ctx or next(filter(None, windows), 0)
+    listed = (*as_objects(answer.get("data")), *as_objects(answer.get("models")))
+    sizes = [value_at(answer, "default_generation_settings", "n_ctx")]
+    sizes += [size for described in listed for size in _sizes(described, model)]
+    return next((size for size in sizes if size and isinstance(size, int)), 0)
+
+
+def _sizes(described: JsonObject, model: str) -> list[Json]:
+    """What a server says of a model's window, as it is loaded first, if it is the one of that name."""
+    instances = as_objects(described.get("loaded_instances"))
+    if loaded := [one for one in instances if model in (one.get("id"), described.get("key"))]:
+        return [value_at(loaded[0], "config", "context_length")]
+    if not any(described.get(name) in (model, f"{model}:latest") for name in ("id", "model")):
+        return []
+    return [described.get(name) for name in ("max_model_len", "context_length", "loaded_context_length")]
