@@ -2,6 +2,7 @@
 
 import json
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,12 +12,14 @@ from test_wire_convert import MESSAGES, _through_the_log
 from wire_prompts import TARGETS
 from wire_rich import RICH
 
+import quire
 from quire import Entry, render
 from quire.providers import FORMATS, export, import_
 from quire.providers.convert import project, strange_kinds
 from quire.testing import assert_valid
+from quire.tokens import IMAGE_TOKENS
 from quire.values import JsonObject, Message, Prompt, Text
-from toolbox import fewer
+from toolbox import closed_later, fewer
 
 LOOK: JsonObject = {"name": "look", "description": "d", "parameters": {"type": "object", "properties": {}}}
 # Who may have written a conversation, as far as its format says.
@@ -127,7 +130,37 @@ def test_an_image_in_a_result_goes_along_or_the_request_says_that_it_does_not(ta
     reason = "image in a result from anthropic cannot go along"
     told = [one for one in request.left_out if one["reason"] == reason]
     assert told == ([] if "aGk=" in json.dumps(request.body) else [{"entry": 3, "reason": reason}])
-    assert ("aGk=" in json.dumps(request.body)) == (target == "anthropic:claude-opus-5-5")
+    assert ("aGk=" in json.dumps(request.body)) == (target.startswith(SEEING))
+    assert_valid(request)
+
+
+# Other models of the same format, and those of Chat, whose tool messages hold text alone.
+SEEING = ("anthropic:", "openai-chat:", "xai:", "openrouter:")
+
+
+def test_images_of_results_stand_behind_all_of_them_where_results_are_text() -> None:
+    calls = [{"type": "tool_use", "id": id, "name": "look", "input": {}} for id in ("c1", "c2")]
+    results = [{"type": "tool_result", "tool_use_id": id, "content": [PICTURE]} for id in ("c1", "c2")]
+    messages = [SHOWN[0], {"role": "assistant", "content": calls}, {"role": "user", "content": results}]
+    messages += [{"role": "assistant", "content": "Two."}, {"role": "user", "content": "And now?"}]
+    entries = import_("anthropic", messages, "claude-opus-5-5")
+    shorter, longer = (render(prompt_of(entries[:count]), "openai-chat:gpt-6-sol").body for count in (5, 7))
+    assert [
+        message["role"] for message in longer["messages"][1:]
+    ] == "user assistant tool tool user assistant user".split()
+    pictures = [part["image_url"]["url"] for part in longer["messages"][5]["content"] if part["type"] == "image_url"]
+    assert pictures == ["data:image/png;base64,aGk="] * 2
+    assert longer["messages"][: len(shorter["messages"])] == shorter["messages"]
+    assert "image_url" not in json.dumps(export("openai-chat", entries))
+
+
+def test_images_of_results_count_where_they_are_shown(tmp_path: Path) -> None:
+    thread = closed_later(quire.open(tmp_path / "t.db", "t"))
+    thread.append(*import_("anthropic", SHOWN, "claude-opus-5-5"))
+    sizes = {
+        target: thread.build(target).sizes[-1] for target in ("openai-chat:gpt-6-sol", "deepseek:deepseek-v4-flash")
+    }
+    assert [size > IMAGE_TOKENS for size in sizes.values()] == [True, False]
 
 
 def test_what_no_provider_would_take_is_named_in_the_text_alone() -> None:

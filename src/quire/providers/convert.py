@@ -17,7 +17,7 @@ from quire.providers.provider_tools import Native
 from quire.providers.rendering import NO_TEXT, Draft, texts
 from quire.providers.rules.grammar import fits, grammar_of
 from quire.providers.wires import FORMATS, Wire, format_of, wire_of
-from quire.tokens import is_image, is_text
+from quire.tokens import is_image, is_text, media_in
 from quire.values import SPOKEN, Call, Entry, Image, Json, JsonObject, Message, Part, Result, Role, Text, Think, ToolSet
 
 # Images as entries keep them: {"media_type", "data"} or {"url"}; data URLs are taken apart.
@@ -138,10 +138,19 @@ def own_block(part: Text | Think | Call | Result, draft: Draft) -> JsonObject | 
     # A framework's message names the provider that wrote the block (`wire.from`).
     wire = values.as_object(part.wire.get("from")) or part.wire
     block = _block_in(wire, native)
-    if block is None or not draft.is_from(wire) or _is_strange(block, native):
+    ours = draft.is_from(wire) or (isinstance(part, Result) and _goes_to_any(block or {}, wire, draft))
+    if block is None or not ours or _is_strange(block, native):
         return None
     # Marks of an earlier request are no part of it: each request is marked anew.
     return unmarked(block)
+
+
+def _goes_to_any(result: JsonObject, wire: JsonObject, draft: Draft) -> bool:
+    """Whether a result goes to any model of its format that is known to see: it is text and images."""
+    sees = draft.native.result_images == "inside" and "image" in (draft.info.features.media or ())
+    return (
+        sees and wire.get("format") in draft.native.formats and all(is_text(b) or is_image(b) for b in _inside(result))
+    )
 
 
 def block_from(part: Think, draft: Draft, format: str) -> JsonObject:
@@ -412,15 +421,34 @@ def _sent(part: Part, message: Message, draft: Draft | None) -> list[JsonObject]
         return _enclosed(part, message, draft)
     block = own_block(part, draft) if draft is not None else _block_in(part.wire, _native(part.wire.get("format")))
     if block is None:
-        return []
+        return [BEHIND, *shown] if draft is not None and (shown := images_behind(part, draft)) else []
     return [inner for inner in _inside(block) if not is_text(inner)] if isinstance(part, Result) else [block]
+
+
+# What stands in front of images that were taken out of results.
+BEHIND: JsonObject = {"type": "text", "text": "[Images in the results above]"}
+
+
+def images_behind(part: Part, draft: Draft) -> list[JsonObject]:
+    """The images of a result from elsewhere that a user's message behind the results shows, as it writes them."""
+    features = draft.info.features
+    sees = features.images and "image" in (features.media or ("image",))
+    behind = draft.native.result_images == "behind" and features.user_after_tool and not features.template
+    if not (sees and behind and isinstance(part, Result)) or own_block(part, draft) is not None:
+        return []
+    block = _block_in(part.wire, _native(part.wire.get("format"))) or {}
+    media = [media for inner in _inside(block) if (media := media_in(inner)) and media.data and media.type in COMMON]
+    urls = [to_url(Image(media_type=found.type, data=found.data)) for found in media]
+    return [{"type": "image_url", "image_url": {"url": url}} for url in urls]
 
 
 def leave_out_media(message: Message, draft: Draft) -> None:
     """Note what results hold beside text, an image mostly, where the model gets their text alone."""
     for part in message.parts:
         if isinstance(part, Result) and holds_blocks(part) and own_block(part, draft) is None:
-            kinds = dict.fromkeys(map(kind_of, _sent(part, message, None)))
+            blocks = _sent(part, message, None)
+            shown = len(images_behind(part, draft)) == sum(map(is_image, blocks))
+            kinds = dict.fromkeys(kind_of(block) for block in blocks if not (shown and is_image(block)))
             reason = f"{', '.join(kinds)} in a result from {part.wire.get('format')} cannot go along"
             draft.leave_out(message, reason, part) if kinds else None
 

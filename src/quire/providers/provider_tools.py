@@ -7,6 +7,7 @@ definition in its own words; an imported `tools` entry keeps them in `wire.own`,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Literal
 
 import msgspec
 
@@ -35,6 +36,8 @@ class Native(msgspec.Struct, frozen=True):
     items: bool = False
     # Late instructions may stand between any two messages, not only in front of the model's.
     anywhere: bool = False
+    # Where the images of results stand for every model that sees: in them, or in a user's message behind them.
+    result_images: Literal["", "inside", "behind"] = ""
     # No two calls of a conversation may have one id.
     unique_ids: bool = False
     # A function's definition as entries define a tool, and back.

@@ -136,7 +136,7 @@ def is_text(block: JsonObject) -> bool:
 
 def is_image(block: JsonObject) -> bool:
     """Whether a block is an image that an entry lists."""
-    media = _media(block)
+    media = media_in(block)
     return media is not None and media.type.startswith("image/")
 
 
@@ -158,7 +158,7 @@ def _look(value: Json, out: list[str | int]) -> None:
     elif isinstance(value, list):
         for item in value:
             _look(item, out)
-    elif isinstance(value, dict) and (media := _media(value)) is not None:
+    elif isinstance(value, dict) and (media := media_in(value)) is not None:
         out += (media.text, media.tokens())
         _look([value.get("title"), value.get("context"), *media.blocks], out)
     elif isinstance(value, dict):
@@ -233,7 +233,7 @@ class Media(msgspec.Struct, frozen=True):
         return max(IMAGE_TOKENS, len(data) // 4)
 
 
-def _media(block: JsonObject) -> Media | None:
+def media_in(block: JsonObject) -> Media | None:
     """The file that a block encloses; None for any other block."""
     kind = block.get("type")
     if kind in ("image", "document") and "source" in block:

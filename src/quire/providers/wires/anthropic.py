@@ -315,7 +315,15 @@ def _headers(draft: Draft) -> dict[str, str]:
     return {"anthropic-beta": ",".join(dict.fromkeys(betas))} if betas else {}
 
 
-NATIVE = Native((FORMAT,), "@block", owners=("anthropic",), unique_ids=True, read=tool_entry, define=tool_definition)
+NATIVE = Native(
+    (FORMAT,),
+    "@block",
+    owners=("anthropic",),
+    result_images="inside",
+    unique_ids=True,
+    read=tool_entry,
+    define=tool_definition,
+)
 _write = with_originals(by_role(_user, _assistant, _results, _note, _tools))
 WRITER = Writer(FORMAT, _write, _body, NATIVE, end=user_last(text_block), headers=_headers)
 

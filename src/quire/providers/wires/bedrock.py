@@ -304,6 +304,7 @@ NATIVE = Native(
     (FORMAT,),
     "@content",
     owners=("bedrock",),
+    result_images="inside",
     read=lambda definition: tool_entry(sub(definition, "toolSpec")),
     define=tool_spec,
 )

@@ -10,7 +10,7 @@ from typing import Any
 
 from quire import values
 from quire.errors import FormatError
-from quire.providers.convert import UserContent, from_url, is_web, leave_out, own_block, to_url
+from quire.providers.convert import BEHIND, UserContent, from_url, images_behind, is_web, leave_out, own_block, to_url
 from quire.providers.incoming import (
     ReplyReader,
     Spelling,
@@ -107,6 +107,9 @@ def _user(draft: Draft, message: Message) -> None:
 def _results(draft: Draft, message: Message) -> None:
     results = [part for part in message.parts if isinstance(part, Result)]
     draft.messages += [_tool_message(draft, part) for part in results]
+    if not draft.faithful and (images := [image for part in results for image in images_behind(part, draft)]):
+        # Behind all of them: between the results of parallel calls nobody may speak.
+        draft.messages.append({"role": "user", "content": [BEHIND, *images]})
 
 
 def _take_turns(draft: Draft, role: str, message: Message | None = None) -> None:
@@ -353,7 +356,7 @@ def tool_definition(tool: JsonObject, names: Spelling = _NAMES) -> JsonObject:
     return {"type": "function", "function": function}
 
 
-NATIVE = Native((FORMAT,), anywhere=True, read=tool_entry, define=tool_definition)
+NATIVE = Native((FORMAT,), anywhere=True, result_images="behind", read=tool_entry, define=tool_definition)
 _write = with_originals(by_role(_user, _assistant, _results, _note))
 WRITER = Writer(FORMAT, _write, _body, NATIVE, end=_end, headers=_headers, ids=lambda info: dialect_of(info).ids)
 
