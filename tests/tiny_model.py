@@ -3,15 +3,18 @@
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quire.send.local import weights
-from quire.send.weights import MAGIC, STRING, VERSION, tokenizer
+from quire.send.weights import MAGIC, VERSION
 
 _ALIGNMENT = 32
-_U32, _F32 = 4, 6
+_U32, _F32, _STRING, _ARRAY = 4, 6, 8, 9
+# GGUF's value types: the sizes of the plain ones; strings and arrays say their own.
+_SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 _TENSOR_F32, _TENSOR_F16 = 0, 1
 _WIDTH, _LAYERS, _HEADS, _INNER = 64, 2, 2, 128
 CONTEXT_LENGTH = 32768
@@ -20,11 +23,39 @@ CONTEXT_LENGTH = 32768
 def tiny_model(path: Path) -> Path:
     """Write the tiny model, with the tokenizer of the small one that ships."""
     with weights().open("rb") as file:
-        found = dict(tokenizer(file, "weights"))
+        found = dict(_tokenizer(file))
     # An array's value begins with its elements' type and their number.
     (vocabulary,) = struct.unpack_from("<Q", found["tokenizer.ggml.tokens"], 8)
     path.write_bytes(b"".join(_file(found, int(vocabulary))))
     return path
+
+
+def _tokenizer(file: BinaryIO) -> Iterator[tuple[str, bytes]]:
+    """The raw values of a GGUF file's tokenizer, each with its type in front."""
+    (count,) = struct.unpack_from("<Q", file.read(24), 16)
+    for _ in range(count):
+        key = file.read(*struct.unpack("<Q", file.read(8))).decode()
+        start = file.tell()
+        _skip(file, *struct.unpack("<I", file.read(4)))
+        length = file.tell() - start
+        file.seek(start)
+        value = file.read(length)
+        if key.startswith("tokenizer."):
+            yield key, value
+
+
+def _skip(file: BinaryIO, kind: int) -> None:
+    if kind == _STRING:
+        file.seek(struct.unpack("<Q", file.read(8))[0], 1)
+    elif kind == _ARRAY:
+        inner, count = struct.unpack("<IQ", file.read(12))
+        if inner in _SIZES:
+            file.seek(_SIZES[inner] * count, 1)
+        else:
+            for _ in range(count):
+                _skip(file, inner)
+    else:
+        file.seek(_SIZES[kind], 1)
 
 
 def _file(found: dict[str, bytes], vocabulary: int) -> Iterator[bytes]:
@@ -62,8 +93,8 @@ def _settings(vocabulary: int) -> dict[str, bytes]:
     }
     fractions = {"attention.layer_norm_rms_epsilon": 1e-5, "rope.freq_base": 10000.0}
     return {
-        "general.architecture": struct.pack("<I", STRING) + _text("llama"),
-        "general.name": struct.pack("<I", STRING) + _text("tiny-random"),
+        "general.architecture": struct.pack("<I", _STRING) + _text("llama"),
+        "general.name": struct.pack("<I", _STRING) + _text("tiny-random"),
         "general.file_type": struct.pack("<II", _U32, 1),
         **{f"llama.{name}": struct.pack("<II", _U32, value) for name, value in numbers.items()},
         **{f"llama.{name}": struct.pack("<If", _F32, value) for name, value in fractions.items()},

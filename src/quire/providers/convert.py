@@ -148,9 +148,8 @@ def own_block(part: Text | Think | Call | Result, draft: Draft) -> JsonObject | 
 def _goes_to_any(result: JsonObject, wire: JsonObject, draft: Draft) -> bool:
     """Whether a result goes to any model of its format that is known to see: it is text and images."""
     sees = draft.native.result_images == "inside" and "image" in (draft.info.features.media or ())
-    return (
-        sees and wire.get("format") in draft.native.formats and all(is_text(b) or is_image(b) for b in _inside(result))
-    )
+    stays = wire.get("format") in draft.native.formats
+    return sees and stays and all(is_text(inner) or is_image(inner) for inner in _inside(result))
 
 
 def block_from(part: Think, draft: Draft, format: str) -> JsonObject:
@@ -438,8 +437,8 @@ def images_behind(part: Part, draft: Draft) -> list[JsonObject]:
         return []
     block = _block_in(part.wire, _native(part.wire.get("format"))) or {}
     media = [media for inner in _inside(block) if (media := media_in(inner)) and media.data and media.type in COMMON]
-    urls = [to_url(Image(media_type=found.type, data=found.data)) for found in media]
-    return [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+    images = (Image(media_type=found.type, data=found.data) for found in media)
+    return [{"type": "image_url", "image_url": {"url": to_url(image)}} for image in images]
 
 
 def leave_out_media(message: Message, draft: Draft) -> None:

@@ -251,45 +251,36 @@ _CHARACTERS_A_TOKEN_SHOWN = 4
 _NOTHING = "nothing was found that is not shown already"
 
 
-class Asking:
-    """Answers for one thread: what the next request does not show, and the originals behind its handles.
-
-    `shown` says which entries the prompt has already; unless it is given, the log itself tells.
-    """
-
-    def __init__(
-        self,
-        recall: Recall,
-        thread: str,
-        shown: Callable[[], Collection[int | str]] | None = None,
-        share_tokens: int = 2000,
-    ) -> None:
-        self._recall, self._thread, self._share = recall, thread, share_tokens
-        self._shown = shown or VisibleEntries(recall.store, thread)
-
-    def __call__(self, query: str = "", handle: str = "", k: int = 5, start: int = 1) -> RecallAnswer:
-        """What was found, as the sections a recalled turn shows; or the text behind a handle."""
-        if not isinstance(query, str) or not isinstance(handle, str) or not (query + handle).strip():
-            raise CallError("recall needs a query or a handle", hint="Say what to look for.")
-        if handle.strip():
-            limit = self._share * _CHARACTERS_A_TOKEN_SHOWN
-            return original(self._recall.store, self._thread, handle.strip(), start, limit)
-        hits = self._recall.search(
-            query, max(1, min(k, MOST)), thread=self._thread, kinds=PLACED, exclude=self._shown()
-        )
-        text = place(hits, self._share, query=query).text if relevant(hits) else ""
-        return RecallAnswer(text, f"{len(hits)} found" if text else _NOTHING)
+def look_up(
+    recall: Recall,
+    thread: str,
+    shown: Callable[[], Collection[int | str]],
+    share_tokens: int = 2000,
+    /,
+    query: str = "",
+    handle: str = "",
+    k: int = 5,
+    start: int = 1,
+) -> RecallAnswer:
+    """What was found that is not `shown` already, as the sections a recalled turn shows; or the text behind a handle."""
+    if not isinstance(query, str) or not isinstance(handle, str) or not (query + handle).strip():
+        raise CallError("recall needs a query or a handle", hint="Say what to look for.")
+    if handle.strip():
+        return original(recall.store, thread, handle.strip(), start, share_tokens * _CHARACTERS_A_TOKEN_SHOWN)
+    hits = recall.search(query, max(1, min(k, MOST)), thread=thread, kinds=PLACED, exclude=shown())
+    text = place(hits, share_tokens, query=query).text if relevant(hits) else ""
+    return RecallAnswer(text, f"{len(hits)} found" if text else _NOTHING)
 
 
 def recall_tool(
     recall: Recall, thread: str, shown: Callable[[], Collection[int | str]] | None = None, share_tokens: int = 2000
 ) -> Callable[..., str]:
-    """The function behind RECALL_TOOL for one thread, giving text."""
-    asking = Asking(recall, thread, shown, share_tokens)
+    """The function behind RECALL_TOOL for one thread, giving text; unless `shown` says what is, the log itself does."""
+    shown = shown or VisibleEntries(recall.store, thread)
 
     def run(query: str = "", k: int = 5, handle: str = "", start: int = 1) -> str:
         """What was found, or the text behind a handle; a sentence where there is nothing."""
-        answer = asking(query, handle, k, start)
+        answer = look_up(recall, thread, shown, share_tokens, query, handle, k, start)
         return answer.text or f"{answer.about.capitalize()}."
 
     return run
@@ -356,11 +347,10 @@ class ThreadRecall:
 
     def answer(self, call: Entry, assembly: Assembly) -> Entry:
         """The result of a call of the tool `recall`; what is wrong with a call is a result too."""
-        asking = Asking(self._recall, self._thread, lambda: shown_ahead(assembly))
         args = call.args if isinstance(call.args, dict) else {}
         try:
             _check_arguments(args)
-            answer = asking(**args)
+            answer = look_up(self._recall, self._thread, lambda: shown_ahead(assembly), **args)
         except QuireError as error:
             return values.result(call.call_id, str(error), error=True)
         return values.result(call.call_id, answer.about, answer.text or None)

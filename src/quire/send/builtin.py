@@ -146,14 +146,14 @@ _Positive: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
 def recall_tool(store: Store, thread: str, searching: Recall | None = None, limit: int = _LIMIT) -> Tool:
     """The tool `recall` for one thread, as RECALL_TOOL defines it; it finds nothing of any other thread."""
     from quire.recall import MOST, RECALL_TOOL, Recall
-    from quire.recall.placement import Asking
+    from quire.recall.placement import VisibleEntries, look_up
 
-    asking = Asking(searching or Recall(store), thread, share_tokens=limit // 4)
+    asked = searching or Recall(store), thread, VisibleEntries(store, thread), limit // 4
 
     def recall(query: str = "", handle: str = "", k: _Positive = 5, start: _Positive = 1) -> Output:
         if k > MOST:
             raise CallError(f"k is {k}; at most {MOST} are found at once")
-        answer = asking(query, handle, k, start)
+        answer = look_up(*asked, query, handle, k, start)
         return Output(answer.text, answer.about)
 
     about = {name: RECALL_TOOL[name] for name in ("name", "description", "category", "output")}

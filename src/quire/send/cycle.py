@@ -24,7 +24,6 @@ from quire.providers.incoming import BlockDelta
 from quire.send.connect import transport_for
 from quire.send.events import Event, Growing, Journal, OnEvent, entry_event, event_id
 from quire.send.runners import ByModel
-from quire.send.tools import Toolbox
 from quire.send.transport import Transport, close, named_window, served
 from quire.send.turn import (
     CHAT,
@@ -35,6 +34,7 @@ from quire.send.turn import (
     TurnState,
     TurnThread,
     check_prices,
+    defined_tool,
     head_entries,
     is_aside,
     limit_met,
@@ -244,7 +244,8 @@ class Cycle:
         if wrong := call.meta.get("malformed"):
             await self._append(values.result(call.call_id, str(wrong), error=True))
             return
-        if call.name == "recall" and not self._runs_recall():
+        # Without a tool `recall` of the runner's own the thread answers, for a handle offers it.
+        if call.name == "recall" and defined_tool(self.runner, "recall") is None:
             await self._append(await off_loop(self.thread.recall_result, call))
             return
         if self.runner.tools is None:
@@ -255,13 +256,6 @@ class Cycle:
         meta = {**call.meta, "turn": self._turn.user.id, "sources": list(self._turn.sources)}
         named = msgspec.structs.replace(call, body={**call.body, "meta": meta})
         await self._answer(call, await self.runner.tools.run(named))
-
-    def _runs_recall(self) -> bool:
-        """Whether the runner has a tool `recall` of its own; else the thread answers, for a handle offers it."""
-        tools = self.runner.tools
-        if isinstance(tools, Toolbox):
-            return "recall" in tools
-        return any(tool["name"] == "recall" for tool in self._tools)
 
     # Requests
 

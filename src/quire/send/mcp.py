@@ -38,11 +38,8 @@ class _OneLine(logging.Filter):
         if record.exc_info is None:
             return True
         before, self.reported = self.reported, True
-        record.msg, record.args, record.exc_info = (
-            "an MCP server writes to its standard output what is no message; it is passed over",
-            (),
-            None,
-        )
+        record.msg = "an MCP server writes to its standard output what is no message; it is passed over"
+        record.args, record.exc_info = (), None
         record.levelno, record.levelname = logging.WARNING, "WARNING"
         return not before
 

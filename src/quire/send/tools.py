@@ -412,6 +412,9 @@ class Toolbox:
         )
 
 
+_TOOLS_HINT = "Give the tools in a list, [look, find], or a function of a call's name and arguments."
+
+
 class OneForAll(Toolbox):
     """One function of a call's name and arguments carries out whatever is called."""
 
@@ -420,7 +423,8 @@ class OneForAll(Toolbox):
         try:
             inspect.signature(function).bind("name", {})
         except TypeError as error:
-            raise _no_tools(f"{short(function)} is no function of a call's name and arguments") from error
+            wrong = f"{short(function)} is no function of a call's name and arguments"
+            raise CallError(wrong, hint=_TOOLS_HINT) from error
         except ValueError:
             pass  # one of those in C that do not say what they take
         self._function = function
@@ -443,14 +447,8 @@ def toolbox_of(run: Any) -> Toolbox:
     if isinstance(run, Tool):
         return Toolbox(run)
     if isinstance(run, str) or not (callable(run) or isinstance(run, Iterable)):
-        raise _no_tools(f"{short(run)} runs no calls")
+        raise CallError(f"{short(run)} runs no calls", hint=_TOOLS_HINT)
     return OneForAll(run) if callable(run) else Toolbox(*run)
-
-
-def _no_tools(wrong: str) -> CallError:
-    return CallError(
-        wrong, hint="Give the tools in a list, [look, find], or a function of a call's name and arguments."
-    )
 
 
 async def _output(tool: Tool, call: Entry) -> Output:

@@ -179,12 +179,14 @@ def may_run_again(runner: Runner, call: Entry) -> bool:
     """Whether a call does no harm when it runs twice: its tool says so, or whoever made the call did."""
     if call.meta.get("idempotent") or call.name == "recall":
         return True
-    if isinstance(runner.tools, Toolbox):
-        # The model may not have been told of them.
-        named_tool = runner.tools.get(call.name)
-        return named_tool is not None and named_tool.idempotent
-    defined = runner.tools.definitions() if runner.tools is not None else ()
-    return any(tool["name"] == call.name and tool.get("idempotent") for tool in defined)
+    return bool((defined_tool(runner, call.name) or {}).get("idempotent"))
+
+
+def defined_tool(runner: Runner, name: str) -> JsonObject | None:
+    """How a tool that a runner runs is defined; the model may not have been told of it."""
+    tools = runner.tools or Toolbox()
+    listed = [tool.definition() for tool in tools] if isinstance(tools, Toolbox) else tools.definitions()
+    return next((tool for tool in listed if tool["name"] == name), None)
 
 
 # Where a turn stands, read from its entries alone: what is still to be asked, run or answered.
