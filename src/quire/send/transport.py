@@ -487,7 +487,7 @@ def _window(data: bytes, model: str) -> int:
 def _sizes(described: JsonObject, model: str) -> list[Json]:
     """What a server says of a model's window, as it is loaded first, if it is the one of that name."""
     instances = as_objects(described.get("loaded_instances"))
-    if loaded := [loading for loading in instances if model in (loading.get("id"), described.get("key"))]:
+    if loaded := [instance for instance in instances if model in (instance.get("id"), described.get("key"))]:
         return [value_at(loaded[0], "config", "context_length")]
     if not any(described.get(name) in (model, f"{model}:latest") for name in ("id", "model")):
         return []
