@@ -154,6 +154,22 @@ def test_images_of_results_stand_behind_all_of_them_where_results_are_text() -> 
     assert "image_url" not in json.dumps(export("openai-chat", entries))
 
 
+@pytest.mark.parametrize("target", [*TARGETS, "cohere:command-a-03-2025"])
+def test_an_image_in_a_tool_message_goes_along_or_the_request_says_that_it_does_not(target: str) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}
+    content = [{"type": "text", "text": "a"}, picture]
+    messages = [SHOWN[0], {"role": "assistant", "content": None, "tool_calls": [call]}]
+    entries = import_(
+        "openai-chat", [*messages, {"role": "tool", "tool_call_id": "c1", "content": content}], "gpt-6-sol"
+    )
+    request = render(prompt_of(entries), target)
+    told = [{"entry": 3, "reason": "image_url in a result from openai-chat cannot go along"}]
+    shown = json.dumps(request.body).count("aGk=")
+    assert (shown, list(request.left_out)) in [(1, []), (0, told)]
+    assert shown == target.startswith(SEEING[1:])
+
+
 def test_images_of_results_count_where_they_are_shown(tmp_path: Path) -> None:
     thread = closed_later(quire.open(tmp_path / "t.db", "t"))
     thread.append(*import_("anthropic", SHOWN, "claude-opus-5-5"))

@@ -159,9 +159,10 @@ def block_from(part: Think, draft: Draft, format: str) -> JsonObject:
 
 
 def _block_in(wire: JsonObject, native: Native) -> JsonObject | None:
-    """The block an entry came as; where every message is one item, the message kept on import is the block."""
-    block = wire.get("block") or (wire.get("message") if native.items else None)
-    return block if isinstance(block, dict) else None
+    """The block an entry came as; where every message is one item, or one result, the message kept on import is it."""
+    message = values.as_object(wire.get("message"))
+    block = wire.get("block") or (message if native.items or message.get("role") == "tool" else None)
+    return block if block and isinstance(block, dict) else None
 
 
 def _is_strange(block: JsonObject, native: Native) -> bool:
@@ -435,10 +436,11 @@ def images_behind(part: Part, draft: Draft) -> list[JsonObject]:
     behind = draft.native.result_images == "behind" and features.user_after_tool and not features.template
     if not (sees and behind and isinstance(part, Result)) or own_block(part, draft) is not None:
         return []
-    block = _block_in(part.wire, _native(part.wire.get("format"))) or {}
-    media = [media for inner in _inside(block) if (media := media_in(inner)) and media.data and media.type in COMMON]
-    images = (Image(media_type=found.type, data=found.data) for found in media)
-    return [{"type": "image_url", "image_url": {"url": to_url(image)}} for image in images]
+    inside = _inside(_block_in(part.wire, _native(part.wire.get("format"))) or {})
+    media = [media for inner in inside if (media := media_in(inner)) and media.data and media.type in COMMON]
+    urls = (to_url(Image(media_type=found.type, data=found.data)) for found in media)
+    ours = [unmarked(inner) for inner in inside if inner.get("type") == "image_url"]
+    return [*ours, *({"type": "image_url", "image_url": {"url": url}} for url in urls)]
 
 
 def leave_out_media(message: Message, draft: Draft) -> None:

@@ -323,10 +323,7 @@ def _invoke(function: Callable[..., Any], shape: Signature) -> Invoke:
 
 
 async def in_thread(work: Callable[[], Any]) -> Any:
-    """Run blocking work in a thread of its own, which cannot keep the program alive if it never ends.
-
-    What it gives to be awaited is awaited in the loop.
-    """
+    """Run work in a thread that cannot keep the program alive if it never ends; what it gives to await is awaited here."""
     loop, context = asyncio.get_running_loop(), contextvars.copy_context()
     future: asyncio.Future[Any] = loop.create_future()
 
