@@ -515,7 +515,7 @@ def test_a_restarted_proxy_learns_from_its_log_what_stood_where(servers: dict[st
 def test_the_command_mends_and_says_what_it_saved(command: str, servers: dict[str, Watching], home: Path) -> None:
     log = home / "log.jsonl"
     words = [command, "--to", servers["anthropic"].server.url, "--port", "0", "--log", str(log), "--mend"]
-    words += ["--rule", "marks", "--rule", "volatile", "--without", "volatile", "--holdout", "0", "--ask-provider"]
+    words += ["--rule", "marks", "--rule", "volatile", "--without", "volatile", "--holdout", "0", "--ask-provider", "--budget", "90000"]
     with running(*words) as (url, ended):
         for turn in (1, 2, 3):  # a reply that has been read can be asked about
             converse(url, "anthropic", [unmarked(claude(turn), turn)])
@@ -527,7 +527,7 @@ def test_the_command_mends_and_says_what_it_saved(command: str, servers: dict[st
     first = json.loads(log.read_text().splitlines()[0])
     assert isinstance(first["given"]["system"], str)
     assert first["request"]["system"][0]["cache_control"]
-    with running(*words[:7], "--mend", "--dry-run", "--mend-subscriptions", "--budget", "90000") as (url, ended):
+    with running(*words[:7], "--mend", "--dry-run", "--mend-subscriptions") as (url, ended):
         converse(url, "anthropic", [unmarked(claude(1), 1)])
         assert "would be: system" in ended()[0]
 
