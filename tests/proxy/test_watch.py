@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import subprocess
 import threading
@@ -302,7 +303,11 @@ def test_a_line_that_was_half_written_makes_no_other_unreadable(tmp_path: Path, 
     assert len(json.loads(last)["request"]["messages"]) == 3
 
 
-def test_the_command_watches_until_it_is_stopped(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("model", "money"),
+    [("claude-opus-5-5", r"\$0\.\d\d; 0 tokens \(\$0\.00\)"), ("claude-fable-5-2", "price not known; 0 tokens")],
+)
+def test_the_command_watches_until_it_is_stopped(model: str, money: str, tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     with (
         emulator("anthropic") as server,
@@ -312,14 +317,14 @@ def test_the_command_watches_until_it_is_stopped(tmp_path: Path) -> None:
         ) as (url, ended),
     ):
         secret = "sk-ant-api03-" + "A1b2" * 20
-        asked = body(f"Hi {secret}")
+        asked = {**body(f"Hi {secret}"), "model": model}
         assert httpx.post(f"{url}/v1/messages", json=asked, headers=HEADERS).status_code == 200
         assert server.requests[0].headers["x-api-key"] == "of-the-proxy"
         assert server.requests[0].body == asked
         until(lambda: log.exists() and bool(log.read_text()))
         shown, said = ended()
-    assert "anthropic:claude-opus-5-5" in shown
-    assert "stopped after 1 request" in said
+    assert f"anthropic:{model}" in shown
+    assert re.search(rf"stopped after 1 request, [\d,]+ tokens in, {money} could have been read", said), said
     assert secret not in log.read_text()
     assert "Hi [Anthropic key]" in log.read_text()
     assert "1 request in 1 conversation" in run("audit", log)

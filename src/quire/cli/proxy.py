@@ -198,8 +198,13 @@ def _key(variable: str | None) -> str:
 def show_total(watcher: CacheWatcher) -> None:
     """What all that passed came to."""
     total = watcher.grouping.total
-    lost = f"{total.lost:,} tokens (${total.lost_usd:,.2f}) could have been read and were not"
-    echo(f"stopped after {counted(total.requests, 'request')}; {lost}", err=True)
+    is_priced = total.requests > total.unpriced
+    money, lost_money = (f"${total.usd:,.2f}", f" (${total.lost_usd:,.2f})") if is_priced else ("price not known", "")
+    if is_priced and total.unpriced:
+        money += f" ({counted(total.unpriced, 'request')} without a known price)"
+    spent = f", {total.input:,} tokens in, {money}" if total.requests else ""
+    lost = f"{total.lost:,} tokens{lost_money} could have been read and were not"
+    echo(f"stopped after {counted(total.requests, 'request')}{spent}; {lost}", err=True)
     status = watcher.as_json()
     for row in status["savings"]["simulated"]:
         read = f"{abs(row['tokens']):,} tokens {'more' if row['tokens'] >= 0 else 'fewer'} were read"
