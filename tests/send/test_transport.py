@@ -250,9 +250,14 @@ def test_the_schedule_of_waits_is_fixed() -> None:
     data=st.lists(st.binary(min_size=1).filter(lambda b: b"\n" not in b and b"\r" not in b), max_size=5),
     ending=st.sampled_from([b"\n", b"\r\n", b"\r"]),
     cuts=st.lists(st.integers(0, 200), max_size=8),
+    front=st.sampled_from([b": hi", b"", b"\xef\xbb\xbf"]),
 )
-def test_events_come_out_whole_however_the_bytes_are_cut(data: list[bytes], ending: bytes, cuts: list[int]) -> None:
-    body = b": hi" + ending + b"".join(b"event: x" + ending + b"data: " + one + ending * 2 for one in data)
+def test_events_come_out_whole_however_the_bytes_are_cut(
+    data: list[bytes], ending: bytes, cuts: list[int], front: bytes
+) -> None:
+    """A mark of the byte order may stand in front."""
+    front += ending if front.startswith(b":") else b""
+    body = front + b"".join(b"data: " + one + ending + b"event: x" + ending * 2 for one in data)
     places = [0, *sorted(min(cut, len(body)) for cut in cuts), len(body)]
     reader = SseReader()
     out = [one for a, b in pairwise(places) for one in reader.feed(body[a:b])]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import functools
 import html
 import json
@@ -266,6 +267,7 @@ class SseReader:
         return [data for data in last if data is not None]
 
     def _line(self, line: bytes) -> bytes | None:
+        line = line if self.events else line.removeprefix(codecs.BOM_UTF8)
         if line.startswith(b"data:"):
             self._data.append(line[5:].removeprefix(b" "))
         elif not line and self._data:
