@@ -669,6 +669,33 @@ def test_a_session_that_was_summed_up_shows_what_its_model_saw_and_keeps_the_res
     assert re.findall(r"[GKSL]\d\b", run("render", "v", "-m", TARGETS[0], "--json")) == seen
 
 
+@pytest.mark.moves_prefix(reason="what the client summed up is a rebase")
+@pytest.mark.parametrize("name", [name for name in SUMMED_UP if name.startswith(("pi", "claude-code"))])
+@pytest.mark.parametrize("went_on", [False, True])
+def test_a_session_imported_without_its_rebases_gains_them_behind_what_it_holds(
+    home: Path, name: str, went_on: bool
+) -> None:
+    make, seen = SUMMED_UP[name]
+    imported = run("import", file := make()).splitlines(keepends=True)
+    spoken = [entry for entry in imported if json.loads(entry)["kind"] != "rebase"]
+    Path("before.jsonl").write_text("".join(spoken[: -1 if went_on else None]))
+    run("log", "import", "w-1", "before.jsonl")
+    lines = [
+        line("user", "Hello", "1", sessionId="other"),
+        line("assistant", text("Yes."), "2", "1", sessionId="other"),
+    ]
+    other = write("other.jsonl", lines)
+    lacking = len(imported) - len(spoken) + went_on
+    growth = (
+        f"w-1: {lacking} {'entry' if lacking == 1 else 'entries'}, behind {len(spoken) - went_on} that were there\n"
+    )
+    assert run("import", "--into", "w", file, other) == growth + "w-2: 2 entries\n"
+    assert run("import", "--into", "w", file, other) == "w-1: nothing new\nw-2: nothing new\n"
+    run("log", "append", "w-1", "--user", "And?")
+    assert re.findall(r"[GKSL]\d\b", run("render", "w-1", "-m", TARGETS[0], "--json")) == seen
+    assert run("import", "--into", "w-1", file) == "w-1: nothing new\n"
+
+
 REVERTED: dict[str, tuple[JsonObject | None, list[str]]] = {
     "never": (None, ["G1", "G2", "K1", "K2"]),
     "to a question": ({"messageID": "m2"}, ["G1", "G2"]),

@@ -300,7 +300,7 @@ def _store(conversations: list[ImportedConversation], thread: str, db: Place | N
 
 def _names(store: Store, thread: str, conversations: list[ImportedConversation]) -> list[str]:
     """For each conversation the thread that holds it from an earlier import, else the next number that is free."""
-    from quire.log.entries import in_recorded_order, known_entries, parting
+    from quire.log.entries import joining, known_entries
 
     there = [info.name for info in store.threads() if re.fullmatch(rf"{re.escape(thread)}(-\d+)?", info.name)]
     numbers = (name for n in count(1) if (name := f"{thread}-{n}") not in there)
@@ -308,20 +308,17 @@ def _names(store: Store, thread: str, conversations: list[ImportedConversation])
     out: list[str] = []
     for conversation in conversations:
         entries = conversation.entries
-        alike = (name for name in there if name not in out and known_entries(begun[name], entries[: len(begun[name])]))
-        held = (
-            name
-            for name in alike
-            if known_entries(before := store.read(name), ordered := in_recorded_order(before, entries))
-            and not parting(before, ordered)
-        )
+        spoken = [entry for entry in entries if entry.kind != "rebase"]
+        alike = (name for name in there if name not in out and known_entries(begun[name], spoken[: len(begun[name])]))
+        held = (name for name in alike if joining(store.read(name), entries).known)
         out.append(next(held, "") or next(numbers))
     return out
 
 
 def _opening(entries: list[Entry]) -> list[Entry]:
     """What tells a thread from others without reading all of it: what was said before the first call."""
-    return [*entries[:1], *takewhile(lambda entry: entry.kind != "call", entries[1:])]
+    said = [entry for entry in entries if entry.kind != "rebase"]
+    return [*said[:1], *takewhile(lambda entry: entry.kind != "call", said[1:])]
 
 
 @click.command()

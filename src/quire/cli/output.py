@@ -547,17 +547,15 @@ def entries_so_far(store: Store, thread: str) -> list[Entry]:
 
 def append_new(store: Store, thread: str, entries: list[Entry]) -> tuple[int, int]:
     """Append what a thread does not hold yet of a conversation; how many entries that were, and how many it had."""
-    from quire.log.entries import in_recorded_order, known_entries, moved_by, parting
+    from quire.log.entries import joining
 
     before = entries_so_far(store, thread)
-    entries = in_recorded_order(before, entries)
-    if seq := parting(before, entries):
+    joined = joining(before, entries)
+    if seq := joined.parts_behind:
         fork = f"`quire log fork {thread} --at {seq} --name NEW` and import into NEW"
         raise CallError(
             f"thread {thread!r} and this conversation go different ways behind entry {seq}",
             hint=f"To keep both: {fork}; or give it a thread of its own.",
         )
-    known = known_entries(before, entries)
-    fresh = [moved_by(entry, len(before) - known) for entry in entries[known:]]
-    store.append(thread, fresh)
-    return len(fresh), len(before)
+    store.append(thread, joined.lacking)
+    return len(joined.lacking), len(before)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -523,14 +523,49 @@ def known_entries(before: Sequence[Entry], entries: Sequence[Entry]) -> int:
     return length if length == min(len(before) - start, len(entries)) else 0
 
 
-def parting(before: Sequence[Entry], entries: Sequence[Entry]) -> int:
-    """Behind how many of a thread's entries a conversation that it shares with it goes another way; 0: nowhere.
+class Joining(NamedTuple):
+    """How a conversation joins a thread: how much of it is held, what is not, and behind which seq the two part."""
 
-    The model's words must be among what they share: many conversations begin with the same system prompt or greeting.
+    known: int
+    lacking: list[Entry]
+    parts_behind: int = 0
+
+
+def joining(before: Sequence[Entry], entries: Sequence[Entry]) -> Joining:
+    """How a thread takes a conversation; those part that share the model's words: many begin with the same greeting.
+
+    A rebase names entries by their seq in the thread. One that an earlier import lacks comes behind all that it has.
     """
-    start, length = _common_run(before, entries)
-    shares = any(entry.kind in SPOKEN for entry in entries[:length])
-    return start + length if shares and length < min(len(before) - start, len(entries)) else 0
+    held, own = ([n for n, entry in enumerate(each) if entry.kind != "rebase"] for each in (before, entries))
+    taken = [before[n] for n in held]
+    spoken = in_recorded_order(taken, [entries[n] for n in own])
+    start, known = _common_run(taken, spoken)
+    if known < min(len(held) - start, len(spoken)):
+        if any(entry.kind in SPOKEN for entry in spoken[:known]):
+            return Joining(0, [], held[start + known - 1] + 1)
+        start, known = len(held), 0
+    elif start + known < len(held):
+        return Joining(known, [])
+    since = before[held[start] :] if known else ()
+    lacking, rebases = list[Entry](), [_content(entry) for entry in since if entry.kind == "rebase"]
+    seqs = {own[n] + 1: held[start + n] + 1 for n in range(known)}
+    for seq, entry in enumerate(entries, 1):
+        if entry.kind != "rebase" and seq not in seqs:
+            seqs[seq] = len(before) + len(lacking) + 1
+            lacking.append(spoken[len(seqs) - 1])
+        elif entry.kind == "rebase" and _content(entry) in rebases:
+            rebases.remove(_content(entry))
+        elif entry.kind == "rebase":
+            lacking.append(_naming(entry, seqs))
+    return Joining(known, lacking)
+
+
+def _naming(rebase: Entry, seqs: dict[int, int]) -> Entry:
+    """A rebase whose entries have other seqs."""
+    edits = [{**edit, "entry": seqs[edit["entry"]]} for edit in rebase.body["edits"]]
+    behind = max((edit["entry"] for edit in edits), default=0) + 1
+    body = {**rebase.body, "before_seq": seqs.get(rebase.body["before_seq"], behind), "edits": edits}
+    return msgspec.structs.replace(rebase, body=body)
 
 
 def in_recorded_order(before: Sequence[Entry], entries: list[Entry]) -> list[Entry]:
@@ -594,12 +629,3 @@ def _content(entry: Entry) -> JsonObject:
     besides = ("wire", "at", "meta", "before_seq", "edits")
     fields = {key: value for key, value in entry.body.items() if key not in besides}
     return {"kind": entry.kind, **fields}
-
-
-def moved_by(entry: Entry, count: int) -> Entry:
-    """An entry of a conversation that stands behind so many other entries: a rebase names entries by their seq."""
-    if entry.kind != "rebase" or not count:
-        return entry
-    edits = [{**edit, "entry": edit["entry"] + count} for edit in entry.body["edits"]]
-    body = {**entry.body, "before_seq": entry.body["before_seq"] + count, "edits": edits}
-    return msgspec.structs.replace(entry, body=body)
