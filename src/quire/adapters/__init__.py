@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from quire import providers
 from quire.errors import CallError
 from quire.fitting import Fitter
-from quire.log.entries import known_entries
+from quire.log.entries import joining
 from quire.providers.models import resolve
 from quire.providers.prefix import lined
 from quire.server import Recent
@@ -102,9 +102,9 @@ def record(thread: Thread, target: str, body: JsonObject, reply: Any) -> None:
     read = providers.parse_reply(f"openai-chat:{model}", reply)
     sent = providers.import_("openai-chat", body)
     entries = [entry for entry in thread.entries if entry.kind not in BOOKKEEPING]
-    common = known_entries(entries, [*sent, *read.entries])
-    if common <= len(sent):  # otherwise a later call was recorded first, whose messages hold this reply
-        thread.append(*sent[common:])
+    joined = joining(entries, [*sent, *read.entries])
+    if joined.known <= len(sent):  # otherwise a later call was recorded first, whose messages hold this reply
+        thread.append(*joined.lacking[: len(sent) - joined.known])
         thread.record(read, Request(provider, model, body, lined(body, "openai-chat")))
 
 

@@ -110,12 +110,11 @@ def _llm_part(kind: str, text: str | None, fields: JsonObject) -> StoredBlock:
     if kind == "reasoning":
         signature = str(meta.get("signature") or meta.get("encrypted_content") or "")
         return StoredBlock(text or "", thinking=True, signature=signature, id=str(meta.get("id") or ""))
+    call_id, name = str(fields.get("tool_call_id")), str(fields.get("name"))
     if kind == "tool_call":
-        return StoredBlock(
-            call_id=str(fields.get("tool_call_id")), name=str(fields.get("name")), args=fields.get("arguments")
-        )
+        return StoredBlock(call_id=call_id, name=name, args=fields.get("arguments"))
     if kind == "tool_result":
-        return StoredBlock(text_in(fields.get("output")), call_id=str(fields.get("tool_call_id")), name=str(fields.get("name")), is_result=True)  # fmt: skip
+        return StoredBlock(text_in(fields.get("output")), call_id=call_id, name=name, is_result=True)
     return StoredBlock(text or "")
 
 
@@ -231,9 +230,8 @@ def _swe_agent(file: SourceFile) -> Iterator[StoredConversation]:
 
 def _openai_agents(file: SourceFile) -> Iterator[StoredConversation]:
     for (session,) in file.rows("SELECT session_id FROM agent_sessions ORDER BY created_at, session_id"):
-        rows = file.rows(
-            "SELECT message_data, created_at FROM agent_messages WHERE session_id = ? ORDER BY id", session
-        )
+        query = "SELECT message_data, created_at FROM agent_messages WHERE session_id = ? ORDER BY id"
+        rows = file.rows(query, session)
         items = [decoded(data, file.path) for data, _ in rows]
         times = tuple(milliseconds(f"{at}Z".replace(" ", "T")) for _, at in rows)
         yield StoredConversation(session, "openai-agents", items, times=times)

@@ -189,20 +189,15 @@ def _whole(path: Path, lines: Iterable[bytes]) -> Iterator[bytes]:
             try:
                 decoded(line.strip() or b"null")
             except (ValueError, RecursionError):
-                _say_half_written(path)
+                _warn(str(path), "its last line is half written, and left out")
                 return
         yield line
 
 
 @cache
-def _say_half_written(path: Path) -> None:
+def _warn(place: str, problem: str) -> None:
     """Once, however often the file is read."""
-    _logger.warning("%s: its last line is half written, and left out", path)
-
-
-@cache
-def _say_replaced(place: str) -> None:
-    _logger.warning("%s: half of a character, read as U+FFFD", place)
+    _logger.warning("%s: %s", place, problem)
 
 
 # The head of a HAR file up to its entries; what stands in front of them is short.
@@ -281,7 +276,7 @@ def whole_value(value: Json, place: object) -> Json:
     """A value whose texts UTF-8 can hold; where a place is given, it is said that some could not be."""
     whole = with_leaves(value, lambda leaf: whole_characters(leaf) if isinstance(leaf, str) else leaf)
     if place and whole != value:
-        _say_replaced(str(place))
+        _warn(str(place), "half of a character, read as U+FFFD")
     return whole
 
 
@@ -399,13 +394,13 @@ def call_of(source: str, about: JsonObject, body: JsonObject, reply: Json) -> Se
     path = str(about.get("path") or about.get("url") or "").partition("?")[0]
     provider = str(about.get("provider") or _provider(str(about.get("host") or ""), path, body))
     named = str(body.get("model") or body.get("modelId") or about.get("model") or url_model(path))
-    named = named.removeprefix("models/")
+    model = named.removeprefix("models/")
     return SentCall(
         source=source,
         provider=provider,
-        model=named,
+        model=model,
         body=body,
-        usage=_reported_usage(provider, named, about.get("usage") or reply),
+        usage=_reported_usage(provider, model, about.get("usage") or reply),
         at_ms=milliseconds(about.get("at") or about.get("ts") or about.get("timestamp") or about.get("at_ms")),
         session=_session(about, body),
         given=original if isinstance(original := about.get("given"), dict) and is_body(original) else {},
@@ -441,21 +436,14 @@ def is_body(value: Json) -> bool:
 
 def _reported_usage(provider: str, model: str, raw: Json) -> Usage | None:
     """What was used: as Quire writes it down, as the provider does, or as the events of a stream tell."""
+    used = Usage()
     if isinstance(raw, str | list):
-        return _stream_usage(f"{provider}:{model}", raw)
-    if not isinstance(raw, dict):
-        return None
-    counts = {name: raw[name] for name in COUNTS if isinstance(raw.get(name), int)}
-    used = Usage(**counts) if "input_total" in counts else usage(provider, raw)
+        with contextlib.suppress(QuireError, ValueError):
+            used = streamed_reply(f"{provider}:{model}", raw).usage  # of one that broke off, what went in
+    elif isinstance(raw, dict):
+        counts = {name: raw[name] for name in COUNTS if isinstance(raw.get(name), int)}
+        used = Usage(**counts) if "input_total" in counts else usage(provider, raw)
     return used if used.input_total else None
-
-
-def _stream_usage(target: str, stream: str | list[Json]) -> Usage | None:
-    """The usage of a stream, one that broke off too: its beginning tells what went in."""
-    with contextlib.suppress(QuireError, ValueError):
-        used = streamed_reply(target, stream).usage
-        return used if used.input_total else None
-    return None
 
 
 def streamed_reply(target: str, stream: str | list[Json]) -> Partial:

@@ -300,7 +300,7 @@ def _store(conversations: list[ImportedConversation], thread: str, db: Place | N
 
 def _names(store: Store, thread: str, conversations: list[ImportedConversation]) -> list[str]:
     """For each conversation the thread that holds it from an earlier import, else the next number that is free."""
-    from quire.log.entries import joining, known_entries
+    from quire.log.entries import joining
 
     there = [info.name for info in store.threads() if re.fullmatch(rf"{re.escape(thread)}(-\d+)?", info.name)]
     numbers = (name for n in count(1) if (name := f"{thread}-{n}") not in there)
@@ -308,8 +308,7 @@ def _names(store: Store, thread: str, conversations: list[ImportedConversation])
     out: list[str] = []
     for conversation in conversations:
         entries = conversation.entries
-        spoken = [entry for entry in entries if entry.kind != "rebase"]
-        alike = (name for name in there if name not in out and known_entries(begun[name], spoken[: len(begun[name])]))
+        alike = (name for name in there if name not in out and joining(begun[name], entries[: len(begun[name])]).known)
         held = (name for name in alike if joining(store.read(name), entries).known)
         out.append(next(held, "") or next(numbers))
     return out
@@ -317,8 +316,7 @@ def _names(store: Store, thread: str, conversations: list[ImportedConversation])
 
 def _opening(entries: list[Entry]) -> list[Entry]:
     """What tells a thread from others without reading all of it: what was said before the first call."""
-    said = [entry for entry in entries if entry.kind != "rebase"]
-    return [*said[:1], *takewhile(lambda entry: entry.kind != "call", said[1:])]
+    return [*entries[:1], *takewhile(lambda entry: entry.kind != "call", entries[1:])]
 
 
 @click.command()

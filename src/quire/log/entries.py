@@ -517,14 +517,8 @@ _FREE: dict[str, Reader] = {
 }
 
 
-def known_entries(before: Sequence[Entry], entries: Sequence[Entry]) -> int:
-    """How many of a conversation's first entries a thread holds already, at its end or anywhere in one piece."""
-    start, length = _common_run(before, entries)
-    return length if length == min(len(before) - start, len(entries)) else 0
-
-
 class Joining(NamedTuple):
-    """How a conversation joins a thread: how much of it is held, what is not, and behind which seq the two part."""
+    """How a conversation joins a thread: how much of it is held, what is lacking, and behind which seq the two part."""
 
     known: int
     lacking: list[Entry]
@@ -532,23 +526,24 @@ class Joining(NamedTuple):
 
 
 def joining(before: Sequence[Entry], entries: Sequence[Entry]) -> Joining:
-    """How a thread takes a conversation; those part that share the model's words: many begin with the same greeting.
+    """How a thread takes a conversation that it holds none of, or what stands at its end, or all in one piece.
 
-    A rebase names entries by their seq in the thread. One that an earlier import lacks comes behind all that it has.
+    The two part where they share the model's words before they differ: many begin with the same system prompt or
+    greeting. A rebase names entries by their seq in the thread; one that an earlier import lacks comes behind it.
     """
-    held, own = ([n for n, entry in enumerate(each) if entry.kind != "rebase"] for each in (before, entries))
-    taken = [before[n] for n in held]
-    spoken = in_recorded_order(taken, [entries[n] for n in own])
-    start, known = _common_run(taken, spoken)
+    places, own = ([n for n, entry in enumerate(log) if entry.kind != "rebase"] for log in (before, entries))
+    held = [before[n] for n in places]
+    spoken = in_recorded_order(held, [entries[n] for n in own])
+    start, known = _common_run(held, spoken)
     if known < min(len(held) - start, len(spoken)):
         if any(entry.kind in SPOKEN for entry in spoken[:known]):
-            return Joining(0, [], held[start + known - 1] + 1)
+            return Joining(0, [], places[start + known - 1] + 1)
         start, known = len(held), 0
     elif start + known < len(held):
         return Joining(known, [])
-    since = before[held[start] :] if known else ()
-    lacking, rebases = list[Entry](), [_content(entry) for entry in since if entry.kind == "rebase"]
-    seqs = {own[n] + 1: held[start + n] + 1 for n in range(known)}
+    lacking, first = list[Entry](), [*places, len(before)][start]
+    rebases = [_content(entry) for entry in before[first:] if entry.kind == "rebase"]
+    seqs = {own[n] + 1: places[start + n] + 1 for n in range(known)}
     for seq, entry in enumerate(entries, 1):
         if entry.kind != "rebase" and seq not in seqs:
             seqs[seq] = len(before) + len(lacking) + 1
