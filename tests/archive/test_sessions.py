@@ -696,6 +696,27 @@ def test_a_session_imported_without_its_rebases_gains_them_behind_what_it_holds(
     assert run("import", "--into", "w-1", file) == "w-1: nothing new\n"
 
 
+@pytest.mark.moves_prefix(reason="what the client summed up is a rebase")
+@pytest.mark.parametrize("name", ["pi", "pi-twice", "pi-before", "codex", "codex-sealed", "claude-code", "opencode"])
+def test_a_session_that_is_imported_again_and_again_while_it_grows_is_as_if_it_were_imported_once(
+    home: Path, name: str
+) -> None:
+    if name == "opencode":
+        talk = [*OPENCODE_TALK, ASKED_SO_FAR, SUMMARY, said("L1")]
+        sessions = [opencode_talk(*talk[:end]).read_bytes() for end in range(2, len(talk) + 1)]
+    else:
+        lines = SUMMED_UP[name][0]().read_bytes().splitlines(keepends=True)
+        sessions = [b"".join(lines[:end]) for end in range(4, len(lines) + 1)]
+    for session in sessions:
+        Path("x.jsonl").write_bytes(session)
+        run("import", "--into", "grown", "x.jsonl")
+    run("import", "--into", "whole", "x.jsonl")
+    for thread in ("grown", "whole"):
+        run("log", "append", thread, "--user", "And?")
+    assert run("render", "grown", "-m", TARGETS[0]) == run("render", "whole", "-m", TARGETS[0])
+    assert run("import", "--into", "grown", "x.jsonl") == "grown: nothing new\n"
+
+
 REVERTED: dict[str, tuple[JsonObject | None, list[str]]] = {
     "never": (None, ["G1", "G2", "K1", "K2"]),
     "to a question": ({"messageID": "m2"}, ["G1", "G2"]),
