@@ -259,7 +259,8 @@ export async function api<T>(path: string, init: RequestInit = {}): Promise<T> {
 }
 
 /** The key of a service that asks for one, kept for this tab alone. */
-export const keepKey = (key: string) => sessionStorage.setItem("quire-key", key);
+// A header with other signs would never leave: what is no key is refused by the service, and asked for again.
+export const keepKey = (key: string) => sessionStorage.setItem("quire-key", key.replace(/[^ -~]/g, "?"));
 export function keyHeader(): Record<string, string> {
   const key = sessionStorage.getItem("quire-key");
   return key ? { authorization: `Bearer ${key}` } : {};
