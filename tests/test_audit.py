@@ -270,7 +270,10 @@ def test_conversations_that_share_a_word_are_told_apart() -> None:
     [
         ("hello", "begins with 'hello'"),
         ('{"a": 1}', "begins with the fields a, which nothing known here begins with"),
-        ('{"messages": []}\n{"b": 2}', "line 2, column 1: x.jsonl holds the fields b, no request"),
+        (
+            '{"messages": []}\n{"b": 2}',
+            "line 2, column 1: x.jsonl holds the fields b, which is not a request: a body with its messages, alone or as `request`",
+        ),
         ("[]", "begins with a list, which nothing known here begins with"),
     ],
 )

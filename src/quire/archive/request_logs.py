@@ -18,10 +18,10 @@ from quire.archive.stored_conversations import (
     SourceFile,
     StoredConversation,
     decoded,
-    described,
     holding,
     is_body,
     known_provider,
+    misfit,
     streamed_reply,
     text_in,
     text_or_json,
@@ -97,12 +97,7 @@ def _requests(file: SourceFile) -> Iterator[LoggedExchange]:
     for number, row in file.numbered():
         body = _body_of(row) if isinstance(row, dict) else None
         if body is None or not is_body(body):
-            raise FormatError(
-                f"{file.path.name} holds {described(row)}, no request",
-                line=number,
-                column=1,
-                hint="Give a body with its messages on each line, alone or as request.",
-            )
+            raise misfit(file, number, row, "a request: a body with its messages, alone or as `request`")
         reply: Json = next((row[key] for key in ("reply", "response", "stream") if row.get(key)), None)
         inner = reply.get("body") if isinstance(reply, dict) else None
         about = {key: value for key, value in row.items() if key in _ABOUT} if body is not row else {}

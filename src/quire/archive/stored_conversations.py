@@ -80,10 +80,7 @@ class SourceFile(msgspec.Struct, frozen=True):
         """The same, each read when it is asked for."""
         for number, row in self.numbered():
             if not isinstance(row, dict):
-                is_listed = isinstance(self.value, list)
-                place = {} if is_listed else {"line": number, "column": 1}
-                problem = f"{self.path.name} holds {described(row)}{f' as number {number}' * is_listed}, not an object"
-                raise FormatError(problem, hint="Check the file, or force another reader with --from.", **place)
+                raise misfit(self, number, row, "an object")
             yield row
 
     def numbered(self) -> Iterator[tuple[int, Json]]:
@@ -584,8 +581,11 @@ def holding(test: Callable[[JsonObject], bool]) -> Callable[[SourceFile], bool]:
 
 
 def misfit(file: SourceFile, number: int, value: Json, expected: str) -> FormatError:
-    """A line that is not what its store writes."""
-    return FormatError(f"{file.path.name} holds {described(value)}, which is not {expected}", line=number, column=1, hint="Check the file, or force another reader with --from.")  # fmt: skip
+    """A line, or an element of the one list, that is not what its store writes."""
+    is_listed = isinstance(file.value, list)
+    place = {} if is_listed else {"line": number, "column": 1}
+    problem = f"{described(value)}{f' as number {number}' * is_listed}, which is not {expected}"
+    return FormatError(f"{file.path.name} holds {problem}", hint="Check the file, or force another reader with --from.", **place)  # fmt: skip
 
 
 def described(value: Json) -> str:
