@@ -91,7 +91,11 @@ def test_other_words_or_another_definition_are_new(tmp_path: Path) -> None:
     assert len(thread.append(quire.tools([FUNCTION], meta={"replace": True}))) == 1
 
 
-@pytest.mark.parametrize("run", [[look], {"look": look}, lambda name, args: look(**args)], ids=["list", "names", "one"])
+@pytest.mark.parametrize(
+    "run",
+    [[look], iter([look]), {"look": look}, lambda name, args: look(**args)],
+    ids=["list", "iterator", "names", "one"],
+)
 def test_results_run_each_call_once_and_failures_are_results(tmp_path: Path, run: Any) -> None:
     thread = opened(tmp_path)
     thread.tools(look)

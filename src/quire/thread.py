@@ -462,13 +462,14 @@ class Thread:
         return asyncio.run(self._results(reply, run))
 
     async def _results(self, reply: Any, run: Any) -> list[Entry]:
-        appended: list[Entry] = []
-        if not (await off_loop(self._calls_to_run, reply, run))[1]:
+        from quire.send.tools import toolbox_of
+
+        toolbox, appended = toolbox_of(run), list[Entry]()
+        if not await off_loop(self._calls_to_run, reply):
             return appended
         # Read again where nobody else runs them.
         with self.store.turn_lock(self.name):
-            toolbox, calls = await off_loop(self._calls_to_run, reply, run)
-            for call in calls:
+            for call in await off_loop(self._calls_to_run, reply):
                 # A call that has begun may have changed something: whoever cancels meanwhile, its result is recorded.
                 appended += await to_the_end(self._carry_out(call, toolbox))
         return appended
@@ -478,11 +479,8 @@ class Thread:
         return await off_loop(self.append, result)
 
     @_one_at_a_time
-    def _calls_to_run(self, reply: Any, run: Any) -> tuple[Toolbox, list[Entry]]:
-        """What runs the calls of a recorded reply, and those that have no result yet."""
-        from quire.send.tools import toolbox_of
-
-        toolbox = toolbox_of(run)
+    def _calls_to_run(self, reply: Any) -> list[Entry]:
+        """The calls of a recorded reply that have no result yet."""
         newest = self.store.read(self.name, after=self._fold.catch_up() and self._fold.position.sent_seq)
         answered = {entry.call_id for entry in newest if entry.kind == "result"}
         if not isinstance(reply, list):
@@ -492,7 +490,7 @@ class Thread:
         calls = [entry for entry in newest if entry.kind == "call" and entry.call_id in call_ids]
         if call_ids and not calls:
             raise CallError("the reply is not in the log", hint="Call thread.record(reply) first.")
-        return toolbox, [call for call in calls if call.call_id not in answered]
+        return [call for call in calls if call.call_id not in answered]
 
     def _own_answer(self, call: Entry, toolbox: Toolbox) -> Entry | None:
         """The result of a `recall` that the thread offered, where nobody else runs it."""
