@@ -484,11 +484,25 @@ def test_an_item_that_waits_for_an_earlier_one_is_not_lost_when_the_stream_is_cu
     assert [piece["text"] for piece in reading.partial().unfinished] == ["text 0", "text 1"]
 
 
-@pytest.mark.parametrize(("stop", "called"), [("STOP", ["call"]), ("MAX_TOKENS", ["respond"])])
-def test_a_call_of_gemini_that_the_replys_length_cut_is_none(stop: str, called: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("stop", "last", "kinds"),
+    [
+        ("STOP", [], ["call"]),
+        ("STOP", [{"text": ""}], ["call"]),
+        ("STOP", [{"text": "So."}], ["call", "respond"]),
+        ("STOP", [{"text": "", "thoughtSignature": "c2ln"}], ["respond", "call"]),
+        ("MAX_TOKENS", [], ["respond"]),
+        ("MAX_TOKENS", [{"text": ""}], ["respond"]),
+        ("MAX_TOKENS", [{"text": "So."}], ["call", "respond"]),
+        ("MAX_TOKENS", [{"text": "", "thoughtSignature": "c2ln"}], ["respond"]),
+    ],
+)
+def test_a_call_of_gemini_that_the_replys_length_cut_is_none(
+    stop: str, last: list[dict[str, Any]], kinds: list[str]
+) -> None:
     piece = {"name": "f", "partialArgs": [{"jsonPath": "$.path", "stringValue": "/ho"}], "willContinue": True}
     reading = stream("gemini:gemini-3.8-flash")
     reading.feed({"candidates": [{"content": {"parts": [{"functionCall": piece}]}}]})
-    reading.feed({"candidates": [{"finishReason": stop}]})
-    assert [entry.kind for entry in reading.reply().entries] == called
-    assert len(reading.partial().unfinished) == (stop != "STOP")
+    reading.feed({"candidates": [{"content": {"parts": last}, "finishReason": stop}]})
+    assert [entry.kind for entry in reading.reply().entries] == kinds
+    assert len(reading.partial().unfinished) == ("call" not in kinds)

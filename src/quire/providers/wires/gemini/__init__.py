@@ -214,11 +214,13 @@ class GeminiReader(ReplyReader):
         if "functionCall" in part and (self.call or piece.keys() & {"partialArgs", "willContinue"}):
             return self._call_piece(part, piece)
         kind = "think" if part.get("thought") else "respond"
-        if part.keys() == ({"text", "thought"} if kind == "think" else {"text"}):
-            entries = [*self._end_call(), *self._end_text(unless=kind)]
+        plain = part.keys() == ({"text", "thought"} if kind == "think" else {"text"})
+        # An empty text ends no call.
+        entries = [*(self._end_call() if part.get("text") != "" else ()), *self._end_text(unless=kind if plain else "")]
+        if plain and not self.call:
             self._grow(self.parts, "text", text_in(part, "text"), kind)
+        if plain:
             return entries
-        entries = [*self._end_call(), *self._end_text()]
         # Text may follow in the same chunk: whoever watches is told that this one comes before it.
         self._live.append(BlockDelta(self.parts, "respond", ""))
         return [*entries, *self._whole(part)]
