@@ -9,6 +9,7 @@ import random
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import urllib.request
@@ -23,11 +24,12 @@ from send_parts import CALLS, new_thread, tool
 from test_kills_amid_cycles import Nursery, Trial, nursery
 
 from quire import Policy, Thread, open_store, values
-from quire.errors import CallError, ProviderError
+from quire.errors import CallError, FormatError, ProviderError
 from quire.send.local import TARGET, Front, LocalServer, announce, local_target, retract, serving_url
 from quire.send.runners import ByModel
 from quire.send.text_protocol import Completion
 from quire.send.transport import server_window
+from quire.send.weights import chat_template
 from quire.testing import MemoryStore, assert_valid
 from toolbox import Runner, carry_out, run, sha256_hex
 
@@ -330,6 +332,21 @@ def test_an_engine_that_does_not_start_says_why_in_one_line(tmp_path: Path) -> N
     model.write_bytes(b"no model")
     with pytest.raises(ProviderError, match=r"^the local engine did not start: [^\n]+$"):
         LocalServer(model).start()
+
+
+def test_a_template_is_found_by_its_whole_name_in_the_head_of_a_file(tmp_path: Path) -> None:
+    def string(text: str) -> bytes:
+        return struct.pack("<Q", len(text.encode())) + text.encode()
+
+    model, name = tmp_path / "any.gguf", "tokenizer.chat_template"
+    for names in ([], [name], [f"{name}.tool_use"], [f"{name}s", f"{name}.tool_use", name, "general.name"]):
+        pairs = [string(one) + struct.pack("<I", 8) + string(f"ä {one}") for one in names]
+        model.write_bytes(struct.pack("<4sIQQ", b"GGUF", 3, 0, len(pairs)) + b"".join(pairs))
+        assert chat_template(model) == (f"ä {name}" if name in names else "")
+    for content in (b"", b"GGUF", struct.pack(">4sIQQ", b"GGUF", 3, 0, 0)):
+        model.write_bytes(content)
+        with pytest.raises(FormatError, match=r"^any\.gguf is not a GGUF file of version 3$"):
+            chat_template(model)
 
 
 def children(pid: int) -> list[int]:

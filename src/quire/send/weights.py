@@ -12,6 +12,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Callable
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -239,6 +240,7 @@ def _values(gguf: Any, tensor: Any) -> np.ndarray[Any, Any]:  # gguf ships no ty
 # The head of a GGUF file: names and values, each behind its length, in front of the tensors.
 
 MAGIC, VERSION = b"GGUF", 3
+_TEMPLATE = struct.pack("<Q", 23) + b"tokenizer.chat_template"
 # The longest vocabularies end before this.
 _HEAD_BYTES = 64 * 1024 * 1024
 
@@ -246,10 +248,10 @@ _HEAD_BYTES = 64 * 1024 * 1024
 def chat_template(path: Path) -> str:
     """The template a model was trained with; empty where its file has none."""
     with path.open("rb") as file:
-        head = file.read(_HEAD_BYTES)
-    if not head.startswith(MAGIC + struct.pack("<I", VERSION)):
-        raise FormatError(f"{path.name} is not a GGUF file of version {VERSION}", hint="Convert it first.")
-    name = b"tokenizer.chat_template"
-    _, named, behind = head.partition(struct.pack("<Q", len(name)) + name)
-    # The value begins with its type and its length.
-    return behind[12 : 12 + int.from_bytes(behind[4:12], "little")].decode(errors="replace") if named else ""
+        if file.read(8) != MAGIC + struct.pack("<I", VERSION):
+            raise FormatError(f"{path.name} is not a GGUF file of version {VERSION}", hint="Convert it first.")
+        with mmap(file.fileno(), 0, access=ACCESS_READ) as head:
+            if (named := head.find(_TEMPLATE, 0, _HEAD_BYTES)) < 0:
+                return ""
+            start = named + len(_TEMPLATE) + 12  # the value's type and its length stand between
+            return head[start : start + int.from_bytes(head[start - 8 : start], "little")].decode(errors="replace")
