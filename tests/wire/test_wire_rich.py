@@ -134,6 +134,29 @@ def test_an_image_in_a_result_goes_along_or_the_request_says_that_it_does_not(ta
     assert_valid(request)
 
 
+@pytest.mark.parametrize("tools", [(), (LOOK,)])
+@pytest.mark.parametrize("model", [WRITERS["bedrock"], "anthropic.claude-haiku-4-5", "amazon.nova-pro-v1:0"])
+def test_an_image_in_a_result_of_converse_goes_along_where_the_result_is_told_as_text(
+    model: str, tools: tuple[JsonObject, ...]
+) -> None:
+    picture = {"image": {"format": "png", "source": {"bytes": "aGk="}}}
+    result = {"toolResult": {"toolUseId": "c1", "content": [{"text": "a"}, picture]}}
+    calling = {"toolUse": {"toolUseId": "c1", "name": "look", "input": {}}}
+    messages = [("user", {"text": "Look."}), ("assistant", calling), ("user", result)]
+    entries = import_("bedrock", [{"role": role, "content": [block]} for role, block in messages], WRITERS["bedrock"])
+    request = render(prompt_of(entries, tools=tools), f"bedrock:{model}")
+    assert (json.dumps(request.body).count("aGk="), "image" in str(request.left_out)) == (1, False)
+    assert_valid(request)
+
+
+@pytest.mark.parametrize("content", ["", [], [{"type": "text", "text": "a"}], [{"type": "text", "text": ""}]])
+def test_a_result_without_images_is_written_anew_for_another_model(content: Any) -> None:
+    result = {"type": "tool_result", "tool_use_id": "c1", "content": content}
+    entries = import_("anthropic", [*SHOWN[:2], {"role": "user", "content": [result]}], "claude-opus-5-5")
+    request = render(prompt_of(entries), "anthropic:claude-haiku-4-5")
+    assert request.body["messages"][2]["content"][0]["content"] == (entries[2].body["content"] or "(no output)")
+
+
 # Other models of the same format, and those of Chat, whose tool messages hold text alone.
 SEEING = ("anthropic:", "openai-chat:", "xai:", "openrouter:")
 

@@ -146,10 +146,10 @@ def own_block(part: Text | Think | Call | Result, draft: Draft) -> JsonObject | 
 
 
 def _goes_to_any(result: JsonObject, wire: JsonObject, draft: Draft) -> bool:
-    """Whether a result goes to any model of its format that is known to see: it is text and images."""
+    """Whether a result goes to any model of its format that is known to see: it is images, and text with them."""
     sees = draft.native.result_images == "inside" and "image" in (draft.info.features.media or ())
-    stays = wire.get("format") in draft.native.formats
-    return sees and stays and all(is_text(inner) or is_image(inner) for inner in _inside(result))
+    others = [inner for inner in _inside(result) if not is_text(inner)]
+    return sees and wire.get("format") in draft.native.formats and bool(others) and all(map(is_image, others))
 
 
 def block_from(part: Think, draft: Draft, format: str) -> JsonObject:

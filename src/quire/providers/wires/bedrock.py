@@ -234,15 +234,14 @@ def _takes_calls(draft: Draft, message: Message) -> bool:
 
 
 def _results(draft: Draft, message: Message) -> None:
-    """Results as blocks, or as text where the request defines no tools and their calls are text too."""
-    as_blocks = any("toolUse" in block for block in draft.last.get("content") or ()) or draft.faithful
-    content = [
-        tool_result(part, draft)
-        if as_blocks
-        else text_block(f"[{'Error' if part.error else 'Result'} of {part.name}]: {part.text}")
-        for part in message.parts
-        if isinstance(part, Result)
-    ]
+    """Results as blocks, or as text and images where the request defines no tools and their calls are text too."""
+    results = [(part, tool_result(part, draft)) for part in message.parts if isinstance(part, Result)]
+    content = [block for _, block in results]
+    if not (any("toolUse" in block for block in draft.last.get("content") or ()) or draft.faithful):
+        content = []
+        for part, block in results:
+            content.append(text_block(f"[{'Error' if part.error else 'Result'} of {part.name}]: {part.text}"))
+            content += [inner for inner in block["toolResult"]["content"] if "image" in inner]
     draft.messages.append({"role": "user", "content": content})
 
 
