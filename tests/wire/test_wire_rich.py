@@ -314,3 +314,11 @@ def test_what_an_old_function_gave_stays_a_text_where_other_content_is_parts() -
     gave = {"role": "function", "name": "old", "content": "1"}
     entries = import_("openai-chat", [{"role": "user", "content": "q"}, called, gave], "gpt-6-sol")
     assert render(prompt_of(entries), "openai-chat:gpt-6-sol").body["messages"][-2:] == [called, gave]
+
+
+@pytest.mark.parametrize("refusal", ["Then not.", "", None, ["odd"], 5])
+def test_an_imported_refusal_of_any_type_goes_back_beside_its_words(refusal: Any) -> None:
+    message = {"role": "assistant", "content": "At first.", "refusal": refusal}
+    entries = import_("openai-chat", [SHOWN[0], message, SHOWN[0]], "gpt-6-sol")
+    sent = render(prompt_of(entries), "openai-chat:gpt-6-sol").body["messages"][2]
+    assert sent | {"refusal": refusal} == message

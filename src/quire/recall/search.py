@@ -323,7 +323,7 @@ class Recall:
     @property
     def by(self) -> str:
         """What a search goes by: "words and meaning", or "words"."""
-        away = any(scope.collection.away_until_s for scope in self._scopes.values())
+        away = any(scope.collection.away_until_s for scope in tuple(self._scopes.values()))
         return _BY[self.embedder is not None and not away]
 
     def close(self) -> None:

@@ -203,7 +203,7 @@ def _besides(original: JsonObject, text: str) -> JsonObject:
     elif isinstance(parts := original.get("content"), list) and CONTENT.text_of(parts) == text:
         out["content"] = parts
     elif "refusal" in out:
-        out["content"] = text.removesuffix(out["refusal"]).removesuffix("\n\n") or None
+        out["content"] = text.removesuffix(values.as_text(out["refusal"])).removesuffix("\n\n") or None
     return out
 
 
