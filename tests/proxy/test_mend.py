@@ -515,19 +515,7 @@ def test_a_restarted_proxy_learns_from_its_log_what_stood_where(servers: dict[st
 def test_the_command_mends_and_says_what_it_saved(command: str, servers: dict[str, Watching], home: Path) -> None:
     log = home / "log.jsonl"
     words = [command, "--to", servers["anthropic"].server.url, "--port", "0", "--log", str(log), "--mend"]
-    words += [
-        "--rule",
-        "marks",
-        "--rule",
-        "volatile",
-        "--without",
-        "volatile",
-        "--holdout",
-        "0",
-        "--ask-provider",
-        "--budget",
-        "90000",
-    ]
+    words += "--rule marks --rule volatile --without volatile --holdout 0 --ask-provider --budget 90000".split()
     with running(*words) as (url, ended):
         for turn in (1, 2, 3):  # a reply that has been read can be asked about
             converse(url, "anthropic", [unmarked(claude(turn), turn)])

@@ -473,6 +473,16 @@ def test_a_text_that_does_not_say_that_it_ends_does_so_with_the_reply(target: st
     assert reading.partial().unfinished == ()
 
 
+def test_a_text_that_the_whole_response_lists_elsewhere_is_one_entry() -> None:
+    reading = stream("openai:gpt-6-sol")
+    said = {"type": "message", "id": "msg_1", "content": [{"type": "output_text", "text": "So."}]}
+    for index, item in enumerate([{"type": "reasoning", "id": "rs_1"}, {**said, "content": []}]):
+        reading.feed({"type": "response.output_item.added", "output_index": index, "item": item})
+    reading.feed({"type": "response.output_text.delta", "output_index": 1, "delta": "So."})
+    reading.feed({"type": "response.completed", "response": {"status": "completed", "output": [said]}})
+    assert [(entry.kind, entry.text) for entry in reading.reply().entries] == [("respond", "So.")]
+
+
 def test_an_item_that_waits_for_an_earlier_one_is_not_lost_when_the_stream_is_cut() -> None:
     reading = stream("openai:gpt-6-sol")
     for index in (0, 1):

@@ -291,11 +291,11 @@ class ResponseReader(ReplyReader):
         self._answered_by(response)
         self.stop, self.reported = stop_of(response), response
         # What the events did not bring, the whole response does; what neither ends, ends here.
+        listed = dict(enumerate(objects(response, "output")))
         done_ids = {str(item.get("id")) for item in self.finished.values()}
-        for index, item in enumerate(objects(response, "output")):
-            if index not in self.finished and str(item.get("id")) not in done_ids:
-                self.finished[index] = item
-        unended = {place: block for place, block in self.open_blocks.items() if place not in self.finished}
+        self.finished = {at: item for at, item in listed.items() if str(item.get("id")) not in done_ids} | self.finished
+        ended = {*self.finished, *(str(item.get("id")) for item in self.finished.values())}
+        unended = {at: block for at, block in self.open_blocks.items() if not {at, str(block.start.get("id"))} & ended}
         unshown = [self.finished[index] for index in sorted(self.finished) if index >= self.entry_count]
         self.finished = {self.entry_count + place: item for place, item in enumerate(unshown)}
         added, self.open_blocks = self._in_order(), unended
