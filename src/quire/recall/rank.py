@@ -352,13 +352,11 @@ class Collection:
         best = order(total, rows)[: max(0, k)]
         has_cosine = np.isfinite(every[rows[best]])
         relevance = share[rows[best]] + np.where(has_cosine, every[rows[best]], np.float32(USUAL_COSINE))
+        relevances = np.round(relevance.astype(np.float64), 6).tolist()
+        found = zip(best, parts[:, best].T.tolist(), relevances, has_cosine.tolist(), strict=True)
         return [
-            Found(
-                self.ids[rows[at]], float(total[at]), dict(zip(PARTS, parts[:, at].tolist(), strict=True)), near, known
-            )
-            for at, near, known in zip(
-                best, np.round(relevance.astype(np.float64), 6).tolist(), has_cosine.tolist(), strict=True
-            )
+            Found(self.ids[rows[at]], float(total[at]), dict(zip(PARTS, reasons, strict=True)), near, by_meaning)
+            for at, reasons, near, by_meaning in found
         ]
 
     def vector(self, query: Query | str) -> Floats | None:
