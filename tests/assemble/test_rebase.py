@@ -6,11 +6,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from quire import Assembly, Entry, Policy, render, requests, values
+from quire import Assembly, Entry, Policy, Thread, render, requests, values
 from quire.assemble import DROP_ONLY, reused_tokens
 from quire.assemble.fit import enclose
 from quire.assemble.messages import handle_of
-from quire.assemble.rebase import PINNED_HEADING, SUMMARY_HEADING
+from quire.assemble.rebase import PINNED_HEADING, SUMMARY_HEADING, Edit, Rebase
 from quire.assemble.rebase_decision import Moment, Rent, reason_to_cut
 from quire.assemble.summary import Leaving
 from quire.errors import BudgetError, DataError
@@ -400,3 +400,20 @@ def test_an_answer_without_usage_that_was_spoken_to_has_ended() -> None:
 def test_free_fields_that_cannot_be_used_are_as_if_absent(entry: Entry) -> None:
     thread = chain([values.user("q"), values.respond("a"), entry, values.user("q2"), values.respond("b")])
     assert all(isinstance(one, Built) for one in requests(thread, Policy()))
+
+
+@pytest.mark.parametrize("dropped", [True, False])
+def test_thinking_in_front_of_an_open_call_stays_unless_the_recorded_rebase_dropped_it(
+    thread: Thread, dropped: bool
+) -> None:
+    thread.user("Where?")
+    thread.request("anthropic:claude-haiku-4-5")
+    thought = {"type": "thinking", "thinking": "Hm, there.", "signature": "c2ln"}
+    content = [thought, {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {}}]
+    recorded = thread.record({"type": "message", "role": "assistant", "content": content, "stop_reason": "tool_use"})
+    seq = next(entry.seq for entry in recorded if entry.kind == "think")
+    edits = (Edit(seq, "drop"),) if dropped else ()
+    thread.append(values.result("toolu_1", content="seen"))
+    thread.append(Entry("rebase", Rebase("tools moved", edits=edits).body()))
+    request = thread.request("anthropic:claude-haiku-4-5", check=False)
+    assert (request.epoch, "Hm, there." in str(request.body)) == (2, not dropped)
