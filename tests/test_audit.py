@@ -12,6 +12,8 @@ import planted
 from planted import PLANTS, WIRES, Body, conversation, played, words, wrong
 from quire import QuireError, Usage
 from quire.audit import SentCall, audit, read_calls
+from quire.audit.first_difference import KnownUnits
+from quire.providers.wires import wire_of
 from toolbox import invoke, run
 
 MODEL = "claude-opus-5-5"
@@ -105,6 +107,13 @@ def test_a_message_that_no_provider_ever_took_is_audited_as_it_stands(provider: 
     used = Usage(9_000, cache_read=10)
     calls = [SentCall("log", provider, MODEL, {field: [*said[:1], odd, *said[1:count]]}, used, 1, "s") for count in (1, 2)]  # fmt: skip
     assert audit(calls).total.requests == 2
+
+
+def test_short_messages_are_known_in_no_more_memory_than_long_ones() -> None:
+    known, wire = KnownUnits(1024 * 1024), wire_of("anthropic")
+    units = [known.unit(wire, {"role": "user", "content": f"{number}"}, number) for number in range(5_000)]
+    assert len(known._new) + len(known._old) < 1_100
+    assert known.unit(wire, {"role": "user", "content": "4999"}, 7) == units[-1].at(7)
 
 
 def test_marks_that_are_missing_are_named() -> None:

@@ -48,7 +48,7 @@ class KnownUnits:
             unit = self._old.get(key) or wire.layout.message(message, place)
             if self._bytes > self._most_bytes:
                 self._new, self._old, self._bytes = {}, self._new, 0
-            self._new[key], self._bytes = unit, self._bytes + len(data)
+            self._new[key], self._bytes = unit, self._bytes + len(data) + 2_000  # around a message's own
         return unit.at(place)
 
 
