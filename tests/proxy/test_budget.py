@@ -227,6 +227,18 @@ def test_a_fitted_request_that_the_provider_would_refuse_is_not_sent(
     assert servers["openai-chat"].requests[-1].body == given
 
 
+def test_what_cannot_be_fitted_is_mended_all_the_same(servers: dict[str, Emulator]) -> None:
+    path, given = request("anthropic", 3, False)
+    given["system"] = "Mind the tides. " * 2_000
+    with Proxy(
+        ProxyOptions(to=servers["anthropic"].url, budget=BUDGET, mender=Mender(("marks",))), CacheWatcher()
+    ) as proxy:
+        answer = httpx.post(f"{proxy.url}{path}", json=given, headers=HEADERS)
+        assert "BudgetError" in proxy._watcher.failures[-1]
+    assert joined(answer) == "Nothing was cut."
+    assert '"cache_control"' in json.dumps(servers["anthropic"].requests[-1].body)
+
+
 def test_branches_that_are_asked_for_at_once_hold_nothing_of_each_other() -> None:
     def branch(name: str) -> None:
         _, given = request("openai-chat", 40, False)

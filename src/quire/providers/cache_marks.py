@@ -337,11 +337,11 @@ class Marker:
     """Marks one thread's requests for one model; of each it looks only at what the request before did not hold.
 
     Of bodies that a `Rendering` wrote, messages that are the very same objects as before are taken to be what they
-    were. Other bodies may be changed in place: nothing is kept of them. `walk` is that rendering's.
+    were. Other bodies may be changed in place: nothing is kept of them, unless all are `frozen`. `walk` is that rendering's.
     """
 
-    def __init__(self, info: ModelInfo, walk: Walk | None = None) -> None:
-        self.info = info
+    def __init__(self, info: ModelInfo, walk: Walk | None = None, *, frozen: bool = False) -> None:
+        self.info, self._frozen = info, frozen
         self._placing, self._pauses = MarkPlacer(info, walk), Pauses()
 
     def mark(
@@ -376,7 +376,7 @@ class Marker:
         return _MARKERS[self.info.engine](body, places, life, self.info)
 
     def _placed(self, body: JsonObject, prompt: Prompt | None, stable: int) -> MarkPlaces:
-        if not stable:
+        if not stable and not self._frozen:
             return MarkPlacer(self.info).places(body, prompt)
         places = self._placing.places(body, prompt, stable)
         if not places.stand_in(body):

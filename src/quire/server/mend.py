@@ -15,6 +15,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 
@@ -42,12 +43,13 @@ from quire.server.mend_rules import (
     BodyDraft,
     HeadChanges,
     HeadState,
+    SentMessages,
     Tail,
     head_texts,
     joined_tails,
     needed_betas,
     offered_tools,
-    plain_message,
+    plain_digest,
     tail_text,
 )
 from quire.tokens import count as count_tokens
@@ -60,6 +62,8 @@ _MOST_MESSAGES = 500_000
 # Conversations that are known by one message, if fewer hold it.
 _MOST_HOLDERS = 200
 _MOST_COMPARED = 2_000
+# Tokens of which it is kept what a cache holds, which takes about 60 bytes each.
+_MOST_SIMULATED = 5_000_000
 
 
 class Mended(msgspec.Struct, frozen=True):
@@ -191,6 +195,7 @@ class Mender:
         self._rules = [name for name in RULES if name in rules]
         self._holdout = holdout
         self._states: Recent[int, HeadState] = Recent(_MOST_CONVERSATIONS, _MOST_BYTES, lambda state: state.size)
+        self._sent: Recent[int, SentMessages] = Recent(100)  # each takes about 3 KB a message
         self._conversations = _Conversations()
         self._held_out: Recent[int, bool] = Recent(_MOST_CONVERSATIONS)
         self._lock = threading.Lock()
@@ -206,14 +211,15 @@ class Mender:
         if not isinstance(body.get(wire.layout.field), list) or not body[wire.layout.field]:
             return Mended()
         with self._lock:
-            messages = [hashlib.sha256(plain_message(message)).digest() for message in wire.layout.messages(body)]
+            messages = list(map(plain_digest, rows := wire.layout.messages(body)))
             key = self._conversations.find(call, wire, messages)
-            roles = (message.get("role") if isinstance(message, dict) else "" for message in body[wire.layout.field])
-            first_user = next((at for at, role in enumerate(roles) if role == "user"), 0)
-            name = f"{hashlib.sha256(call.session.encode() or messages[first_user]).hexdigest()} {key}"
+            users = (at for at, row in enumerate(rows) if isinstance(row, dict) and row.get("role") == "user")
+            name = f"{hashlib.sha256(call.session.encode() or messages[next(users, 0)]).hexdigest()} {key}"
             if self._holdout and self._is_held_out(key, call.session or name, about):
                 return Mended(held_out=True, conversation=name)
-            return msgspec.structs.replace(self._mend(call, key, about), conversation=name)
+            sent = self._sent[key] = self._sent.get(key) or SentMessages(model_info(call.target))
+            sent.plain = dict(zip(map(id, rows), messages, strict=True))
+            return msgspec.structs.replace(self._mend(call, key, about, sent), conversation=name)
 
     def _is_held_out(self, key: int, name: str, about: JsonObject) -> bool:
         """Whether a conversation is left as it is: drawn once, by its name; one that a log tells of stays what it was."""
@@ -221,9 +227,9 @@ class Mender:
         self._held_out[key] = self._held_out.get(key, bool(about.get("held_out", drawn)))
         return self._held_out[key]
 
-    def _mend(self, call: SentCall, key: int, about: JsonObject) -> Mended:
+    def _mend(self, call: SentCall, key: int, about: JsonObject, sent: SentMessages) -> Mended:
         before = self._states.get(key)
-        draft, fired = _apply(self._rules, call, before)
+        draft, fired = _apply(self._rules, call, before, sent)
         if fired and (refused := self._refused_rules(call, draft, fired, before, about)):
             # It is not sent as mended: the next request is compared with what was sent before.
             return Mended(refused=refused)
@@ -236,19 +242,13 @@ class Mender:
     ) -> tuple[str, ...]:
         """The mending rules that make the provider refuse a request which it would otherwise take."""
         headers = dict(about.get("headers") or {})
-        # Only what is new in a conversation is looked at.
-        check = GrowingCheck(before.checked if before is not None else ("", {}))
-        mended_errors = _broken_rules(draft.body, call, with_betas(headers, draft.betas), check)
-        draft.state.checked = check.checked()
+        mended_errors = _broken_rules(draft.body, call, with_betas(headers, draft.betas), draft)
         own_errors = _broken_rules(call.body, call, headers) if mended_errors else mended_errors
         if mended_errors <= own_errors:
             return ()
-        alone = []
-        for name in fired:
-            tried, _ = _tried([name], call, before)
-            if not _broken_rules(tried.body, call, with_betas(headers, tried.betas)) <= own_errors:
-                alone.append(name)
-        return tuple(alone or fired)
+        tried = {name: _tried([name], call, before, draft.sent)[0] for name in fired}
+        broken = {name: _broken_rules(made.body, call, with_betas(headers, made.betas)) for name, made in tried.items()}
+        return tuple([name for name in fired if not broken[name] <= own_errors] or fired)
 
     def replay(self, log: Path, most_bytes: int = 64 * 1024 * 1024) -> None:
         """Learn from a proxy's log what its conversations began with, so that a restarted proxy goes on with them."""
@@ -268,21 +268,22 @@ class Mender:
 
 # Rules that repair how something is written, and not where it stands.
 _ORDERS = ("key-order", "tool-order", "marks")
+_Tried: TypeAlias = tuple[BodyDraft, list[str]]
 
 
-def _apply(rules: Sequence[str], call: SentCall, before: HeadState | None) -> tuple[BodyDraft, list[str]]:
+def _apply(rules: Sequence[str], call: SentCall, before: HeadState | None, sent: SentMessages) -> _Tried:
     """The request after some rules, and those that changed it.
 
     Where the head is another for all that, or a tool that was told of is gone, what is behind is read anew, and what was
     told since stands in the head or is no longer so: the application's own goes on, and is what later ones are compared with.
     """
-    draft, fired = _tried(rules, call, before)
+    draft, fired = _tried(rules, call, before, sent)
     if before is not None and (
         _head(draft.state.newest, draft.wire) != _head(before.first, draft.wire)
         or not set(draft.changes.late_tools) <= set(_tool_names(call.body))
     ):
         anew = HeadState(before.first, before.newest, tools=before.tools)
-        draft, fired = _tried([name for name in rules if name in _ORDERS], call, anew)
+        draft, fired = _tried([name for name in rules if name in _ORDERS], call, anew, sent)
         draft.state.first = draft.state.newest
     return draft, fired
 
@@ -292,10 +293,10 @@ def _head(body: JsonObject, wire: Wire) -> tuple[dict[JsonPath, str], list[bytes
     return dict(head_texts(body, wire)), [written(bare(tool)) for tool in as_objects(body.get("tools"))]
 
 
-def _tried(rules: Sequence[str], call: SentCall, before: HeadState | None) -> tuple[BodyDraft, list[str]]:
+def _tried(rules: Sequence[str], call: SentCall, before: HeadState | None, sent: SentMessages) -> _Tried:
     body = call.body
-    state = copy.copy(before) if before is not None else HeadState(body, body, tools=_tool_names(body))
-    draft = BodyDraft(body, state, wire_of(call.provider, body), model_info(call.target), rules)
+    state = copy.copy(before or HeadState(body, body, tools=_tool_names(body)))
+    draft = BodyDraft(body, state, wire_of(call.provider, body), sent, rules)
     draft.changes = _changes_before(draft)
     fired = [name for name in rules if before is not None and name != "marks" and RULES[name](draft)]
     # Texts that were put behind earlier messages are put there again, then the new ones behind the last.
@@ -330,7 +331,7 @@ def _changes_before(draft: BodyDraft) -> HeadChanges:
     state, field = draft.state, draft.wire.layout.field
     if not state.tails:
         return HeadChanges()
-    now, first = (list(map(plain_message, rows)) for rows in (draft.messages, state.newest[field][:2]))
+    now, first = (list(map(draft.digest, rows)) for rows in (draft.messages, state.newest[field][:2]))
     # What changes in front of the history was sent as it was first: messages of the system, retrieved context.
     fronts = itertools.product(*({now[at], first[at]} for at in range(min(len(now), len(first)))))
     for front in sorted(fronts, key=lambda front: front != tuple(now[: len(front)])):
@@ -352,7 +353,7 @@ def _with_tails(draft: BodyDraft) -> bool:
     if not (draft.state.tails or draft.tail.texts or draft.tail.messages):
         return False
     messages = draft.messages
-    ends = list(_ends(map(plain_message, messages)))
+    ends = list(_ends(map(draft.digest, messages)))
     if messages and (draft.tail.texts or draft.tail.messages):
         # The same messages may have been sent before, and something told behind them.
         tail = joined_tails(draft.state.tails.get(ends[-1], Tail()), draft.tail)
@@ -379,10 +380,12 @@ def _with_tail(message: JsonObject, tail: Tail, draft: BodyDraft) -> list[Json]:
 
 
 def _broken_rules(
-    body: JsonObject, call: SentCall, headers: Mapping[str, str], check: GrowingCheck | None = None
+    body: JsonObject, call: SentCall, headers: Mapping[str, str], draft: BodyDraft | None = None
 ) -> set[str]:
+    """What the provider would refuse a request for; of a draft that is sent, only what is new is looked at."""
     made = make_check(body, call.provider, call.model or None, None, headers)
-    return {finding.row for finding in errors((check or GrowingCheck()).findings(made))}
+    check, lines = (draft.sent.check, draft.lines) if draft is not None else (GrowingCheck(), ())
+    return {finding.row for finding in errors(check.findings(made, lines))}
 
 
 def with_betas(headers: Mapping[str, str], betas: Iterable[str]) -> dict[str, str]:
@@ -401,7 +404,7 @@ def is_subscription(headers: Mapping[str, str]) -> bool:
 
 def difference(before: Json, after: Json, path: str = "", most: int = 12) -> list[str]:
     """What became of what, a line each: `tools.0.name: 'a' -> 'b'`."""
-    if _json_text(before) == _json_text(after):
+    if written(before) == written(after):
         return []
     same_kind = type(before) is type(after)
     if same_kind and isinstance(before, dict):
@@ -414,10 +417,6 @@ def difference(before: Json, after: Json, path: str = "", most: int = 12) -> lis
     lines = [line for where, was, now in pairs for line in difference(was, now, where)]
     lines = lines or [f"{path or 'body'}: keys in another order"]
     return lines if len(lines) <= most else [*lines[:most], f"… and {len(lines) - most} more"]
-
-
-def _json_text(value: Json) -> str:
-    return json.dumps(value, ensure_ascii=False)
 
 
 def _short(value: Json) -> str:
@@ -439,7 +438,7 @@ class Savings:
         # By conversation: whether it was mended, its tokens and its money.
         self._arms: Recent[str, tuple[bool, int, float]] = Recent(_MOST_COMPARED)
         # By conversation: what a cache holds of its requests as the application gave them, and as they were sent.
-        self._caches: Recent[str, tuple[Simulator, Simulator]] = Recent(500)
+        self._caches: Recent[str, tuple[Simulator, Simulator, int]] = Recent(500, _MOST_SIMULATED, lambda row: row[2])
 
     def add(self, call: SentCall, original: JsonObject, mended: Mended, at_ms: int) -> None:
         """One answered request of a conversation that is mended, or held out."""
@@ -447,7 +446,8 @@ class Savings:
             return
         try:
             paid = cost(call.usage, call.target, at_ms).amount_usd or 0.0
-            self._count(mended, call.usage, paid)
+            _, tokens, usd = self._arms.get(mended.conversation, (True, 0, 0.0))
+            self._arms[mended.conversation] = not mended.held_out, tokens + call.usage.input_total, usd + paid
             if mended.held_out:
                 return
             before = self._unmended_usage(call, original, mended.conversation, at_ms)
@@ -459,28 +459,23 @@ class Savings:
             unmended = cost(before, call.target, at_ms).amount_usd or 0.0
             self.by_rules[key] = (times + 1, tokens + call.usage.cache_read - before.cache_read, usd + unmended - paid)
 
-    def _count(self, mended: Mended, used: Usage, paid: float) -> None:
-        _, tokens, usd = self._arms.get(mended.conversation, (True, 0, 0.0))
-        self._arms[mended.conversation] = not mended.held_out, tokens + used.input_total, usd + paid
-
     def _unmended_usage(self, call: SentCall, original: JsonObject, conversation: str, at_ms: int) -> Usage:
         """What the application's own request would have used, in the tokens that were reported."""
         target = call.target
         key = f"{conversation} {target}"
-        unmended, mended = self._caches[key] = self._caches.get(key) or (Simulator(target), Simulator(target))
+        unmended, mended, _ = self._caches.get(key) or (Simulator(target), Simulator(target), 0)
         step = unmended.step(at_ms, original)
+        self._caches[key] = unmended, mended, 2 * step.total
         assert call.usage is not None
         # The provider counted what was sent, which mending may have made longer.
         sent = mended.step(at_ms, call.body) if call.body and call.given else step
         scale = call.usage.input_total / max(1, sent.total)
-        figures = (step.total, step.read, step.write_5m, step.write_1h)
-        total, read, write_5m, write_1h = (round(scale * figure) for figure in figures)
         return msgspec.structs.replace(
             call.usage,
-            input_total=total,
-            cache_read=read,
-            cache_write_5m=write_5m,
-            cache_write_1h=write_1h,
+            input_total=round(scale * step.total),
+            cache_read=round(scale * step.read),
+            cache_write_5m=round(scale * step.write_5m),
+            cache_write_1h=round(scale * step.write_1h),
             charged=None,
         )
 
@@ -542,7 +537,7 @@ class FittedConversation:
         self._recalling: Fitter | None = None
         # Of the newest request what the application gave; branches may be asked for at the same time.
         self.digest, self.lock = b"", threading.Lock()
-        self.check = GrowingCheck()
+        self.sent = SentMessages(model_info(target))
 
     def fit(self, body: JsonObject, offering: JsonObject) -> tuple[JsonObject, JsonObject]:
         """What was given, with the offer of recall or without, and that fitted: itself where nothing is cut."""
@@ -550,7 +545,7 @@ class FittedConversation:
             given, fitted = self._fit(self._alone, body)
             if fitted is body or offering is body or self._alone.built is None:
                 return given, fitted
-            free = min((self._tokens - self._alone.built.head_tokens) // 8, _MOST_RECALLED)
+            free = max(0, min((self._tokens - self._alone.built.head_tokens) // 8, _MOST_RECALLED))
             self._recalling = Fitter(self._tokens - free, self._target)
         try:
             return self._fit(self._recalling, offering)
@@ -597,9 +592,9 @@ class Budget:
             before.digest = b""
             given, fitted = before.fit(body, offering)
             if fitted is not given:
-                draft = BodyDraft(unmarked_body(fitted, wire.layout.field), HeadState(given, given), wire, info)
+                draft = BodyDraft(unmarked_body(fitted, wire.layout.field), HeadState(given, given), wire, before.sent)
                 fitted = draft.body if RULES["marks"](draft) else fitted
-                broken = _broken_rules(fitted, call, headers, before.check)
+                broken = _broken_rules(fitted, call, headers, draft)
                 if broken and (new := broken - _broken_rules(body, call, headers)):
                     raise CallError(f"fitted into the budget, it would break {', '.join(sorted(new))}")
             before.digest = digest

@@ -7,20 +7,21 @@ stays at that place in every later request. Nothing is ever put between messages
 from __future__ import annotations
 
 import difflib
+import hashlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, reduce
 from itertools import chain, count, takewhile
-from operator import getitem
+from operator import getitem, is_
 from typing import NamedTuple
 
 import msgspec
 
 from quire.audit.first_difference import ID, TIME, tool_name
-from quire.providers.cache_marks import mark
+from quire.providers.cache_marks import Marker
 from quire.providers.models import ModelInfo, data
 from quire.providers.prefix import MARKS, Path, bare, changed_body, same_start, unmarked_in, written
-from quire.providers.rules import Checked
+from quire.providers.rules import GrowingCheck
 from quire.providers.wires import Wire
 from quire.values import Json, JsonObject, as_objects, value_at
 
@@ -73,6 +74,22 @@ def joined_tails(old: Tail, new: Tail) -> Tail:
     return Tail([*old.texts, *new.texts], messages)
 
 
+class SentMessages:
+    """What a conversation's requests are marked and checked by: of each only what is new is looked at."""
+
+    def __init__(self, info: ModelInfo) -> None:
+        self.marker, self.check = Marker(info, frozen=True), GrowingCheck()
+        # The newest request's messages, without marks, by their digests; the application's plain digests by identity.
+        self._messages: dict[bytes, Json] = {}
+        self.plain: dict[int, bytes] = {}
+
+    def standing(self, messages: Sequence[Json]) -> tuple[list[bytes], list[Json]]:
+        """The digests of the next request's messages, and these: those that were sent before are the very same objects."""
+        digests = [hashlib.blake2b(written(message), digest_size=16).digest() for message in messages]
+        self._messages = {key: self._messages.get(key, new) for key, new in zip(digests, messages, strict=True)}
+        return digests, [self._messages[key] for key in digests]
+
+
 class HeadState(msgspec.Struct):
     """What one conversation's requests began with, and what was told since behind which messages."""
 
@@ -82,22 +99,20 @@ class HeadState(msgspec.Struct):
     # By the hash of all messages up to one: what was put behind it.
     tails: dict[str, Tail] = {}
     tools: tuple[str, ...] = ()
-    # How many bytes the newest request has, and which of its messages break no rule.
+    # How many bytes the newest request has.
     size: int = 0
-    checked: Checked = ("", {})
 
 
 class BodyDraft:
     """One request while rules mend it."""
 
     def __init__(
-        self, body: JsonObject, state: HeadState, wire: Wire, info: ModelInfo, rules: Sequence[str] = ()
+        self, body: JsonObject, state: HeadState, wire: Wire, sent: SentMessages, rules: Sequence[str] = ()
     ) -> None:
-        self.body, self.state, self.wire, self.info, self.rules = body, state, wire, info, rules
-        self.tail, self.changes = Tail(), HeadChanges()
-        # Texts of the head that are again as first sent.
-        self.restored: set[Path] = set()
-        self.betas: list[str] = []
+        self.body, self.state, self.wire, self.sent, self.rules = body, state, wire, sent, rules
+        self.info, self.tail, self.changes = sent.marker.info, Tail(), HeadChanges()
+        # Texts of the head that are again as first sent; the headers it needs; the digests of messages that were marked.
+        self.restored, self.betas, self.lines = set[Path](), list[str](), list[bytes]()
 
     @property
     def messages(self) -> list[Json]:
@@ -108,6 +123,10 @@ class BodyDraft:
         """Whether something can be told behind the newest message."""
         last = self.messages[-1] if self.messages else {}
         return isinstance(last, dict) and tail_text(last, "", self.wire.name, self.info) is not None
+
+    def digest(self, message: Json) -> bytes:
+        """What a message is known by, whatever its marks and the order of its keys."""
+        return self.sent.plain.get(id(message)) or plain_digest(message)
 
     def tell(self, tag: str, text: str) -> None:
         self.tail.texts.append(f"<{tag}>\n{text}\n</{tag}>")
@@ -156,7 +175,7 @@ def key_order(draft: BodyDraft) -> bool:
     before, now = draft.state.newest, draft.body
     fields = [name for name in ("tools", *_SYSTEM_FIELDS, draft.wire.layout.field) if name in before and name in now]
     better = {name: ordered_like(now[name], before[name]) for name in fields}
-    if all(written(better[name]) == written(now[name]) for name in fields):
+    if all(better[name] is now[name] or written(better[name]) == written(now[name]) for name in fields):
         return False
     draft.body = {**now, **better}
     return True
@@ -172,10 +191,8 @@ def ordered_like(now: Json, like: Json) -> Json:
         return {name: ordered_like(now[name], like.get(name)) for name in names}
     if isinstance(now, list) and isinstance(like, list):
         pairs = zip(now, like, strict=False)
-        return [
-            *(new if written(new) == written(old) else ordered_like(new, old) for new, old in pairs),
-            *now[len(like) :],
-        ]
+        front = [new if written(new) == written(old) else ordered_like(new, old) for new, old in pairs]
+        return now if all(map(is_, front, now)) else [*front, *now[len(like) :]]
     return now
 
 
@@ -316,10 +333,6 @@ _RETRIEVED = re.compile(
 _MOST_LINES = 4_000
 
 
-def volatile(draft: BodyDraft) -> bool:
-    return _changed_head(draft, "volatile")
-
-
 def retrieved(draft: BodyDraft) -> bool:
     fired = _changed_head(draft, "retrieved")
     return _changed_front(draft) or fired
@@ -435,7 +448,7 @@ def _changed_front(draft: BodyDraft) -> bool:
     if not isinstance(before, list) or len(now) <= len(before):
         return False
     pairs = enumerate(zip(before, now, strict=False))
-    moved = [at for at, (was, is_now) in pairs if was != is_now and plain_message(was) != plain_message(is_now)]
+    moved = [at for at, (was, is_now) in pairs if was != is_now and draft.digest(was) != draft.digest(is_now)]
     # One that is again as it was first, where the model was told of another since.
     now_texts = [_joined_texts(message) for message in now[: min(2, len(before))]]
     field = draft.wire.layout.field
@@ -462,13 +475,13 @@ def _joined_texts(message: Json) -> str:
     return "\n".join(text for _, text in _texts_below(message, ()))
 
 
-def plain_message(message: Json) -> bytes:
-    """A message without its marks and the order of its keys; one block of text is the same as the text alone."""
+def plain_digest(message: Json) -> bytes:
+    """The hash of a message without its marks and the order of its keys; one block of text is the same as the text alone."""
     plain: Json = unmarked_in(bare(message), "content")
     match value_at(plain, "content"):
         case [{"type": "text" | "input_text" | "output_text", "text": str(text), **more}] if not more:
             plain = {**plain, "content": text}
-    return written(plain, "sorted")
+    return hashlib.sha256(written(plain, "sorted")).digest()
 
 
 # Cache marks, where the application sets none.
@@ -478,12 +491,14 @@ def marks(draft: BodyDraft) -> bool:
     body = draft.body
     if draft.info.engine not in ("anthropic", "openai-breakpoints") or has_marks(body):
         return False
-    ready = _in_blocks(body) if draft.wire.name == "anthropic" else body
+    ready, field = _in_blocks(body) if draft.wire.name == "anthropic" else body, draft.wire.layout.field
+    lines, messages = draft.sent.standing(ready[field])
+    marked = draft.sent.marker.mark({**ready, field: messages}, None)
     # Without options of its own, so that OpenAI goes on to store at messages that can carry no mark.
-    marked = {name: value for name, value in mark(ready, None, draft.info).items() if name in body}
+    marked = {name: value for name, value in marked.items() if name in body}
     if not has_marks(marked):
         return False
-    draft.body = marked
+    draft.body, draft.lines = marked, lines
     return True
 
 
@@ -510,7 +525,7 @@ Rule = Callable[[BodyDraft], bool]
 RULES: dict[str, Rule] = {
     "key-order": key_order,
     "tool-order": tool_order,
-    "volatile": volatile,
+    "volatile": lambda draft: _changed_head(draft, "volatile"),
     "retrieved": retrieved,
     "late-tools": late_tools,
     "late-effort": late_effort,

@@ -20,7 +20,7 @@ import msgspec
 
 from quire.audit import call_of
 from quire.emulate import PASSING_CONFIG, BackgroundServer
-from quire.errors import needed
+from quire.errors import QuireError, needed
 from quire.providers.models import model_info
 from quire.providers.wires import Wire, wire_of
 from quire.send.transport import without_password
@@ -203,6 +203,7 @@ class Passing:
             exchange.mended = self.only_watched("a subscription pays for it (--mend-subscriptions)")
             return headers
         body = json.loads(plain(exchange.given, _coding(texts)))
+        exchange.bodies.append((exchange.given, body))
         about = exchange.about(body)
         mended = finder.mend(body, about)
         if self.options.dry_run:
@@ -210,10 +211,9 @@ class Passing:
             mended = msgspec.structs.replace(
                 mended, body=None, betas=(), rules=(), held_out=False, difference=tuple(lines)
             )
-        exchange.mended, changed = (
-            self.only_watched(mended.only_watched) if mended.only_watched else mended,
-            mended.body,
-        )
+        if mended.only_watched:
+            mended = self.only_watched(mended.only_watched)
+        exchange.mended, changed = mended, mended.body
         if self._budget is not None and mended.conversation and not self.options.dry_run:
             changed = self._fit(exchange, changed or body, about) or changed
         if self.options.ask_provider and exchange.fitted is None:
@@ -222,6 +222,7 @@ class Passing:
             return headers
         if exchange.sent is exchange.given:
             exchange.sent = json.dumps(changed, ensure_ascii=False, separators=(",", ":")).encode()
+            exchange.bodies.append((exchange.sent, changed))
         return _headers_of(headers, mended.betas)
 
     def only_watched(self, why: str) -> Mended:
@@ -234,7 +235,11 @@ class Passing:
         assert self._budget is not None
         call, headers = call_of("", about, body, None), with_betas(exchange.headers, exchange.mended.betas)
         totals, digest = self.watcher.input_totals, hashlib.sha256(exchange.given).digest()
-        fitted = self._budget.fit(body, exchange.mended.conversation, call, headers, digest, totals)
+        try:
+            fitted = self._budget.fit(body, exchange.mended.conversation, call, headers, digest, totals)
+        except QuireError as error:
+            self.watcher.fail(f"a request was not fitted into the budget: {type(error).__name__}: {error}")
+            return None
         if fitted is None:
             return None
         exchange.fitted, rules = fitted, (*exchange.mended.rules, "fitted")

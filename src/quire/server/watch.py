@@ -64,6 +64,8 @@ class WatchedExchange:
         # Who answers, where that is known; else host, path and body tell.
         self.provider = provider
         self.given = self.sent = given
+        # Of these, what was read already.
+        self.bodies: list[tuple[bytes, Json]] = []
         self.status, self.reply_headers, self.reply = 0, dict[str, str](), bytearray()
         # Whether the reply came to its own end; else the application went away, or the provider did.
         self.whole = False
@@ -473,7 +475,9 @@ _FIGURES = re.compile(
 
 
 def _body(raw: bytes, exchange: WatchedExchange) -> JsonObject | None:
-    body = _json_or_none(plain(raw, exchange.headers.get("content-encoding", "") if raw is exchange.given else ""))
+    body = next((body for data, body in exchange.bodies if data is raw), None)
+    if body is None:
+        body = _json_or_none(plain(raw, exchange.headers.get("content-encoding", "") if raw is exchange.given else ""))
     if not isinstance(body, dict) or not is_body(body):
         return None
     if body.get("type") == "response.create":
