@@ -1,6 +1,7 @@
 """What can be repaired without changing meaning is: each rule alone, the answer the same, the provider's rules kept."""
 
 import json
+import random
 import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import reduce
@@ -13,6 +14,7 @@ import httpx
 import pytest
 from behind import HEADERS, RULES, Upstream, Watching, body, running, watching
 
+from quire.fitting import unmarked_body
 from quire.providers.prefix import prefix_bytes
 from quire.providers.simulate import Simulator
 from quire.server import mend
@@ -356,6 +358,22 @@ def test_everything_volatile_is_told_once_where_the_conversation_ends(servers: d
     told = second.body["messages"][-1]["content"][-1]["text"]
     assert [word in told for word in ("project2", "2026-11-12", "file2.py")] == [True] * 3
     assert "project2" not in json.dumps(second.body["messages"][:-1])
+
+
+def test_what_is_kept_of_a_conversation_saves_work_and_changes_nothing() -> None:
+    """Branches, marks that come and go, and a clock: each request is what it is where all is looked at anew."""
+    dice, known, anew = random.Random(3), Mender(), Mender()
+    said, seen = ["Hello?"], set[tuple[str, ...]]()
+    for turn in range(60):
+        said = said[: 1 + 2 * dice.randrange(len(said) // 2 + 1)] if dice.random() < 0.2 else said
+        given = body(*said, system=f"It is 10:{turn:02}.\n{RULES}" if dice.random() < 0.7 else RULES)
+        given = given if dice.random() < 0.3 else unmarked_body(given, "messages")
+        anew._sent.clear()
+        mended = known.mend(json.loads(json.dumps(given)), ABOUT)
+        assert json.dumps(mended.body) == json.dumps(anew.mend(given, ABOUT).body)
+        seen.add(mended.rules)
+        said = [*said, dice.choice(["Yes.", f"Answer {turn}."]), dice.choice(["Go on.", f"Question {turn}?"])]
+    assert {("marks",), ("volatile",), ("volatile", "marks")} <= seen
 
 
 def converse_through(behind: Watching, requests: list[Body], rules: list[str], **options: Any) -> list[Watched]:
