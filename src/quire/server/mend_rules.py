@@ -372,7 +372,7 @@ def _changed_head(draft: BodyDraft, kind: str) -> bool:
 
 
 # A head is looked at by each rule, against what it was first and against what was told of it last.
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=8)
 def changed_sections(old: str, new: str) -> Sequence[tuple[str, str]]:
     """What each change is about (volatile, retrieved, or "" for anything else), and what its section says now."""
     before, after = old.split("\n"), new.split("\n")
