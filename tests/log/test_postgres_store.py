@@ -22,7 +22,7 @@ from quire.cli.output import place_name
 from quire.errors import CallError, ConflictError, NotFound, VersionError
 from quire.log import postgres_connection
 from quire.log.postgres import PostgresStore
-from quire.log.postgres_connection import TenantSession
+from quire.log.postgres_connection import Database, TenantSession
 from quire.log.postgres_tables import nearest_query
 from quire.recall import Indexer, Recall, search
 from quire.records import Records
@@ -216,12 +216,31 @@ class Interrupted(Exception):
     """What a signal raises in the main OS thread."""
 
 
+def interrupt(*_: object) -> None:
+    raise Interrupted
+
+
+def test_a_signal_while_news_are_announced_leaves_no_lock_held(pg_url: str) -> None:
+    database, dice, freed = Database.shared(pg_url), random.Random(1), threading.Event()
+    database.news.announce("t", 0)  # starts its OS thread, of which an interrupt would leave half
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for _ in range(3000):
+            with suppress(Interrupted):
+                signal.setitimer(signal.ITIMER_REAL, dice.uniform(0.00002, 0.0003), 0.05)
+                for n in count():
+                    database.news.announce(f"t{n % 3}", n)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    threading.Thread(target=lambda: (database.news.tell("t", 1), freed.set()), daemon=True).start()
+    assert freed.wait(10)
+    database.close()
+
+
 # An interrupt that comes while Python closes a generator of psycopg's is told there and goes no further.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_signal_in_an_append_leaves_nobody_else_waiting(pg_url: str) -> None:
-    def interrupt(*_: object) -> None:
-        raise Interrupted
-
     dice, ended, kept = random.Random(3), threading.Event(), list[str]()
     with PostgresStore(pg_url, new_tenant()) as store:
         store.append("main", [])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import queue
 import select
 import socket
 import struct
@@ -403,42 +404,44 @@ class News:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._newest: dict[str, int] = {}
-        self._changed = threading.Condition()
+        # Taken itself, not by its condition: an interrupt in the Python code of that would leave it held.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         # The speaker is woken when there is something to say for the first time in a while, not by every append.
         self._unsent: dict[str, int] = {}
-        self._has_unsent, self._ended = threading.Event(), threading.Event()
+        self._has_unsent: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._ended = threading.Event()
         self._listener: threading.Thread | None = None
         self._speaker: threading.Thread | None = None
         self._closed = False
 
     def tell(self, tenant: str, change: int) -> None:
         """A tenant's newest change is now this one."""
-        with self._changed:
+        with self._lock:
             if change > self._newest.get(tenant, 0):
                 self._newest[tenant] = change
                 self._changed.notify_all()
 
     def announce(self, tenant: str, change: int) -> None:
         """This process committed a change: its own waiters are woken, others are told by an OS thread of its own."""
-        with self._changed:
+        with self._lock:
             self.tell(tenant, change)
-            first, self._unsent[tenant] = not self._unsent, change
             if self._speaker is None and not self._closed:
                 self._speaker = threading.Thread(target=self._speak, name="quire-notices", daemon=True)
                 self._speaker.start()
-            if first:
-                self._has_unsent.set()
+            if not self._unsent:
+                self._has_unsent.put(None)
+            self._unsent[tenant] = change
 
     def _speak(self) -> None:
         """Send what is to be told, the newest of each tenant; of many in a moment, one."""
-        while True:
-            self._has_unsent.wait()
-            with self._changed:
-                unsent, self._unsent = self._unsent, {}
-                if not self._closed:
-                    self._has_unsent.clear()
+        closed = False
+        while not closed:
+            self._has_unsent.get()
+            with self._lock:
+                unsent, self._unsent, closed = self._unsent, {}, self._closed
             if not unsent:  # woken by the end
-                return
+                continue
             # The entries are stored: a reader who misses the notice finds them when it looks by itself.
             with suppress(psycopg.Error, PoolClosed), self._database.pool.connection(timeout=LOOK_S) as conn:
                 notices = [f"{tenant} {change}".encode() for tenant, change in unsent.items()]
@@ -449,7 +452,7 @@ class News:
 
     def wait(self, tenant: str, after: int, timeout_s: float) -> bool:
         """Wait until a change behind `after` is told of; whether one was."""
-        with self._changed:
+        with self._lock:
             if self._listener is None and not self._closed:
                 self._listener = threading.Thread(target=self._listen, name="quire-news", daemon=True)
                 self._listener.start()
@@ -459,11 +462,11 @@ class News:
             )
 
     def close(self) -> None:
-        with self._changed:
+        with self._lock:
             self._closed = True
             self._changed.notify_all()
         self._ended.set()
-        self._has_unsent.set()
+        self._has_unsent.put(None)
         for thread in (self._listener, self._speaker):
             if thread is not None:
                 thread.join()
@@ -480,7 +483,7 @@ class News:
                                 self.tell(tenant, int(change))
             except psycopg.Error as error:
                 _logger.debug("%s: no news: %s", self._database.name, error)
-                with self._changed:
+                with self._lock:
                     self._changed.wait_for(lambda: self._closed, LOOK_S)
 
 

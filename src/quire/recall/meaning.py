@@ -382,7 +382,8 @@ class Indexer:
         # How far this process knows the index to be complete.
         self._worded_to = self._embedded_to = 0
         # Up to which change the background work has come; told to whoever waits for it, and asked for by it.
-        self._indexed_to, self._indexed = 0, threading.Condition()
+        self._indexed_to, self._lock = 0, threading.Lock()
+        self._indexed = threading.Condition(self._lock)
         self._wanted = threading.Event()
         # Whether the newest try failed.
         self._failing = False
@@ -450,7 +451,7 @@ class Indexer:
         ):
             return
         self._wanted.set()
-        with self._indexed:
+        with self._lock:  # an interrupt in the condition's own Python code would leave it held
             self._indexed.wait_for(lambda: self._indexed_to >= newest or self._failing or self._stop.is_set(), _WAIT_S)
 
     def _work(self) -> None:
@@ -474,7 +475,7 @@ class Indexer:
         newest = self.store.last_change()
         if newest != self._indexed_to:
             self.run()
-            with self._indexed:
+            with self._lock:
                 self._indexed_to = newest
                 self._indexed.notify_all()
 
@@ -482,7 +483,7 @@ class Indexer:
         """Say once why there are no vectors, have nobody wait for them, and try again a while later."""
         if not self._failing:
             _logger.warning("no vectors are made: %s: %s", type(error).__name__, error)
-        with self._indexed:
+        with self._lock:
             self._failing = True
             self._indexed.notify_all()
         self._stop.wait(RETRY_S)
@@ -491,7 +492,7 @@ class Indexer:
         """No more is made: nobody is to wait for it."""
         self._stop.set()
         self._wanted.set()
-        with self._indexed:
+        with self._lock:
             self._indexed.notify_all()
 
     def _word(self, tell: Progress) -> int:
