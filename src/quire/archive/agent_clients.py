@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import cache
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -27,15 +28,15 @@ from quire.archive.stored_conversations import (
 )
 from quire.archive.stored_turns import StoredBlock, StoredTurn, anthropic_image, media_block, turns_in_format
 from quire.errors import FormatError
-from quire.providers.models import data
 from quire.providers.usage import usage, usage_in
 from quire.values import Json, JsonObject, Usage, as_list, as_object, as_objects, value_at
 
 
-def _row(client: str) -> JsonObject:
-    """What is known of a client: the table explains its fields."""
-    row: JsonObject = data("clients")["clients"][client]
-    return row
+@cache
+def clients() -> dict[str, JsonObject]:
+    """What is known of each client: the table explains its fields."""
+    table: JsonObject = msgspec.json.decode((Path(__file__).parent / "data" / "clients.json").read_bytes())
+    return as_object(table["clients"])
 
 
 class SessionWalk:
@@ -196,8 +197,8 @@ def _claude_attachment(line: JsonObject) -> list[JsonObject] | None:
     if "rendered" in line:
         return [block for part in as_objects(line["rendered"]) for block in _blocks(part.get("content"))]
     is_heard = attachment.get("hookEvent") in (None, "SessionStart", "UserPromptSubmit")
-    texts = _row("claude-code")["attached"]
-    if kind in _row("claude-code")["silent"] or (kind == "hook_success" and not is_heard):
+    texts = clients()["claude-code"]["attached"]
+    if kind in clients()["claude-code"]["silent"] or (kind == "hook_success" and not is_heard):
         return []
     image = as_object(value_at(attachment, "content", "file"))
     if kind == "file" and image.get("base64") and str(image.get("type")).startswith("image/"):
@@ -328,7 +329,7 @@ def _codex(file: SourceFile) -> Iterator[StoredConversation]:
             total = value_at(payload, "info", "total_token_usage", "total_tokens")
             if (id := f"{walk.name} {total}") not in walk.calls:
                 walk.sent(number, "openai", usage_in("codex", last), at, id)
-        elif kind not in _row("codex")["silent"]:
+        elif kind not in clients()["codex"]["silent"]:
             walk.left_out.append(f"line {kind}")
         walk.times += [milliseconds(at)] * (len(walk.said) - len(walk.times))
     walk.calls = records.calls or walk.calls
@@ -435,7 +436,7 @@ def _pi_messages(line: JsonObject) -> Iterator[JsonObject]:
             failed = f"\n\nCommand exited with code {message['exitCode']}" if message.get("exitCode") else ""
             ended = "\n\n(command cancelled)" if message.get("cancelled") else failed
             yield {**message, "role": "user", "content": f"Ran `{message.get('command')}`\n{output}{ended}"}
-        case str(role) if role not in _row("pi")["silent"]:
+        case str(role) if role not in clients()["pi"]["silent"]:
             yield {"role": "user", "content": [{"type": f"{'message of' if role != line['type'] else 'line'} {role}"}]}
 
 
@@ -497,7 +498,7 @@ def _gemini_cli(file: SourceFile) -> Iterator[StoredConversation]:
         if line.get("type") not in ("user", "gemini"):
             # What the program itself said was never sent.
             walk.left_out += (
-                [str(line["type"])] if line.get("type") not in (None, *_row("gemini-cli")["silent"]) else []
+                [str(line["type"])] if line.get("type") not in (None, *clients()["gemini-cli"]["silent"]) else []
             )
             continue
         if line["type"] == "gemini" and isinstance(line.get("tokens"), dict):
@@ -671,9 +672,9 @@ def _opencode_part(part: JsonObject) -> Iterator[StoredBlock]:
         yield StoredBlock(call_id=str(part.get("callID")), name=str(part.get("tool")), args=part["state"].get("input"), signature=signature, id=id)  # fmt: skip
     elif kind == "file":
         yield from _opencode_file(part)
-    elif kind in (words := _row("opencode")["words"]):
+    elif kind in (words := clients()["opencode"]["words"]):
         yield StoredBlock(words[kind])
-    elif kind not in _row("opencode")["silent"] and kind != "text":
+    elif kind not in clients()["opencode"]["silent"] and kind != "text":
         yield StoredBlock(left_out=str(kind))
 
 

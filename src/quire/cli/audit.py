@@ -35,18 +35,11 @@ from quire.cli.output import (
 )
 from quire.cli.proxy import copy_beside, keep, kept, put_back, text_of
 from quire.errors import CallError, ConflictError, FormatError, QuireError
-from quire.providers.models import data
 from quire.values import JsonObject
 
 if TYPE_CHECKING:
     from quire.archive.sessions import FilePart
     from quire.audit import AuditReport, PolicyOutcome, Spent, WatchedConversation
-
-
-# Where agent clients keep their sessions, under the user's home.
-STORES: dict[str, str] = {
-    name: place for row in data("clients")["clients"].values() for name, place in row["homes"].items()
-}
 
 
 @click.command()
@@ -221,7 +214,10 @@ def simulate_part(part: FilePart, budget: int | None) -> list[PolicyOutcome]:
 
 
 def _home_stores() -> tuple[Path, ...]:
-    places = {name: Path.home() / place for name, place in STORES.items() if (Path.home() / place).exists()}
+    from quire.archive.agent_clients import clients
+
+    homes = {name: Path.home() / place for row in clients().values() for name, place in row["homes"].items()}
+    places = {name: place for name, place in homes.items() if place.exists()}
     if not places:
         raise CallError(
             "no sessions of agent clients are in your home", hint="Name a file or a folder: quire audit PATH."
@@ -351,13 +347,6 @@ class ClientSetting(msgspec.Struct, frozen=True):
     documented: str
 
 
-SETTINGS = [
-    msgspec.convert({"client": client, **setting}, ClientSetting)
-    for client, row in data("clients")["clients"].items()
-    for setting in row.get("settings", ())
-]
-
-
 def _in_json(text: str, setting: ClientSetting) -> str:
     """A configuration file with the setting in it; the same text where it has it already."""
     try:
@@ -410,8 +399,11 @@ def _applied() -> list[AppliedSetting]:
 
 def apply(report: AuditReport) -> None:
     """Set what answers the causes that were found; each difference is shown."""
+    from quire.archive.agent_clients import clients
+
     causes = {(verdict.store, verdict.cause) for talk in report.conversations for verdict in talk.verdicts}
-    settings = [setting for setting in SETTINGS if (setting.client, setting.cause) in causes]
+    known = [{"client": client, **row} for client, facts in clients().items() for row in facts.get("settings", ())]
+    settings = [row for row in msgspec.convert(known, list[ClientSetting]) if (row.client, row.cause) in causes]
     if not settings:
         echo("No setting of a client answers what was found; the fixes above are changes of requests.")
     for setting in settings:

@@ -74,7 +74,7 @@ async def compact(thread: Thread, turn: Turn, say: Callable[[str], None] | None)
     cut = planned_rebase(thread, turn.target, by_model)
     if not cut.frees:
         return None
-    if say is not None and by_model.wanted is not None:
+    if say is not None and by_model.wanted:
         say(f"{turn.target} summarises what leaves …")
         cut = await _by_model(thread, turn, by_model, cut)
     recorded = msgspec.structs.replace(cut.rebase, freed=cut.before - cut.after)
@@ -84,8 +84,7 @@ async def compact(thread: Thread, turn: Turn, say: Callable[[str], None] | None)
 
 async def _by_model(thread: Thread, turn: Turn, by_model: ByModel, built_in: PlannedRebase) -> PlannedRebase:
     """The same cut with the model's summary, or with the built-in one and the reason for it."""
-    assert by_model.wanted is not None  # the caller asked
-    await by_model.ask(turn, by_model.wanted)
+    await by_model.ask(turn)
     cut = planned_rebase(thread, turn.target, by_model)
     if cut.frees and not cut.rebase.fallbacks:
         return msgspec.structs.replace(cut, by=f"summarised by {turn.target}")

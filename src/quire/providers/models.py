@@ -33,7 +33,7 @@ class ModelRow(msgspec.Struct, frozen=True):
 
 @functools.cache
 def data(name: str) -> JsonObject:
-    """One of the data files that ship with the package: providers, models, prices, caching, rules, clients."""
+    """One of the data files that ship with the package: providers, models, prices, caching, rules."""
     loaded: JsonObject = msgspec.json.decode((Path(__file__).parent / "data" / f"{name}.json").read_bytes())
     return loaded
 
@@ -277,12 +277,15 @@ class Features(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     late_tools: bool = False  # tools defined by an appended item
     late_effort: bool = False  # reasoning effort changed by an appended item
     prefill: bool = False  # a last assistant message to be continued
+    blank_prefill: bool = True  # it may end in white space
     thinking: tuple[str, ...] = ()  # values of thinking.type
     tool_choice: tuple[str, ...] = ("auto", "any", "tool", "none")
     thinking_bound: Literal["no", "by-account", "always"] = "no"  # thinking refuses a changed prefix
     sampling: bool = False  # temperature, top_p, top_k
     images: bool = False
     signatures: bool = False  # function calls carry a thought signature (Gemini 3+)
+    thinking_level: bool = False  # thinking goes by a level instead of a budget (Gemini 3+)
+    result_media: bool = False  # what a function gives may hold pictures and documents (Gemini 3+)
     reasoning: bool = True
     reasoning_content: Literal["never", "optional", "required"] = "never"
     developer_role: bool = True

@@ -192,7 +192,7 @@ def user_last(say: Callable[[str], JsonObject]) -> Callable[[Draft], None]:
 
     def end(draft: Draft) -> None:
         features = draft.info.features
-        goes_on = features.prefill and not (features.signed_thinking and ends_blank(draft.last))
+        goes_on = features.prefill and (features.blank_prefill or not ends_blank(draft.last))
         if not draft.messages or (draft.last.get("role") == "assistant" and not goes_on):
             draft.bridge({"role": "user", "content": [say(GO_ON)]})
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
@@ -193,8 +193,8 @@ class ByModel:
     def __init__(self) -> None:
         # Its answers, and why there is none.
         self._known: dict[tuple[str, ...], str | QuireError] = {}
-        # The newest summary that was needed and not written yet: deeper cuts are tried until one fits.
-        self.wanted: Leaving | None = None
+        # Summaries that were needed and not written yet: deeper cuts are tried until one fits, and the last is asked for.
+        self.wanted: list[Leaving] = []
         # What each question used: cache_read says how much of it was not paid for again.
         self.used: list[Usage] = []
 
@@ -205,21 +205,22 @@ class ByModel:
             raise answer
         if answer is not None:
             return answer
-        self.wanted = leaving
+        self.wanted.append(leaving)
         return extract(leaving)
 
     async def prepare(self, turn: Turn) -> None:
         """If the next request needs a rebase, ask the model for its summary first."""
-        self.wanted = cast("Leaving | None", None)
+        self.wanted.clear()
         # Reading an old thread may ask for summaries too, of cuts that were made long ago.
         built = await off_loop(turn.thread.build, turn.target)
-        if built.rebase is not None and self.wanted is not None:
-            await self.ask(turn, self.wanted)
+        if built.rebase is not None and self.wanted:
+            await self.ask(turn)
             # Another function: what was decided without the answer is decided anew, also where there is none.
             turn.thread.summarise = self.__call__
 
-    async def ask(self, turn: Turn, leaving: Leaving) -> None:
-        """Have the model summarise what leaves."""
+    async def ask(self, turn: Turn) -> None:
+        """Have the model write the summary that was wanted last."""
+        leaving = self.wanted[-1]
         self._known[_summary_key(leaving)] = await self._answer(turn, leaving)
 
     async def _answer(self, turn: Turn, leaving: Leaving) -> str | QuireError:

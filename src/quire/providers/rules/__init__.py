@@ -190,7 +190,7 @@ class GrowingCheck:
         """Whether the messages begin with those that were checked before, marks aside."""
         if len(messages) < len(self._turns):
             return False
-        return not changed or (bool(lines) and all(lines[at : at + 1] == self._lines[at : at + 1] for at in changed))
+        return not changed or (bool(lines and self._lines) and all(lines[at] == self._lines[at] for at in changed))
 
     def _look(self, check: Check, wire: Wire, place: int) -> None:
         value = self._messages[place]

@@ -428,7 +428,7 @@ def prefill(check: Check) -> Iterator[Finding]:
     if not check.model_named or not messages or messages[-1].role != "assistant":
         return
     if check.info.features.prefill:
-        if check.info.features.signed_thinking and ends_blank(messages[-1].raw):
+        if not check.info.features.blank_prefill and ends_blank(messages[-1].raw):
             yield found("B2.9", messages[-1].path, "space")
         return
     # A compaction request may end on the assistant; this token allows one prefill.

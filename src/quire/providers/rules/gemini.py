@@ -256,7 +256,7 @@ def _children(schema: JsonObject, path: str) -> list[tuple[str, Json]]:
 def levels(check: Check) -> Iterator[Finding]:
     """Models before 3 take a budget for thinking, and no level."""
     thinking = as_object(as_object(setting(check.body, "generationConfig")[1]).get("thinkingConfig"))
-    if (level := thinking.get("thinkingLevel")) and not check.info.features.signatures:
+    if (level := thinking.get("thinkingLevel")) and not check.info.features.thinking_level:
         path = "$.generationConfig.thinkingConfig.thinkingLevel"
         yield found("B.effort", path, "budget", sure=check.info.known, level=level)
 
@@ -280,7 +280,7 @@ def placed(check: Check, path: str, kind: str, block: JsonObject) -> Iterator[Fi
     """What a function may give besides its response: pictures and documents, and only to newer models."""
     if "functionResponse" not in path and "function_response" not in path:
         return
-    if not check.info.features.signatures or kind not in ("image", "document"):
+    if not check.info.features.result_media or kind not in ("image", "document"):
         yield found("B.place", path, "response", model=check.info.model, kind=kind)
 
 

@@ -284,7 +284,7 @@ def _responses(draft: Draft, message: Message) -> None:
 
 
 def _note(draft: Draft, message: Message) -> None:
-    if draft.info.features.signatures:
+    if draft.info.features.thinking_level:
         draft.set_effort(message)
     elif wanted_effort(message):
         draft.leave_out(message, "reasoning effort has no words here")
