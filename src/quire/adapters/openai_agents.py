@@ -31,7 +31,16 @@ class QuireInputFilter(HasFitter):
 
     def __call__(self, data: CallModelData[Any]) -> ModelInputData:
         prompt, agent = data.model_data, data.agent
-        tools = [_tool(tool) for tool in agent.tools if isinstance(tool, FunctionTool)]
+        offered = [tool for tool in agent.tools if isinstance(tool, FunctionTool)]
+        tools = [
+            {
+                "type": "function",
+                "name": tool.name,
+                "description": tool.description,
+                "parameters": tool.params_json_schema,
+            }
+            for tool in offered
+        ]
         head = {"instructions": prompt.instructions} if prompt.instructions else {}
         body = {"input": prompt.input, "tools": tools, **head}
         named = agent.model if agent.model is not None else get_default_model()
@@ -68,12 +77,3 @@ class QuireSession:
     async def clear_session(self) -> None:
         """Begin anew."""
         await asyncio.to_thread(self._log.clear)
-
-
-def _tool(tool: FunctionTool) -> JsonObject:
-    return {
-        "type": "function",
-        "name": tool.name,
-        "description": tool.description,
-        "parameters": tool.params_json_schema,
-    }

@@ -26,7 +26,14 @@ from quire.archive.stored_conversations import (
     source_file,
     text_in,
 )
-from quire.archive.stored_turns import StoredBlock, StoredTurn, anthropic_image, media_block, turns_in_format
+from quire.archive.stored_turns import (
+    StoredBlock,
+    StoredTurn,
+    anthropic_image,
+    media_block,
+    turns_in_format,
+    with_media,
+)
 from quire.errors import FormatError
 from quire.providers.usage import usage, usage_in
 from quire.values import Json, JsonObject, Usage, as_list, as_object, as_objects, value_at
@@ -360,11 +367,8 @@ def _codex_compacted(walk: SessionWalk, payload: JsonObject) -> tuple[list[int],
 
 
 def _codex_said(item: JsonObject) -> JsonObject:
-    return {
-        key: value
-        for key, value in _codex_item(item).items()
-        if key not in ("id", "status", "phase") and value is not None
-    }
+    named = ("id", "status", "phase")
+    return {key: value for key, value in _codex_item(item).items() if key not in named and value is not None}
 
 
 def _is_bare_codex(line: JsonObject) -> bool:
@@ -445,10 +449,11 @@ def _pi_turn(message: JsonObject) -> StoredTurn:
     content = message.get("content")
     blocks = [_pi_block(block) for block in ([content] if isinstance(content, str) else content or [])]
     if message.get("role") == "toolResult":
-        images = tuple(block.image for block in blocks if block.image[1])
-        call_id, _, _ = str(message.get("toolCallId")).partition("|")
-        block = StoredBlock(text_in(content), call_id=call_id, name=str(message.get("toolName")), is_result=True, error=bool(message.get("isError")), images=images)  # fmt: skip
-        return StoredTurn("user", (block, *(block for block in blocks if block.left_out)), at)
+        call_id, name = str(message.get("toolCallId")).partition("|")[0], str(message.get("toolName"))
+        given = StoredBlock(
+            text_in(content), call_id=call_id, name=name, is_result=True, error=bool(message.get("isError"))
+        )
+        return StoredTurn("user", tuple(with_media(given, blocks)), at)
     return StoredTurn(str(message.get("role")), tuple(blocks), at, str(message.get("api") or ""))
 
 
@@ -690,11 +695,11 @@ def _opencode_result(part: JsonObject) -> Iterator[StoredBlock]:
     state = part["state"]
     if state.get("status") in ("pending", "running"):
         return
-    text = state.get("output") if state.get("status") == "completed" else state.get("error")
+    failed, call_id, name = state.get("status") != "completed", str(part.get("callID")), str(part.get("tool"))
+    text = text_in(state.get("error" if failed else "output"))
     files = [block for file in state.get("attachments") or () for block in _opencode_file(file)]
-    images = tuple(block.image for block in files if block.image[1])
-    yield StoredBlock(text_in(text), call_id=str(part.get("callID")), name=str(part.get("tool")), is_result=True, error=state.get("status") != "completed", images=images)  # fmt: skip
-    yield from (block for block in files if block.left_out)
+    given = StoredBlock(text, call_id=call_id, name=name, is_result=True, error=failed)
+    yield from with_media(given, files)
 
 
 def _is_claude_code(line: JsonObject) -> bool:

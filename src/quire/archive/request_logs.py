@@ -162,7 +162,7 @@ def _lhar(file: SourceFile) -> Iterator[LoggedExchange]:
 
 
 def _litellm(file: SourceFile) -> Iterator[LoggedExchange]:
-    for number, row in enumerate(file.each_object(), 1):
+    for number, row in enumerate(file.objects(), 1):
         logged = row.get("standard_logging_object") or row
         messages = _json(logged.get("messages"))
         request = _json(logged.get("proxy_server_request")) or {}
@@ -212,7 +212,7 @@ def _observations(row: JsonObject) -> list[JsonObject]:
 
 
 def _messages(file: SourceFile) -> Iterator[StoredConversation]:
-    body = as_body(file.objects())
+    body = as_body(list(file.objects()))
     format = format_in(LoggedExchange(body, place=file.path.name))
     yield StoredConversation(file.name, format, body)
 
@@ -266,19 +266,14 @@ def _otel_usage(facts: JsonObject) -> JsonObject:
 
 def _spans(file: SourceFile) -> Iterator[tuple[str, JsonObject]]:
     """(trace id, attributes) of each span: as OTLP writes them, or as the SDK prints them."""
-    for row in file.each_object():
+    for row in file.objects():
         for resource in row.get("resourceSpans") or ():
             for scope in resource.get("scopeSpans") or ():
                 for span in scope.get("spans") or ():
                     facts = {pair["key"]: _otel_value(pair.get("value") or {}) for pair in span.get("attributes") or ()}
                     yield str(span.get("traceId")), facts
-        if _attributes(row):
+        if as_object(row.get("attributes")):  # as the SDK prints them
             yield (str((row.get("context") or {}).get("trace_id") or row.get("trace_id") or ""), row["attributes"])
-
-
-def _attributes(span: JsonObject) -> JsonObject:
-    """The attributes of a span that the SDK printed."""
-    return as_object(span.get("attributes"))
 
 
 def _otel_value(value: JsonObject) -> Json:
@@ -339,7 +334,7 @@ def _log(name: str, recognises: Callable[[SourceFile], bool], exchanges: Callabl
 LOGS: tuple[SessionStore, ...] = (
     _log("har", lambda file: file.entries_at is not None, _har),
     _log("lhar", lambda file: (isinstance(file.value, dict) and "lhar" in file.value) or holding(lambda row: row.get("type") == "entry" and "raw" in row and "gen_ai" in row)(file), _lhar),
-    _log("opentelemetry", holding(lambda row: "resourceSpans" in row or any(str(name).startswith("gen_ai.") for name in _attributes(row))), _otel),
+    _log("opentelemetry", holding(lambda row: "resourceSpans" in row or any(str(name).startswith("gen_ai.") for name in as_object(row.get("attributes")))), _otel),
     _log("langfuse", holding(lambda row: any(observation.get("type") in ("GENERATION", "SPAN", "EVENT", "AGENT", "TOOL", "CHAIN") and ("traceId" in observation or "input" in observation) for observation in _observations(row))), _langfuse),
     _log("litellm", holding(lambda row: "standard_logging_object" in row or ("messages" in row and bool({"call_type", "litellm_call_id", "model_map_information"} & row.keys()))), _litellm),
     _log("requests", lambda file: bool(file.first_objects()) and is_body(body := _body_of(file.first_objects()[0])) and detect(body) is not None, _requests),

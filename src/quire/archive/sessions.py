@@ -34,7 +34,7 @@ from quire.archive.stored_conversations import (
     text_in,
     text_or_json,
 )
-from quire.archive.stored_turns import StoredBlock, StoredTurn, media_block, turns_in_format
+from quire.archive.stored_turns import StoredBlock, StoredTurn, media_block, turns_in_format, with_media
 from quire.errors import FormatError
 from quire.providers.outgoing import parsed_arguments
 from quire.providers.usage import usage, usage_in
@@ -77,7 +77,7 @@ def _llm(file: SourceFile) -> Iterator[StoredConversation]:
         fields: JsonObject = decoded(payload or "{}", file.path)
         signers.setdefault(hash, set()).update(as_object(fields.get("provider_metadata")))
         part = _llm_part(kind, "\n".join(filter(None, (*fragments.get(id, ()), text))), fields)
-        blocks.setdefault(hash, []).extend(_with_media(part, attached.get(id, [])))
+        blocks.setdefault(hash, []).extend(with_media(part, attached.get(id, [])))
     for thread, tip in file.rows("SELECT id, tip_message_hash FROM threads ORDER BY datetime_utc, id"):
         turns: list[StoredTurn] = []
         names = dict[str, None]()
@@ -118,14 +118,6 @@ def _llm_part(kind: str, text: str | None, fields: JsonObject) -> StoredBlock:
     return StoredBlock(text or "")
 
 
-def _with_media(block: StoredBlock, media: list[StoredBlock]) -> list[StoredBlock]:
-    """A block and what was attached to it: the images of a result are part of it."""
-    if not block.is_result:
-        return [block, *media]
-    images = tuple(medium.image for medium in media if medium.image[1])
-    return [msgspec.structs.replace(block, images=images), *(medium for medium in media if medium.left_out)]
-
-
 def _llm_fragments(file: SourceFile, table: str, of: str) -> dict[str | int, list[str]]:
     """The texts that were kept apart from what they belong to, by its id."""
     return _by_first(file, table, f'SELECT {of}, content FROM {table} JOIN fragments ON fragments.id = fragment_id ORDER BY {of}, "order"', str)  # fmt: skip
@@ -160,7 +152,7 @@ def _llm_responses(file: SourceFile) -> Iterator[StoredConversation]:
         systems = dict.fromkeys("\n".join(filter(None, (*heads.get(id, ()), prompt))) for id, _, prompt, _, _ in rows)
         defined = {tool["name"]: tool for id, *_ in rows for tool in tools.get(id, ())}
         for id, _, _, prompt, response in rows:
-            returned = [block for number, result in results.get(id, ()) for block in _with_media(result, result_media.get(number, []))]  # fmt: skip
+            returned = [block for number, result in results.get(id, ()) for block in with_media(result, result_media.get(number, []))]  # fmt: skip
             asked = "\n".join(filter(None, (*fragments.get(id, ()), prompt)))
             turns.append(StoredTurn("user", (*returned, StoredBlock(asked), *attached.get(id, ()))))
             turns.append(StoredTurn("assistant", (StoredBlock(response or ""), *calls.get(id, ()))))
@@ -324,7 +316,7 @@ def _pydantic_part(part: JsonObject) -> Iterator[StoredBlock]:
         media = [block for block in _pydantic_media(content) if block.left_out or block.image[1]]
         value = [piece for piece in content if not _pydantic_kind(piece)] if isinstance(content, list) else content
         block = StoredBlock(text_or_json(value), call_id=call_id, name=name, is_result=True, error=failed)
-        yield from _with_media(block, media)
+        yield from with_media(block, media)
     elif kind == "user-prompt":
         yield from _pydantic_media(content)
     elif kind in ("text", "retry-prompt"):

@@ -72,12 +72,8 @@ class SourceFile(msgspec.Struct, frozen=True):
         listed = [line for _, line in self.head] if self.is_lines else self.value
         return [row for row in (listed[:_HEAD] if isinstance(listed, list) else [listed]) if isinstance(row, dict)]
 
-    def objects(self) -> list[JsonObject]:
-        """All lines, or the elements of the one list, or the one object."""
-        return list(self.each_object())
-
-    def each_object(self) -> Iterator[JsonObject]:
-        """The same, each read when it is asked for."""
+    def objects(self) -> Iterator[JsonObject]:
+        """All lines, or the elements of the one list, or the one object, each read when it is asked for."""
         for number, row in self.numbered():
             if not isinstance(row, dict):
                 raise misfit(self, number, row, "an object")

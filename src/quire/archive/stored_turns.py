@@ -48,6 +48,14 @@ def media_block(media_type: str, data: str) -> StoredBlock:
     return StoredBlock(image=("", data) if re.match("https?:", data) else (media_type, data))
 
 
+def with_media(block: StoredBlock, media: Sequence[StoredBlock]) -> list[StoredBlock]:
+    """A block and what was attached to it: the images of a result are part of it."""
+    if not block.is_result:
+        return [block, *media]
+    images = tuple(medium.image for medium in media if medium.image[1])
+    return [msgspec.structs.replace(block, images=images), *(medium for medium in media if medium.left_out)]
+
+
 def _url(image: tuple[str, str]) -> str:
     return f"data:{image[0]};base64,{image[1]}" if image[0] else image[1]
 

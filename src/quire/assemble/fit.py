@@ -308,14 +308,17 @@ def envelope(layers: Iterable[Layer]) -> Envelope:
 def enclose(built: Built, messages: Sequence[JsonObject]) -> Envelope:
     """The envelope of a built request; `messages` are its messages in wire form, system message left out."""
     place = current_place(built, messages)
-    history = [message for n, message in enumerate(messages) if n != place]
+    others = enumerate((message for n, message in enumerate(messages) if n != place), 1)
+    history = [segment(f"message-{n}", canonical(message).decode(), role=message.get("role")) for n, message in others]
+    # With its place, from which the request can be put together again.
+    current = {"place": place, "message": messages[place]} if place >= 0 else {}
     return envelope(
         [
             layer("L1_SYSTEM", [_system_segment(built.prompt)]),
             layer("L2_PREVIOUS", [segment(block.id, block.text, sha256=block.sha256) for block in built.blocks]),
             layer("L3_TURN", _turn_segments(built)),
-            layer("L4_STRIP", [_message_segment(n, message) for n, message in enumerate(history)]),
-            layer("L5_USER", [segment("query", built.query, stable=False, **_whole(messages, place))]),
+            layer("L4_STRIP", history),
+            layer("L5_USER", [segment("query", built.query, stable=False, **current)]),
         ]
     )
 
@@ -341,11 +344,6 @@ def rebuild(sealed: Envelope) -> tuple[list[JsonObject], list[JsonObject]]:
     return [*({"role": "system", "content": text} for text in top), *messages], tools
 
 
-def _whole(messages: Sequence[JsonObject], place: int) -> JsonObject:
-    """The current user's message with its place, from which the request can be put together again."""
-    return {"place": place, "message": messages[place]} if place >= 0 else {}
-
-
 def current_place(built: Built, messages: Sequence[JsonObject]) -> int:
     """Which of the messages is the current user's: the last that begins with those words, or the last of a user."""
     parts = built.prompt.messages[built.user].parts if built.user is not None else ()
@@ -363,10 +361,6 @@ def _text(message: JsonObject) -> str:
     content = message.get("content")
     parts = content if isinstance(content, list) else [{"text": content}]
     return next((str(part["text"]) for part in parts if part.get("text")), "")
-
-
-def _message_segment(index: int, message: JsonObject) -> Segment:
-    return segment(f"message-{index + 1}", canonical(message).decode(), role=message.get("role"))
 
 
 def _turn_segments(built: Built) -> list[Segment]:

@@ -143,7 +143,9 @@ class Pending:
         for call, result in group.pairs:
             if result is None:
                 self.interrupted.setdefault(call.call_id, []).append(call)
-        return [LeftOut(entry.seq, _unshown(entry)) for entry in group.entries if entry.seq not in message.seqs]
+        unshown = [entry for entry in group.entries if entry.seq not in message.seqs]
+        reasons = {"think": "thinking is not sent in this format"}
+        return [LeftOut(entry.seq, reasons.get(entry.kind, "empty message")) for entry in unshown]
 
     def _leaf(self, message: Message, turn: int, ids: Mapping[int, str], policy: Policy) -> PlacedMessage:
         """A leaf of a pending message, whose tokens are counted once although a request looks ahead first."""
@@ -152,10 +154,6 @@ class Pending:
         if placed is None or placed.message != message:
             placed = self._leaves[key] = leaf(message, turn, ids, model=policy.model)
         return placed
-
-
-def _unshown(entry: Entry) -> str:
-    return "thinking is not sent in this format" if entry.kind == "think" else "empty message"
 
 
 # How far a request and its answer have come, as one value; each entry gives the next one.

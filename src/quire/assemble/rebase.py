@@ -96,12 +96,13 @@ class Rebase(msgspec.Struct, frozen=True):
 
     def body(self) -> JsonObject:
         """The fields of its entry."""
+        edits = map(msgspec.structs.asdict, self.edits)
         written: JsonObject = {
             "kind": "rebase",
             "reason": self.reason,
             "before_seq": self.before_seq,
             "library": [{"id": version.id, "sha256": version.sha256} for version in self.versions],
-            "edits": [_edit_json(edit) for edit in self.edits],
+            "edits": [{key: value for key, value in edit.items() if value is not None} for edit in edits],
             "freed": self.freed,
         }
         if self.summary:
@@ -115,10 +116,6 @@ class Rebase(msgspec.Struct, frozen=True):
         if values := {key: value for key, value in meta.items() if value}:
             written["meta"] = values
         return written
-
-
-def _edit_json(edit: Edit) -> JsonObject:
-    return {key: value for key, value in msgspec.structs.asdict(edit).items() if value is not None}
 
 
 def parse_rebase(entry: Entry) -> Rebase:
@@ -239,7 +236,8 @@ def _carry(after: Epoch, placed: PlacedMessage, edited: dict[int, Edit], policy:
     elif message.parts and edited.keys().isdisjoint(message.seqs):
         after.history.add(placed)
     else:
-        edited_parts = [_edited(p, s, edited) for p, s in zip(message.parts, message.seqs, strict=True)]
+        parts_said = zip(message.parts, message.seqs, strict=True)
+        edited_parts = [(edited[seq].applied(part) if seq in edited else part, seq) for part, seq in parts_said]
         pairs = [(part, seq) for part, seq in edited_parts if part is not None]
         if pairs:
             parts = tuple(part for part, _ in pairs)
@@ -308,10 +306,6 @@ def _current(user: UserTurn, library: tuple[ItemBlock, ...]) -> UserTurn:
     newest = {item.id: item.sha256 for item in library}
     blocks = tuple(block for block in user.blocks if newest.get(block.id, block.sha256) == block.sha256)
     return msgspec.structs.replace(user, blocks=blocks)
-
-
-def _edited(part: Part, seq: int, edited: dict[int, Edit]) -> tuple[Part | None, int]:
-    return edited[seq].applied(part) if seq in edited else part, seq
 
 
 # A plan, entry by entry: what is dropped, cut to a handle, folded or superseded, and the library after it.

@@ -82,7 +82,8 @@ def _fenced(item: JsonObject, meta: JsonObject) -> str:
     """An item under a heading that names its source: its file and lines, else its identity."""
     type, source, language = item.get("type", "code"), meta.get("source"), meta.get("language")
     name, start, end = identity(item), meta.get("start_line"), meta.get("end_line")
-    metadata = {"filename": meta.get("filename"), "language": language if _is_tag(language) else None}
+    is_tag = isinstance(language, str) and re.fullmatch(r"[A-Za-z0-9_+#.-]*", language) is not None
+    metadata = {"filename": meta.get("filename"), "language": language if is_tag else None}
     fenced_item = Item(id="", type=type, content=item["content"], metadata=metadata)
     if meta.get("symbol") or not (_is_line(start) and _is_line(end)):
         start = end = None
@@ -91,10 +92,6 @@ def _fenced(item: JsonObject, meta: JsonObject) -> str:
     kind = source.replace("_", "-") if source in _TAGS else type
     tag = markdown.tag(fenced_item, default_language="text")
     return markdown.block_text(markdown.MarkdownItem(kind, fenced_item.content, name, start, end, tag))
-
-
-def _is_tag(value: Json) -> bool:
-    return isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9_+#.-]*", value) is not None
 
 
 def _is_line(value: Json) -> bool:
@@ -299,12 +296,9 @@ def _shown_arguments(call: Entry) -> list[tuple[str, str]]:
     marked = call.meta.get("shown") or ()
     args = call.args if isinstance(call.args, dict) else {}
     scalars = [(name, args[name]) for name in marked if isinstance(args.get(name), str | int | float | bool)]
+    texts = [(name, value if isinstance(value, str) else json.dumps(value)) for name, value in scalars]
     escape = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "\n": "&#10;"}
-    return [(name, "".join(escape.get(c, c) for c in _scalar(value))) for name, value in scalars]
-
-
-def _scalar(value: Json) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+    return [(name, "".join(escape.get(c, c) for c in text)) for name, text in texts]
 
 
 def entry_text(entry: Entry) -> str:

@@ -162,16 +162,17 @@ def _from_vault(name: str, vault: Vault) -> list[Attachment]:
 
 
 def _from_files(name: str, vault: Vault | None) -> Attachment:
+    """An item under a name of its own, so that it is recognised when it is attached again."""
     path = Path(name).expanduser()
     if os.path.isfile(path):
         return _file(path, name)
     if match := _LINES.match(name):
         file, start, end = match[1], int(match[2]), int(match[3])
         region = from_region(Path(file).expanduser(), start, end, name=file)
-        return Attachment(_named_item(region, f"{file}#L{start}-L{end}"), name)
+        return Attachment({**item_json(region), "id": f"{file}#L{start}-L{end}"}, name)
     file, colons, symbol = name.partition("::")
     if colons:
-        return Attachment(_named_item(from_symbol(Path(file).expanduser(), symbol, name=file), name), name)
+        return Attachment({**item_json(from_symbol(Path(file).expanduser(), symbol, name=file)), "id": name}, name)
     if vault is None and name.startswith("[["):
         raise _no_vault(name)
     if path.is_dir() or (vault is None and name.startswith("#")):
@@ -354,11 +355,6 @@ def _near(path: Path) -> str:
         return "Check the path."
     near = get_close_matches(path.name, names, 3, 0.5)
     return f"Did you mean {' or '.join(near)}?" if near else "Check the path."
-
-
-def _named_item(item: Item, id: str) -> JsonObject:
-    """An item under a name of its own, so that it is recognised when it is attached again."""
-    return {**item_json(item), "id": id}
 
 
 # `quire window`: the items that join every turn of a thread.

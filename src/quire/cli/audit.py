@@ -108,20 +108,14 @@ def audit(
     run = _runner(parts, jobs, ray)
     report = _threads_report(db) if own_threads else _report(parts, run, {*paths})
     if not report.total.requests:
-        raise _no_request(places)
+        named = f"{', '.join(map(str, places[:3])) or 'the threads'}{' …' * (len(places) > 3)}"
+        hint = "A session without usage cannot be audited; `quire audit --help` names what is read."
+        raise CallError(f"there is no request in {named}, and no usage of one", hint=hint)
     _tell(report, _simulated(parts, run, budget) if what_if else [], top, html, as_json)
     if step == "apply":
         apply(report)
     if fail_under is not None and 100 * report.total.reuse < fail_under:
         raise click.exceptions.Exit(1)
-
-
-def _no_request(places: Sequence[Path]) -> CallError:
-    named = f"{', '.join(map(str, places[:3])) or 'the threads'}{' …' * (len(places) > 3)}"
-    return CallError(
-        f"there is no request in {named}, and no usage of one",
-        hint="A session without usage cannot be audited; `quire audit --help` names what is read.",
-    )
 
 
 def _tell(report: AuditReport, outcomes: Sequence[PolicyOutcome], top: int, html: Path | None, as_json: bool) -> None:

@@ -8,11 +8,13 @@ import importlib
 import json
 import re
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from importlib import resources
 from itertools import count, takewhile
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import click
 import msgspec
@@ -44,7 +46,7 @@ from quire.cli.output import (
     value_or_lines,
 )
 from quire.errors import CallError, FormatError
-from quire.log.entries import SCHEMA, check, decode_lines, encode_lines
+from quire.log.entries import SCHEMA, check, decode_lines, encode_lines, joining
 from quire.log.shapes import short
 from quire.tokens import counter, entry_texts
 from quire.values import Entry, JsonObject
@@ -135,7 +137,7 @@ def import_(
       quire import --from anthropic request.json | quire assemble -
       quire import --from markdown chat.md --vault ~/notes --into demo
     """
-    conversations = [talk for path in paths for talk in _read(path, format, model, ChatFiles(vault, db))]
+    conversations = [talk for path in paths for talk in _read(path, format, model, partial(_chat_file, vault, db))]
     names = ", ".join(paths)
     if line is not None:
         if line > len(conversations):
@@ -155,44 +157,39 @@ def import_(
     answer(as_json, value, "\n".join(gain.line() for gain in stored))
 
 
-class ChatFiles(NamedTuple):
-    """Reads chat files: notes from the vault, and what they only name from the database that they came from."""
+def _chat_file(vault: Path | None, db: Place | None, text: str) -> ImportedConversation:
+    """A chat file: notes come from the vault, and what it only names from the database that it came from."""
+    from quire.archive import attached_texts, load, parse
 
-    vault: Path | None
-    db: Place | None
-
-    def read(self, text: str) -> ImportedConversation:
-        from quire.archive import load, parse
-
-        comment = parse(text).comment or {}
-        loaded = load(text, _notes(self.vault), self._attached(comment.get("thread")))
-        for warning in loaded.warnings:
-            echo(f"warning: {warning}", err=True)
-        return ImportedConversation(list(loaded.entries), chat=loaded)
-
-    def _attached(self, thread: object) -> dict[str, str]:
-        """The texts that a thread of the database attached, by sha256."""
-        from quire.archive import attached_texts
-
-        if not may_be_there(self.db or default_db()):
-            return {}
-        with open_db(self.db, create=False) as store:
-            return attached_texts(entries_so_far(store, str(thread)))
+    thread, texts = (parse(text).comment or {}).get("thread"), dict[str, str]()
+    if may_be_there(db or default_db()):
+        with open_db(db, create=False) as store:
+            texts = attached_texts(entries_so_far(store, str(thread)))
+    loaded = load(text, _notes(vault), texts)
+    for warning in loaded.warnings:
+        echo(f"warning: {warning}", err=True)
+    return ImportedConversation(list(loaded.entries), chat=loaded)
 
 
-def _read(path: str, format: str | None, model: str, chats: ChatFiles) -> list[ImportedConversation]:
+ReadChat: TypeAlias = Callable[[str], ImportedConversation]
+
+
+def _read(path: str, format: str | None, model: str, read_chat: ReadChat) -> list[ImportedConversation]:
     """The conversations at a path, as entries that the log takes."""
     from quire.archive.sessions import STORES, files_under, source_file
 
+    place = Path(path).expanduser()
     store = next((known_store for known_store in STORES if known_store.name == format), None)
-    if format in FORMATS and not (store and path != "-" and _is_of(store, path)):
-        return _in_format(path, format, model, chats)
+    is_of_store = store and path != "-" and place.exists() and store.recognises(source_file(place))
+    if format in FORMATS and not is_of_store:
+        return _in_format(path, format, model, read_chat)
     conversations: list[ImportedConversation] = []
-    for file in [Path("-")] if path == "-" else files_under(Path(path).expanduser()):
+    for file in [place] if path == "-" else files_under(place):
         try:
-            conversations += _sessions(source_file(file, read_text("-") if path == "-" else None), store, model, chats)
+            source = source_file(file, read_text("-") if path == "-" else None)
+            conversations += _sessions(source, store, model, read_chat)
         except FormatError as error:
-            if file == Path(path).expanduser() or path == "-":
+            if file == place:
                 raise
             named = "" if file.name in str(error) else f"{file.name}: "
             echo(f"left out: {named}{error}", err=True, dim=True)
@@ -201,18 +198,13 @@ def _read(path: str, format: str | None, model: str, chats: ChatFiles) -> list[I
     return conversations
 
 
-def _is_of(store: SessionStore, path: str) -> bool:
-    from quire.archive.sessions import source_file
-
-    place = Path(path).expanduser()
-    return place.exists() and store.recognises(source_file(place))
-
-
-def _sessions(file: SourceFile, store: SessionStore | None, model: str, chats: ChatFiles) -> list[ImportedConversation]:
+def _sessions(
+    file: SourceFile, store: SessionStore | None, model: str, read_chat: ReadChat
+) -> list[ImportedConversation]:
     from quire.archive.sessions import conversations, recognised
 
     if store is None and file.text.startswith(("---\n", "---\r\n")):
-        return [chats.read(file.text)._replace(store=MARKDOWN)]
+        return [read_chat(file.text)._replace(store=MARKDOWN)]
     store = store or recognised(file)
     stored = conversations(file, store)
     named = [msgspec.structs.replace(conversation, model=model or conversation.model) for conversation in stored]
@@ -223,7 +215,7 @@ def _sessions(file: SourceFile, store: SessionStore | None, model: str, chats: C
     return [conversation for conversation in imported if conversation.entries]
 
 
-def _in_format(path: str, format: str, model: str, chats: ChatFiles) -> list[ImportedConversation]:
+def _in_format(path: str, format: str, model: str, read_chat: ReadChat) -> list[ImportedConversation]:
     """A file in a wire format, or a chat file."""
     from quire import providers
     from quire.archive.stored_conversations import whole_value
@@ -231,7 +223,7 @@ def _in_format(path: str, format: str, model: str, chats: ChatFiles) -> list[Imp
 
     text = read_text(path)
     if format == MARKDOWN:
-        return [chats.read(text)]
+        return [read_chat(text)]
     conversations = []
     for value in _values(text, path):
         sound = whole_value(value, called(path))
@@ -300,8 +292,6 @@ def _store(conversations: list[ImportedConversation], thread: str, db: Place | N
 
 def _names(store: Store, thread: str, conversations: list[ImportedConversation]) -> list[str]:
     """For each conversation the thread that holds it from an earlier import, else the next number that is free."""
-    from quire.log.entries import joining
-
     there = [info.name for info in store.threads() if re.fullmatch(rf"{re.escape(thread)}(-\d+)?", info.name)]
     numbers = (name for n in count(1) if (name := f"{thread}-{n}") not in there)
     begun = {name: _opening(store.read(name, 0, 16)) for name in there}

@@ -83,6 +83,19 @@ def _says(entry: Entry) -> str:
     return f"[{block.get('type') or next(iter(block), '')}]"
 
 
+@click.group()
+def log() -> None:
+    """Keep threads: every entry is stored durably, chained by hash, and never changed.
+
+    \b
+    Examples:
+      quire log new demo
+      quire log append demo --user "Hello"
+      quire log show demo
+      quire log export demo > demo.jsonl
+    """
+
+
 # `quire log append`, `export` and `import`: entries in and out of a thread.
 
 # Entries go out in pages, so that a long thread does not have to fit into memory twice.
@@ -112,7 +125,7 @@ def moment(value: str) -> int:
         raise click.BadParameter(f"{value!r} is neither Unix milliseconds nor 'now'") from error
 
 
-@click.command(cls=InOrder)
+@log.command(cls=InOrder)
 @click.argument("thread")
 @click.argument("file", required=False)
 @option("--system", "A system entry.", multiple=True, metavar="TEXT")
@@ -171,7 +184,7 @@ def _print_appended(thread: str, appended: list[Entry], as_json: bool) -> None:
     answer(as_json, [{"seq": entry.seq, "id": entry.id} for entry in appended], f"{thread}: {line}")
 
 
-@click.command()
+@log.command()
 @click.argument("thread")
 @option("--no-ids", "Leave id and seq out, so that the lines can go anywhere.", bool)
 @option("--after", "Only entries behind this seq.", click.IntRange(min=0), 0, show_default=False)
@@ -201,7 +214,7 @@ def export(thread: str, no_ids: bool, after: int, from_damaged: bool, db: Place 
             after = entries[-1].seq
 
 
-@click.command("import")
+@log.command("import")
 @click.argument("thread")
 @click.argument("file", required=False)
 @option("--expected-seq", "Fail unless the thread ends at this seq.", click.IntRange(min=0))
@@ -227,19 +240,6 @@ def import_(thread: str, file: str | None, expected_seq: int | None, db: Place |
         entries = list(decode_lines(text, end.id, end.seq))
         appended = store.append(thread, entries, end.seq if expected_seq is None else expected_seq)
     _print_appended(thread, appended, as_json)
-
-
-@click.group()
-def log() -> None:
-    """Keep threads: every entry is stored durably, chained by hash, and never changed.
-
-    \b
-    Examples:
-      quire log new demo
-      quire log append demo --user "Hello"
-      quire log show demo
-      quire log export demo > demo.jsonl
-    """
 
 
 @log.command()
@@ -378,11 +378,6 @@ def delete(thread: str, yes: bool, db: Place | None, as_json: bool) -> None:
             confirm_deletion(f"thread {thread!r} with {counted(info.seq, 'entry', 'entries')}", name=repr(thread))
         store.delete(thread)
     answer(as_json, {"deleted": thread, "entries": info.seq}, f"deleted {thread} ({info.seq} entries)")
-
-
-log.add_command(append)
-log.add_command(export)
-log.add_command(import_)
 
 
 # `quire recall`: find older entries, or records, by meaning and by words.

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from quire import assemble
 from quire.cli.assemble import is_chosen, policy_options
 from quire.cli.output import (
     Place,
@@ -36,8 +37,10 @@ from quire.cli.output import (
 )
 from quire.cli.requests import numbered, unwrapped
 from quire.errors import CallError, FormatError, NotFound
+from quire.providers.cache_marks import mark
 from quire.providers.models import ModelInfo, known_models, model_info, resolve
 from quire.providers.rules import malformed
+from quire.providers.simulate import Predicted, Simulator
 from quire.providers.wires import wire_of
 from quire.values import Entry, JsonObject
 
@@ -46,7 +49,6 @@ if TYPE_CHECKING:
 
     from quire.assemble import Policy
     from quire.observe import EpochWatch
-    from quire.providers.simulate import Predicted, Simulator
 
 
 _WIDTH = 60
@@ -105,7 +107,6 @@ def plan(source: str, as_json: bool, db: Place | None, policy: Policy) -> None:
       quire plan demo --budget 32000
       quire plan entries.jsonl --budget 16000 --write 2.0 --json
     """
-    from quire.assemble import unsent
     from quire.assemble.hindsight import optimum, trail
     from quire.observe import EpochWatch
     from quire.thread_state import policies
@@ -113,7 +114,7 @@ def plan(source: str, as_json: bool, db: Place | None, policy: Policy) -> None:
     logged = load_usable(source, db)
     under = policies(logged, policy) if not is_chosen() else [policy] * len(logged)
     policy = under[-1] if under else policy
-    entries = unsent(logged)
+    entries = assemble.unsent(logged)
     # What a live thread would have warned of under the policy as given: a budget that ends epochs early.
     warnings: list[object] = []
     watch = {"as given": EpochWatch(warnings.append)}
@@ -135,11 +136,9 @@ def plan(source: str, as_json: bool, db: Place | None, policy: Policy) -> None:
 
 def variants(policy: Policy) -> dict[str, Policy]:
     """The policies to compare, all with the same budget and prices."""
-    from quire.assemble import DROP_ONLY
-
     changes: dict[str, JsonObject] = {
         "as given": {},
-        "drop only": {"handles": DROP_ONLY.handles, "summary": DROP_ONLY.summary},
+        "drop only": {"handles": assemble.DROP_ONLY.handles, "summary": assemble.DROP_ONLY.summary},
         "only when full": {"when": "full"},
         "promote each turn": {"promote": "each-turn"},
         "never cut": {"budget": 10**12, "reply": 0, "when": "full"},
@@ -153,17 +152,16 @@ def variants(policy: Policy) -> dict[str, Policy]:
 
 def measure(name: str, entries: list[Entry], policy: Policy, watch: EpochWatch | None = None) -> JsonObject:
     """Tokens, reuse, cost and cuts of one policy over a thread, whose requests `watch` hears of."""
-    from quire.assemble import Assembly, Refused, reused_tokens
     from quire.assemble.hindsight import along
 
-    assembly, before, cuts = Assembly(policy), None, list[int]()
+    assembly, before, cuts = assemble.Assembly(policy), None, list[int]()
     requests = refused = total = reused = 0
     for built in along(assembly, entries):
-        if isinstance(built, Refused):
+        if isinstance(built, assemble.Refused):
             refused += 1
         else:
             total += built.tokens
-            reused += 0 if assembly.cold else reused_tokens(before, built)
+            reused += 0 if assembly.cold else assemble.reused_tokens(before, built)
             cuts += [requests] if built.rebase is not None else []
             before = built
             if watch is not None:
@@ -179,10 +177,8 @@ def measure(name: str, entries: list[Entry], policy: Policy, watch: EpochWatch |
 
 def _paid(entries: list[Entry], under: list[Policy]) -> JsonObject | None:
     """What providers reported, where the log has it, each at the prices of its own request; and our count of the same."""
-    from quire.assemble import Assembly
-
     requests = counted = tokens = cache_read = 0
-    cost, assembly = 0.0, Assembly()
+    cost, assembly = 0.0, assemble.Assembly()
     for entry, policy in zip(entries, under, strict=True):
         assembly.policy = policy
         assembly.feed(entry)
@@ -277,9 +273,6 @@ def simulate(file: str, provider: str | None, model: str | None, with_marks: boo
 
 def _predict(requests: list[TimedRequest], provider: str, with_marks: bool) -> list[Predicted]:
     """Each model has a cache of its own; with marks, pauses decide about their lives."""
-    from quire.providers.cache_marks import mark
-    from quire.providers.simulate import Simulator
-
     simulators: dict[tuple[str, str], Simulator] = {}
     times: list[int] = []
     out = []

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import click
 import msgspec
 
+from quire import assemble, providers
 from quire.cli.output import (
     FILE_PATH,
     Place,
@@ -39,14 +40,15 @@ from quire.cli.output import (
     value_or_lines,
 )
 from quire.errors import BudgetError, CallError, FormatError, NotFound
+from quire.providers.models import resolve
+from quire.providers.rules import Finding, ServerMemory, Unchecked, errors, observe, unchecked, validate
+from quire.providers.wires import detect
 from quire.tokens import counter
 from quire.values import BOOKKEEPING, SPOKEN, Entry, Json, JsonObject, Request, sha256_hex
 
 if TYPE_CHECKING:
-    from quire import providers
     from quire.assemble import Built, Policy, Refused
     from quire.audit import SentCall
-    from quire.providers.rules import Finding, Unchecked
 
     # A request of the thread, and when it was or would be made.
     RequestAt: TypeAlias = tuple[int | None, Built | Refused]
@@ -90,8 +92,6 @@ def render(
       quire render demo -m openai:gpt-6-sol --json
       quire render entries.jsonl -m vllm:qwen --all > requests.jsonl
     """
-    from quire import providers
-
     provider, model = provider_and_model(provider, model)
     target = f"{provider}:{model}"
     requests = _requests(load_usable(source, db), provider, model, budget)
@@ -116,12 +116,11 @@ def render(
 
 def _requests(entries: list[Entry], provider: str, model: str, budget: int | None) -> Iterator[RequestAt]:
     """The thread's requests as they were sent; with a budget of the caller's, as they would have been."""
-    from quire.assemble import unsent
     from quire.thread_state import policies, policy_for, policy_of
 
     target = f"{provider}:{model}"
     if budget:
-        log, usual = unsent(entries), policy_for(target, budget=budget, reply=0)
+        log, usual = assemble.unsent(entries), policy_for(target, budget=budget, reply=0)
     else:
         log, usual = entries, policy_for(target)
 
@@ -133,17 +132,16 @@ def _requests(entries: list[Entry], provider: str, model: str, budget: int | Non
 
 def _all_requests(entries: list[Entry], under: list[Policy]) -> Iterator[RequestAt]:
     """Every request the thread made, and the one that it would make now."""
-    from quire.assemble import ask
     from quire.thread_state import AssemblyPerPolicy
 
     folds = AssemblyPerPolicy(under)
     for entry, policy in zip(entries, under, strict=True):
         if folds.under(policy).asks(entry):
-            yield entry.at, ask(folds.under(policy), entry)
+            yield entry.at, assemble.ask(folds.under(policy), entry)
         folds.feed(entry)
     conversation = [entry for entry in entries if entry.kind not in BOOKKEEPING]
     if conversation and conversation[-1].kind not in SPOKEN and (assembly := folds.under(under[-1])).turn:
-        yield conversation[-1].at, ask(assembly, conversation[-1])
+        yield conversation[-1].at, assemble.ask(assembly, conversation[-1])
 
 
 def _nothing(turn: int | None, step: int | None) -> str:
@@ -154,10 +152,7 @@ def _nothing(turn: int | None, step: int | None) -> str:
 
 
 def _rendered(built: Built | Refused, draw: providers.Rendering, marks: bool) -> Request:
-    from quire import providers
-    from quire.assemble import Refused
-
-    if isinstance(built, Refused):
+    if isinstance(built, assemble.Refused):
         raise BudgetError(built.error, hint=built.hint)
     request = draw.request(built.prompt)
     return providers.marked(request, built.prompt) if marks else request
@@ -179,8 +174,6 @@ def _line(at: int | None, built: Built | Refused, request: Request) -> JsonObjec
 
 def _show(request: Request, built: Built | Refused) -> None:
     """The parts that a cache compares, each with its size, and what could not go along."""
-    from quire import providers
-
     count = counter(f"{request.provider}:{request.model}").count
     lines = [part.decode() for part in providers.prefix_parts(request.body, request.provider)]
     rows = [(*_named(json.loads(line)), count(line)) for line in lines]
@@ -251,8 +244,6 @@ def lint(file: str, provider: str | None, model: str | None, as_json: bool) -> N
       quire lint requests.jsonl --model anthropic:claude-opus-5-5
       curl -s localhost/last | quire lint - --provider openai-chat --json
     """
-    from quire.providers.rules import errors
-
     if provider is None and ":" in (model or ""):
         provider, model = provider_and_model(provider, model)
     reports = list(_reports(numbered(file), provider, model))
@@ -276,9 +267,6 @@ def numbered(file: str) -> Iterator[tuple[int, Any]]:
 
 
 def _reports(requests: Iterator[tuple[int, Any]], provider: str | None, model: str | None) -> Iterator[LintReport]:
-    from quire.providers.rules import ServerMemory, observe, unchecked, validate
-    from quire.providers.wires import detect
-
     memory = ServerMemory(complete=False)
     for line, request in requests:
         body, headers = unwrapped(request)
@@ -300,8 +288,6 @@ def _reports(requests: Iterator[tuple[int, Any]], provider: str | None, model: s
 
 def _known_provider(about: JsonObject) -> str | None:
     """The provider that a line names beside its request, as `quire render --all` does."""
-    from quire.providers.models import resolve
-
     name = about.get("provider")
     with contextlib.suppress(CallError):
         if isinstance(name, str):
@@ -320,8 +306,6 @@ def unwrapped(request: Any) -> tuple[Any, dict[str, str] | None]:
 
 
 def _print_findings(reports: list[LintReport]) -> None:
-    from quire.providers.rules import errors
-
     for report in reports:
         place = f"line {report.line}: " if report.line else ""
         for finding in report.findings:

@@ -20,6 +20,7 @@ from quire.emulate.script import (
     endpoints,
     limits_left,
     pieces,
+    written,
 )
 from quire.providers.explain import moved
 from quire.providers.models import ModelInfo
@@ -48,7 +49,8 @@ def reply(exchange: EmulatedExchange) -> JsonObject:
         "role": "assistant",
         "model": exchange.model,
         "content": [_block(exchange, part, index) for index, part in enumerate(exchange.parts)],
-        "stop_reason": stop_reason(exchange),
+        # Only a request for no tokens at all (pre-warming the cache) gets an empty reply.
+        "stop_reason": "max_tokens" if not exchange.parts else "tool_use" if exchange.calls else "end_turn",
         "stop_sequence": None,
         "usage": usage(exchange),
         "diagnostics": {"cache_miss_reason": exchange.diagnosis} if exchange.diagnosis else None,
@@ -56,13 +58,6 @@ def reply(exchange: EmulatedExchange) -> JsonObject:
     if exchange.dropped is not None:
         message["input_transformations"] = list(exchange.dropped)
     return message
-
-
-def stop_reason(exchange: EmulatedExchange) -> str:
-    if not exchange.parts:
-        # Only a request for no tokens at all (pre-warming the cache) gets an empty reply.
-        return "max_tokens"
-    return "tool_use" if exchange.calls else "end_turn"
 
 
 def _block(exchange: EmulatedExchange, part: Spoken, index: int) -> JsonObject:
@@ -98,32 +93,24 @@ def stream(exchange: EmulatedExchange, message: JsonObject, size: int) -> Iterat
     yield _event({"type": "message_start", "message": opening})
     yield _event({"type": "ping"})
     for index, (part, block) in enumerate(zip(exchange.parts, message["content"], strict=True)):
-        start = {**block, **_EMPTY[block["type"]]}
-        yield _event({"type": "content_block_start", "index": index, "content_block": start})
-        for delta in _deltas(part, block, size):
-            yield _event({"type": "content_block_delta", "index": index, "delta": delta})
+        kind, field, empty = _STREAMED[block["type"]]
+        yield _event({"type": "content_block_start", "index": index, "content_block": {**block, **empty}})
+        deltas = [{"type": kind, field: piece} for piece in pieces(written(part), size)]
+        if "signature" in block:
+            deltas.append({"type": "signature_delta", "signature": block["signature"]})
+        yield from (_event({"type": "content_block_delta", "index": index, "delta": delta}) for delta in deltas)
         yield _event({"type": "content_block_stop", "index": index})
     delta = {"stop_reason": message["stop_reason"], "stop_sequence": None}
     yield _event({"type": "message_delta", "delta": delta, "usage": message["usage"]})
     yield _event({"type": "message_stop"})
 
 
-_EMPTY: dict[str, JsonObject] = {
-    "text": {"text": ""},
-    "thinking": {"thinking": "", "signature": ""},
-    "tool_use": {"input": {}},
+# Of each block: the type and the field of its deltas, and what it holds before the first of them.
+_STREAMED: dict[str, tuple[str, str, JsonObject]] = {
+    "text": ("text_delta", "text", {"text": ""}),
+    "thinking": ("thinking_delta", "thinking", {"thinking": "", "signature": ""}),
+    "tool_use": ("input_json_delta", "partial_json", {"input": {}}),
 }
-
-
-def _deltas(part: Spoken, block: JsonObject, size: int) -> Iterator[JsonObject]:
-    match part:
-        case Text():
-            yield from ({"type": "text_delta", "text": piece} for piece in pieces(part.text, size))
-        case Think():
-            yield from ({"type": "thinking_delta", "thinking": piece} for piece in pieces(part.text, size))
-            yield {"type": "signature_delta", "signature": block["signature"]}
-        case Call():
-            yield from ({"type": "input_json_delta", "partial_json": piece} for piece in pieces(part.arguments, size))
 
 
 def _event(data: JsonObject) -> bytes:
@@ -212,7 +199,12 @@ def drop_mismatched(body: JsonObject, memory: ServerMemory) -> tuple[JsonObject,
     binding = as_object(value_at(body, "thinking", "block_binding"))
     if binding.get("prefix_mismatch_behavior") != "drop_block":
         return body, ()
-    paths = list(_mismatched(body, memory))
+    # As errors write them: messages.1.content.0.
+    paths = [
+        where(thought.block.path)
+        for thought in signed(conversation(body, "anthropic"))
+        if (issued := memory.signed.get(thought.key)) is not None and issued.prefix != thought.prefix
+    ]
     places = {tuple(path.split(".")[1::2]) for path in paths}
     messages = [
         {**message, "content": _without(message["content"], index, places)}
@@ -220,14 +212,6 @@ def drop_mismatched(body: JsonObject, memory: ServerMemory) -> tuple[JsonObject,
     ]
     dropped = tuple({"type": "thinking_dropped", "path": path, "reason": "prefix_binding_mismatch"} for path in paths)
     return {**body, "messages": messages}, dropped
-
-
-def _mismatched(body: JsonObject, memory: ServerMemory) -> Iterator[str]:
-    """Paths as errors write them: messages.1.content.0."""
-    for thought in signed(conversation(body, "anthropic")):
-        issued = memory.signed.get(thought.key)
-        if issued is not None and issued.prefix != thought.prefix:
-            yield where(thought.block.path)
 
 
 def _without(content: object, message: int, places: set[tuple[str, ...]]) -> object:
@@ -324,22 +308,19 @@ def converse_stream(exchange: EmulatedExchange, whole: JsonObject, size: int) ->
         if isinstance(part, Call):
             start = {"toolUse": {"toolUseId": part.call_id, "name": part.name}}
             yield _converse_event("contentBlockStart", {"start": start, **place})
-        for delta in _converse_deltas(part, block, size):
-            yield _converse_event("contentBlockDelta", {"delta": delta, **place})
+        deltas = [_converse_delta(part, piece) for piece in pieces(written(part), size)]
+        if isinstance(part, Think):
+            deltas.append({"reasoningContent": {"signature": block["reasoningContent"]["reasoningText"]["signature"]}})
+        yield from (_converse_event("contentBlockDelta", {"delta": delta, **place}) for delta in deltas)
         yield _converse_event("contentBlockStop", place)
     yield _converse_event("messageStop", {"stopReason": whole["stopReason"]})
     yield _converse_event("metadata", {"usage": whole["usage"], "metrics": whole["metrics"]})
 
 
-def _converse_deltas(part: Spoken, block: JsonObject, size: int) -> Iterator[JsonObject]:
-    match part:
-        case Text():
-            yield from ({"text": piece} for piece in pieces(part.text, size))
-        case Call():
-            yield from ({"toolUse": {"input": piece}} for piece in pieces(part.arguments, size))
-        case Think():
-            yield from ({"reasoningContent": {"text": piece}} for piece in pieces(part.text, size))
-            yield {"reasoningContent": {"signature": block["reasoningContent"]["reasoningText"]["signature"]}}
+def _converse_delta(part: Spoken, piece: str) -> JsonObject:
+    if isinstance(part, Call):
+        return {"toolUse": {"input": piece}}
+    return {"reasoningContent": {"text": piece}} if isinstance(part, Think) else {"text": piece}
 
 
 def _converse_event(name: str, data: JsonObject) -> bytes:

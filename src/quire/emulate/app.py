@@ -71,7 +71,13 @@ class Endpoints:
         async def handle(request: Request) -> Response:
             received, problem = await self._receive(request, wire)
             names = [value for field, value in request.path_params.items() if field == "name"]
-            return await self._delivered(self._refusal(received, problem) or act(received, *names))
+            # Not looked at: without a key, or no JSON object.
+            refusal = self._emulated.key_refusal(received)
+            if problem and not refusal:
+                refusal = self._emulated.refused(received, Refuse(400, problem))
+            outcome = refusal or act(received, *names)
+            await asyncio.sleep(outcome.delay_s)
+            return self._deliver(outcome)
 
         return Route(path, handle, methods=methods)
 
@@ -81,13 +87,6 @@ class Endpoints:
         streamed = received.body.get("stream") is True if endpoint.streamed is None else endpoint.streamed
         missing = self._caches.refuses(received) if wire_of(received.wire).call.makes_caches else None
         return missing or self._emulated.answer(received, streamed)
-
-    def _refusal(self, received: EmulatedRequest, problem: str) -> EmulatedReply | None:
-        """Why a request is not looked at: no key, or no JSON object."""
-        key_refusal = self._emulated.key_refusal(received)
-        if key_refusal or not problem:
-            return key_refusal
-        return self._emulated.refused(received, Refuse(400, problem))
 
     async def _receive(self, request: Request, wire: str) -> tuple[EmulatedRequest, str]:
         """The request as recorded, and what is wrong with its JSON."""
@@ -130,10 +129,6 @@ class Endpoints:
             return
         async for piece in _cut_stream(outcome.pieces, outcome.cut_after):
             await socket.send_text(piece.partition(b"data: ")[2].decode().strip())
-
-    async def _delivered(self, outcome: EmulatedReply) -> Response:
-        await asyncio.sleep(outcome.delay_s)
-        return self._deliver(outcome)
 
     def _deliver(self, outcome: EmulatedReply) -> Response:
         if outcome.pieces is None and outcome.cut_after is None:

@@ -18,7 +18,6 @@ from quire.emulate.script import (
     pieces,
 )
 from quire.providers.explain import moved
-from quire.providers.models import ModelInfo
 from quire.providers.simulate import blocks
 from quire.values import Call, Json, JsonObject, Text, Think, as_object, as_objects, value_at
 
@@ -131,10 +130,6 @@ def unknown_model(name: str) -> Refuse:
     return Refuse(404, message, code="model_not_found")
 
 
-def model(info: ModelInfo) -> JsonObject:
-    return {"id": info.model, "object": "model", "created": 0, "owned_by": info.provider}
-
-
 CHAT = ReplyForm(
     endpoints=endpoints("/v1/chat/completions"),
     call_prefix="call_",
@@ -146,7 +141,7 @@ CHAT = ReplyForm(
     lacks=lacks,
     unknown_model=unknown_model,
     listed=lambda models: {"object": "list", "data": models},
-    model=model,
+    model=lambda info: {"id": info.model, "object": "model", "created": 0, "owned_by": info.provider},
     as_history=lambda completion: {"messages": [completion["choices"][0]["message"]]},
 )
 
@@ -332,10 +327,6 @@ _INSIDE: dict[str, Callable[[JsonObject, int], Iterator[JsonObject]]] = {
 }
 
 
-def thinks(body: JsonObject, info: ModelInfo) -> bool:
-    return info.features.reasoning and value_at(body, "reasoning", "effort") != "none"
-
-
 # Why a request could not reuse another's prefix.
 
 
@@ -381,7 +372,7 @@ RESPONSES = msgspec.structs.replace(
     unknown_model=lambda name: Refuse(
         400, f"The requested model '{name}' does not exist.", code="model_not_found", param="model"
     ),
-    thinks=thinks,
+    thinks=lambda body, info: info.features.reasoning and value_at(body, "reasoning", "effort") != "none",
     as_history=lambda response: {"input": response["output"]},
     diagnose=diagnose,
     stores=True,

@@ -325,6 +325,11 @@ def limits_left(received: EmulatedRequest) -> dict[str, tuple[int, int]]:
     return {"requests": (10_000, 9_999), "tokens": (2_000_000, max(0, 2_000_000 - tokens))}
 
 
+def written(part: Spoken) -> str:
+    """What a stream sends of a part, piece by piece."""
+    return part.arguments if isinstance(part, Call) else part.text
+
+
 def pieces(text: str, size: int) -> Iterator[str]:
     """A text in stream-sized pieces; an empty one still makes one piece."""
     for start in range(0, max(1, len(text)), size):

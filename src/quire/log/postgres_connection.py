@@ -158,9 +158,12 @@ class Database:
                     migrate(conn, self.name)
                 return
             except psycopg.Error as error:
-                # A server that says that it is starting will be there in a moment.
-                if not _is_starting(error) or time.monotonic() > until:
-                    raise _unreachable(error, self.name) from error
+                # A server that says that it is starting will be there in a moment; an error of connecting has no code.
+                signs = ("is starting up", "is shutting down", "in recovery mode")
+                if not any(sign in str(error) for sign in signs) or time.monotonic() > until:
+                    message = (error.diag.message_primary or str(error)).strip().split("\n")[-1]
+                    hint = "Check the address, the login, and that the server is running."
+                    raise CallError(f"cannot open {self.name}: {message}", hint=hint) from error
             time.sleep(0.2)
 
     @classmethod
@@ -311,18 +314,6 @@ def bytes_array(cells: Sequence[bytes], of: int) -> bytes:
     for cell in cells:
         parts += len(cell).to_bytes(4), cell
     return b"".join(parts)
-
-
-def _is_starting(error: psycopg.Error) -> bool:
-    # An error of connecting has no code.
-    return any(sign in str(error) for sign in ("is starting up", "is shutting down", "in recovery mode"))
-
-
-def _unreachable(error: psycopg.Error, name: str) -> QuireError:
-    message = (error.diag.message_primary or str(error)).strip().split("\n")[-1]
-    return CallError(
-        f"cannot open {name}: {message}", hint="Check the address, the login, and that the server is running."
-    )
 
 
 def _rows(cursor: psycopg.Cursor[Any]) -> list[Any]:

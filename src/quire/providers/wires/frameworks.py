@@ -60,7 +60,9 @@ def _entries(message: Json, where: str) -> list[Entry]:
     kind, data = _opened(message)
     match kind:
         case "human":
-            return [_human(data.get("content"))]
+            content = data.get("content")
+            images = [block for block in as_objects(content) if block.get("type") in ("image", "image_url")]
+            return [values.user(text_of(content), images=[image_json(_image(block)) for block in images] or None)]
         case "ai":
             return _ai(data)
         case "tool" | "function":
@@ -84,11 +86,6 @@ def _opened(message: Json) -> tuple[str, JsonObject]:
     if kind in ("chat", "ChatMessage"):
         kind = str(data.get("role") or "user")
     return _type(kind), data
-
-
-def _human(content: Json) -> Entry:
-    images = [block for block in as_objects(content) if block.get("type") in ("image", "image_url")]
-    return values.user(text_of(content), images=[image_json(_image(block)) for block in images] or None)
 
 
 def _image(block: JsonObject) -> Image:
@@ -202,7 +199,9 @@ def write(draft: Draft, message: Message) -> None:
         case "assistant":
             draft.messages.append(_dict("ai", _content(message.parts), **_calls(message.parts)))
         case "tool":
-            draft.messages += [_tool(part) for part in message.parts if isinstance(part, Result)]
+            for part in (part for part in message.parts if isinstance(part, Result)):
+                about = {"tool_call_id": part.call_id, "name": part.name or None}
+                draft.messages.append(_dict("tool", part.text, **about, status="error" if part.error else "success"))
         case "note":
             draft.messages.append(_dict("system", _content(message.parts)))
 
@@ -237,11 +236,6 @@ def _calls(parts: Iterable[Part]) -> JsonObject:
         elif isinstance(part, Call):
             good.append({"type": "tool_call", "id": part.call_id, "name": part.name, "args": object_of(part.args)})
     return {"tool_calls": good, "invalid_tool_calls": bad}
-
-
-def _tool(part: Result) -> JsonObject:
-    status = "error" if part.error else "success"
-    return _dict("tool", part.text, tool_call_id=part.call_id, name=part.name or None, status=status)
 
 
 # pydantic-ai: `ModelMessagesTypeAdapter`, `all_messages_json`. A run's `instructions` are not among the messages.
