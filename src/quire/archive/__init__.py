@@ -404,23 +404,23 @@ class NewTurns:
         if message.role == "ai":
             yield values.respond(message.text, **at)
             return
-        items = [*self._items(message.context, self._stored), *self._unnamed.get(number, ())]
+        items = [*self._items(message.context), *self._unnamed.get(number, ())]
         context = {"tags": message.context.tags, "folders": message.context.folders}
         named = {kind: list(names) for kind, names in context.items() if names}
         yield values.user(message.text, items, **at, **({"meta": {"context": named}} if named else {}))
 
-    def _items(self, context: AttachedNames, stored: Mapping[str, Item]) -> Iterator[Item]:
+    def _items(self, context: AttachedNames) -> Iterator[Item]:
         """The attachments of a new turn, read now; what cannot be read is skipped with a warning."""
         for url in context.urls:
-            if url in stored:
-                yield stored[url]
+            if url in self._stored:
+                yield self._stored[url]
             else:
                 self._warnings.append(f"{url} was not fetched: attach its text again")
         names = {"attach": context.notes, "tagged": context.tags, "within": context.folders}
         for read, listed in names.items():
             for name in listed:
-                if name in stored:
-                    yield stored[name]
+                if name in self._stored:
+                    yield self._stored[name]
                 elif self._notes is None:
                     self._warnings.append(f"{name} was not attached: no vault was given")
                 else:

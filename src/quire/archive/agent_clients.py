@@ -59,6 +59,8 @@ class SessionWalk:
         self.left_out: list[str] = []
         # Whether the history was summed up since the last request.
         self.compacted = False
+        # Where the words of a line, or of a message, begin.
+        self.starts: dict[Json, int] = {}
 
     def lines(self, expected: str) -> Iterator[tuple[int, JsonObject]]:
         """The lines of the file, each an object of some type."""
@@ -69,11 +71,16 @@ class SessionWalk:
 
     def sent(self, place: object, provider: str, used: Usage, at: Json, id: Json, **more: str) -> None:
         """A request by its reply; one that stands in several lines has all that it used in the last of them."""
-        source, session = f"{self.file.path}:{place}", more.pop("session", self.name)
-        model = more.pop("model", self.model)
-        call = counted_call(source, provider, model, used, milliseconds(at), session, compacted=self.compacted, id=str(id or source), **more)  # fmt: skip
+        source, about = f"{self.file.path}:{place}", {"session": self.name, "model": self.model, **more}
+        about["id"] = str(id or source)
+        call = counted_call(source, provider, used=used, at_ms=milliseconds(at), compacted=self.compacted, **about)
         self.calls[call.id] = msgspec.structs.replace(self.calls.get(call.id, call), usage=call.usage)
         self.compacted = False
+
+    def summary_from(self, first: Json, summary: str = "") -> ClientSummary:
+        """Here all was summed up but what stands from the line `first` on; nothing is kept where that is not known."""
+        count = len(self.said)
+        return ClientSummary(count, frozenset(range(self.starts.get(first, count), count)), summary)
 
     def found(self, conversation: StoredConversation) -> StoredConversation:
         """A conversation with what was found besides its messages."""
@@ -85,70 +92,93 @@ class SessionWalk:
 # Claude Code: lines by uuid; one reply is several lines of one message id; side chains are other conversations.
 
 
-def _claude_code(file: SourceFile) -> Iterator[StoredConversation]:
-    walks: dict[str, SessionWalk] = {}
-    contents: dict[str, list[Json]] = {}
-    heads: dict[str, JsonObject] = {}
-    # Of each line the one of its chain that it stands behind, itself where it is taken; and the side chain it is of.
-    places: dict[str, str] = {}
-    sides: dict[str, str] = {}
-    begun: list[str] = []
-    # Of chains that were summed up just now, what says of it.
-    boundaries: dict[str, JsonObject] = {}
-    compacted = renders = False
-    for number, line in SessionWalk(file).lines("a line of Claude Code"):
-        compacted = compacted or line.get("subtype") == "compact_boundary" or bool(line.get("isCompactSummary"))
+class ClaudeChains:
+    """The chains of a file by their names: the session's own, and those of its agents."""
+
+    def __init__(self, file: SourceFile) -> None:
+        self._file, self._walks = file, dict[str, SessionWalk]()
+        # By chain: its system prompt and tools; what says of it that it was summed up just now.
+        self._heads, self._boundaries = dict[str, JsonObject](), dict[str, JsonObject]()
+        # By line: the one of its chain that it stands behind, itself where it is taken; its side chain; what it said.
+        self._places, self._sides, self._contents = dict[str, str](), dict[str, str](), dict[str, list[Json]]()
+        self._side_names: list[str] = []
+        self._compacted = self._renders = False
+
+    def take(self, number: int, line: JsonObject) -> None:
+        """The next line of the file."""
         uuid, parent = str(line.get("uuid") or number), str(line.get("parentUuid") or "")
-        side = _claude_side(line, parent, sides, begun)
-        sides[uuid] = side
-        session = str(line.get("sessionId") or file.name)
-        name = f"{session}-{side}" if side else session
-        walk = walks.setdefault(name, SessionWalk(file, name))
+        session, side = str(line.get("sessionId") or self._file.name), self._side(line, parent)
+        name, self._sides[uuid] = f"{session}-{side}" if side else session, side
+        walk = self._walks.setdefault(name, SessionWalk(self._file, name))
         if line.get("subtype") == "compact_boundary":
-            boundaries[name] = as_object(line.get("compactMetadata"))
+            self._boundaries[name] = as_object(line.get("compactMetadata"))
+        self._compacted |= line.get("subtype") == "compact_boundary" or bool(line.get("isCompactSummary"))
+        # What the program itself says of an error was never sent.
+        kind, message = "" if line.get("isApiErrorMessage") else line["type"], line.get("message")
         if line["type"] == "attachment":
-            renders = renders or "rendered" in line
-            head, content = _claude_head(line), _claude_attachment(line)
-            heads[name] = {**head, **heads.get(name, {})}
-            if content is None and not head:
-                walk.left_out.append(f"attachment {value_at(line, 'attachment', 'type')}")
-            line = {**line, "type": "attachment" if content else "", "message": {"role": "user", "content": content}}
-        elif line.get("isApiErrorMessage"):  # of the program, and never sent
-            line = {**line, "type": ""}
-        if line["type"] not in ("user", "assistant", "attachment"):
-            if line["type"] and isinstance(line.get("message"), dict):
-                walk.left_out.append(f"line {line['type']}")
-            places.setdefault(uuid, places.get(parent, ""))
-            continue
-        message = line.get("message")
+            message = self._attached(line, name)
+            kind = "attachment" if message else ""
+        if kind not in ("user", "assistant", "attachment"):
+            walk.left_out += [f"line {kind}"] if kind and isinstance(message, dict) else []
+            self._places.setdefault(uuid, self._places.get(parent, ""))
+            return
         if not isinstance(message, dict) or "content" not in message:
-            raise misfit(file, number, line, "a message of Claude Code")
+            raise misfit(self._file, number, line, "a message of Claude Code")
         # A session that was taken up again repeats lines as they are.
-        alike = contents.setdefault(uuid, [])
-        if message["content"] in alike:
-            continue
-        alike.append(message["content"])
-        _rewind(walk.said, line, places)
-        if name in boundaries:
-            line = {**line, "compacts": boundaries.pop(name)}
+        if message["content"] in self._contents.setdefault(uuid, []):
+            return
+        self._contents[uuid].append(message["content"])
+        summed = {"compacts": self._boundaries.pop(name)} if name in self._boundaries else {}
+        line = {**line, "message": message, **summed}
+        _rewind(walk.said, line, self._places)
         walk.said.append(line)
-        places[uuid] = uuid
+        self._places[uuid] = uuid
         if isinstance(message.get("usage"), dict):
-            walk.compacted, compacted = compacted, False
-            used, model = usage("anthropic", message["usage"]), str(message.get("model") or "")
-            walk.sent(number, "anthropic", used, line.get("timestamp"), message.get("id") or line.get("uuid"), session=session, agent=side, model=model)  # fmt: skip
-    for name, walk in walks.items():
-        merged = _merged(_behind_results(walk.said))
-        models = [str(line["message"].get("model") or "<") for line in reversed(walk.said)]
-        walk.model = next((model for model in models if not model.startswith("<")), "")
-        walk.times = [milliseconds(lines[0].get("timestamp")) for lines, _ in merged]
-        walk.compactions = [*_claude_compactions(merged)]
-        # Where the client writes down what it told, it told nothing of the rest.
-        walk.left_out = [kind for kind in walk.left_out if not renders or not kind.startswith("attachment")]
-        messages = [message for _, message in merged]
-        if messages:
-            value = {**heads[name], "messages": messages} if heads.get(name) else messages
-            yield walk.found(StoredConversation(name, "anthropic", value, walk.model))
+            walk.compacted, self._compacted = self._compacted, False
+            used, about = usage("anthropic", message["usage"]), {"session": session, "agent": side}
+            id, about["model"] = message.get("id") or line.get("uuid"), str(message.get("model") or "")
+            walk.sent(number, "anthropic", used, line.get("timestamp"), id, **about)
+
+    def _side(self, line: JsonObject, parent: str) -> str:
+        """The side chain of a line, by its agent; before agents had ids, each that begins anew is one of its own."""
+        if not line.get("isSidechain"):
+            return ""
+        if line.get("agentId") or self._sides.get(parent):
+            return str(line.get("agentId") or self._sides[parent])
+        if not self._side_names or not parent:
+            self._side_names.append(f"side-{len(self._side_names) + 1}" if self._side_names else "side")
+        return self._side_names[-1]
+
+    def _attached(self, line: JsonObject, name: str) -> JsonObject | None:
+        """An attachment as a message of its chain, or a part of its head; None where the model was told nothing."""
+        self._renders = self._renders or "rendered" in line
+        head, content = _claude_head(line), _claude_attachment(line)
+        self._heads[name] = {**head, **self._heads.get(name, {})}
+        if content is None and not head:
+            self._walks[name].left_out.append(f"attachment {value_at(line, 'attachment', 'type')}")
+        return {"role": "user", "content": content} if content else None
+
+    def conversations(self) -> Iterator[StoredConversation]:
+        """What each chain says, once all lines are taken."""
+        for name, walk in self._walks.items():
+            merged = _merged(_behind_results(walk.said))
+            models = [str(line["message"].get("model") or "<") for line in reversed(walk.said)]
+            walk.model = next((model for model in models if not model.startswith("<")), "")
+            walk.times = [milliseconds(lines[0].get("timestamp")) for lines, _ in merged]
+            walk.compactions = [*_claude_compactions(merged)]
+            # Where the client writes down what it told, it told nothing of the rest.
+            walk.left_out = [kind for kind in walk.left_out if not (self._renders and kind.startswith("attachment"))]
+            messages = [message for _, message in merged]
+            if messages:
+                value = {**self._heads[name], "messages": messages} if self._heads.get(name) else messages
+                yield walk.found(StoredConversation(name, "anthropic", value, walk.model))
+
+
+def _claude_code(file: SourceFile) -> Iterator[StoredConversation]:
+    chains = ClaudeChains(file)
+    for number, line in SessionWalk(file).lines("a line of Claude Code"):
+        chains.take(number, line)
+    return chains.conversations()
 
 
 def _claude_compactions(merged: list[tuple[list[JsonObject], JsonObject]]) -> Iterator[ClientSummary]:
@@ -161,22 +191,6 @@ def _claude_compactions(merged: list[tuple[list[JsonObject], JsonObject]]) -> It
             kept = range(first, last + 1) if first is not None and last is not None else ()
             yield ClientSummary(place, frozenset(kept))
         places |= {line.get("uuid"): place for line in lines}
-
-
-def _claude_side(line: JsonObject, parent: str, sides: dict[str, str], begun: list[str]) -> str:
-    """The side chain of a line, by its agent; before agents had ids, each that begins anew is one of its own.
-
-    Those are added to `begun`.
-    """
-    if not line.get("isSidechain"):
-        return ""
-    if line.get("agentId"):
-        return str(line["agentId"])
-    if sides.get(parent):
-        return sides[parent]
-    if not begun or not parent:
-        begun.append(f"side-{len(begun) + 1}" if begun else "side")
-    return begun[-1]
 
 
 def _claude_head(line: JsonObject) -> JsonObject:
@@ -407,19 +421,18 @@ def _pi(file: SourceFile) -> Iterator[StoredConversation]:
     while newest in lines:
         chain.append(lines.pop(newest))
         newest = str(chain[-1].get("parentId") or "")
-    starts: dict[Json, int] = {}
     api = ""
     for line in reversed(chain):
-        starts[line["id"]] = count = len(walk.said)
+        walk.starts[line["id"]] = len(walk.said)
         if line["type"] == "compaction":
             index = line.get("firstKeptEntryIndex")  # before lines had ids
             first = ids[index] if isinstance(index, int) and 0 <= index < len(ids) else line.get("firstKeptEntryId")
-            kept = frozenset(range(starts.get(first, count), count))
-            walk.compactions.append(ClientSummary(count, kept, str(line.get("summary") or "")))
+            walk.compactions.append(walk.summary_from(first, str(line.get("summary") or "")))
         for message in _pi_messages(line):
             walk.said.append(_pi_turn(message))
             if message.get("role") == "assistant":
-                api, walk.model = str(message.get("api") or message.get("provider") or ""), str(message.get("model") or walk.model)  # fmt: skip
+                api = str(message.get("api") or message.get("provider") or "")
+                walk.model = str(message.get("model") or walk.model)
     walk.left_out = ["message of another branch" for line in lines.values() if line["type"] == "message"]
     yield walk.found(turns_in_format(walk.name, api, walk.said, walk.model, compactions=walk.compactions))
 
@@ -466,8 +479,9 @@ def _pi_block(block: JsonObject | str) -> StoredBlock:
             text = "" if redacted else str(block.get("thinking") or "")
             return StoredBlock(text, thinking=True, signature=signature, redacted=redacted)
         case "toolCall":
-            call_id, _, id = str(block.get("id")).partition("|")
-            return StoredBlock(call_id=call_id, id=id, name=str(block.get("name")), args=block.get("arguments"), signature=str(block.get("thoughtSignature") or ""))  # fmt: skip
+            (call_id, _, id), name = str(block.get("id")).partition("|"), str(block.get("name"))
+            signature, args = str(block.get("thoughtSignature") or ""), block.get("arguments")
+            return StoredBlock(call_id=call_id, id=id, name=name, args=args, signature=signature)
         case "image":
             return StoredBlock(image=(str(block.get("mimeType")), str(block.get("data"))))
         case "text":
@@ -564,7 +578,6 @@ def _opencode(file: SourceFile) -> Iterator[StoredConversation]:
         walk, provider, speaker = SessionWalk(file, session), "", ""
         signers_of: dict[tuple[str, str], dict[str, None]] = {}
         standing, walk.left_out = _opencode_reverted(messages, as_object(revert))
-        starts: dict[str, int] = {}
         summed: dict[str, ClientSummary] = {}
         for stored, parts in standing:
             message = str(stored["id"])
@@ -573,14 +586,13 @@ def _opencode(file: SourceFile) -> Iterator[StoredConversation]:
                 continue
             provider, walk.model = str(stored.get("providerID") or provider), str(stored.get("modelID") or walk.model)
             at = value_at(stored, "time", "created")
-            starts[message] = count = len(walk.said)
+            walk.starts[message] = len(walk.said)
             for part in parts:
                 if part.get("type") == "compaction":
-                    kept = range(starts.get(str(part.get("tail_start_id")), count), count)
-                    summed[message] = ClientSummary(count, frozenset(kept))
+                    summed[message] = walk.summary_from(str(part.get("tail_start_id")))
             if stored.get("summary") is True and not stored.get("error"):
                 # Before there was a question in front of it, the summary itself was the first message.
-                walk.compactions.append(summed.get(str(stored.get("parentID"))) or ClientSummary(count))
+                walk.compactions.append(summed.get(str(stored.get("parentID"))) or ClientSummary(len(walk.said)))
             if stored["role"] == "assistant":
                 # A gateway has a name of its own: what it ever signed with tells whose format its model speaks.
                 signers = signers_of.setdefault((provider, walk.model), {})

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
@@ -201,26 +203,20 @@ def parse(text: str) -> Chat:
 
 def older_contexts(text: str) -> list[tuple[int, Json]]:
     """What the comments of older chats hold, each with the number of messages in front of it; bad JSON is passed over."""
-    contexts: list[tuple[int, Json]] = []
-    for match in _OLDER.finditer(text.replace("\r\n", "\n")):
-        try:
-            value = json.loads(match[1])
-        except (ValueError, RecursionError):
-            continue
-        contexts.append((len(_START.findall(match.string, 0, match.start())), value))
-    return contexts
+    comments = _comments(_OLDER, text.replace("\r\n", "\n"))
+    return [(len(_START.findall(match.string, 0, match.start())), value) for match, value in comments]
+
+
+def _comments(pattern: re.Pattern[str], text: str) -> Iterator[tuple[re.Match[str], Json]]:
+    for match in pattern.finditer(text):
+        with contextlib.suppress(ValueError, RecursionError):
+            yield match, json.loads(match[1])
 
 
 def _take_comment(body: str) -> tuple[JsonObject | None, str]:
     """The last comment that can be read, and the body without any; messages may stand behind it."""
-    comment: JsonObject | None = None
-    for match in _OURS.finditer(body):
-        try:
-            value = json.loads(match[1])
-        except (ValueError, RecursionError):
-            continue
-        comment = value if isinstance(value, dict) else comment
-    return comment, re.sub(r"\n?\n?" + _OURS.pattern, "", body, flags=re.M)
+    comments = [value for _, value in _comments(_OURS, body) if isinstance(value, dict)]
+    return comments[-1] if comments else None, re.sub(r"\n?\n?" + _OURS.pattern, "", body, flags=re.M)
 
 
 def _messages(body: str) -> list[ChatMessage]:

@@ -378,16 +378,11 @@ class Watching:
         )
         for batch in changes:
             ready.set()
+            if not batch or self._stop.is_set():
+                continue
             paths = {Path(path) for _, path in batch}
-            if paths and not self._stop.is_set():
-                self._take(paths)
-
-    def _take(self, paths: set[Path]) -> None:
-        root = self.index.vault.root.path
-        inside = {path.relative_to(root).as_posix() for path in paths if path.is_relative_to(root)}
-        endings = self.index.vault.endings
-        if all(name.lower().endswith(endings) for name in inside):
-            self.index.update(only=inside)
-        else:
-            self.index.update()  # a folder moved or went: look at everything
-        self.updated.set()
+            inside = {path.relative_to(root).as_posix() for path in paths if path.is_relative_to(root)}
+            # Where a folder moved or went, everything is looked at.
+            only_notes = all(name.lower().endswith(self.index.vault.endings) for name in inside)
+            self.index.update(only=inside if only_notes else None)
+            self.updated.set()

@@ -488,7 +488,15 @@ class Builder:
         for _ in range(ATTEMPTS):
             existing = self.output(records, now=now)
             if existing is None:
-                return self._create(records, built, now)
+                return records.create(
+                    output.schema_name,
+                    built.context,
+                    title=f"Context for {self.config.consumer_id}",
+                    tags=self.config.tags,
+                    llm_hints=OUTPUT_HINTS,
+                    ttl_s=output.ttl_s,
+                    now=now,
+                )
             if existing.context == built.context and not output.ttl_s:
                 return existing
             try:
@@ -497,17 +505,6 @@ class Builder:
                 continue  # another process was faster: its version is the one to replace
         raise ConflictError(
             f"the context of {self.config.consumer_id!r} changed {ATTEMPTS} times while it was kept", hint="Try again."
-        )
-
-    def _create(self, records: Records, built: BuiltContext, now: int | None) -> Record:
-        return records.create(
-            self.config.output.schema_name,
-            built.context,
-            title=f"Context for {self.config.consumer_id}",
-            tags=self.config.tags,
-            llm_hints=OUTPUT_HINTS,
-            ttl_s=self.config.output.ttl_s,
-            now=now,
         )
 
     def output(self, records: Records, *, now: int | None = None) -> Record | None:

@@ -555,19 +555,15 @@ class SocketPassing:
                 key = "text" if isinstance(frame, str) else "bytes"
                 await self._send({"type": "websocket.send", key: frame})
                 if isinstance(frame, str) and self._exchange is not None:
-                    self._read(frame)
+                    self._exchange.event(frame)
+                    if re.search(r'"type"\s*:\s*"(response\.(completed|failed|incomplete)|error)"', frame):
+                        self._exchange.whole = True
+                        self._passing.watcher.passed(self._exchange)
+                        self._exchange = None
         except ConnectionClosed as closed:
             code = closed.rcvd.code if closed.rcvd is not None else 1011
             reason = closed.rcvd.reason if closed.rcvd is not None else "the provider went away"
             await self._send({"type": "websocket.close", "code": code, "reason": reason})
-
-    def _read(self, frame: str) -> None:
-        assert self._exchange is not None
-        self._exchange.event(frame)
-        if re.search(r'"type"\s*:\s*"(response\.(completed|failed|incomplete)|error)"', frame):
-            self._exchange.whole = True
-            self._passing.watcher.passed(self._exchange)
-            self._exchange = None
 
 
 def _of_socket(headers: Any) -> Headers:

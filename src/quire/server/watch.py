@@ -223,7 +223,8 @@ class CacheWatcher:
         self.savings = Savings()
         self._tell, self._log, self._redact = tell, log, redact
         self._count = 0
-        self._items = ServerItems()
+        # What OpenAI's servers hold of conversations, so that a request which names it alone is read whole.
+        self._items: Recent[str, Sequence[JsonObject]] = Recent(1_000)
         self._followed: Recent[int, _Followed] = Recent(
             most,
             _MOST_FOLLOWED,
@@ -307,7 +308,7 @@ class CacheWatcher:
             return
         with self._lock:
             self._count += 1
-            call = self._items.rebuilt(reading)
+            call = self._rebuilt(reading)
             if reading.given.get("generate") is False:
                 return  # warms the connection; the model is not asked
             original = reading.given if exchange.mended.rules else {}
@@ -320,11 +321,26 @@ class CacheWatcher:
             self._followed[id(watched.conversation)].rows.append(watched.as_json())
         self._tell(watched)
 
-    def _follow(self, conversation: WatchedConversation, size: int) -> _Followed:
-        """What is kept of a conversation, which has the newest request now."""
-        before = self._followed.get(id(conversation)) or _Followed(conversation, deque(maxlen=200))
-        followed = self._followed[id(conversation)] = msgspec.structs.replace(before, size=size)
-        return followed
+    def _rebuilt(self, reading: Reading) -> SentCall:
+        """The call with the items that it goes on with; without a body, where nobody here saw them."""
+        call = reading.call
+        if "input" not in call.body and "previous_response_id" not in call.body:
+            return call
+        named = call.body.get("conversation")
+        conversation = str(named.get("id") if isinstance(named, dict) else named or "")
+        before = str(call.body.get("previous_response_id") or "") or conversation
+        given_input = call.body.get("input") or []
+        items = [{"role": "user", "content": given_input}] if isinstance(given_input, str) else list(given_input)
+        earlier = self._items.get(before) if before else ()
+        if earlier is None and not (conversation and before == conversation):
+            return msgspec.structs.replace(call, body={})
+        whole = [*(earlier or ()), *items]
+        for key in filter(None, (reading.id, conversation)):
+            self._items[key] = [*whole, *reading.items]
+        if not before:
+            return call
+        bare = {name: value for name, value in call.body.items() if name != "previous_response_id"}
+        return msgspec.structs.replace(call, body={**bare, "input": whole}, session=call.session or conversation)
 
     def _write(self, call: SentCall, exchange: WatchedExchange, reading: Reading) -> None:
         if self._log is None:
@@ -357,8 +373,10 @@ class CacheWatcher:
         conversation, lost = self.grouping.add(call)
         if conversation.name == call.source:
             conversation.name = f"conversation {self.grouping.count}"
-        # As it is kept: it may have come compressed, or as the end of what the provider holds.
-        followed = self._follow(conversation, len(written(call.body)))
+        # The size is that of what is kept: it may have come compressed, or as the end of what the provider holds.
+        before = self._followed.get(id(conversation)) or _Followed(conversation, deque(maxlen=200))
+        followed = msgspec.structs.replace(before, size=len(written(call.body)))
+        self._followed[id(conversation)] = followed
         digest = hashlib.sha256(exchange.given).digest()
         retry = _is_retry(followed, digest, exchange, reading.whole)
         if retry:
@@ -577,31 +595,3 @@ _DECODERS: dict[str, Callable[[bytes], bytes]] = {
     "br": _brotli,
     "zstd": _zstd,
 }
-
-
-class ServerItems:
-    """What OpenAI's servers hold of conversations, so that a request which names it alone is read whole."""
-
-    def __init__(self, most: int = 1_000) -> None:
-        self._items: Recent[str, Sequence[JsonObject]] = Recent(most)
-
-    def rebuilt(self, reading: Reading) -> SentCall:
-        """The call with the items that it goes on with; without a body, where nobody here saw them."""
-        call = reading.call
-        if "input" not in call.body and "previous_response_id" not in call.body:
-            return call
-        named = call.body.get("conversation")
-        conversation = str(named.get("id") if isinstance(named, dict) else named or "")
-        before = str(call.body.get("previous_response_id") or "") or conversation
-        given_input = call.body.get("input") or []
-        items = [{"role": "user", "content": given_input}] if isinstance(given_input, str) else list(given_input)
-        earlier = self._items.get(before) if before else ()
-        if earlier is None and not (conversation and before == conversation):
-            return msgspec.structs.replace(call, body={})
-        whole = [*(earlier or ()), *items]
-        for key in filter(None, (reading.id, conversation)):
-            self._items[key] = [*whole, *reading.items]
-        if not before:
-            return call
-        bare = {name: value for name, value in call.body.items() if name != "previous_response_id"}
-        return msgspec.structs.replace(call, body={**bare, "input": whole}, session=call.session or conversation)
