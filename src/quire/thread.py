@@ -7,7 +7,7 @@ import contextlib
 import logging
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, cast
@@ -191,7 +191,10 @@ class Thread:
             seq = self._fold.catch_up()
         while True:
             try:
-                appended = self._put(entries)
+                # Directly behind what was read of the log; nothing where they only repeat what is in force.
+                new = [entry for entry in entries if not self._fold.repeats(entry)]
+                behind = self._fold.position.seq
+                appended = self.store.append(self.name, new, expected_seq=behind) if new or not entries else []
                 break
             except ConflictError:
                 # Others wrote meanwhile: behind that, as often as they do.
@@ -202,12 +205,6 @@ class Thread:
         self._fold.keep_checkpoint()
         self._make_searchable(len(appended))
         return appended
-
-    def _put(self, entries: Sequence[Entry]) -> list[Entry]:
-        """Append entries directly behind what was read of the log; nothing where they only repeat what is in force."""
-        new = [entry for entry in entries if not self._fold.repeats(entry)]
-        seq = self._fold.position.seq
-        return self.store.append(self.name, new, expected_seq=seq) if new or not entries else []
 
     def _make_searchable(self, new: int) -> None:
         """Index the words of new entries once there are many, ten times cheaper; a search indexes the last few."""
@@ -233,7 +230,7 @@ class Thread:
         for name, given in (("attach", attach), ("images", images := extra.get("images"))):
             if isinstance(given, str | Path):
                 raise CallError(f"{name} is a list, not {short(given)}", hint=f"Write {name}=[{str(given)!r}].")
-        items = [*self.kept_items(), *map(_as_item, attach)]
+        items = [*self.kept_items(), *(from_file(part) if isinstance(part, str | Path) else part for part in attach)]
         if images:
             extra["images"] = [_as_image(image) for image in images]
         share = self.policy_at(self._last_target()).recall
@@ -446,7 +443,9 @@ class Thread:
         sent = self._sent_request(request)
         parsed = reply if isinstance(reply, Reply) else parse_reply(sent.target, reply, list(self._tools_offered()))
         appended = self.append(self.sent_entry(sent, parsed), *parsed.entries)
-        self.reported(sent, parsed, _diagnosis(reply), served)
+        # What the provider itself says of its cache, in JSON or in the SDK's object.
+        diagnosis = diagnosis_of(reply.model_dump() if hasattr(reply, "model_dump") else reply)
+        self.reported(sent, parsed, diagnosis, served)
         return appended
 
     def results(self, reply: Any, run: Any) -> list[Entry]:
@@ -607,11 +606,6 @@ class Thread:
         return self._kept.items(self.on_warning)
 
 
-def _as_item(source: Item | JsonObject | str | Path) -> Item | JsonObject:
-    """An item; a path is the file there."""
-    return from_file(source) if isinstance(source, str | Path) else source
-
-
 # `https:`, `data:`, `gs:`; not the letter of a drive.
 _SCHEME = re.compile(r"[A-Za-z][\w+.-]+:")
 
@@ -621,8 +615,3 @@ def _as_image(image: Json) -> Json:
     if isinstance(image, str) and not _SCHEME.match(image):
         image = Path(image)
     return from_image(image) if isinstance(image, Path) else image
-
-
-def _diagnosis(reply: Any) -> JsonObject:
-    """What the provider itself says of its cache, in JSON or in the SDK's object."""
-    return diagnosis_of(reply.model_dump() if hasattr(reply, "model_dump") else reply)

@@ -19,7 +19,7 @@ from quire.assemble.summary import Summarise, extract
 from quire.errors import CallError, NotFound, QuireError
 from quire.log.entries import usable
 from quire.log.store import Store
-from quire.providers.models import ModelInfo, model_info
+from quire.providers.models import model_info
 from quire.providers.rules import Checked
 from quire.providers.wires import wire_of
 from quire.tokens import IMAGE_TOKENS
@@ -58,14 +58,13 @@ class ThreadState:
     def at(self, policy: Policy, summarise: Summarise) -> Assembly:
         """The thread's state under this policy; a state made under another one is thrown away and rebuilt."""
         if self.assembly is None or self.assembly.policy != policy:
-            self.assembly = self._from_checkpoint(policy, summarise) or self._from_start(policy, summarise)
+            self.assembly = self._from_checkpoint(policy, summarise)
+        if self.assembly is None:
+            self.position.seq, self.position.times, self.position.times_before_turn = 0, [], 0
+            self.assembly = Assembly(policy, summarise)
         self.assembly.use_summariser(summarise)
         self.catch_up()
         return self.assembly
-
-    def _from_start(self, policy: Policy, summarise: Summarise) -> Assembly:
-        self.position.seq, self.position.times, self.position.times_before_turn = 0, [], 0
-        return Assembly(policy, summarise)
 
     def _from_checkpoint(self, policy: Policy, summarise: Summarise) -> Assembly | None:
         """The state in the store's checkpoint, if it was made under this policy and with the same summaries."""
@@ -183,7 +182,10 @@ class ThreadState:
             if entry.kind == "user":
                 position.times_before_turn = len(position.times)
             elif entry.kind == "sent":
-                self._note_sent(entry)
+                if is_request(entry):
+                    position.segments, position.sent_seq = self._segments_of(entry), entry.seq
+                    position.times += [] if entry.at is None else [entry.at]
+                position.reply_id = entry.wire.get("id") or position.reply_id
             elif entry.kind in ("system", "tools"):
                 if entry.meta.get("replace"):
                     position.in_force = {key: value for key, value in position.in_force.items() if key == "system"}
@@ -194,14 +196,6 @@ class ThreadState:
         """Whether an entry only repeats the system prompt or the tools that are in force."""
         stated = _stated(entry)
         return bool(stated) and not entry.meta.get("replace") and stated.items() <= self.position.in_force.items()
-
-    def _note_sent(self, entry: Entry) -> None:
-        position = self.position
-        if is_request(entry):
-            position.segments, position.sent_seq = self._segments_of(entry), entry.seq
-            if entry.at is not None:
-                position.times.append(entry.at)
-        position.reply_id = entry.wire.get("id") or position.reply_id
 
     def _segments_of(self, entry: Entry) -> list[str]:
         """All segments of a request: those it shares with the request before are named, not repeated."""
@@ -258,7 +252,16 @@ def policy_for(target: str, policy: Policy | None = None, **changes: Any) -> Pol
     """
     info = model_info(target)
     base = policy or Policy(budget=info.window or Policy().budget, reply=min(info.max_output, info.window // 8))
-    return msgspec.structs.replace(base, **{**_of_model(target, info), **_own_prices(base, target), **changes})
+    of_model = {
+        "model": target,
+        "read": info.r,
+        "write": info.w,
+        "ttl_s": info.ttl_s[0] if info.ttl_s else None,
+        "image_tokens": IMAGE_TOKENS if info.features.images else NO_IMAGE_TOKENS,
+        "late_tools": info.features.late_tools and wire_of(info.wire).late_tools,
+        "thinking": wire_of(info.wire).thinking(info),
+    }
+    return msgspec.structs.replace(base, **{**of_model, **_own_prices(base, target), **changes})
 
 
 def _own_prices(policy: Policy, target: str) -> JsonObject:
@@ -310,18 +313,6 @@ def changed_policy(target: str, named: Json) -> Policy:
         return msgspec.convert({**msgspec.to_builtins(usual), **fields}, Policy)
     except (msgspec.ValidationError, CallError):
         return usual  # meta is free: what stands there need not be ours
-
-
-def _of_model(target: str, info: ModelInfo) -> dict[str, Any]:
-    return {
-        "model": target,
-        "read": info.r,
-        "write": info.w,
-        "ttl_s": info.ttl_s[0] if info.ttl_s else None,
-        "image_tokens": IMAGE_TOKENS if info.features.images else NO_IMAGE_TOKENS,
-        "late_tools": info.features.late_tools and wire_of(info.wire).late_tools,
-        "thinking": wire_of(info.wire).thinking(info),
-    }
 
 
 # A thread as it was sent: each request under the policy that its own `sent` entry keeps.

@@ -151,7 +151,9 @@ def apply(epoch: Epoch, rebase: Rebase, policy: Policy, state: CarriedState) -> 
     after.item_library.has = {block.id: block for block in after.l2}
     after.item_library.used = dict(epoch.item_library.used)
     leaves = [placed for placed in epoch.history.leaves if placed.turn != SUMMARY_TURN]
-    begins = _behind_opening(leaves, rebase.opening)
+    # The first that does not belong to the thread's opening.
+    behind = (at for at, placed in enumerate(leaves) if max(placed.message.seqs, default=0) > rebase.opening)
+    begins = next(behind, len(leaves))
     for placed in leaves[:begins]:
         _carry(after, placed, edited, policy, state)
     after.opening = len(after.history.leaves)
@@ -180,11 +182,6 @@ def _paired(edited: dict[int, Edit], messages: list[Message]) -> dict[int, Edit]
             lost = [s for p, s in pairs if isinstance(p, Result) and p.call_id in calls and s not in edited]
             edited.update({seq: Edit(seq, "drop") for seq in lost})
     return edited
-
-
-def _behind_opening(leaves: list[PlacedMessage], last: int) -> int:
-    """The first leaf that does not belong to the thread's opening, whose last entry is given."""
-    return next((at for at, placed in enumerate(leaves) if max(placed.message.seqs, default=0) > last), len(leaves))
 
 
 class CarriedState(msgspec.Struct):

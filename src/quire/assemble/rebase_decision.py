@@ -287,8 +287,10 @@ class _Planned(NamedTuple):
 def _planned(assembly: Assembly, policy: Policy, rung: Rung | None) -> _Planned:
     if rung is None:
         return _Planned(_to(NO_CUT, opening=assembly.epoch.opening), cutting=False, demands_alone=False)
-    head = _head_after(assembly, _library_after(assembly, policy, cutting=True))
-    plan = plan_cut(assembly.epoch, policy, rung, head)
+    # What stands in front of the messages once the library is folded.
+    after = assembly.epoch.copy()
+    after.l2 = tuple(_library_after(assembly, policy, cutting=True))
+    plan = plan_cut(assembly.epoch, policy, rung, after.head_tokens())
     return _Planned(plan, cutting=True, demands_alone=rung.summary == "demands")
 
 
@@ -304,9 +306,11 @@ def _written(assembly: Assembly, policy: Policy, reason: str, planned: _Planned)
     edits += superseded(epoch, plan, library, assembly.turn)
     summary, fallbacks = _summary(assembly, plan, edits)
     opening = max((seq for leaf in epoch.history.leaves[: plan.opening] for seq in leaf.message.seqs), default=0)
+    staying = [seq for placed in epoch.history.leaves[plan.drop :] for seq in placed.message.seqs]
     rebase = Rebase(
         reason,
-        before_seq=_before_seq(epoch.history.leaves, plan),
+        # The first entry that stays by place: what stands before it is gone, but for the opening and what edits keep.
+        before_seq=min(staying, default=0) if plan.drop else 0,
         versions=tuple(Version(item.id, item.sha256) for item in library),
         edits=tuple(edits),
         summary=summary,
@@ -334,19 +338,6 @@ def _with_pins(assembly: Assembly, rebase: Rebase) -> Rebase:
 def _spared(assembly: Assembly) -> set[int]:
     """Results that are pinned whole: no handle and no cut could free anything."""
     return {pin.seq for pin in assembly.pins if pin.result}
-
-
-def _head_after(assembly: Assembly, library: list[ItemBlock]) -> int:
-    """What stands in front of the messages once the library is folded."""
-    after = assembly.epoch.copy()
-    after.l2 = tuple(library)
-    return after.head_tokens()
-
-
-def _before_seq(leaves: list[PlacedMessage], plan: Cuts) -> int:
-    """The first entry that stays by place: what stands before it is gone, but for the opening and what edits keep."""
-    staying = [seq for placed in leaves[plan.drop :] for seq in placed.message.seqs]
-    return min(staying, default=0) if plan.drop else 0
 
 
 def _summary(assembly: Assembly, plan: Cuts, edits: Sequence[Edit]) -> tuple[str, list[str]]:

@@ -420,7 +420,12 @@ class SqliteStore(SqliteTables, BranchStore):
                 self._name(thread, branch)
             check_expected(thread, expected_seq, seq, tip)
             chained = list(chain(checked, parent=tip, seq=seq))
-            _insert(conn, branch, chained)
+            rows = []
+            for n, entry in enumerate(chained, last_number(conn) + 1):
+                body = encode_row(entry.body)
+                rows.append((n, branch, entry.seq, entry.id, body, zlib.crc32(body.encode())))
+            # A trigger refuses any other place than the end of the branch.
+            conn.executemany("INSERT INTO entries (n, branch, seq, id, body, crc) VALUES (?, ?, ?, ?, ?, ?)", rows)
         return chained
 
     def read(self, thread: str, after: int = 0, limit: int | None = None) -> list[Entry]:
@@ -487,12 +492,3 @@ class SqliteStore(SqliteTables, BranchStore):
 
 if TYPE_CHECKING:  # the type checker holds that this is a Store
     _: Store = SqliteStore("")
-
-
-def _insert(conn: sqlite3.Connection, branch: int, entries: Sequence[Entry]) -> None:
-    """Write chained entries at the end of a branch; a trigger refuses any other place."""
-    rows = []
-    for n, entry in enumerate(entries, last_number(conn) + 1):
-        body = encode_row(entry.body)
-        rows.append((n, branch, entry.seq, entry.id, body, zlib.crc32(body.encode())))
-    conn.executemany("INSERT INTO entries (n, branch, seq, id, body, crc) VALUES (?, ?, ?, ?, ?, ?)", rows)

@@ -397,18 +397,10 @@ def _number(text: str) -> float | None:
     return _whole(float(match[0])) if match else None
 
 
-def _rounded(number: float, digits: int = 0) -> float:
-    return _whole(math.floor(number * 10**digits + 0.5) / 10**digits)
-
-
 def _flat(values: list[Value], depth: int = 1) -> list[Value]:
     for _ in range(min(int(depth), 50)):
         values = list(chain.from_iterable(value if isinstance(value, list) else [value] for value in values))
     return values
-
-
-def _split(text: str, by: str, limit: float = MOST) -> list[str]:
-    return [part or "" for part in _regex("split", by, text)][: int(limit)]
 
 
 def _read_as(read: Callable[[str], Value], kind: type) -> Callable[..., Value]:
@@ -482,10 +474,10 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "regextest": lambda pattern, text: _regex("search", pattern, text) is not None,
     "replace": _elementwise(lambda text, old, new: text.replace(old, new)[:MOST]),
     "reverse": lambda values: values[::-1],
-    "round": _elementwise(_rounded),
+    "round": _elementwise(lambda number, digits=0: _whole(math.floor(number * 10**digits + 0.5) / 10**digits)),
     "slice": lambda values, start=0, end=None: values[int(start) : None if end is None else int(end)],
     "sort": lambda values, by=None: sorted(values, key=lambda value: order(by(value) if by else value)),
-    "split": _elementwise(_split),
+    "split": _elementwise(lambda text, by, limit=MOST: [part or "" for part in _regex("split", by, text)][: int(limit)]),
     "startswith": _elementwise(lambda text, start: text.startswith(start)),
     "string": show,
     "striptime": _elementwise(midnight),

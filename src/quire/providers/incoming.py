@@ -245,15 +245,11 @@ class ReplyReader:
 
     def _grow(self, place: int, field: str, text: str, kind: str = "") -> StreamedBlock:
         """One more piece of a block's field."""
-        block = self.open_blocks.get(place) or self._begin(place)
+        # A block that did not say that it begins does with its first piece.
+        block = self.open_blocks.setdefault(place, StreamedBlock())
         block.pieces[field].append(self._show(place, kind, text))
         if kind:
             block.kind, block.shown = kind, field
-        return block
-
-    def _begin(self, place: int) -> StreamedBlock:
-        """A block that did not say that it begins: it does with its first piece."""
-        self.open_blocks[place] = block = StreamedBlock()
         return block
 
     def _receive(self, text: str) -> str:

@@ -207,7 +207,14 @@ def cost(usage: Usage, target: str | ModelInfo, at: int | None = None, token_hou
     """
     info = _at(model_info(target) if isinstance(target, str) else target, at)
     tier = info.prices.tier(usage.input_total)
-    amounts = {**_amounts(usage), **({"storage": token_hours} if token_hours else {})}
+    amounts: dict[str, float] = {
+        "plain": max(0, usage.input_total - usage.cache_read - usage.cache_write_5m - usage.cache_write_1h),
+        "read": usage.cache_read,
+        "write_5m": usage.cache_write_5m,
+        "write_1h": usage.cache_write_1h,
+        "output": usage.output,
+        **({"storage": token_hours} if token_hours else {}),
+    }
     prices = _per_token(tier, info)
     parts = {name: tokens * price / _MILLION for name, tokens in amounts.items() if (price := prices[name]) is not None}
     if usage.charged is not None:
@@ -242,17 +249,6 @@ def _at(info: ModelInfo, at: int | None) -> ModelInfo:
     # A test clock may start at 0 or lie beyond any calendar: then the first, or the last, prices hold.
     day = datetime.fromtimestamp(min(max(at, 0), _LAST_MS) / 1000, UTC).date().isoformat()
     return msgspec.structs.replace(info, prices=info.prices.on(day))
-
-
-def _amounts(usage: Usage) -> dict[str, float]:
-    written = usage.cache_write_5m + usage.cache_write_1h
-    return {
-        "plain": max(0, usage.input_total - usage.cache_read - written),
-        "read": usage.cache_read,
-        "write_5m": usage.cache_write_5m,
-        "write_1h": usage.cache_write_1h,
-        "output": usage.output,
-    }
 
 
 def _per_token(tier: Tier, info: ModelInfo) -> dict[str, float | None]:

@@ -449,7 +449,9 @@ def _context(assembly: Assembly, share: float) -> _Context:
     prompt = ahead.epoch.prompt()
     in_request = in_prompt(prompt, ahead.left_out, ahead.entries)
     recalled = [entry for seq in sorted(in_request) if "recalled_ids" in (entry := ahead.entries[seq]).meta]
-    room = int(assembly.policy.limit * share) - sum(counter().count(_recalled(entry)) for entry in recalled)
+    # What they tell of others: a user's entry in its meta, a result and a note by their words.
+    texts = [str(e.meta.get("recalled") or "") if e.kind == "user" else entry_text(e) for e in recalled]
+    room = int(assembly.policy.limit * share) - sum(map(counter().count, texts))
     # What was recalled and still stands is never repeated.
     return _Context(prompt, room, {*in_request, *(id for entry in recalled for id in entry.meta["recalled_ids"])})
 
@@ -470,11 +472,6 @@ def _newest_request(turn: Sequence[Entry]) -> int:
     # A streamed reply stands between two `sent` entries: the request was sent at the first.
     opening = [at for at in sent_at if "usage" not in turn[at].body]
     return (opening or sent_at or [0])[-1]
-
-
-def _recalled(entry: Entry) -> str:
-    """What an entry tells of others: a user's in its meta, a result and a note by their words."""
-    return str(entry.meta.get("recalled") or "") if entry.kind == "user" else entry_text(entry)
 
 
 def _text_before(assembly: Assembly, before: int | None = None) -> str:

@@ -35,15 +35,9 @@ _REST = re.compile(r":param\s+(?:[^:]*\s)?(\w+):\s*(.*)$")
 def described(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
     """The description before any section, and the text of each documented parameter."""
     lines = (inspect.getdoc(function) or "").split("\n")
-    parameters = {**_rest(lines), **_sectioned(lines)}
-    return "\n".join(_description(lines)).strip(), parameters
-
-
-def _description(lines: list[str]) -> list[str]:
-    for at, line in enumerate(lines):
-        if _heads(lines, at) or line.startswith((":param", ":return", ":raise", ":rtype", ":type")):
-            return lines[:at]
-    return lines
+    fields = (":param", ":return", ":raise", ":rtype", ":type")
+    sections = (at for at, line in enumerate(lines) if _heads(lines, at) or line.startswith(fields))
+    return "\n".join(lines[: next(sections, None)]).strip(), {**_rest(lines), **_sectioned(lines)}
 
 
 def _heads(lines: list[str], at: int) -> bool:

@@ -167,12 +167,9 @@ class SlashNames:
         raw = scope.get("raw_path") or b""
         if scope["type"] == "http" and raw.startswith(b"/api/"):
             parts = raw.partition(b"?")[0].decode("ascii", "replace").split("/")
-            scope = {**scope, "path": "/".join(map(_part, parts))}
+            texts = (unquote(part, errors="surrogateescape").replace("\0", "\udc00") for part in parts)
+            scope = {**scope, "path": "/".join(text.replace("/", "\0") for text in texts)}
         await self._inner(scope, receive, send)
-
-
-def _part(part: str) -> str:
-    return unquote(part, errors="surrogateescape").replace("\0", "\udc00").replace("/", "\0")
 
 
 # Running it.

@@ -339,7 +339,9 @@ class HttpStore(ClosingStore):
         for wait_s in (*_WAITS_S, None):
             try:
                 reply = self._client.request(method, path, content=content, headers=headers)
-                if wait_s is None or not _is_busy(reply):
+                # An earlier attempt may still be carried out, or too many came at once.
+                under_way = reply.status_code == 409 and "Idempotency-Key is under way" in reply.text
+                if wait_s is None or not (reply.status_code == 429 or under_way):
                     break
             except httpx.HTTPError as error:
                 if wait_s is None:
@@ -388,11 +390,6 @@ def _as_json(value: Any) -> Json:
     if isinstance(value, str | bytes | dict | list | tuple) or not isinstance(value, Iterable):
         return value
     return list(value)
-
-
-def _is_busy(reply: httpx.Response) -> bool:
-    """Whether another attempt may do: an earlier one is still being carried out, or too many came at once."""
-    return reply.status_code == 429 or (reply.status_code == 409 and "Idempotency-Key is under way" in reply.text)
 
 
 def error_of(reply: httpx.Response) -> QuireError:

@@ -329,7 +329,9 @@ def _accepted(check: Check) -> Iterator[Finding]:
     yield from _fields(check)
     if check.model_named:
         yield from _name(check)
-        yield from _effort(check, _levels(check.body))
+        holders = ("output_config", "outputConfig", "reasoning")
+        levels = [(f"$.{holder}.effort", as_object(check.body.get(holder)).get("effort")) for holder in holders]
+        yield from _effort(check, [*levels, ("$.reasoning_effort", check.body.get("reasoning_effort"))])
 
 
 def _accepted_in(check: Check, turn: TurnMessage) -> Iterator[Finding]:
@@ -360,12 +362,6 @@ def _effort(check: Check, levels_at: Iterable[tuple[str, Json]]) -> Iterator[Fin
         if levels and isinstance(level, str) and level not in levels:
             # Of a model that is not listed only its family is known.
             yield found("B.effort", path, sure=check.info.known, level=level, levels=", ".join(levels))
-
-
-def _levels(body: JsonObject) -> Iterator[tuple[str, Json]]:
-    for holder in ("output_config", "outputConfig", "reasoning"):
-        yield f"$.{holder}.effort", as_object(body.get(holder)).get("effort")
-    yield "$.reasoning_effort", body.get("reasoning_effort")
 
 
 # The kind of media that a block holds, by its type.

@@ -313,10 +313,12 @@ class SlotCache(Engine):
         ids = request.ids
         slot, same, displaced = self._choose(ids, request.setting("id_slot"))
         first = not slot.ids and not self._memory
-        if displaced and self._memory_tokens != 0:
-            self._save(slot.ids)
-            same = self._load(slot, ids, same)
-        self._save_idle(slot)
+        if self._memory_tokens != 0:
+            if displaced:
+                self._save(slot.ids)
+                same = self._load(slot, ids, same)
+            for idle in (other for other in self._slots if other is not slot):
+                self._save(idle.ids)
         cached = request.setting("cache_prompt") is not False
         # At least one token is always computed: the last one, whose prediction is wanted.
         read = min(same, max(0, len(ids) - 1)) if cached else 0
@@ -369,13 +371,6 @@ class SlotCache(Engine):
         if best is not None:
             slot.ids = self._memory.pop(best)
         return covered
-
-    def _save_idle(self, serving: Slot) -> None:
-        if self._memory_tokens == 0:
-            return
-        for slot in self._slots:
-            if slot is not serving:
-                self._save(slot.ids)
 
 
 def _share(slot: Slot, same: int) -> float:

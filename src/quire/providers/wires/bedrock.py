@@ -135,12 +135,6 @@ def _from_anthropic(part: Think, draft: Draft) -> JsonObject | None:
     return {"reasoningContent": {"reasoningText": text}}
 
 
-def _tool_use(part: Call, draft: Draft) -> JsonObject:
-    block = own_block(part, draft)
-    fields = {"toolUseId": part.call_id, "name": NAMES.spell(part.name), "input": object_of(part.args)}
-    return {"toolUse": {**(block["toolUse"] if block else {}), **fields}}
-
-
 def tool_result(part: Result, draft: Draft) -> JsonObject:
     """The block of a result; images and JSON in it go back as they came, and nothing does where it may."""
     block = own_block(part, draft)
@@ -214,7 +208,9 @@ def _block(part: Part, message: Message, draft: Draft) -> JsonObject | None:
         case Think():
             return _reasoning(part, message, draft)
         case Call() if _takes_calls(draft, message):
-            return _tool_use(part, draft)
+            block = own_block(part, draft)
+            fields = {"toolUseId": part.call_id, "name": NAMES.spell(part.name), "input": object_of(part.args)}
+            return {"toolUse": {**(block["toolUse"] if block else {}), **fields}}
         case Call():
             draft.leave_out(message, "told as text: Converse takes calls only where tools are defined", part)
             return text_block(f"[Called {part.name} with {compact(part.args)}]")
@@ -418,7 +414,7 @@ class ConverseReader(BlockReader):
         return []
 
     def _delta(self, place: int, delta: JsonObject) -> None:
-        start = (self.open_blocks.get(place) or self._begin(place)).start
+        start = self.open_blocks.setdefault(place, StreamedBlock()).start
         thought, call = sub(delta, "reasoningContent"), sub(delta, "toolUse")
         for field, holder, name, kind in (
             ("text", delta, "text", "respond"),

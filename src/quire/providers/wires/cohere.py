@@ -180,7 +180,9 @@ class CohereReader(ReplyReader):
             case "message-start":
                 self.id = text_in(event, "id")
             case "content-start" | "content-delta":
-                self._content(number_in(event, "index"), sub(message, "content"))
+                piece = sub(message, "content")
+                field, kind = ("thinking", "think") if "thinking" in piece else ("text", "respond")
+                self._grow(number_in(event, "index"), field, text_in(piece, field), kind)
             case "tool-plan-delta":
                 self._grow(_PLAN, "tool_plan", text_in(message, "tool_plan"), "think")
             case "tool-call-start" | "tool-call-delta":
@@ -192,10 +194,6 @@ class CohereReader(ReplyReader):
             case _:
                 self.unknown += 1
         return []
-
-    def _content(self, index: int, piece: JsonObject) -> None:
-        field, kind = ("thinking", "think") if "thinking" in piece else ("text", "respond")
-        self._grow(index, field, text_in(piece, field), kind)
 
     def _call(self, index: int, piece: JsonObject) -> None:
         function = sub(piece, "function")

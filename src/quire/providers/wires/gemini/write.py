@@ -137,17 +137,10 @@ def result_entry(part: JsonObject, call_id: str) -> Entry:
     """A function response as an entry."""
     response = part["functionResponse"].get("response")
     failed = isinstance(response, dict) and "error" in response
-    plain = set(part["functionResponse"]) <= {"id", "name", "response"} and _is_plain(response)
+    words = response.get("output", response.get("error")) if isinstance(response, dict) and len(response) == 1 else None
+    plain = set(part["functionResponse"]) <= {"id", "name", "response"} and isinstance(words, str)
     wire = None if plain and set(part) == {"functionResponse"} else {"block": part}
     return values.result(call_id, content=response_text(response), error=failed or None, wire=wire)
-
-
-def _is_plain(response: Json) -> bool:
-    return (
-        isinstance(response, dict)
-        and len(response) == 1
-        and isinstance(response.get("output", response.get("error")), str)
-    )
 
 
 def response_text(response: Json) -> str:
