@@ -531,7 +531,8 @@ def _gemini_cli(file: SourceFile) -> Iterator[StoredConversation]:
             kept = [part for part in earlier["parts"] if role == "model" and "functionCall" in part]
             contents[places[id]] = (at, {"role": role, "parts": [*parts, *kept]})
             parts = []
-        parts += [{"functionCall": {"id": c.get("id"), "name": c.get("name"), "args": c.get("args") or {}}} for c in calls]  # fmt: skip
+        named = ({"id": call.get("id"), "name": call.get("name"), "args": call.get("args") or {}} for call in calls)
+        parts += [{"functionCall": call} for call in named]
         if parts:
             places.setdefault(id, len(contents))
             contents.append((at, {"role": role, "parts": parts}))
@@ -616,12 +617,14 @@ def _opencode_rows(file: SourceFile) -> Iterator[tuple[str, Json, list[OpencodeM
     """Every session of the database, with what says where it was rewound to."""
     reverts = file.rows("SELECT 1 FROM pragma_table_info('session') WHERE name = 'revert'")
     query = f"SELECT id, {'revert' if reverts else 'NULL'} FROM session ORDER BY time_created, id"
+    of_parts = "SELECT message_id, id, data FROM part WHERE session_id = ? ORDER BY id"
+    of_messages = "SELECT id, data FROM message WHERE session_id = ? ORDER BY time_created, id"
     for session, revert in file.rows(query):
         parts_of: dict[str, list[JsonObject]] = {}
-        for message, id, part in file.rows("SELECT message_id, id, data FROM part WHERE session_id = ? ORDER BY id", session):  # fmt: skip
+        for message, id, part in file.rows(of_parts, session):
             parts_of.setdefault(message, []).append({**decoded(part, file.path), "id": id})
-        rows = file.rows("SELECT id, data FROM message WHERE session_id = ? ORDER BY time_created, id", session)
-        yield session, decoded(revert or "null"), [({**decoded(data, file.path), "id": id}, parts_of.get(id, [])) for id, data in rows]  # fmt: skip
+        messages = [{**decoded(data, file.path), "id": id} for id, data in file.rows(of_messages, session)]
+        yield session, decoded(revert or "null"), [(message, parts_of.get(message["id"], [])) for message in messages]
 
 
 def _opencode_files(storage: Path) -> Iterator[tuple[str, Json, list[OpencodeMessage]]]:
@@ -632,7 +635,8 @@ def _opencode_files(storage: Path) -> Iterator[tuple[str, Json, list[OpencodeMes
     sessions += [{"id": path.name} for path in sorted(inner.glob("message/*")) if path.name not in named]
     for session in sessions:
         messages = _opencode_values(inner, f"message/{session['id']}/*.json")
-        parts = [[*_opencode_values(inner, f"part/{message['id']}/*.json"), *_opencode_values(inner, f"part/{session['id']}/{message['id']}/*.json")] for message in messages]  # fmt: skip
+        folders = [(f"part/{message['id']}", f"part/{session['id']}/{message['id']}") for message in messages]
+        parts = [[part for place in pair for part in _opencode_values(inner, f"{place}/*.json")] for pair in folders]
         yield str(session["id"]), session.get("revert"), list(zip(messages, parts, strict=True))
 
 
@@ -678,7 +682,8 @@ _SIGNATURES = ("signature", "redactedData", "reasoningEncryptedContent", "though
 
 def _opencode_part(part: JsonObject) -> Iterator[StoredBlock]:
     kind, text = part.get("type"), str(part.get("text") or "")
-    meta: JsonObject = {key: field for facts in as_object(part.get("metadata")).values() for key, field in as_object(facts).items()}  # fmt: skip
+    signed = map(as_object, as_object(part.get("metadata")).values())
+    meta: JsonObject = {key: field for facts in signed for key, field in facts.items()}
     signature, id = next((str(meta[key]) for key in _SIGNATURES if meta.get(key)), ""), str(meta.get("itemId") or "")
     if kind == "text" and not part.get("ignored"):
         yield StoredBlock(text, id=id, signature=signature)
@@ -686,7 +691,8 @@ def _opencode_part(part: JsonObject) -> Iterator[StoredBlock]:
         redacted = bool(meta.get("redactedData"))
         yield StoredBlock(text, thinking=True, signature=signature, id=id, redacted=redacted)
     elif kind == "tool":
-        yield StoredBlock(call_id=str(part.get("callID")), name=str(part.get("tool")), args=part["state"].get("input"), signature=signature, id=id)  # fmt: skip
+        call_id, name, args = str(part.get("callID")), str(part.get("tool")), part["state"].get("input")
+        yield StoredBlock(call_id=call_id, name=name, args=args, signature=signature, id=id)
     elif kind == "file":
         yield from _opencode_file(part)
     elif kind in (words := clients()["opencode"]["words"]):
