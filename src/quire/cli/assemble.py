@@ -14,6 +14,7 @@ import click
 import msgspec
 from click.core import ParameterSource
 
+from quire import assemble as engine
 from quire.assemble import Policy
 from quire.cli.output import (
     FILE_PATH,
@@ -110,10 +111,9 @@ def _policy_from(ttl_s: int, model: str | None, **fields: object) -> Policy:
 
 def sent_log(entries: list[Entry], policy: Policy) -> tuple[list[Entry], list[Policy]]:
     """A thread as it was sent, with the policies of then; where the caller chose one, as it would have been."""
-    from quire.assemble import unsent
     from quire.thread_state import is_request, policies
 
-    log = unsent(entries) if is_chosen() and any(map(is_request, entries)) else entries
+    log = engine.unsent(entries) if is_chosen() and any(map(is_request, entries)) else entries
     return log, policies(log, policy)
 
 
@@ -186,20 +186,17 @@ class RequestView(msgspec.Struct, frozen=True):
 
 def walk(requests: Iterator[tuple[Built | Refused, Policy]], turn: int | None = None) -> Iterator[RequestView]:
     """Each request as it is shown; of a turn that was asked for alone, those of that turn."""
-    from quire.assemble import Built
-
     before: Built | None = None
     for request, policy in requests:
         if turn is not None and request.turn > turn:
             return
         if turn in (None, request.turn):
-            row = request_json(request, before) if isinstance(request, Built) else msgspec.to_builtins(request)
+            row = request_json(request, before) if isinstance(request, engine.Built) else msgspec.to_builtins(request)
             yield RequestView(row, request, policy, before)
-        before = request if isinstance(request, Built) else before
+        before = request if isinstance(request, engine.Built) else before
 
 
 def request_json(built: Built, before: Built | None) -> JsonObject:
-    from quire.assemble import reused_tokens
     from quire.assemble.fit import enclose, layer_tokens
     from quire.observe import chat_messages
 
@@ -212,7 +209,7 @@ def request_json(built: Built, before: Built | None) -> JsonObject:
         "epoch": built.epoch,
         "tokens": layer_tokens(built),
         "total_tokens": built.tokens,
-        "reused_tokens": reused_tokens(before, built),
+        "reused_tokens": engine.reused_tokens(before, built),
         "layers": {**{layer.id[:2]: layer.sha256 for layer in sealed.layers}, "all": sealed.sha256},
         "messages": system + messages,
         "tools": list(built.prompt.tools),
@@ -223,10 +220,8 @@ def request_json(built: Built, before: Built | None) -> JsonObject:
 
 def show_request(out: Console, view: RequestView) -> None:
     """One request for a person: a line of totals, a bar per layer, and what happened."""
-    from quire.assemble import Refused
-
     built = view.built
-    if isinstance(built, Refused):
+    if isinstance(built, engine.Refused):
         out.print(styled(_place(built), ("refused", "red"), f": {in_line(built.error)}"))
         return
     out.print(_totals(built, view.row["reused_tokens"], view.policy.limit))
@@ -342,13 +337,12 @@ def diff(source: str, first: str, second: str, as_json: bool, db: Place | None, 
       quire diff demo 4.1 4.2
       quire diff entries.jsonl 3 9 --promote each-turn
     """
-    from quire.assemble import Built
     from quire.observe import moved
 
     names = (first, second)
     turns = [_turn(name) for name in names]
     with open_requests(source, db, policy, (min(turns), max(turns))) as (requests, entries):
-        built = [(request, policy_then.model) for request, policy_then in requests if isinstance(request, Built)]
+        built = [(request, policy_then.model) for request, policy_then in requests if isinstance(request, engine.Built)]
         (start, earlier), (end, later) = sorted((_request_at(built, name), name) for name in names)
         difference = moved(built[start : end + 1], entries())
     answer(as_json, difference, _sentence(difference, earlier, later))
