@@ -135,8 +135,8 @@ class ClaudeChains:
         self._places[uuid] = uuid
         if isinstance(message.get("usage"), dict):
             walk.compacted, self._compacted = self._compacted, False
-            used, about = usage("anthropic", message["usage"]), {"session": session, "agent": side}
-            id, about["model"] = message.get("id") or line.get("uuid"), str(message.get("model") or "")
+            used, id = usage("anthropic", message["usage"]), message.get("id") or line.get("uuid")
+            about = {"session": session, "agent": side, "model": str(message.get("model") or "")}
             walk.sent(number, "anthropic", used, line.get("timestamp"), id, **about)
 
     def _side(self, line: JsonObject, parent: str) -> str:

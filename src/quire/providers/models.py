@@ -292,10 +292,8 @@ class Features(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     user_after_tool: bool = True
     template: bool = False  # the model's chat template decides what is accepted
     alternation: bool = False  # that template wants user and assistant in turn
-    cache_control: bool = False  # Anthropic's marks are passed on
     legacy_bedrock: bool = False  # on Bedrock, an older interface without top-level cache_control
     explicit_cache: bool = True  # Gemini's cachedContents
-    phase: bool = False
     retention: tuple[str, ...] = ()  # values of prompt_cache_retention
     diagnostics: bool = False  # cache-miss diagnostics can be asked for
     system_role: bool = True  # messages of role system or developer
