@@ -37,7 +37,7 @@ TAG = "quire-chat"
 
 def project(entries: Sequence[Entry], topic: str = "", tags: Sequence[str] = (TAG,)) -> Chat:
     """The chat of a thread, without the comment: what users wrote and the model answered."""
-    messages = tuple(project_messages(entries))
+    messages = tuple(message for message, _ in _messages_with_entries(entries))
     times = [message.at for message in messages if message.at is not None]
     models = [f"{entry.body['provider']}:{entry.body['model']}" for entry in entries if entry.kind == "sent"]
     question = next((message.text for message in messages if message.role == "user"), "")
@@ -79,13 +79,8 @@ def export_markdown(
     return render(chat)
 
 
-def project_messages(entries: Iterable[Entry]) -> list[ChatMessage]:
-    """One message for each user entry and each answer that says something; what broke off and came again, once."""
-    return [message for message, _ in _messages_with_entries(entries)]
-
-
 def _messages_with_entries(entries: Iterable[Entry]) -> list[tuple[ChatMessage, Entry]]:
-    """Each message with the entry that says it."""
+    """A message for each user entry and each answer that says something, with it; what broke off and came again, once."""
     from quire.send.turn import without_cut
 
     out: list[tuple[ChatMessage, Entry]] = []
@@ -249,7 +244,7 @@ def load(text: str, notes: Notes | None = None, contents: Mapping[str, str] | No
     references = References(notes, contents)
     old = _old_entries(chat, references, warnings)
     # As in the comment, with the names of attachments that can no longer be read.
-    before = project_messages(_comment_entries(chat)) if old else []
+    before = [message for message, _ in _messages_with_entries(_comment_entries(chat))] if old else []
     _compare(before, chat.messages, warnings)
     fresh = NewTurns(notes, warnings, chat.messages, older_contexts(text))
     fork = _fork(old, before, chat.messages, fresh)

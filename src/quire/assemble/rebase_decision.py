@@ -306,6 +306,8 @@ def _written(assembly: Assembly, policy: Policy, reason: str, planned: _Planned)
     edits += superseded(epoch, plan, library, assembly.turn)
     summary, fallbacks = _summary(assembly, plan, edits)
     opening = max((seq for leaf in epoch.history.leaves[: plan.opening] for seq in leaf.message.seqs), default=0)
+    # Where nothing leaves, the summary before is told again.
+    told_before = bool(assembly.rebases) and assembly.rebases[-1].brief
     staying = [seq for placed in epoch.history.leaves[plan.drop :] for seq in placed.message.seqs]
     rebase = Rebase(
         reason,
@@ -314,16 +316,11 @@ def _written(assembly: Assembly, policy: Policy, reason: str, planned: _Planned)
         versions=tuple(Version(item.id, item.sha256) for item in library),
         edits=tuple(edits),
         summary=summary,
-        brief=bool(summary) and _is_brief(assembly, planned),
+        brief=bool(summary) and (planned.demands_alone if plan.drop else told_before),
         opening=opening,
         fallbacks=tuple(fallbacks),
     )
     return _with_pins(assembly, rebase)
-
-
-def _is_brief(assembly: Assembly, planned: _Planned) -> bool:
-    """Whether the summary tells the user's demands alone; where nothing leaves, the one before is told again."""
-    return planned.demands_alone if planned.plan.drop else bool(assembly.rebases) and assembly.rebases[-1].brief
 
 
 def _with_pins(assembly: Assembly, rebase: Rebase) -> Rebase:

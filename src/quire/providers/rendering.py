@@ -73,7 +73,10 @@ class CallPairer:
         parts: list[Part] = []
         for part in message.parts:
             place = self._call_place(part) if isinstance(part, Result) else None
-            if not isinstance(part, Result) or (place is None and self._is_stored(part)):
+            # The provider itself may hold the call that a result answers.
+            if not isinstance(part, Result) or (
+                place is None and part.wire.get("stored") and self.draft.knows(part.wire)
+            ):
                 parts.append(part)
             elif place is None:
                 self.dropped.append((message.seqs, f"result of {part.call_id!r} has no call before it"))
@@ -85,10 +88,6 @@ class CallPairer:
         parts += self._interrupted()
         self.open = []
         return msgspec.structs.replace(message, parts=tuple(parts))
-
-    def _is_stored(self, result: Result) -> bool:
-        """Whether the provider itself holds the call that a result answers."""
-        return bool(result.wire.get("stored")) and self.draft.knows(result.wire)
 
     def _call_place(self, result: Result) -> int | None:
         """Which open call a result answers: same id, and among those the same name first."""
