@@ -1,6 +1,7 @@
 """What becomes of a running service when things go wrong around it: each outcome is the one that docs/reliability.md states."""
 
 import asyncio
+import contextlib
 import gc
 import json
 import os
@@ -22,6 +23,7 @@ from serving import command, new_place, served, started, user
 
 from quire import values
 from quire.server.follow import Follower
+from quire.server.remote_store import CALLS
 from quire.server.service import ServiceLimits
 from quire.testing import Cut, MemoryStore, Slow, emulator
 from toolbox import until
@@ -293,6 +295,33 @@ async def test_a_store_is_not_closed_while_a_follower_reads_it(fast: int) -> Non
         assert not ending.done()
         store.go_on.set()
         await ending
+
+
+class QuietDisk(MemoryStore):
+    """A store of which nothing is heard."""
+
+    go_on = threading.Event()
+
+    def wait_for_change(self, after: int, timeout_s: float) -> bool:
+        return not self.go_on.wait(30)
+
+
+async def test_whoever_waits_for_news_holds_nobody_else_up() -> None:
+    """Neither the readers of more tenants than the pool has OS threads, nor a caller who would wait for ever."""
+    assert "wait_for_change" not in CALLS
+    with QuietDisk() as store:
+        store.append("t", [values.user("one")])
+        followers = [Follower(store, asyncio.Event()) for _ in range(40)]
+        try:
+            async with contextlib.AsyncExitStack() as reading, asyncio.timeout(15):
+                for follower in followers:
+                    await reading.enter_async_context(follower.tail("t"))
+                    await asyncio.sleep(0.01)  # it begins to wait
+                assert await asyncio.to_thread(int, "1") == 1
+        finally:
+            store.go_on.set()
+            for follower in followers:
+                await follower.end()
 
 
 def test_more_readers_than_the_limit_are_sent_away(tmp_path: Path) -> None:

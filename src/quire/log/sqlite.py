@@ -11,7 +11,6 @@ import json
 import os
 import sqlite3
 import threading
-import time
 import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -34,6 +33,7 @@ from quire.log.store import (
     Verified,
     check_expected,
     check_page,
+    look_for_change,
 )
 from quire.log.tables import BODY, BranchIndex, BranchStore, RecordQueries, Tables, sound_body
 from quire.log.verify import ROWS, holder_of, pieces_of
@@ -479,12 +479,7 @@ class SqliteStore(SqliteTables, BranchStore):
             return last_number(conn)
 
     def wait_for_change(self, after: int, timeout_s: float) -> bool:
-        until = time.monotonic() + timeout_s
-        while self.last_change() <= after:
-            if (remaining_s := until - time.monotonic()) <= 0:
-                return False
-            time.sleep(min(remaining_s, LOOK_S))
-        return True
+        return look_for_change(self, after, timeout_s, LOOK_S)
 
     def turn_lock(self, thread: str) -> AbstractContextManager[None]:
         return hold_turn(self.place, thread, file_lock(self.place, thread) if self._holds_files else None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import chain, count
@@ -339,6 +340,16 @@ def check_name(name: str) -> None:
     if not readable or name in (".", ".."):
         hint = f"Use 1 to {MAX_NAME} printable characters, no space at either end, and not . or .. alone."
         raise CallError(f"{short(name)} cannot be a thread's name", hint=hint)
+
+
+def look_for_change(store: Store, after: int, timeout_s: float, every_s: float) -> bool:
+    """Wait for a change behind number `after` by looking so often; whether there is one."""
+    until = time.monotonic() + timeout_s
+    while store.last_change() <= after:
+        if (remaining_s := until - time.monotonic()) <= 0:
+            return False
+        time.sleep(min(remaining_s, every_s))
+    return True
 
 
 def tenant_file(file: Path, tenant: str) -> Path:

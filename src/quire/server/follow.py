@@ -12,6 +12,7 @@ import contextlib
 import time
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -103,6 +104,8 @@ class Follower:
         self._woken = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._written: set[str] = set()
+        # Waits in an OS thread of its own: of those that all tenants share, waiting would leave none to work in.
+        self._waiting = ThreadPoolExecutor(1, "quire-news")
         self._notice: asyncio.Future[Any] | None = None
         # What is being read for readers, who may have gone meanwhile.
         self._reading: set[asyncio.Future[Any]] = set()
@@ -180,7 +183,8 @@ class Follower:
         """Wait until this process wrote, the store tells of a change, or it is time to look."""
         woken = asyncio.ensure_future(self._woken.wait())
         if self._notice is None or self._notice.done():
-            self._notice = asyncio.ensure_future(asyncio.to_thread(_wait, self._store, last_change, 1.0))
+            loop = asyncio.get_running_loop()
+            self._notice = loop.run_in_executor(self._waiting, _wait, self._store, last_change, 1.0)
         waits: set[asyncio.Future[Any]] = {woken, self._notice}
         # Of what is being written behind the newest entry, no store tells.
         often = any(tail.is_written for tail in self._tails.values())

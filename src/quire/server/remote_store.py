@@ -26,7 +26,7 @@ from quire import errors, log
 from quire.errors import CallError, NotFound, QuireError, needed
 from quire.log import in_turn, own_fence
 from quire.log.entries import check_entry
-from quire.log.store import ClosingStore, Index, RecordRow, RecordTable, Store, check_name, check_page
+from quire.log.store import ClosingStore, Index, RecordRow, RecordTable, Store, check_name, check_page, look_for_change
 from quire.records.record import decode
 from quire.records.store import numbered
 from quire.server import EVENTS, HttpRefusal, RouteCall, TurnNumber, arguments_type, route
@@ -38,8 +38,10 @@ if TYPE_CHECKING:
 
 
 _PARTS: dict[str, Any] = {"": Store, "index.": Index, "records.": RecordTable}
-# Methods that are no plain remote call, or that concern the caller's own process.
-_APART = {"append", "read", "turn_lock", "before_close", "close", "index", "records", "index.snapshot"}
+# Methods that are no plain remote call, or that concern the caller's own process, which waits itself: at the service it
+# would keep an OS thread from all others.
+_APART = {"append", "read", "wait_for_change", "turn_lock", "before_close", "close"}
+_APART |= {"index", "records", "index.snapshot"}
 
 
 class StoreCall(msgspec.Struct, frozen=True):
@@ -210,6 +212,8 @@ ROUTES = (
 # How often and how long apart what got no answer is sent again.
 _WAITS_S = (0.1, 0.3, 1.0, 2.0)
 _PAGE = 1000
+# How often a change is looked for.
+_LOOK_S = 0.25
 # Writes that would show if they were carried out twice.
 _ONCE = frozenset({"create", "fork", "delete", "save_window", "records.insert", "records.update", "records.remove"})
 
@@ -270,7 +274,6 @@ class HttpStore(ClosingStore):
         find: Any
         changes: Any
         last_change: Any
-        wait_for_change: Any
         window: Any
         save_window: Any
         get_state: Any
@@ -291,6 +294,9 @@ class HttpStore(ClosingStore):
     @property
     def records(self) -> RecordTable:
         return self._records
+
+    def wait_for_change(self, after: int, timeout_s: float) -> bool:
+        return look_for_change(self, after, timeout_s, _LOOK_S)
 
     def append(self, thread: str, entries: Iterable[Entry], expected_seq: int | None = None) -> list[Entry]:
         check_name(thread)
