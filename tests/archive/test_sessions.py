@@ -934,6 +934,7 @@ def test_a_folder_that_may_not_be_read_is_left_out_and_said(caplog: pytest.LogCa
         (Path(made) / "a.jsonl").write_text("{}")
         (Path(made) / "b").mkdir()
         (Path(made) / "b").chmod(0)
+        os.mkfifo(Path(made) / "c.jsonl")  # nobody writes into it
         root = not os.geteuid()
         os.seteuid(65534) if root else None  # permissions do not bind root
         try:

@@ -182,6 +182,7 @@ def test_entries_still_in_the_write_ahead_log_are_not_left_out(folder: Path) -> 
         store.append("t", [values.user("one")])
         for ending in ("", "-wal"):
             shutil.copy(f"{whole}{ending}", f"{path}{ending}")
+            Path(f"{path}{ending}").chmod(0o644)
     folder.chmod(0o555)
     with unprivileged(), pytest.raises(CallError, match="is read-only") as refused:
         SqliteStore(path)

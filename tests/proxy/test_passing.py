@@ -2,7 +2,9 @@
 
 import asyncio
 import base64
+import contextlib
 import gzip
+import http.client
 import json
 import socket
 import time
@@ -312,6 +314,51 @@ def test_the_proxys_own_key_takes_the_place_of_the_applications(
     assert b"theirs" not in b"".join([query, *(value for _, value in sent)])
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "https://evil.example"},
+        {"origin": "null"},
+        {"origin": "http://127.0.0.1:9"},
+        {"host": "evil.example:8765"},
+        {"host": "evil.example:8765", "origin": "http://evil.example:8765"},
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+    ],
+)
+def test_a_page_of_another_site_spends_nothing_and_reads_nothing(mirror: Mirror, headers: dict[str, str]) -> None:
+    for path in ("/v1/messages", "/v1/files"):
+        refused = httpx.post(
+            f"{mirror.proxied}{path}", content=b"{}", headers={"content-type": "text/plain", **headers}
+        )
+        assert (refused.status_code, httpx.get(f"{mirror.proxied}{path}", headers=headers).status_code) == (403, 403)
+    if "host" not in headers:
+        address = mirror.proxied.replace("http", "ws") + "/v1/responses"
+        with pytest.raises(InvalidStatus) as closed, connect(address, additional_headers=headers):
+            pass
+        assert closed.value.response.status_code == 403
+    assert mirror.seen == []
+
+
+@pytest.mark.parametrize("path", ["/../other/v1/files", "/v1/%2e%2e/other", "/v1/..%2Fother", "/v1/a/.%2E"])
+def test_no_path_leads_out_of_the_base_url(mirror: Mirror, path: str) -> None:
+    connection = http.client.HTTPConnection(mirror.proxied.removeprefix("http://"))
+    with contextlib.closing(connection):
+        connection.request("GET", path)  # as it is: httpx would take it apart
+        assert connection.getresponse().status == 400
+    assert mirror.seen == []
+
+
+def test_a_request_larger_than_any_model_takes_fills_no_memory(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quire.server.proxy._MOST_BYTES", 1_000_000)
+    pieces = lambda: (b"x" * 100_000 for _ in range(20))  # noqa: E731
+    with pytest.raises(httpx.HTTPError):
+        httpx.post(f"{mirror.proxied}/v1/messages", content=pieces()).raise_for_status()
+    assert all(len(content) <= 1_000_000 for *_, content in mirror.seen)
+    assert httpx.post(f"{mirror.proxied}/v1/files", content=pieces()).status_code == 200  # which nobody holds
+    assert httpx.post(f"{mirror.proxied}/v1/messages", content=b"x" * 1_000_000).status_code == 200
+
+
 class Endless:
     """Sends events for ever, after a while; notes how far it came, and that nobody listens any more."""
 
@@ -349,7 +396,7 @@ def test_an_application_that_goes_ends_the_call(before_s: float) -> None:
     app = Endless(before_s)
     with Upstream(app) as url, Proxy(url, CacheWatcher()) as proxy:
         with socket.create_connection(("127.0.0.1", int(proxy.url.rsplit(":", 1)[1]))) as own:
-            own.sendall(b"POST /v1/messages HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\n{}")
+            own.sendall(b"POST /v1/messages HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 2\r\n\r\n{}")
             until(lambda: app.asked)
             if not before_s:
                 assert own.recv(10)
@@ -379,7 +426,7 @@ def test_a_slow_reader_slows_the_provider_down() -> None:
     app = Endless()
     with Upstream(app) as url, Proxy(url, CacheWatcher()) as proxy:
         with socket.create_connection(("127.0.0.1", int(proxy.url.rsplit(":", 1)[1]))) as own:
-            own.sendall(b"GET /v1/slow HTTP/1.1\r\nhost: a\r\n\r\n")
+            own.sendall(b"GET /v1/slow HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
             assert own.recv(10)
             before = -1
             while before < app.sent:  # until nothing moves any more: buffers of the kernel are full

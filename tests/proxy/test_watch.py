@@ -338,6 +338,7 @@ def test_the_command_watches_until_it_is_stopped(model: str, money: str, tmp_pat
         (("--to", "http://[::1"), "is no base URL"),
         (("--to", "http://a:99999"), "is no base URL"),
         (("--to", "https://a/v1?api-version=1"), "is no base URL"),
+        (("--to", "ftp://me:password@a"), "'ftp://a' is no base URL"),
         (("--to", "http://localhost:8765/v1"), "is where this proxy listens itself"),
         (("--to", "http://a", "--log", "/nowhere/x"), "nowhere"),
         (("--to", "http://a", "--key-from", "NOT_SET"), "export NOT_SET="),

@@ -13,7 +13,7 @@ from behind import Watching, body, watching
 from test_mend import claude as claude_request
 from test_mend import clocked
 
-from quire.cli.proxy import CLIENTS
+from quire.cli.proxy import CLIENTS, keep, passing_for, restore
 from quire.errors import QuireError
 from quire.providers.prefix import prefix_bytes
 from toolbox import QUIRE, invoke, run
@@ -99,9 +99,38 @@ def test_its_code_its_log_and_a_base_url_that_was_set_are_kept(
     assert found["set"]["ANTHROPIC_BASE_URL"] == {"url": claude.server.url, "reachable": True}
     assert found["clients"]["pi"] == str(home / "pi")
     assert (found["missing"], found["recorded"]) == ([], 0)
-    monkeypatch.setenv("ANTHROPIC_BASE_URL", "http://me:password@127.0.0.1:9")
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", "http://me:password@127.0.0.1:9?key=password")
     assert "http://127.0.0.1:9, which does not answer" in run("doctor")
     assert "password" not in run("doctor", "--json")
+
+
+def test_what_is_kept_of_others_words_and_settings_its_owner_alone_may_read(
+    home: Path, claude: Watching, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (home / ".pi/agent").mkdir(parents=True)
+    (home / ".pi/agent/models.json").write_text('{"apiKey": "theirs"}')
+    before, usual = set(home.rglob("*")), os.umask(0o022)
+    try:
+        wrapped(capfd, "--to", claude.server.url, "claude")
+        keep("wrapped.json", {str(home / ".pi/agent/models.json"): {"before": "{}", "after": "other"}})
+        restore(home / ".pi/agent/models.json")  # changed since: what stood there is put beside it
+        run("log", "new", "t", "--db", home / "q.db")
+        given = {
+            "log": home / "passed.jsonl",
+            "key_from": None,
+            "budget": None,
+            "rules": (),
+            "without": (),
+            "holdout": 0.0,
+        }
+        flags = dict.fromkeys(("mend", "dry_run", "mend_subscriptions", "ask_provider"), False)
+        passing_for("https://a", **given, **flags)
+        made = {path for path in home.rglob("*") if path.is_file()} - before
+    finally:
+        os.umask(usual)
+    names = {"requests.jsonl", "wrapped.json", "models.json.before-quire", "q.db", "passed.jsonl"}
+    assert {path.name for path in made} >= names
+    assert [path.name for path in made if path.stat().st_mode & 0o077] == []
 
 
 def test_a_conversation_that_a_later_call_goes_on_with_is_mended_as_it_was(

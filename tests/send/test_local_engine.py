@@ -258,6 +258,8 @@ def test_a_body_that_comes_in_chunks_is_served_and_one_without_a_length_refused(
         url = f"{front.url}/v1/chat/completions"
         chunked = httpx.post(url, content=iter([asked[:20], asked[20:]]), timeout=600)
         assert chunked.json()["usage"]["completion_tokens"] == 2
+        # A page would be told how much of its guess stands in the cache of what was asked before.
+        assert httpx.post(url, content=asked, headers={"origin": "https://evil.example"}).status_code == 403
         for odd in ({"content-length": "many"}, {"transfer-encoding": "chunked"}):
             with contextlib.closing(http.client.HTTPConnection(front.url.removeprefix("http://"))) as client:
                 client.request("POST", "/v1/chat/completions", b"many\r\n", odd)

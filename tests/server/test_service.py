@@ -70,6 +70,7 @@ def test_a_conflict_says_how_the_thread_stands(client: httpx.Client) -> None:
         ("POST", "/api/threads/%FF/entries", {"json": {"entries": []}}, 404),
         ("GET", "/api/threads", {"headers": {"host": "evil.example"}}, 403),
         ("GET", "/api/threads", {"headers": {"origin": "https://evil.example"}}, 403),
+        ("GET", "/api/threads", {"headers": {"sec-fetch-site": "cross-site"}}, 403),
     ],
 )
 def test_a_refusal_is_a_problem(client: httpx.Client, method: str, path: str, how: dict[str, Any], status: int) -> None:

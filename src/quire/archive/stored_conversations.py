@@ -296,9 +296,11 @@ def files_under(path: Path) -> Iterator[Path]:
         yield path
         return
     for entry in sorted(path.iterdir()):
+        # A file: a pipe would be waited for.
+        is_session = entry.is_file() and entry.name.removesuffix(".gz").endswith(_SESSION_FILES)
         if entry.name == "storage" and (path / "opencode.db").is_file():
             _logger.warning("%s is left out: opencode.db was made of it", entry)
-        elif (entry.is_dir() or entry.name.removesuffix(".gz").endswith(_SESSION_FILES)) and not entry.is_symlink():
+        elif (entry.is_dir() or is_session) and not entry.is_symlink():
             try:
                 yield from files_under(entry)
             except PermissionError as error:

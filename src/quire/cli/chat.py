@@ -46,6 +46,7 @@ from quire.cli.run import (
     watched_thread,
 )
 from quire.errors import QuireError, needed
+from quire.log import OWNER_ALONE
 from quire.values import Entry, JsonObject
 
 if TYPE_CHECKING:
@@ -430,6 +431,7 @@ def _prompt(session: Session) -> Any:
         from prompt_toolkit.styles import Style
     history = Path(platformdirs.user_state_dir("quire")) / "chat-history"
     history.parent.mkdir(parents=True, exist_ok=True)
+    history.touch(OWNER_ALONE)
     keys = KeyBindings()
     keys.add("escape", "enter")(lambda event: event.current_buffer.insert_text("\n"))
     return PromptSession(

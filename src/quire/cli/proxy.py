@@ -33,6 +33,7 @@ from quire.cli.output import (
     with_options,
 )
 from quire.errors import CallError, FormatError
+from quire.log import OWNER_ALONE
 from quire.log.store import DEFAULT_TENANT, tenant_file
 from quire.values import JsonObject
 
@@ -101,6 +102,7 @@ def passing_for(
         raise click.UsageError("--dry-run shows what --mend would change, and sends what came: leave --budget out.")
     if log is not None:
         log = tenant_file(log, tenant)
+        log.touch(OWNER_ALONE)
         with log.open("a"):  # what cannot be written is said before anything passes
             pass
     mender = None
@@ -168,6 +170,8 @@ def serve_promptly() -> None:
 
 def checked_base_url(to: str, port: int = 0) -> str:
     """A base URL as it was given, if it is one and leads elsewhere than to this `port`."""
+    from quire.send.transport import without_password
+
     to = to.strip()
     with contextlib.suppress(ValueError):  # an address or a port that is none
         url = urllib.parse.urlsplit(to)
@@ -175,7 +179,7 @@ def checked_base_url(to: str, port: int = 0) -> str:
             raise CallError(f"{to} is where this proxy listens itself", hint="--to names the provider's address.")
         if url.scheme in ("http", "https") and url.hostname and not url.query and not url.fragment:
             return to
-    raise CallError(f"{to!r} is no base URL", hint="Write --to https://api.anthropic.com")
+    raise CallError(f"{without_password(to)!r} is no base URL", hint="Write --to https://api.anthropic.com")
 
 
 def is_loopback(host: str) -> bool:
@@ -235,6 +239,7 @@ def keep(name: str, value: object) -> None:
     file = state_file(name)
     file.parent.mkdir(parents=True, exist_ok=True)
     new = file.with_suffix(".new")
+    new.touch(OWNER_ALONE)
     new.write_bytes(msgspec.json.encode(value))
     new.replace(file)
 
@@ -438,6 +443,7 @@ def restore(file: Path) -> bool:
     if text_of(file) in (row["after"], None):
         put_back(file, row["before"])
     else:
+        copy_beside(file).touch(OWNER_ALONE)
         copy_beside(file).write_bytes((row["before"] or "").encode())
         echo(f"{file} was changed meanwhile and is left; what stood there before is in {copy_beside(file)}", err=True)
     keep("wrapped.json", files)
@@ -472,7 +478,7 @@ def doctor(as_json: bool) -> None:
         "missing": missing,
         "clients": {name: shutil.which(client.command) for name, client in CLIENTS.items()},
         "set": {
-            name: {"url": without_password(url), "reachable": not missing and _answers(url)}
+            name: {"url": without_password(url).partition("?")[0], "reachable": not missing and _answers(url)}
             for name, url in set_now.items()
         },
         "changed": list(_wrapped_files()),

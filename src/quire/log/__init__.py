@@ -20,6 +20,8 @@ from quire.errors import CallError, ConflictError, QuireError
 from quire.values import sha256_hex
 
 _Made = TypeVar("_Made")
+# Who may read a file of what was said, where it is made: its owner.
+OWNER_ALONE = 0o600
 
 
 def now_ms() -> int:

@@ -7,11 +7,12 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
 from quire.errors import CallError, ConflictError, QuireError, VersionError
+from quire.log import OWNER_ALONE
 from quire.values import sha256_hex
 
 BUSY_TIMEOUT_S = 60.0
@@ -52,6 +53,9 @@ def may_write(path: str | Path) -> bool:
 
 
 def _connect_to_write(path: str | Path) -> sqlite3.Connection:
+    if str(path) != ":memory:":
+        with suppress(OSError):  # it is there, or SQLite says why it cannot be made
+            Path(path).touch(OWNER_ALONE, exist_ok=False)  # its write-ahead log is as private as the file
     # autocommit: every transaction here is begun and ended by name.
     conn = sqlite3.connect(path, timeout=SILENT_S, isolation_level=None, check_same_thread=False)
     try:

@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from quire.errors import CallError, MissingPart, ProviderError
+from quire.send.transport import page_refusal
 from quire.send.weights import CTX, Say, cache_folder, chat_template, faster, find
 from quire.values import Json, JsonObject, value_at
 
@@ -348,6 +349,14 @@ class _Handler(BaseHTTPRequestHandler):
     """One request to the engine and its answer back, piece by piece as it comes."""
 
     engine = ""
+
+    def parse_request(self) -> bool:
+        """Read the head; the engine lets any page read its answers, and they tell what stands in its cache."""
+        if not super().parse_request():
+            return False
+        if why := page_refusal({name.lower(): value for name, value in self.headers.items()}):
+            self.send_error(403, why)
+        return not why
 
     def do_GET(self) -> None:
         self._pass_on(b"")

@@ -147,6 +147,21 @@ def without_password(url: str) -> str:
     return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}" if separator else url
 
 
+# Where programs of this machine find what it serves to itself alone.
+_LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
+
+
+def page_refusal(headers: Mapping[str, str]) -> str:
+    """Why what this machine serves to its own programs refuses a page of another site in its browser; else empty."""
+    host, origin = headers.get("host", ""), headers.get("origin", "")
+    if host.rpartition(":")[0] not in _LOCAL_HOSTS and host not in _LOCAL_HOSTS:
+        return f"the host {host[:80]!r} is not this machine"
+    is_foreign = headers.get("sec-fetch-site") in ("cross-site", "same-site")
+    return (
+        "pages of other sites are not served" if is_foreign or (origin and origin.partition("://")[2] != host) else ""
+    )
+
+
 def timed_out(provider: str, timeout_s: float) -> ProviderError:
     return ProviderError(
         f"{provider} sent nothing for {timeout_s:g} s",

@@ -10,11 +10,12 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import math
 import re
 from collections.abc import AsyncIterator, Callable
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, unquote_to_bytes, urlencode, urlsplit
 
 import msgspec
 
@@ -23,7 +24,7 @@ from quire.emulate import PASSING_CONFIG, BackgroundServer
 from quire.errors import QuireError, needed
 from quire.providers.models import model_info
 from quire.providers.wires import Wire, wire_of
-from quire.send.transport import without_password
+from quire.send.transport import page_refusal, without_password
 from quire.server import read_types
 from quire.server.mend import Budget, FittedRequest, Mended, Mender, difference, is_subscription, with_betas
 from quire.server.watch import CacheWatcher, Watched, WatchedExchange, events_in, plain
@@ -50,6 +51,8 @@ _ASKS_MODEL = re.compile(
 _OF_A_CLOUD = re.compile(r"((?<!/count-tokens):(streamRawPredict|rawPredict)|/invoke(-with-response-stream)?)/*$")
 # How often a model is asked for one answer: what it wants to look up comes between.
 _MOST_ASKED = 5
+# The largest request to a model that is held in memory; none takes as much.
+_MOST_BYTES = PASSING_CONFIG["ws_max_size"]
 _VERSION = re.compile(r"^/(v\d\w*)(?=/|$)")
 # Paths that clients ask for without a version where their base URL should have held it.
 _UNVERSIONED = re.compile(r"^/(messages|chat/|responses|completions|embeddings|models)(?=/|$|:)|^/chat/completions$")
@@ -106,21 +109,24 @@ class Passing:
             yield
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        path, query = _path(scope)
+        if b".." in unquote_to_bytes(path).split(b"/"):
+            await _refusal("the path leads out of the base URL", 400)(scope, receive, send)
+            return
         if scope["type"] == "websocket":
             await SocketPassing(self, scope, receive, send).run()
             return
-        path, query = _path(scope)
         text = path.decode("latin-1")
         is_of_a_cloud = _OF_A_CLOUD.search(text) is not None
         if scope["method"] == "POST" and (is_of_a_cloud or _ASKS_MODEL.search(text)):
             first = await receive()
             if (self._finder is None or is_of_a_cloud) and first.get("more_body"):
                 # It can be passed on as it comes, unread.
-                upload = _Upload(receive, first, keep=True)
+                upload = _Upload(receive, first, keep=True, most=_MOST_BYTES)
                 await _until_disconnect(self._ask(scope, upload, send), receive, upload)
                 return
             with contextlib.suppress(ConnectionError):  # the application went away before its end
-                content = b"".join([piece async for piece in _Upload(receive, first)])
+                content = b"".join([piece async for piece in _Upload(receive, first, most=_MOST_BYTES)])
                 await _until_disconnect(self._ask(scope, content, send), receive)
             return
         has_body = any(name in (b"content-length", b"transfer-encoding") for name, _ in scope["headers"])
@@ -408,10 +414,10 @@ def _headers_of(headers: Headers, betas: tuple[str, ...]) -> Headers:
 
 
 class _Upload:
-    """A body that is handed on as it comes."""
+    """A body that is handed on as it comes; with more than `most` bytes it is as if its application went away."""
 
-    def __init__(self, receive: Any, first: Any = None, keep: bool = False) -> None:
-        self._receive, self._first, self._keep = receive, first, keep
+    def __init__(self, receive: Any, first: Any = None, keep: bool = False, most: float = math.inf) -> None:
+        self._receive, self._first, self._keep, self._left = receive, first, keep, most
         self.pieces: list[bytes] = []
         self.ended = asyncio.Event()
 
@@ -420,6 +426,9 @@ class _Upload:
             while (message := self._first or await self._receive())["type"] == "http.request":
                 self._first = None
                 piece = message.get("body", b"")
+                self._left -= len(piece)
+                if self._left < 0:
+                    break
                 if self._keep:
                     self.pieces.append(piece)
                 yield piece
@@ -450,11 +459,15 @@ async def _until_disconnect(work: Any, receive: Any, body: _Upload | None = None
         await task
 
 
+def _refusal(why: str, status: int) -> Any:
+    """An answer of the proxy's own, as an application that says it."""
+    from starlette.responses import JSONResponse
+
+    return JSONResponse({"error": {"type": "proxy_error", "message": why}}, status)
+
+
 async def _refuse(send: Any, why: str) -> None:
-    body = json.dumps({"error": {"type": "proxy_error", "message": why}}).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": 502, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    await _refusal(why, 502)({"type": "http"}, None, send)
 
 
 def _with_key(headers: Headers, query: bytes, path: str, key: str) -> tuple[Headers, bytes]:
@@ -587,12 +600,23 @@ def make_app(to: str | ProxyOptions, watcher: CacheWatcher) -> Starlette:
     return app
 
 
+class _Local:
+    """The proxy for programs of this machine: what it spends, with a key of its own, no page of another site may."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        why = page_refusal(_texts(scope["headers"])) if scope["type"] != "lifespan" else ""
+        await (_refusal(why, 403) if why else self._inner)(scope, receive, send)
+
+
 class Proxy(BackgroundServer):
     """`with Proxy("https://api.anthropic.com", watcher) as proxy: proxy.url`, in a thread of its own."""
 
     def __init__(self, to: str | ProxyOptions, watcher: CacheWatcher, port: int = 0) -> None:
         self._watcher = watcher
-        super().__init__(lambda: make_app(to, watcher), port, **PASSING_CONFIG)
+        super().__init__(lambda: _Local(make_app(to, watcher)), port, **PASSING_CONFIG)
 
     def stop(self) -> None:
         """Stop serving, and end what watches."""

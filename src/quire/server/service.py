@@ -26,6 +26,7 @@ from quire.log.store import DEFAULT_TENANT, RecordFilter, Store, check_tenant, i
 from quire.records.record import decode, draft, number
 from quire.records.store import numbered
 from quire.send.events import STATE as PARTIAL
+from quire.send.transport import page_refusal
 from quire.server import HttpRefusal, Recent, Route, RouteCall
 from quire.server.follow import Follower, Readers
 from quire.server.turns import Turns
@@ -48,7 +49,6 @@ _REMEMBERED_S = 24 * 60 * 60
 _LEAST_FREE = 1024 * 1024
 # How many of a tenant's threads stay in memory whatever their length; and up to how many entries in all, more of them.
 _READY, _READY_ENTRIES = 64, 100_000
-_LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 
 
 class ServiceLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -239,8 +239,8 @@ class Service:
                     headers={"www-authenticate": "Bearer"},
                 )
             name, caller = api_key.tenant, api_key.id
-        else:
-            _check_local(request)
+        elif why := page_refusal(request.headers):
+            raise HttpRefusal(403, why, hint="Use http://127.0.0.1 and the inspector on this port, or add a key.")
         if wait_s := self._rates.wait_s(caller):
             raise HttpRefusal(
                 429,
@@ -319,18 +319,6 @@ def request_key(request: HTTPConnection, own_header: bool = False) -> str:
         return quire_key or ""
     scheme, _, key = request.headers.get("authorization", "").partition(" ")
     return key.strip() if scheme.lower() == "bearer" else ""
-
-
-def _check_local(request: HTTPConnection) -> None:
-    """Without keys only programs of this machine are served: not the pages of other sites in its browser."""
-    host = request.headers.get("host", "")
-    origin = request.headers.get("origin", "")
-    if host.rpartition(":")[0] not in _LOCAL_HOSTS and host not in _LOCAL_HOSTS:
-        raise HttpRefusal(
-            403, f"the host {host[:80]!r} is not this machine", hint="Use http://127.0.0.1, or add a key."
-        )
-    if origin and origin.partition("://")[2] != host:
-        raise HttpRefusal(403, "pages of other sites are not served", hint="Open the inspector on this port.")
 
 
 def open_own(place: str | Path) -> Store:

@@ -29,6 +29,7 @@ from quire.archive.stored_conversations import url_model
 from quire.audit import Grouping, SentCall, Verdict, WatchedConversation, call_of, is_body
 from quire.audit.causes import NOTHING_CHANGED, Side, agrees
 from quire.errors import FormatError, QuireError, needed
+from quire.log import OWNER_ALONE
 from quire.providers.explain import diagnosis_of
 from quire.providers.incoming import bytes_of
 from quire.providers.models import format_name
@@ -364,6 +365,7 @@ class CacheWatcher:
         if not reading.whole:
             about["whole"] = False
         line = self._redact(json.dumps(about, ensure_ascii=False)) + "\n"
+        self._log.touch(OWNER_ALONE)
         with self._log.open("ab+") as file:
             _drop_half_line(file)
             file.write(line.encode())
