@@ -81,7 +81,8 @@ def connect(url: str, thread: str, policy: Policy | None = None, *, key: str = "
     from quire.server.remote_store import HttpStore
     from quire.thread import Thread
 
-    opened = Thread(HttpStore(url, key), thread, policy)
+    store: Any = HttpStore(url, key)
+    opened = Thread(store, thread, policy)
     opened.owns_store = True
     return opened
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, cast
 
 import msgspec
 
@@ -21,7 +21,7 @@ from quire.assemble.state import fit
 from quire.assemble.summary import Summarise, extract
 from quire.errors import CallError, ConflictError, MissingPart, QuireError
 from quire.items import ThreadWindow, Window, from_file, from_image
-from quire.log import now_ms, off_loop, refuse_loop, to_the_end
+from quire.log import Closing, now_ms, off_loop, refuse_loop, to_the_end
 from quire.log.entries import SHORTENING
 from quire.log.shapes import short
 from quire.log.sqlite import SqliteStore
@@ -87,7 +87,7 @@ def _one_at_a_time(method: _Method) -> _Method:
     return cast(_Method, locked)
 
 
-class Thread:
+class Thread(Closing):
     """One conversation: append to it, ask for its next request, record what came back.
 
     `name` is the thread's in the `store`, `policy` its budget and choices (without one, as it was last sent, else the
@@ -139,12 +139,6 @@ class Thread:
             self._recollection.close()
         if self.owns_store:
             self.store.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.close()
 
     @property
     def entries(self) -> list[Entry]:

@@ -501,7 +501,11 @@ def test_an_address_that_leads_nowhere_is_an_error_without_its_password(tmp_path
     with pytest.raises(CallError, match="cannot open postgresql://me@/nowhere/quire") as caught:
         open_store("postgresql://me:secret-word@/quire?host=/nowhere")
     assert "secret-word" not in f"{caught.value}{caught.value.hint}"
-    for address in ("postgresql://me:secret word@host/quire", "postgresql://host/quire?password=secret%wo"):
+    for address in (
+        "postgresql://me:secret word@host/q",
+        "postgresql://host/q?password=secret%wo",
+        "postgresql://me:secret/@host/q",
+    ):
         with pytest.raises(CallError, match="cannot be read") as caught:
             open_store(address)
         assert "secret" not in f"{caught.value}{caught.value.hint}"

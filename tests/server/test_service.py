@@ -116,10 +116,11 @@ def test_a_write_with_an_idempotency_key_happens_once(client: httpx.Client) -> N
 
 
 def test_secrets_are_taken_out_on_the_way_in(client: httpx.Client) -> None:
-    secret = "sk-ant-" + "a1B2" * 10
-    kept = client.post("/api/threads/s/entries", json={"entries": [user(f"my key is {secret}, keep it")]})
-    assert kept.json()["entries"][0]["text"] == "my key is [Anthropic key], keep it"
-    assert secret not in client.get("/api/threads/s/entries").text
+    for place, (begins, kind) in enumerate({"sk-ant-": "Anthropic", "xai-": "xAI", "gsk_": "Groq"}.items()):
+        secret = begins + "a1B2" * 10
+        kept = client.post("/api/threads/s/entries", json={"entries": [user(f"my key is {secret}, keep it")]})
+        assert kept.json()["entries"][0]["text"] == f"my key is [{kind} key], keep it"
+        assert secret not in client.get(f"/api/threads/s/entries?after={place}").text
 
 
 def test_the_page_for_machines_names_every_route(client: httpx.Client) -> None:
@@ -127,6 +128,8 @@ def test_the_page_for_machines_names_every_route(client: httpx.Client) -> None:
     assert page == json.loads(json.dumps(openapi(all_routes())))
     named = {(method.upper(), path) for path, methods in page["paths"].items() for method in methods}
     assert named == {(route.method, route.path) for route in all_routes()}
+    # No two are the same, nor called the same.
+    assert len(named) == len({route.operation for route in all_routes()}) == len(all_routes())
 
 
 def said_of(line: str) -> str:

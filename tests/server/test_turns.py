@@ -134,9 +134,10 @@ def test_a_turn_is_stopped_and_gone_on_with(replicas: list[httpx.Client], model:
 
 
 def test_a_model_that_fails_is_told_with_its_hint(replicas: list[httpx.Client], model: Emulator) -> None:
-    model.next(Refuse(400, "no such thing"))
+    model.next(Refuse(400, "no such thing as sk-ant-api03-" + "x" * 40))  # a gateway may repeat the service's own key
     failed = streamed(replicas[0], "/api/threads/f/turns", {"text": "Hello."})
     assert (failed.outcome["stop"], failed.outcome["problem"]["status"]) == ("failed", 502)
+    assert "no such thing as [Anthropic key]" in failed.outcome["problem"]["detail"]
     model.next(Refuse(400, "no such thing"))
     whole = replicas[0].post("/api/threads/f/resume", json={"stream": False})
     assert (whole.status_code, whole.json()["state"]["stop"]) == (502, "failed")

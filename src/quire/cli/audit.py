@@ -33,7 +33,7 @@ from quire.cli.output import (
     progress,
     write_page,
 )
-from quire.cli.proxy import copy_beside, keep, kept, put_back, text_of
+from quire.cli.proxy import copy_beside, keep, kept, put_back, text_of, write_own
 from quire.errors import CallError, ConflictError, FormatError, QuireError
 from quire.values import JsonObject
 
@@ -413,7 +413,7 @@ def apply(report: AuditReport) -> None:
         echo("".join(difflib.unified_diff(old, new, fromfile=name, tofile=name)), nl=False)
         path.parent.mkdir(parents=True, exist_ok=True)
         if before is not None:
-            copy_beside(path).write_text(before, "utf-8")
+            write_own(copy_beside(path), before.encode())
         now = int(time.time() * 1000)
         change = AppliedSetting(setting.client, setting.cause, str(path), before, after, now)
         # Stored before the file is written, so that the change can always be undone.

@@ -239,9 +239,14 @@ def keep(name: str, value: object) -> None:
     file = state_file(name)
     file.parent.mkdir(parents=True, exist_ok=True)
     new = file.with_suffix(".new")
-    new.touch(OWNER_ALONE)
-    new.write_bytes(msgspec.json.encode(value))
+    write_own(new, msgspec.json.encode(value))
     new.replace(file)
+
+
+def write_own(file: Path, data: bytes) -> None:
+    """Write a file that its owner alone may read, if it is made by that."""
+    file.touch(OWNER_ALONE)
+    file.write_bytes(data)
 
 
 def kept(name: str, kind: Any) -> Any:
@@ -443,8 +448,7 @@ def restore(file: Path) -> bool:
     if text_of(file) in (row["after"], None):
         put_back(file, row["before"])
     else:
-        copy_beside(file).touch(OWNER_ALONE)
-        copy_beside(file).write_bytes((row["before"] or "").encode())
+        write_own(copy_beside(file), (row["before"] or "").encode())
         echo(f"{file} was changed meanwhile and is left; what stood there before is in {copy_beside(file)}", err=True)
     keep("wrapped.json", files)
     return True

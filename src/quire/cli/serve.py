@@ -52,7 +52,6 @@ from quire.values import JsonObject, system
 
 if TYPE_CHECKING:
     from quire.log.store import Store
-    from quire.server.app import Running
     from quire.server.proxy import Passing
     from quire.server.service import Redactor, Service, ServiceLimits
 
@@ -124,13 +123,8 @@ def serve(
     if to is not None:
         base = f"OPENAI_BASE_URL={running.url}/v1" if "provider" in passing else f"the base URL {running.url}"
         echo(f"give a client {base}, and see its reuse and money here and on that page", err=True, dim=True)
-    _run_to_its_end(running, service)
-
-
-def _run_to_its_end(running: Running, service: Service) -> None:
-    """Serve until a signal comes; then say what the proxies saw."""
     serve_promptly()
-    running.run()
+    running.run()  # until a signal comes
     for watcher in service.watchers.values():
         show_total(watcher)
     echo("stopped; what was acknowledged is stored", err=True)

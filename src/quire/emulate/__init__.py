@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -31,7 +31,7 @@ from quire.emulate.script import (
     issued,
 )
 from quire.errors import CallError, FormatError, needed
-from quire.log import now_ms
+from quire.log import Started, now_ms
 from quire.providers.models import ModelInfo, exists, format_name, known_models, model_info, provider_facts, resolve
 from quire.providers.rules import Finding, ServerMemory, errors, issue, malformed, validate
 from quire.providers.simulate import Simulator
@@ -180,7 +180,7 @@ def server_config(app: Any, **more: Any) -> Any:
     return uvicorn.Config(app, log_level="critical", access_log=False, **{**usual, **more})
 
 
-class BackgroundServer:
+class BackgroundServer(Started):
     """An application on 127.0.0.1, served in a thread of its own; `make` gives it when it is started.
 
     `config` is what uvicorn takes besides.
@@ -220,13 +220,6 @@ class BackgroundServer:
         """Serve until interrupted."""
         # Not by joining the thread: Python counts a thread as ended once a join was interrupted.
         wait_until(self._ended)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.stop()
 
 
 def wait_until(ended: threading.Event) -> None:

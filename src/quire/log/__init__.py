@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar
 
 from quire.errors import CallError, ConflictError, QuireError
 from quire.values import sha256_hex
@@ -27,6 +27,36 @@ OWNER_ALONE = 0o600
 def now_ms() -> int:
     """The time in Unix milliseconds, as entries and records are stamped with; it orders nothing."""
     return time.time_ns() // 1_000_000
+
+
+class Closing:
+    """What is closed at the end of a `with` block, however that ends."""
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+
+class Started:
+    """What runs as long as a `with` block."""
+
+    def start(self) -> None:
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.stop()
 
 
 async def off_loop(work: Callable[..., _Made], *args: Any, **named: Any) -> _Made:

@@ -90,14 +90,16 @@ def without_password(url: str) -> str:
     """An address without its password: postgresql://user@host:5432/name."""
     try:
         parts = conninfo_to_dict(url)
+        host, port, name = (str(parts.get(part) or "") for part in ("host", "port", "dbname"))
+        if "@" in host[1:] + name or not f"0{port}".replace(",", "").isdecimal():
+            raise psycopg.ProgrammingError  # a password with such a sign in it was taken for these
     except psycopg.ProgrammingError:  # which would show the password
         raise CallError(
             "the address of the PostgreSQL server cannot be read",
             hint="Write postgresql://user:password@host:5432/name, a sign like @ or a space as %40, %20.",
         ) from None
     user = f"{parts['user']}@" if parts.get("user") else ""
-    port = f":{parts['port']}" if parts.get("port") else ""
-    return f"postgresql://{user}{parts.get('host') or ''}{port}/{parts.get('dbname') or ''}"
+    return f"postgresql://{user}{host}{port and f':{port}'}/{name}"
 
 
 def translate(error: psycopg.Error, name: str) -> QuireError:

@@ -18,6 +18,7 @@ from typing import ClassVar, Protocol, Self
 import msgspec
 
 from quire.errors import CallError, ConflictError, DamageError, NotFound
+from quire.log import Closing
 from quire.log.entries import encode_body
 from quire.log.shapes import short
 from quire.values import Entry, Json, canonical, sha256_hex
@@ -300,7 +301,7 @@ def tip_of(store: Store, thread: str) -> ThreadInfo:
     return store.info(thread) if has_thread(store, thread) else ThreadInfo(thread, 0, "")
 
 
-class ClosingStore:
+class ClosingStore(Closing):
     """What every store does at its end: background work that uses it stops first."""
 
     def __init__(self) -> None:
@@ -317,12 +318,6 @@ class ClosingStore:
 
     def _end(self) -> None:
         raise NotImplementedError
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.close()
 
 
 # What all stores do alike: checks, errors, names, what is kept with a thread.

@@ -18,6 +18,7 @@ import platformdirs
 
 from quire.errors import DamageError, needed
 from quire.items.sources import heading_lines
+from quire.log import Closing
 from quire.notes.note import Note, aliases, title_of
 from quire.notes.vault import NoteChange, Progress, Vault
 from quire.values import sha256_hex
@@ -135,7 +136,7 @@ class Updated(msgspec.Struct, frozen=True):
     removed: int
 
 
-class NoteIndex:
+class NoteIndex(Closing):
     """A vault's passages; throw the file away and it is made again."""
 
     def __init__(self, vault: Vault, place: str | Path | None = None, embedder: Any = None) -> None:
@@ -156,12 +157,6 @@ class NoteIndex:
 
     def close(self) -> None:
         self._conn.close()
-
-    def __enter__(self) -> NoteIndex:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.close()
 
     # Bringing it up to date
 

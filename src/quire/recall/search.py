@@ -6,13 +6,14 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Collection as AnyCollection
 from contextlib import suppress
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, get_args
 
 import msgspec
 import numpy as np
 
 from quire.errors import CallError, QuireError
 from quire.formats import UNKNOWN, CallPair, paired
+from quire.log import Closing
 from quire.log.store import EntryWords, Index, Store, Stretch
 from quire.recall.document import KINDS, RECALLED, DocumentTerms, Found, Query, SpeechSigns, entry_words, is_blank
 from quire.recall.languages import VERSION
@@ -300,7 +301,7 @@ class Hit(msgspec.Struct, frozen=True):
 SearchRecords = Callable[[str, int], Sequence[Any]]
 
 
-class Recall:
+class Recall(Closing):
     """Search in the threads of a store; without an embedder by words alone (`by` says which).
 
     `background=True` makes vectors of new entries in an OS thread that all searches of the store share, until `close`.
@@ -331,12 +332,6 @@ class Recall:
         indexer, self._indexer = self._indexer, None
         if indexer is not None:
             indexer.leave()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.close()
 
     def search(
         self,

@@ -20,6 +20,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from quire.errors import CallError, ProviderError, needed
 from quire.items.sources import at_lines
+from quire.log import Started
 from quire.send.tools import Output, Tool
 from quire.values import Entry, Json, JsonObject
 
@@ -49,7 +50,7 @@ _START_TIMEOUT_S = 30.0
 _MAX_PAGES = 100
 
 
-class McpServer:
+class McpServer(Started):
     """A running MCP server: a command to start, a URL to reach, or an `MCPServer` of this process.
 
     `prefix` goes in front of every tool's name. The command gets only the environment given in `env`
@@ -74,13 +75,6 @@ class McpServer:
         self._client: mcp.Client | None = None
         self._stop: asyncio.Event | None = None
         self.tools: tuple[Tool, ...] = ()
-
-    def __enter__(self) -> McpServer:
-        self.start()
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.stop()
 
     def start(self) -> None:
         """Connect and ask for the tools."""

@@ -156,10 +156,9 @@ def page_refusal(headers: Mapping[str, str]) -> str:
     host, origin = headers.get("host", ""), headers.get("origin", "")
     if host.rpartition(":")[0] not in _LOCAL_HOSTS and host not in _LOCAL_HOSTS:
         return f"the host {host[:80]!r} is not this machine"
-    is_foreign = headers.get("sec-fetch-site") in ("cross-site", "same-site")
-    return (
-        "pages of other sites are not served" if is_foreign or (origin and origin.partition("://")[2] != host) else ""
-    )
+    if headers.get("sec-fetch-site") in ("cross-site", "same-site") or (origin and origin.partition("://")[2] != host):
+        return "pages of other sites are not served"
+    return ""
 
 
 def timed_out(provider: str, timeout_s: float) -> ProviderError:

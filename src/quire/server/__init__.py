@@ -454,16 +454,6 @@ def read_types() -> None:
                 msgspec.json.Decoder(kind)
 
 
-def check_routes(routes: Sequence[Route]) -> None:
-    """A CallError where two routes are the same, or one cannot be told apart in the documentation."""
-    keys: set[str] = set()
-    for route in routes:
-        for key in (f"{route.method} {route.path}", route.operation):
-            if key in keys:
-                raise CallError(f"two routes are {key!r}", hint="Give the handler another name or path.")
-            keys.add(key)
-
-
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 

@@ -258,12 +258,10 @@ class EventJson(msgspec.Struct, omit_defaults=True):
     entry: Json = None
 
 
-def event_bytes(event: Event, redact: Callable[[bytes], bytes] = bytes) -> bytes:
+def event_bytes(event: Event) -> bytes:
     """An event of the stream: its id, its name (`entry` or `piece`) and its data as JSON."""
-    entry = entry_json(event.entry) if event.entry is not None else None
-    data = redact(msgspec.json.encode(EventJson(event.kind, event.text, event.part, entry)))
-    name = "entry" if event.entry is not None else "piece"
-    return f"id: {event.id}\nevent: {name}\ndata: ".encode() + data + b"\n\n"
+    name, entry = ("piece", None) if event.entry is None else ("entry", entry_json(event.entry))
+    return f"id: {event.id}\n".encode() + named_bytes(name, EventJson(event.kind, event.text, event.part, entry))
 
 
 def named_bytes(name: str, value: Any) -> bytes:

@@ -266,9 +266,7 @@ class Passing:
             try:
                 await self._pass(again(exchange.sent), _tapped(exchange, hold), exchange.piece)
             except httpx.HTTPError as error:  # nothing was handed on: it can be said
-                await _refuse(
-                    send, f"{self.options.shown_to} broke off its reply: {str(error) or type(error).__name__}"
-                )
+                await self._fail(send, f"broke off its reply: {str(error) or type(error).__name__}")
                 return
             try:
                 fitted = await asyncio.to_thread(self._follow_up, fitted, exchange, left == 1) if left else None
@@ -324,6 +322,9 @@ class Passing:
             exchange.sent = front + text[1:]
         return asking
 
+    async def _fail(self, send: Any, how: str) -> None:
+        await _refusal(f"{self.options.shown_to} {how}", 502)({"type": "http"}, None, send)
+
     async def _pass(self, request: httpx.Request, send: Any, piece_seen: Callable[[bytes], None]) -> None:
         import httpx
 
@@ -333,7 +334,7 @@ class Passing:
         except httpx.HTTPError as error:
             reached = not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.ProxyError)
             how = "gave no answer" if reached else "could not be reached"
-            await _refuse(send, f"{self.options.shown_to} {how}: {str(error) or type(error).__name__}")
+            await self._fail(send, f"{how}: {str(error) or type(error).__name__}")
             return
         try:
             headers = [(name.lower(), value) for name, value in reply.headers.raw if name.lower() not in _HOP]
@@ -466,10 +467,6 @@ def _refusal(why: str, status: int) -> Any:
     return JSONResponse({"error": {"type": "proxy_error", "message": why}}, status)
 
 
-async def _refuse(send: Any, why: str) -> None:
-    await _refusal(why, 502)({"type": "http"}, None, send)
-
-
 def _with_key(headers: Headers, query: bytes, path: str, key: str) -> tuple[Headers, bytes]:
     """The proxy's own key in place of the application's: where that one stood, else where the provider looks for it."""
     name = next((name for name, _ in headers if name in _KEY_HEADERS), b"")
@@ -517,15 +514,12 @@ class SocketPassing:
                 ping_interval=None,
                 close_timeout=2,
             )
-        except InvalidStatus as error:
-            reply = error.response
-            await self._send_denial(
-                {"type": "http.response.start", "status": reply.status_code, "headers": _of_socket(reply.headers)}
-            )
-            await self._send_denial({"type": "http.response.body", "body": bytes(reply.body)})
-            return
         except (OSError, WebSocketException, TimeoutError) as error:
-            await _refuse(self._send_denial, f"{self._passing.options.shown_to} could not be reached: {error}")
+            denial = _refusal(f"{self._passing.options.shown_to} could not be reached: {error}", 502)
+            if isinstance(error, InvalidStatus):
+                denial.status_code, denial.body = error.response.status_code, bytes(error.response.body)
+                denial.raw_headers = _of_socket(error.response.headers)
+            await denial(self._scope, self._receive, self._send)
             return
         async with upstream:
             headers = _of_socket(upstream.response.headers) if upstream.response is not None else []
@@ -533,9 +527,6 @@ class SocketPassing:
             accepted = {"type": "websocket.accept", "subprotocol": upstream.subprotocol, "headers": headers}
             await self._send(accepted)
             await self._converse(upstream, request)
-
-    async def _send_denial(self, message: Any) -> None:
-        await self._send({**message, "type": f"websocket.{message['type']}"})
 
     async def _converse(self, upstream: Any, request: httpx.Request) -> None:
         ways = [asyncio.ensure_future(self._up(upstream, request)), asyncio.ensure_future(self._down(upstream))]
@@ -600,15 +591,14 @@ def make_app(to: str | ProxyOptions, watcher: CacheWatcher) -> Starlette:
     return app
 
 
-class _Local:
+def _local(inner: Starlette) -> Any:
     """The proxy for programs of this machine: what it spends, with a key of its own, no page of another site may."""
 
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def admitted(scope: Any, receive: Any, send: Any) -> None:
         why = page_refusal(_texts(scope["headers"])) if scope["type"] != "lifespan" else ""
-        await (_refusal(why, 403) if why else self._inner)(scope, receive, send)
+        await (_refusal(why, 403) if why else inner)(scope, receive, send)
+
+    return admitted
 
 
 class Proxy(BackgroundServer):
@@ -616,7 +606,7 @@ class Proxy(BackgroundServer):
 
     def __init__(self, to: str | ProxyOptions, watcher: CacheWatcher, port: int = 0) -> None:
         self._watcher = watcher
-        super().__init__(lambda: _Local(make_app(to, watcher)), port, **PASSING_CONFIG)
+        super().__init__(lambda: _local(make_app(to, watcher)), port, **PASSING_CONFIG)
 
     def stop(self) -> None:
         """Stop serving, and end what watches."""

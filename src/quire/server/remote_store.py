@@ -17,7 +17,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from typing import TYPE_CHECKING, Any, ClassVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, cast, get_args, get_origin, get_type_hints
 from urllib.parse import quote
 
 import msgspec
@@ -38,8 +38,7 @@ if TYPE_CHECKING:
 
 
 _PARTS: dict[str, Any] = {"": Store, "index.": Index, "records.": RecordTable}
-# Methods that are no plain remote call, or that concern the caller's own process, which waits itself: at the service it
-# would keep an OS thread from all others.
+# Methods that are no plain remote call, or the caller's own affair: who waits at the service keeps an OS thread there.
 _APART = {"append", "read", "wait_for_change", "turn_lock", "before_close", "close"}
 _APART |= {"index", "records", "index.snapshot"}
 
@@ -212,14 +211,13 @@ ROUTES = (
 # How often and how long apart what got no answer is sent again.
 _WAITS_S = (0.1, 0.3, 1.0, 2.0)
 _PAGE = 1000
-# How often a change is looked for.
-_LOOK_S = 0.25
+_LOOK_S = 0.25  # how often a change is looked for
 # Writes that would show if they were carried out twice.
 _ONCE = frozenset({"create", "fork", "delete", "save_window", "records.insert", "records.update", "records.remove"})
 
 
 class _Part:
-    """The methods of `store.index` or `store.records`, each a call."""
+    """The methods of a store, of its `index` or its `records` that are calls and nothing else."""
 
     def __init__(self, call: Callable[..., Any], prefix: str) -> None:
         self._call, self._prefix = call, prefix
@@ -248,8 +246,10 @@ class _RemoteRecords(_Part):
         return iter(self._call("records.select", *filters, **options))
 
 
-class HttpStore(ClosingStore):
+class HttpStore(ClosingStore, _Part):
     """A `Store` behind the routes of a service at `url`; `key` is the API key, where it demands one."""
+
+    _prefix = ""
 
     def __init__(self, url: str, key: str = "", timeout_s: float = 60.0) -> None:
         super().__init__()
@@ -264,29 +264,6 @@ class HttpStore(ClosingStore):
         self._index = _RemoteIndex(self._call, "index.")
         self._records = _RemoteRecords(self._call, "records.")
 
-    if TYPE_CHECKING:  # the methods that are calls and nothing else
-        create: Any
-        info: Any
-        threads: Any
-        fork: Any
-        delete: Any
-        verify: Any
-        find: Any
-        changes: Any
-        last_change: Any
-        window: Any
-        save_window: Any
-        get_state: Any
-        set_state: Any
-        checkpoint: Any
-        save_checkpoint: Any
-    else:
-
-        def __getattr__(self, name: str) -> Callable[..., Any]:
-            if name not in CALLS:
-                raise AttributeError(name)
-            return lambda *values, **named: self._call(name, *values, **named)
-
     @property
     def index(self) -> Index:
         return self._index
@@ -296,7 +273,7 @@ class HttpStore(ClosingStore):
         return self._records
 
     def wait_for_change(self, after: int, timeout_s: float) -> bool:
-        return look_for_change(self, after, timeout_s, _LOOK_S)
+        return look_for_change(cast(Store, self), after, timeout_s, _LOOK_S)
 
     def append(self, thread: str, entries: Iterable[Entry], expected_seq: int | None = None) -> list[Entry]:
         check_name(thread)
@@ -330,15 +307,14 @@ class HttpStore(ClosingStore):
                 check_name(arguments[argument])
         if name in ("save_window", "set_state"):
             canonical(arguments)  # refuses what is not JSON, which would arrive as something else
-        listed = {key: _as_json(value) for key, value in arguments.items()}
-        answer = self._ask("POST", f"/api/store/{name}", {"arguments": listed}, once=name in _ONCE)
+        answer = self._ask("POST", f"/api/store/{name}", {"arguments": arguments}, once=name in _ONCE)
         return msgspec.convert(answer["value"], store_call.gives, strict=False)
 
     def _ask(self, method: str, path: str, body: JsonObject | None = None, once: bool = False) -> Any:
         """Ask, and ask again where no answer came."""
         import httpx
 
-        content = msgspec.json.encode(body) if body is not None else None
+        content = msgspec.json.encode(body, enc_hook=list) if body is not None else None  # any iterable is a list
         headers = {"content-type": "application/json"} if content is not None else {}
         if once:
             headers["idempotency-key"] = str(uuid.uuid4())
@@ -391,13 +367,6 @@ def _entries(answer: JsonObject) -> list[Entry]:
     return [Entry(body["kind"], body, seq, id) for body, (seq, id) in zip(answer["entries"], places, strict=True)]
 
 
-def _as_json(value: Any) -> Json:
-    """An argument as JSON takes it: any iterable is a list."""
-    if isinstance(value, str | bytes | dict | list | tuple) or not isinstance(value, Iterable):
-        return value
-    return list(value)
-
-
 def error_of(reply: httpx.Response) -> QuireError:
     """A problem as the error it was at the service."""
     try:
@@ -412,7 +381,3 @@ def error_of(reply: httpx.Response) -> QuireError:
     return {404: errors.NotFound, 409: errors.ConflictError, 422: CallError}.get(reply.status_code, QuireError)(
         message, hint=hint
     )
-
-
-if TYPE_CHECKING:  # the type checker holds that this is a Store
-    _: Store = HttpStore("")

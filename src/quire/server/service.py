@@ -429,6 +429,8 @@ SECRETS: dict[str, tuple[tuple[str, ...], str]] = {
     "OpenRouter key": (("sk-or-v1-",), r"[0-9a-f]{40,}"),
     "OpenAI key": (("sk-proj-", "sk-svcacct-", "sk-admin-", "sk-None-"), r"[A-Za-z0-9_-]{20,}"),
     "OpenAI key, old": (("sk-",), r"[A-Za-z0-9]{32,}"),
+    "xAI key": (("xai-",), r"[A-Za-z0-9]{40,}"),
+    "Groq key": (("gsk_",), r"[A-Za-z0-9]{40,}"),
     "Google key": (("AIza",), r"[A-Za-z0-9_-]{35}"),
     "AWS key": (("AKIA", "ASIA"), r"[A-Z0-9]{16}"),
     "GitHub token": (("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"), r"[A-Za-z0-9_]{36,}"),

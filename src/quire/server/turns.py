@@ -402,9 +402,9 @@ async def _events(call: RouteCall, behind: str | RunningTurn) -> AsyncIterator[b
     yield OPENING
     async with contextlib.aclosing(call.tenant.follower.events(call.name, last, until=turn)) as events:
         async for event in events:
-            yield ALIVE if event is None else event_bytes(event, redact)
+            yield ALIVE if event is None else redact(event_bytes(event))
     if turn is not None and turn.done() and not turn.cancelled():
-        yield named_bytes("outcome", turn.result())
+        yield redact(named_bytes("outcome", turn.result()))
 
 
 def show_turn(call: RouteCall) -> TurnStanding:

@@ -341,12 +341,6 @@ def _content(content: Json, index: int) -> Unit:
 
 _METHODS = ("generateContent", "streamGenerateContent?alt=sse")
 
-
-def _in_path(model: str) -> str:
-    """A model's name as a part of an address: nothing in it ends the path."""
-    return model.removeprefix("models/").replace("?", "%3F").replace("#", "%23")
-
-
 WIRE = Wire(
     name=FORMAT,
     imports=import_messages,
@@ -361,7 +355,7 @@ WIRE = Wire(
         method="aio.models.generate_content",
         stream_method="aio.models.generate_content_stream",
         sdk_kwargs=sdk_kwargs,
-        path=lambda request, streamed: f"/models/{_in_path(request.model)}:{_METHODS[streamed]}",
+        path=lambda request, streamed: f"/models/{request.model.removeprefix('models/')}:{_METHODS[streamed]}",
         version="v1beta",
         key_header="x-goog-api-key",
         makes_caches=True,
