@@ -18,6 +18,7 @@ from quire.cli.main import quire
 from quire.send import weights
 from quire.server import openapi
 from quire.server.app import all_routes
+from quire.server.service import Redactor
 from quire.testing import emulator
 from quire.values import JsonObject
 from toolbox import until
@@ -121,6 +122,7 @@ def test_secrets_are_taken_out_on_the_way_in(client: httpx.Client) -> None:
         kept = client.post("/api/threads/s/entries", json={"entries": [user(f"my key is {secret}, keep it")]})
         assert kept.json()["entries"][0]["text"] == f"my key is [{kind} key], keep it"
         assert secret not in client.get(f"/api/threads/s/entries?after={place}").text
+        assert Redactor().value({"args": {secret: [secret]}}) == {"args": {f"[{kind} key]": [f"[{kind} key]"]}}
 
 
 def test_the_page_for_machines_names_every_route(client: httpx.Client) -> None:

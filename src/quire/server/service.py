@@ -485,7 +485,7 @@ class Redactor:
         if isinstance(value, list):
             return [self.value(item) for item in value]
         if isinstance(value, dict):
-            return {key: item if key == "wire" else self.value(item) for key, item in value.items()}
+            return {self.value(key): item if key == "wire" else self.value(item) for key, item in value.items()}
         return value
 
     def unfinished(self, reply: JsonObject) -> JsonObject:
