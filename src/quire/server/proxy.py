@@ -592,7 +592,7 @@ def make_app(to: str | ProxyOptions, watcher: CacheWatcher) -> Starlette:
 
 
 def _local(inner: Starlette) -> Any:
-    """The proxy for programs of this machine: what it spends, with a key of its own, no page of another site may."""
+    """A proxy with a key of its own, for programs of this machine: no page of another site spends by it."""
 
     async def admitted(scope: Any, receive: Any, send: Any) -> None:
         why = page_refusal(_texts(scope["headers"])) if scope["type"] != "lifespan" else ""
@@ -606,7 +606,8 @@ class Proxy(BackgroundServer):
 
     def __init__(self, to: str | ProxyOptions, watcher: CacheWatcher, port: int = 0) -> None:
         self._watcher = watcher
-        super().__init__(lambda: _local(make_app(to, watcher)), port, **PASSING_CONFIG)
+        admit = _local if isinstance(to, ProxyOptions) and to.key else lambda app: app
+        super().__init__(lambda: admit(make_app(to, watcher)), port, **PASSING_CONFIG)
 
     def stop(self) -> None:
         """Stop serving, and end what watches."""
