@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from quire.testing import Emulator
 from warm_quire import warm_quire
 
 # Every package that only an extra brings.
@@ -48,7 +49,8 @@ def test_a_command_of_the_base_package_needs_no_extra(folder: Path, args: str) -
 @pytest.mark.parametrize(
     ("args", "extra"),
     [("recall quire", "recall"), ("recall quire --words", "recall"), ("index", "recall"),
-     ("record search quire", "recall"), ("emulate -p anthropic", "emulate"), ("run demo hello", "local"),
+     ("record search quire", "recall"), ("emulate -p anthropic", "emulate"), ("run demo hello", "local"), ("mcp", "mcp"),
+     ("serve", "serve"), ("proxy --to http://127.0.0.1:9", "proxy"),
      ("log list --db postgresql://localhost/none", "postgres")],
 )  # fmt: skip
 def test_a_command_that_needs_an_extra_names_it(folder: Path, args: str, extra: str) -> None:
@@ -58,17 +60,29 @@ def test_a_command_that_needs_an_extra_names_it(folder: Path, args: str, extra: 
     assert "Traceback" not in ran.stderr
 
 
-@pytest.mark.parametrize("part", ["httptools", "websockets"])
-def test_a_stand_in_names_the_extra_where_only_a_part_of_it_is_there(part: str) -> None:
+STAND_IN = "from quire.testing import Emulator; Emulator('anthropic', ['Hello.']).start()"
+
+
+@pytest.mark.parametrize(
+    ("part", "start", "extra"),
+    [("httptools", STAND_IN, "emulate"), ("websockets", STAND_IN, "emulate"),
+     ("httptools", "main(['proxy', '--to', 'http://127.0.0.1:9', '--port', '0'])", "proxy"),
+     ("httptools", "main(['serve', '--port', '0'])", "serve"), ("numpy", "main(['serve', '--port', '0'])", "serve")],
+)  # fmt: skip
+def test_a_server_names_the_extra_where_only_a_part_of_it_is_there(
+    part: str, start: str, extra: str, tmp_path: Path
+) -> None:
     """Its parts come with other packages, too."""
-    start = f"""
+    command = f"""
 import sys; sys.modules[{part!r}] = None
-from quire.testing import Emulator
-try: Emulator("anthropic", ["Hello."]).start()
+from quire.cli.main import quire
+main = lambda words: quire.main(words, standalone_mode=False)
+try: {start}
 except Exception as error: print(error.hint)
 """
-    ran = subprocess.run([sys.executable, "-c", start], capture_output=True, text=True)
-    assert (ran.stdout, ran.stderr) == ("pip install 'quire[emulate]'\n", "")
+    environ = {**os.environ, "QUIRE_DB": str(tmp_path / "q.db")}
+    ran = subprocess.run([sys.executable, "-c", command], env=environ, capture_output=True, text=True)
+    assert (ran.stdout, ran.stderr) == (f"pip install 'quire[{extra}]'\n", "")
 
 
 def test_rendered_requests_pass_lint_without_extras(folder: Path) -> None:
@@ -95,3 +109,30 @@ print(request.epoch, request.body.get("tools"))
     ran = subprocess.run([sys.executable, "-c", talk], cwd=tmp_path, capture_output=True, text=True)
     assert ran.stderr == ""
     assert ran.stdout.endswith(" None\n")
+
+
+@pytest.mark.parametrize("runner", ["chat", "agent"])
+def test_a_turn_needs_the_extra_that_sends_it_and_no_other(tmp_path: Path, runner: str) -> None:
+    without = [name for name in EXTRAS if name != "httpx"]
+    command = f"import sys; sys.modules.update(dict.fromkeys({without})); from quire.cli.main import main; main()"
+    with Emulator("anthropic", ["Leaves."]) as server:
+        words = ["run", "demo", "What is a quire?", "-m", "anthropic:claude-opus-5-5", "--base-url", server.url]
+        run = [sys.executable, "-c", command, *words, "--runner", runner]
+        environ = {**os.environ, "QUIRE_DB": str(tmp_path / "q.db"), "ANTHROPIC_API_KEY": "any"}
+        ran = subprocess.run(run, env=environ, capture_output=True, text=True)
+    assert (ran.returncode, "Traceback" in ran.stderr) == (0, False), ran.stderr
+    assert ran.stdout == "Leaves.\n"
+
+
+@pytest.mark.parametrize("call", ["t.recall('leaves')", "t.user('And?', recall=3)", "t.answer_recall(t.entries[-1])"])
+def test_recall_of_a_thread_names_its_extra(call: str) -> None:
+    talk = f"""
+import sys; sys.modules.update(dict.fromkeys({EXTRAS}))
+import quire
+t = quire.open(":memory:", "t")
+t.append(quire.user("Leaves?"), quire.call("c1", "recall", {{"query": "leaves"}}))
+try: {call}
+except quire.QuireError as error: print(error.hint)
+"""
+    ran = subprocess.run([sys.executable, "-c", talk], capture_output=True, text=True)
+    assert (ran.stdout, ran.stderr) == ("pip install 'quire[recall]'\n", "")

@@ -80,7 +80,7 @@ class BudgetError(QuireError):
     hint = "Raise the budget, unpin something, or attach less; pinned parts are never cut."
 
 
-class MissingPart(QuireError):
+class MissingPart(QuireError, ImportError):
     exit_code = 2
 
 

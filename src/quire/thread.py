@@ -38,8 +38,7 @@ from quire.values import Entry, Envelope, Item, Json, JsonObject, LazyRows, Prom
 
 if TYPE_CHECKING:
     from quire.providers.cache_marks import Marker
-    from quire.recall import Embedder, Hit, Indexer, Query
-    from quire.recall.placement import ThreadRecall
+    from quire.recall import Embedder, Hit, Indexer, Query, ThreadRecall
     from quire.recall.search import SearchRecords
     from quire.send.cycle import Outcome
     from quire.send.tools import Toolbox
@@ -557,13 +556,15 @@ class Thread(Closing):
     @_one_at_a_time
     def recall_unasked(self, target: str, share: float) -> list[Entry]:
         """What the next request should bring back of what was left out, as entries to append; `Policy.recall` wins."""
+        from quire.recall import installed
+
         chosen = self.policy_at(target).recall
-        share = share if chosen is None else chosen
+        share = (share if installed() else 0) if chosen is None else chosen
         return self._remembers().unasked(self._selected(target), share) if share else []
 
     def _remembers(self) -> ThreadRecall:
         if self._recollection is None or self._recollection.given is not self.embedder:
-            from quire.recall.placement import ThreadRecall
+            from quire.recall import ThreadRecall
 
             if self._recollection is not None:
                 self._recollection.close()

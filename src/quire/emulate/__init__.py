@@ -171,20 +171,20 @@ PASSING_CONFIG: dict[str, Any] = {"server_header": False, "date_header": False, 
 
 def server_config(app: Any, **more: Any) -> Any:
     """What uvicorn is told; severed connections are meant, nothing about them needs to be logged."""
-    with needed("the server is not installed", "emulate"):
-        import uvicorn
-        from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+    import uvicorn
+    from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-        http = http_protocol()
-    usual = {"timeout_graceful_shutdown": 1, "http": http, "ws": WebSocketsSansIOProtocol}
+    usual = {"timeout_graceful_shutdown": 1, "http": http_protocol(), "ws": WebSocketsSansIOProtocol}
     return uvicorn.Config(app, log_level="critical", access_log=False, **{**usual, **more})
 
 
 class BackgroundServer(Started):
     """An application on 127.0.0.1, served in a thread of its own; `make` gives it when it is started.
 
-    `config` is what uvicorn takes besides.
+    `config` is what uvicorn takes besides, `extra` what installs it.
     """
+
+    extra = "emulate"
 
     def __init__(self, make: Callable[[], Any], port: int = 0, **config: Any) -> None:
         self._make, self._port, self._config = make, port, config
@@ -196,13 +196,14 @@ class BackgroundServer(Started):
     def start(self) -> None:
         """Start serving; the address is known when this returns."""
         app = self._make()
-        with needed("the server is not installed", "emulate"):
+        with needed("the server is not installed", self.extra):
+            config = server_config(app, **self._config)
             import uvicorn
 
         class Server(EndsAtOnce, uvicorn.Server):
             pass
 
-        self._server = Server(server_config(app, **self._config))
+        self._server = Server(config)
         listener = listen(self._port)
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         self._thread = threading.Thread(target=_run, args=(self._server, listener, self._ended), daemon=True)

@@ -9,20 +9,20 @@ import importlib
 import importlib.util
 from typing import TYPE_CHECKING, Any, Final
 
-from quire.errors import MissingPart
+from quire.errors import needed
 from quire.values import JsonObject
 
 if TYPE_CHECKING:
     from quire.recall.document import Document, Found, Query, query_for, relevant
     from quire.recall.meaning import Embedder, Indexer, minilm
-    from quire.recall.placement import Placed, place, recall_tool
+    from quire.recall.placement import Placed, ThreadRecall, place, recall_tool
     from quire.recall.rank import Collection
     from quire.recall.search import Hit, Recall
 
 _HOMES = {
     "document": ("Document", "Found", "Query", "query_for", "relevant"),
     "meaning": ("Embedder", "Indexer", "minilm"),
-    "placement": ("Placed", "place", "recall_tool"),
+    "placement": ("Placed", "ThreadRecall", "place", "recall_tool"),
     "rank": ("Collection",),
     "search": ("Hit", "Recall"),
 }
@@ -30,7 +30,7 @@ _WHERE = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "RECALL_TOOL", "Collection", "Document", "Embedder", "Found", "Hit", "Indexer", "Placed", "Query",
-    "Recall", "minilm", "place", "query_for", "recall_tool", "relevant",
+    "Recall", "ThreadRecall", "minilm", "place", "query_for", "recall_tool", "relevant",
 ]  # fmt: skip
 
 
@@ -86,12 +86,8 @@ if not TYPE_CHECKING:  # a checker that saw it would take any name for one of th
     def __getattr__(name: str) -> Any:
         if name not in _WHERE:
             raise AttributeError(f"module 'quire.recall' has no attribute {name!r}")
-        try:
+        with needed("recall needs PyStemmer and numpy", "recall"):
             module = importlib.import_module(f"quire.recall.{_WHERE[name]}")
-        except ModuleNotFoundError as error:
-            if error.name not in ("numpy", "Stemmer"):
-                raise
-            raise MissingPart("recall needs PyStemmer and numpy", hint="pip install 'quire[recall]'") from error
         value = getattr(module, name)
         globals()[name] = value
         return value

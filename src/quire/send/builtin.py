@@ -425,6 +425,8 @@ def _lines_of(root: Root, name: str) -> list[str]:
 
 
 def builtin(root: str | Path | None = None, store: Store | None = None, thread: str = "") -> list[Tool]:
-    """The built-in tools; those for files where a root folder is given, recall where a thread is."""
-    recall = [recall_tool(store, thread)] if store is not None and thread else []
+    """The built-in tools; those for files where a root folder is given, recall where a thread is and it is installed."""
+    from quire.recall import installed
+
+    recall = [recall_tool(store, thread)] if store is not None and thread and installed() else []
     return [*(file_tools(root) if root is not None else ()), calculate, *recall]

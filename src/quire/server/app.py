@@ -50,8 +50,9 @@ def make_app(service: Service, proxies: Proxies | None = None) -> ASGIApp:
         from starlette.responses import Response
         from starlette.routing import Mount, Router
         from starlette.routing import Route as Mounted
+
+        importlib.import_module("quire.recall.placement")  # which the first search would load
     table = all_routes()
-    importlib.import_module("quire.recall.placement")  # which the first search would load
     read_types()
     service.passes_on = proxies is not None
     page, connections = msgspec.json.encode(openapi(table)), contextlib.AsyncExitStack()
@@ -202,7 +203,9 @@ class Running:
 
 
 def _server(service: Service, app: ASGIApp) -> EndsAtOnce:
-    import uvicorn
+    with needed("the service is not installed", "serve"):
+        config = server_config(app, lifespan="on", timeout_graceful_shutdown=5, **PASSING_CONFIG)
+        import uvicorn
 
     class DrainingServer(EndsAtOnce, uvicorn.Server):
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -224,4 +227,4 @@ def _server(service: Service, app: ASGIApp) -> EndsAtOnce:
                 for kind, handler in before.items():
                     signal.signal(kind, handler)
 
-    return DrainingServer(server_config(app, lifespan="on", timeout_graceful_shutdown=5, **PASSING_CONFIG))
+    return DrainingServer(config)

@@ -20,8 +20,6 @@ from quire.errors import FormatError, NotFound, QuireError, needed
 from quire.log import now_ms
 from quire.log.entries import encode
 from quire.log.store import Store
-from quire.recall import Recall
-from quire.recall.meaning import installed
 from quire.records import Records
 from quire.server.service import Redactor
 from quire.values import Entry, JsonObject
@@ -31,6 +29,9 @@ with needed("the MCP SDK is not installed", "mcp"):
     from mcp.server.mcpserver.exceptions import MCPServerError, ResourceError, ToolError
     from mcp_types import ToolAnnotations
     from pydantic import Field
+
+    from quire.recall import Recall
+    from quire.recall.meaning import installed
 
 _Params = ParamSpec("_Params")
 _Result = TypeVar("_Result")

@@ -604,6 +604,8 @@ def _local(inner: Starlette) -> Any:
 class Proxy(BackgroundServer):
     """`with Proxy("https://api.anthropic.com", watcher) as proxy: proxy.url`, in a thread of its own."""
 
+    extra = "proxy"
+
     def __init__(self, to: str | ProxyOptions, watcher: CacheWatcher, port: int = 0) -> None:
         self._watcher = watcher
         admit = _local if isinstance(to, ProxyOptions) and to.key else lambda app: app
