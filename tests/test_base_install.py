@@ -125,11 +125,13 @@ def test_a_turn_needs_the_extra_that_sends_it_and_no_other(tmp_path: Path, runne
 
 
 @pytest.mark.parametrize("call", ["t.recall('leaves')", "t.user('And?', recall=3)", "t.answer_recall(t.entries[-1])"])
-def test_recall_of_a_thread_names_its_extra(call: str) -> None:
+def test_a_long_thread_is_written_without_extras_and_its_recall_names_one(call: str) -> None:
     talk = f"""
 import sys; sys.modules.update(dict.fromkeys({EXTRAS}))
 import quire
 t = quire.open(":memory:", "t")
+for n in range(600):
+    t.append(quire.note("A leaf."))
 t.append(quire.user("Leaves?"), quire.call("c1", "recall", {{"query": "leaves"}}))
 try: {call}
 except quire.QuireError as error: print(error.hint)

@@ -21,7 +21,7 @@ from quire.assemble.state import fit
 from quire.assemble.summary import Summarise, extract
 from quire.errors import CallError, ConflictError, MissingPart, QuireError
 from quire.items import ThreadWindow, Window, from_file, from_image
-from quire.log import Closing, now_ms, off_loop, refuse_loop, to_the_end
+from quire.log import Closing, Forking, now_ms, off_loop, refuse_loop, to_the_end
 from quire.log.entries import SHORTENING
 from quire.log.shapes import short
 from quire.log.sqlite import SqliteStore
@@ -86,7 +86,7 @@ def _one_at_a_time(method: _Method) -> _Method:
     return cast(_Method, locked)
 
 
-class Thread(Closing):
+class Thread(Closing, Forking):
     """One conversation: append to it, ask for its next request, record what came back.
 
     `name` is the thread's in the `store`, `policy` its budget and choices (without one, as it was last sent, else the
@@ -119,18 +119,21 @@ class Thread(Closing):
         watches = (watch(lambda warning: self.on_warning(warning)) for watch in (CacheWatch, EpochWatch))
         usual = (*watches, RequestLog(name))
         self.observers: tuple[Observer, ...] = usual if observers is None else tuple(observers)
-        self._fold = ThreadState(store, name)
         self._newest: Request | None = None
         # The newest policy and changes, with what they were computed from.
         self._policy: tuple[object, tuple[Policy, JsonObject]] = None, (Policy(), {})
+        # Whether closing the thread closes the store too.
+        self.owns_store = False
+        self._outlive_forks()
+
+    def begin_anew(self) -> None:
+        self._fold = ThreadState(self.store, self.name)
         self._renderings: dict[str, tuple[providers.Rendering, Marker, GrowingCheck]] = {}
         self._recollection: ThreadRecall | None = None
         # What was appended since words were made last, and who makes them.
         self._without_words, self._indexer = 0, cast("Indexer | None", None)
         self.lock = threading.RLock()
-        self._kept = ThreadWindow(store, name, clock, self.lock)
-        # Whether closing the thread closes the store too.
-        self.owns_store = False
+        self._kept = ThreadWindow(self.store, self.name, self.clock, self.lock)
 
     def close(self) -> None:
         """End background work, and close the store that `quire.open` opened; one that was given stays open."""
@@ -204,13 +207,12 @@ class Thread(Closing):
         self._without_words += new
         if self._without_words < WORDS_AT_ONCE or not self.store.index.kept_by_writers:
             return
-        from quire.recall import Indexer, installed
-
-        self._indexer = self._indexer or (Indexer(self.store) if installed() else None)
         self._without_words = 0
-        if self._indexer is not None:
-            with contextlib.suppress(QuireError):
-                self._indexer.run()
+        with contextlib.suppress(QuireError):  # also where nothing that searches is installed
+            from quire.recall import Indexer
+
+            self._indexer = self._indexer or Indexer(self.store)
+            self._indexer.run()
 
     @_one_at_a_time
     def user(

@@ -1,8 +1,10 @@
 """Several processes and OS threads on one file and on one Thread: nothing is lost, and connections end with their users."""
 
 import asyncio
+import copy
 import gc
 import os
+import pickle
 import sqlite3
 import subprocess
 import sys
@@ -245,6 +247,78 @@ def test_a_store_that_was_given_stays_open(tmp_path: Path) -> None:
         with Thread(store, "t") as thread:
             thread.user("a")
         assert store.info("t").seq == 1
+
+
+# OS threads write while the process forks; each child writes by what it inherited, or by what it opens itself, and goes
+# on when the parent has closed the file.
+FORKING = """
+import os, sys, threading
+import quire
+
+path, how = sys.argv[1:]
+thread, ended, written = quire.open(path, "t"), threading.Event(), []
+read, write = os.pipe()
+thread.user("parent")  # loads what is needed: Python itself does not let a child load what another was loading
+written.append(None)
+
+def talk(number):
+    mine = thread if number else quire.open(path, "t")
+    while not ended.is_set():
+        mine.user(f"parent {number} {len(written)}")
+        written.append(None)
+
+writers = [threading.Thread(target=talk, args=(number,)) for number in range(3)]
+for writer in writers: writer.start()
+children = []
+for child in range(6):
+    children.append(os.fork())
+    if not children[-1]:
+        mine = thread if how == "inherited" else quire.open(path, "t")
+        for n in range(4): mine.user(f"child {child} {n}")
+        os.read(read, 1)
+        for n in range(4, 8): mine.user(f"child {child} {n}")
+        os._exit(len(thread) < 8)
+ended.set()
+for writer in writers: writer.join()
+thread.close()
+os.write(write, b"." * 6)
+ends = [os.waitpid(child, 0)[1] for child in children]
+with quire.open(path, "t") as thread:
+    texts = [entry.text for entry in thread]
+    thread.store.verify()
+print(ends, len(texts) - len(written), len(set(texts)) - len(texts) if how == "fresh" else 0)
+"""
+
+
+@pytest.mark.parametrize("how", ["inherited", "fresh"])
+def test_a_process_may_fork_while_its_os_threads_write(tmp_path: Path, how: str) -> None:
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKING, str(tmp_path / "t.db"), how]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (ran.stdout, ran.returncode) == (f"{[0] * 6} 48 0\n", 0), ran.stderr
+
+
+def test_a_child_has_no_part_in_the_turn_that_its_parent_holds(tmp_path: Path) -> None:
+    with SqliteStore(tmp_path / "t.db") as store, store.turn_lock("t"):
+        store.append("t", [values.user("a")])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # other tests may have left OS threads
+            child = os.fork()
+        if not child:
+            try:
+                store.append("t", [values.user("b")])
+            except ConflictError:
+                os._exit(7)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        assert store.append("t", [values.user("c")])[0].seq == 2
+
+
+@pytest.mark.parametrize("copied", [pickle.dumps, copy.deepcopy])
+def test_who_would_pickle_a_thread_is_told_what_to_do(copied: Callable[[object], object]) -> None:
+    with quire.open(":memory:", "t") as thread:
+        for what in (thread, thread.store, quire.AsyncThread(thread)):
+            with pytest.raises(TypeError, match="hand over its path"):
+                copied(what)
 
 
 NOTES = "from quire.notes import NoteIndex, Vault; NoteIndex(Vault('.'), 'a.db'); n = NoteIndex(Vault('.'), 'b.db')"

@@ -10,11 +10,13 @@ import os
 import secrets
 import sys
 import time
+import weakref
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
-from typing import Any, Self, TypeAlias, TypeVar
+from typing import Any, NoReturn, Self, TypeAlias, TypeVar
 
 from quire.errors import CallError, ConflictError, QuireError
 from quire.values import sha256_hex
@@ -92,6 +94,56 @@ def refuse_loop(instead: str) -> None:
     raise CallError("this call would block the event loop it is made in", hint=f"Call `{instead}` instead.")
 
 
+# Forks. SQLite's locks are not the child's, a connection would be spoken on by both processes, and what another OS
+# thread held stays held in the child for ever: so no file is open while a process forks, and the child begins anew.
+
+_FORKING: weakref.WeakSet[Forking] = weakref.WeakSet()
+
+
+class Forking:
+    """What outlives a fork of the process."""
+
+    def _outlive_forks(self) -> None:
+        """Begin, here and in every child."""
+        self.begin_anew()
+        _FORKING.add(self)
+
+    def before_fork(self) -> None:
+        """Let go of what two processes cannot share."""
+
+    def go_on(self) -> None:
+        """Go on behind the fork, in the process that forked."""
+
+    def begin_anew(self) -> None:
+        """Begin in the child, with nothing that is the parent's."""
+
+
+def _tell_all(act: Callable[[Forking], None]) -> None:
+    for part in list(_FORKING):
+        act(part)
+
+
+def _begin_child() -> None:
+    _fences.clear()
+    _tell_all(lambda part: part.begin_anew())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=partial(_tell_all, lambda part: part.before_fork()),
+        after_in_parent=partial(_tell_all, lambda part: part.go_on()),
+        after_in_child=_begin_child,
+    )
+
+
+def refuse_pickling(store: object) -> NoReturn:
+    """The `__reduce__` of what holds a store open."""
+    raise TypeError(
+        "a store, or a thread of it, cannot be pickled or copied whole: hand over its path or address and the "
+        "thread's name, and call quire.open there"
+    )
+
+
 # The lock of a turn.
 
 # Windows has no flock: there a thread is held within its process alone.
@@ -122,7 +174,7 @@ def hold_turn(place: str, thread: str, lock: AbstractContextManager[int] | None 
         with lock or nullcontext(local_fence) as fence, in_turn(place, thread, fence):
             yield
     finally:
-        del _fences[key]
+        _fences.pop(key, None)  # none in the child of a process that forked
 
 
 @contextmanager
@@ -147,7 +199,8 @@ def new_fence() -> int:
 def check_turn(place: str, thread: str, file: bool) -> None:
     """Refuse whoever took a thread's turn and lost it; asked by an append inside its transaction."""
     fence = own_fence(place, thread)
-    if fence and fence != (_read_lock_file(_lock_file(place, thread))[1] if file else _fences.get((place, thread))):
+    held = _read_lock_file(_lock_file(place, thread)) if file else (os.getpid(), _fences.get((place, thread)))
+    if fence and held != (os.getpid(), fence):
         raise taken_over(thread)
 
 
@@ -166,7 +219,8 @@ def file_lock(database: str, thread: str) -> Iterator[int]:
         yield fence
     finally:
         with suppress(OSError):  # a file that stays behind is not locked
-            file.unlink(missing_ok=True)
+            if _read_lock_file(file) == (os.getpid(), fence):  # and in a child it is the parent's
+                file.unlink(missing_ok=True)
         os.close(handle)
 
 

@@ -21,7 +21,7 @@ import msgspec
 import psycopg
 
 from quire.errors import ConflictError
-from quire.log import busy, hold_turn, new_fence, own_fence, taken_over, verify
+from quire.log import Forking, busy, hold_turn, new_fence, own_fence, taken_over, verify
 from quire.log.entries import Row, check_entry, encode_row, entries_of
 from quire.log.postgres_connection import (
     BYTEA,
@@ -99,7 +99,7 @@ _Reader: TypeAlias = Callable[[bytes, Sequence[_Append]], tuple[int, list[_Answe
 _Commit: TypeAlias = Generator[None, None, list[_Answer]]
 
 
-class PostgresStore(PostgresTables, BranchStore):
+class PostgresStore(PostgresTables, BranchStore, Forking):
     """A `Store` of one tenant in the database at `url`; the words of entries are made by whoever searches them first."""
 
     saved, tip_id, branch_query, nameless = "{}", _TIP_ID, _NEW_BRANCH, ", nameless = true"
@@ -115,8 +115,11 @@ class PostgresStore(PostgresTables, BranchStore):
         self.index, self.records = PostgresIndex(self._session), PostgresRecords(self._session)
         # Where threads ended when they were last looked at: an append need not ask first, and finds out if it is wrong.
         self._tips: dict[str, Tip] = {}
-        self._commits = _SharedCommits(self._commit)
         self._closed = False
+        self._outlive_forks()
+
+    def begin_anew(self) -> None:
+        self._commits = _SharedCommits(self._commit)
 
     def _end(self) -> None:
         """The process's connections end with the last store that uses them."""

@@ -25,6 +25,7 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from quire.errors import CallError, ConflictError, QuireError, VersionError
+from quire.log import Forking, refuse_pickling
 from quire.log.connection import ReadOnly
 
 Connection: TypeAlias = psycopg.Connection[Any]
@@ -126,29 +127,40 @@ def is_lost(error: psycopg.Error) -> bool:
     return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and error.sqlstate is None
 
 
-class Database:
-    """The connections of this process to one database, shared by the stores of all its tenants."""
+class Database(Forking):
+    """The connections of this process to one database, shared by the stores of all its tenants.
 
+    In a child that was forked those are the parent's: its stores count as closed there, and are opened again.
+    """
+
+    __reduce__ = refuse_pickling
     _open: ClassVar[dict[str, Database]] = {}
     _opening = threading.Lock()
 
     def __init__(self, url: str) -> None:
         self.url, self.name = url, without_password(url)
         self._migrate()
+        self._users = 0
+        self._outlive_forks()
+        self.pool.open()
+
+    def begin_anew(self) -> None:
+        # The parent's connections are not dropped: what collects them would speak to the server.
+        self._of_parent = dict(self.__dict__)
+        self._open.pop(self.url, None)
         self.pool = ConnectionPool(
-            url,
+            self.url,
             min_size=1,
             max_size=CONNECTIONS,
             kwargs={"autocommit": True, "application_name": "quire"},
             configure=_configure,
             timeout=RECONNECT_S,
             reconnect_timeout=RECONNECT_S,
-            open=True,
+            open=False,
         )
         self.news = News(self)
         # The connection of the last append: to take it from the pool would take longer than to send the next one.
         self._spare: list[Connection] = []
-        self._users = 0
         self._turns: Connection | None = None
         self._turns_lock = threading.Lock()
 
@@ -238,7 +250,9 @@ class Database:
         try:
             conn = self.pool.getconn()
         except PoolClosed as error:
-            raise QuireError(f"the store at {self.name} is closed", hint="Open it again.") from error
+            raise QuireError(
+                f"the store at {self.name} is closed", hint="Open it again; a process that was forked opens its own."
+            ) from error
         try:
             result = work(conn)
         except BaseException:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from quire.log import LOCKS_FILES, TURNS_HELD, check_turn, file_lock, hold_turn, verify
+from quire.log import LOCKS_FILES, TURNS_HELD, Forking, check_turn, file_lock, hold_turn, refuse_pickling, verify
 from quire.log.connection import BUSY_TIMEOUT_S, OWNERS, connect, is_damage, migrate, transaction, translate, waiting
 from quire.log.entries import Row, check_entry, encode_row, entries_of, entry_of
 from quire.log.store import (
@@ -45,50 +45,81 @@ from quire.values import Entry, chain, sha256_hex
 class _ThreadConnection:
     """A connection that closes with the OS thread that opened it, or with its store, whichever ends first."""
 
-    def __init__(self, conn: sqlite3.Connection) -> None:
-        self.conn = conn
+    conn: sqlite3.Connection | None = None
+    # How many uses of it are under way, one inside another.
+    uses = 0
+
+    def __init__(self) -> None:
         # Held while it is used: SQLite ends the process where a connection is closed under somebody's hands.
         self.in_use = threading.RLock()
-        # Not __del__: the collector may come upon the connection first, and it warns of being left open.
-        weakref.finalize(self, conn.close)
+
+    def open(self, path: str | Path) -> sqlite3.Connection:
+        """The connection, opened where there is none."""
+        if self.conn is None:
+            conn = connect(path)
+            try:
+                migrate(conn, path, OWNERS)
+            except BaseException:
+                conn.close()
+                raise
+            # Not __del__: the collector may come upon the connection first, and it warns of being left open.
+            self.conn, self.close = conn, weakref.finalize(self, conn.close)
+        return self.conn
 
 
-class SqliteFile:
+class SqliteFile(Forking):
     """The file at `path`, brought up to date when it is opened; ":memory:" is a database of this object alone."""
+
+    __reduce__ = refuse_pickling
 
     def __init__(self, path: str | Path) -> None:
         self.path = path
-        self._local = threading.local()
-        self._opened: weakref.WeakSet[_ThreadConnection] = weakref.WeakSet()
         # A database in memory has one connection, which OS threads take in turns.
         self.in_memory = str(path) == ":memory:"
-        self._only: _ThreadConnection | None = None
+        self._only = _ThreadConnection() if self.in_memory else None
+        self._outlive_forks()
         with self.guard():
             pass
 
+    def begin_anew(self) -> None:
+        self._local = threading.local()
+        self._opened = weakref.WeakSet[_ThreadConnection]()
+        # Held where an OS thread comes for the first time.
+        self._coming = threading.Lock()
+        self._held_over_fork: list[_ThreadConnection] = []
+        if self._only is not None:
+            self._only.in_use = threading.RLock()
+            self._opened.add(self._only)
+
+    def before_fork(self) -> None:
+        """Close what other OS threads have open once they are done with it, and hold it; what is used here stays open."""
+        self._coming.acquire()
+        mine = self._only or getattr(self._local, "opened", None)
+        wait_s = BUSY_TIMEOUT_S if mine is None or not mine.uses else 0
+        self._held_over_fork = [opened for opened in self._opened if opened.in_use.acquire(timeout=wait_s)]
+        for opened in self._held_over_fork:
+            if opened.conn is not None and not (opened.uses or self.in_memory):
+                opened.close()
+                opened.conn = None
+
+    def go_on(self) -> None:
+        while self._held_over_fork:
+            self._held_over_fork.pop().in_use.release()
+        self._coming.release()
+
     def connection(self) -> sqlite3.Connection:
         """This OS thread's connection."""
-        return self._opened_here().conn
+        with self.guard() as conn:
+            return conn
 
     def _opened_here(self) -> _ThreadConnection:
         if self._only is not None:
             return self._only
         opened: _ThreadConnection | None = getattr(self._local, "opened", None)
         if opened is None:
-            opened = self._local.opened = self._open()
-            if self.in_memory:
-                self._only = opened  # another connection would be another, empty database
-        return opened
-
-    def _open(self) -> _ThreadConnection:
-        conn = connect(self.path)
-        try:
-            migrate(conn, self.path, OWNERS)
-        except BaseException:
-            conn.close()
-            raise
-        opened = _ThreadConnection(conn)
-        self._opened.add(opened)
+            with self._coming:
+                opened = self._local.opened = _ThreadConnection()
+                self._opened.add(opened)
         return opened
 
     @contextmanager
@@ -97,7 +128,11 @@ class SqliteFile:
         try:
             opened = self._opened_here()
             with opened.in_use:
-                yield opened.conn
+                opened.uses += 1
+                try:
+                    yield opened.open(self.path)
+                finally:
+                    opened.uses -= 1
         except sqlite3.Error as error:
             if is_damage(error):
                 raise verify.diagnose(self.path, str(error)) from error
@@ -119,7 +154,8 @@ class SqliteFile:
         for opened in list(self._opened):
             if opened.in_use.acquire(timeout=BUSY_TIMEOUT_S):
                 try:
-                    opened.conn.close()
+                    if opened.conn is not None:
+                        opened.conn.close()
                 finally:
                     opened.in_use.release()
 

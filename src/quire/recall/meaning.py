@@ -357,8 +357,8 @@ RETRY_S = 30.0
 _WAITED_FOR, _WAIT_S = 200, 5.0
 _WORDED_AT_ONCE = 500
 
-# The indexers that work in the background, one a store and model, and how many asked for each.
-_working: dict[tuple[int, str], tuple[Indexer, int]] = {}
+# The indexers that work in the background, one a process, store and model, and how many asked for each.
+_working: dict[tuple[int, int, str], tuple[Indexer, int]] = {}
 _starting = threading.Lock()
 
 # Called with what is being made, how much is done and how much there is.
@@ -402,7 +402,7 @@ class Indexer:
     @classmethod
     def beside(cls, store: Store, embedder: Embedder) -> Indexer:
         """The background indexer that all users of a store and model share; each calls `leave` when it is done."""
-        key = id(store), embedder.name
+        key = os.getpid(), id(store), embedder.name
         with _starting:
             indexer, users = _working.get(key) or (cls(store, embedder), 0)
             _working[key] = indexer, users + 1
@@ -412,7 +412,7 @@ class Indexer:
 
     def leave(self) -> None:
         """One user fewer; when the last one leaves, the background work ends."""
-        key = id(self.store), self.embedder.name if self.embedder is not None else ""
+        key = os.getpid(), id(self.store), self.embedder.name if self.embedder is not None else ""
         with _starting:
             indexer, users = _working.get(key, (None, 0))
             if indexer is self and users > 1:

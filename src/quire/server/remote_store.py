@@ -17,6 +17,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, cast, get_args, get_origin, get_type_hints
 from urllib.parse import quote
 
@@ -246,9 +247,10 @@ class _RemoteRecords(_Part):
         return iter(self._call("records.select", *filters, **options))
 
 
-class HttpStore(ClosingStore, _Part):
+class HttpStore(ClosingStore, _Part, log.Forking):
     """A `Store` behind the routes of a service at `url`; `key` is the API key, where it demands one."""
 
+    __reduce__ = log.refuse_pickling
     _prefix = ""
 
     def __init__(self, url: str, key: str = "", timeout_s: float = 60.0) -> None:
@@ -259,10 +261,14 @@ class HttpStore(ClosingStore, _Part):
             raise CallError(f"{url!r} is no address of a service", hint="Write http://127.0.0.1:8765")
         self.url = url.rstrip("/")
         headers = {"authorization": f"Bearer {key}"} if key else {}
-        self._client = httpx.Client(base_url=self.url, headers=headers, timeout=timeout_s)
+        self._connect = partial(httpx.Client, base_url=self.url, headers=headers, timeout=timeout_s)
+        self._outlive_forks()
         self.place = f"{self.url} {sha256_hex(key)[:12]}"
         self._index = _RemoteIndex(self._call, "index.")
         self._records = _RemoteRecords(self._call, "records.")
+
+    def begin_anew(self) -> None:
+        self._client = self._connect()
 
     @property
     def index(self) -> Index:
