@@ -321,6 +321,20 @@ def test_who_would_pickle_a_thread_is_told_what_to_do(copied: Callable[[object],
                 copied(what)
 
 
+@pytest.mark.parametrize("name", ["t.db", "file:t.db", "a b?mode=ro#%20.db"])
+def test_a_file_stays_the_same_when_the_process_changes_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (tmp_path / "below").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with quire.open(name, "t") as thread:
+        thread.user("a")
+        monkeypatch.chdir("below")
+        asyncio.run(in_thread(lambda: thread.user("b")))
+        assert [entry.text for entry in thread] == ["a", "b"]
+    assert sorted(file.name for file in tmp_path.rglob("*")) == sorted(["below", name])
+
+
 NOTES = "from quire.notes import NoteIndex, Vault; NoteIndex(Vault('.'), 'a.db'); n = NoteIndex(Vault('.'), 'b.db')"
 
 

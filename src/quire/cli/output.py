@@ -293,7 +293,8 @@ def progress(in_bytes: bool = False) -> Iterator[Callable[[str, int, int], None]
             echo(f"{task.description}: {task.completed:,.0f} of {task.total or 0:,.0f} done", err=True)
         raise
     finally:
-        bar.stop()
+        if not bar.disable:  # else older versions of Rich end what was not drawn with an empty line
+            bar.stop()
 
 
 def console() -> Console:

@@ -73,9 +73,10 @@ class SqliteFile(Forking):
     __reduce__ = refuse_pickling
 
     def __init__(self, path: str | Path) -> None:
-        self.path = path
         # A database in memory has one connection, which OS threads take in turns.
         self.in_memory = str(path) == ":memory:"
+        # Whole: an OS thread that comes when the process has changed its folder opens the same file.
+        self.path = path if self.in_memory else os.path.abspath(path)
         self._only = _ThreadConnection() if self.in_memory else None
         self._outlive_forks()
         with self.guard():
