@@ -305,12 +305,12 @@ def test_a_child_has_no_part_in_the_turn_that_its_parent_holds(tmp_path: Path) -
             child = os.fork()
         if not child:
             try:
-                store.append("t", [values.user("b")])
+                with store.turn_lock("t"):
+                    os._exit(0)
             except ConflictError:
                 os._exit(7)
-            os._exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-        assert store.append("t", [values.user("c")])[0].seq == 2
+        assert store.append("t", [values.user("b")])[0].seq == 2
 
 
 @pytest.mark.parametrize("copied", [pickle.dumps, copy.deepcopy])

@@ -101,55 +101,38 @@ _FORKING: weakref.WeakSet[Forking] = weakref.WeakSet()
 
 
 class Forking:
-    """What outlives a fork of the process."""
+    """What outlives a fork: it may let go before one and go on behind it, and begins anew in the child."""
 
     def _outlive_forks(self) -> None:
-        """Begin, here and in every child."""
         self.begin_anew()
         _FORKING.add(self)
 
-    def before_fork(self) -> None:
-        """Let go of what two processes cannot share."""
-
-    def go_on(self) -> None:
-        """Go on behind the fork, in the process that forked."""
-
-    def begin_anew(self) -> None:
-        """Begin in the child, with nothing that is the parent's."""
+    def begin_anew(self) -> None: ...
+    def before_fork(self) -> None: ...
+    def go_on(self) -> None: ...
 
 
-def _tell_all(act: Callable[[Forking], None]) -> None:
+def _tell_all(act: str) -> None:
     for part in list(_FORKING):
-        act(part)
-
-
-def _begin_child() -> None:
-    _fences.clear()
-    _tell_all(lambda part: part.begin_anew())
+        getattr(part, act)()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=partial(_tell_all, lambda part: part.before_fork()),
-        after_in_parent=partial(_tell_all, lambda part: part.go_on()),
-        after_in_child=_begin_child,
-    )
+    _before, _in_parent, _in_child = (partial(_tell_all, act) for act in ("before_fork", "go_on", "begin_anew"))
+    os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
 
 
 def refuse_pickling(store: object) -> NoReturn:
     """The `__reduce__` of what holds a store open."""
-    raise TypeError(
-        "a store, or a thread of it, cannot be pickled or copied whole: hand over its path or address and the "
-        "thread's name, and call quire.open there"
-    )
+    raise TypeError("a store or a thread cannot be pickled: hand over its path and name, and call quire.open there")
 
 
 # The lock of a turn.
 
 # Windows has no flock: there a thread is held within its process alone.
 LOCKS_FILES = sys.platform != "win32"
-# The place of a store, and a thread of it.
-_Turn: TypeAlias = tuple[str, str]
+# A process, the place of a store, and a thread of it.
+_Turn: TypeAlias = tuple[int, str, str]
 # The turns that the code running now holds (`Store.turn_lock`), each with its fence.
 TURNS_HELD: ContextVar[Mapping[_Turn, int]] = ContextVar("turns held", default={})  # noqa: B039  # nobody changes it
 # Those that this process holds; code that runs inside one may take it again.
@@ -163,7 +146,7 @@ def hold_turn(place: str, thread: str, lock: AbstractContextManager[int] | None 
     `lock` is what other processes see of it; it gives the fence, a number by which whoever lost the turn is told from
     its holder.
     """
-    key = (place, thread)
+    key = (os.getpid(), place, thread)
     if key in TURNS_HELD.get():
         yield
         return
@@ -174,13 +157,13 @@ def hold_turn(place: str, thread: str, lock: AbstractContextManager[int] | None 
         with lock or nullcontext(local_fence) as fence, in_turn(place, thread, fence):
             yield
     finally:
-        _fences.pop(key, None)  # none in the child of a process that forked
+        del _fences[key]
 
 
 @contextmanager
 def in_turn(place: str, thread: str, fence: int) -> Iterator[None]:
     """Within it the running code counts as the holder of a turn that another took for it."""
-    before = TURNS_HELD.set({**TURNS_HELD.get(), (place, thread): fence})
+    before = TURNS_HELD.set({**TURNS_HELD.get(), (os.getpid(), place, thread): fence})
     try:
         yield
     finally:
@@ -189,7 +172,7 @@ def in_turn(place: str, thread: str, fence: int) -> Iterator[None]:
 
 def own_fence(place: str, thread: str) -> int:
     """The fence by which the running code holds a thread; 0 where it does not."""
-    return TURNS_HELD.get().get((place, thread), 0)
+    return TURNS_HELD.get().get((os.getpid(), place, thread), 0)
 
 
 def new_fence() -> int:
@@ -199,8 +182,8 @@ def new_fence() -> int:
 def check_turn(place: str, thread: str, file: bool) -> None:
     """Refuse whoever took a thread's turn and lost it; asked by an append inside its transaction."""
     fence = own_fence(place, thread)
-    held = _read_lock_file(_lock_file(place, thread)) if file else (os.getpid(), _fences.get((place, thread)))
-    if fence and held != (os.getpid(), fence):
+    local = _fences.get((os.getpid(), place, thread))
+    if fence and fence != (_read_lock_file(_lock_file(place, thread))[1] if file else local):
         raise taken_over(thread)
 
 

@@ -232,185 +232,25 @@ def _code(error: sqlite3.Error) -> int:
 # The tables of the log, as numbered migrations, and the rule that no old program opens a newer file.
 #
 # Every owner of tables in the file (the log, its index, the records) counts its own migrations from 1.
-# A released migration never changes; the next one is appended.
+# A released migration never changes; the next one is appended. They are scripts in the folder `sql`.
 
 OWNER = "log"
 # "QUIR": tells a Quire file from any other SQLite database.
 APPLICATION_ID = 0x51554952
 
-_FIRST = """
-CREATE TABLE branches (
-    -- A stretch of entries. A fork is a branch that begins behind at_seq of its parent, so history is shared.
-    branch INTEGER PRIMARY KEY AUTOINCREMENT,
-    parent INTEGER REFERENCES branches (branch),
-    at_seq INTEGER NOT NULL DEFAULT 0,
-    -- Where the branch ends: kept by a trigger, so that a lost tail does not go unseen.
-    seq INTEGER NOT NULL DEFAULT 0,
-    tip TEXT NOT NULL DEFAULT ''
-);
-CREATE INDEX branches_by_parent ON branches (parent);
-CREATE TABLE threads (
-    name TEXT PRIMARY KEY,
-    branch INTEGER NOT NULL UNIQUE REFERENCES branches (branch)
-);
-CREATE TABLE entries (
-    n INTEGER PRIMARY KEY,
-    branch INTEGER NOT NULL REFERENCES branches (branch),
-    seq INTEGER NOT NULL,
-    id TEXT NOT NULL,
-    -- The entry's JSON in the order given; crc is over these bytes, the id over their canonical form.
-    body TEXT NOT NULL,
-    crc INTEGER NOT NULL,
-    UNIQUE (branch, seq)
-);
-CREATE INDEX entries_by_id ON entries (id);
-CREATE TABLE windows (
-    branch INTEGER PRIMARY KEY REFERENCES branches (branch) ON DELETE CASCADE,
-    body TEXT NOT NULL
-);
-CREATE TABLE state (
-    branch INTEGER NOT NULL REFERENCES branches (branch) ON DELETE CASCADE,
-    key TEXT NOT NULL,
-    value TEXT NOT NULL,
-    PRIMARY KEY (branch, key)
-) WITHOUT ROWID;
-CREATE TABLE deleting (
-    -- Deleting a thread declares here which entries go (seq > keep), and takes it back in the same transaction.
-    branch INTEGER PRIMARY KEY,
-    keep INTEGER NOT NULL
-);
-CREATE TRIGGER entries_never_change BEFORE UPDATE ON entries BEGIN
-    SELECT RAISE (ABORT, 'entries never change');
-END;
-CREATE TRIGGER entries_never_go_alone BEFORE DELETE ON entries
-WHEN NOT EXISTS (SELECT 1 FROM deleting WHERE branch = OLD.branch AND OLD.seq > keep) BEGIN
-    SELECT RAISE (ABORT, 'entries go only with their thread');
-END;
--- INSERT OR REPLACE would remove a row without asking the trigger above, so nothing may be inserted over another.
-CREATE TRIGGER entries_only_at_the_end BEFORE INSERT ON entries
-WHEN NEW.seq IS NOT (SELECT seq + 1 FROM branches WHERE branch = NEW.branch)
-    OR EXISTS (SELECT 1 FROM entries WHERE n = NEW.n) BEGIN
-    SELECT RAISE (ABORT, 'entries are only appended');
-END;
-CREATE TRIGGER entries_move_the_tip AFTER INSERT ON entries BEGIN
-    UPDATE branches SET seq = NEW.seq, tip = NEW.id WHERE branch = NEW.branch;
-END;
-"""
 
-# Entries are numbered in the order they were appended, for the change feed; a number is not given twice.
-_FEED = """
-CREATE TABLE numbers (
-    -- The highest number of an entry that was deleted.
-    last INTEGER NOT NULL
-);
-INSERT INTO numbers VALUES (0);
-CREATE TABLE checkpoints (
-    branch INTEGER PRIMARY KEY REFERENCES branches (branch) ON DELETE CASCADE,
-    sha256 TEXT NOT NULL,
-    body BLOB NOT NULL
-);
-"""
+def sql(name: str) -> str:
+    """A script of those in the folder `sql`."""
+    return (Path(__file__).parent / "sql" / f"{name}.sql").read_text(encoding="utf-8")
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _FEED)
 
-# The words and vectors of entries.
-_WORDS = """
-CREATE TABLE recall_entries (
-    n INTEGER PRIMARY KEY AUTOINCREMENT,
-    entry TEXT NOT NULL UNIQUE,
-    kind TEXT NOT NULL,
-    -- The rules by which the words were found; rows of older rules are made again.
-    rules INTEGER NOT NULL,
-    speaker TEXT NOT NULL,
-    session TEXT NOT NULL,
-    call_id TEXT NOT NULL,
-    at INTEGER,
-    asks INTEGER NOT NULL,
-    person REAL NOT NULL,
-    times INTEGER NOT NULL,
-    length INTEGER NOT NULL,
-    words TEXT NOT NULL
-);
-CREATE TABLE recall_vectors (
-    n INTEGER PRIMARY KEY AUTOINCREMENT,
-    -- Always 'entry', and which one.
-    owner TEXT NOT NULL,
-    key TEXT NOT NULL,
-    model TEXT NOT NULL,
-    -- Half-precision floats, little endian.
-    vector BLOB NOT NULL,
-    UNIQUE (owner, key, model)
-);
-"""
+def _migrations(name: str) -> tuple[str, ...]:
+    """The parts of a script, each begun by a comment with its number."""
+    return tuple(part.partition("\n")[2] for part in sql(name).split("-- Version ")[1:])
 
-# How many names an entry holds; the rows that were there are of older rules, so they are made again.
-_WORD_NAMES = "ALTER TABLE recall_entries ADD COLUMN names INTEGER NOT NULL DEFAULT 0"
 
-# Vectors of single words went; long entries have several, so the one they had is made again with the others.
-_SEVERAL = """
-DELETE FROM recall_vectors
-WHERE owner != 'entry' OR key IN (SELECT entry FROM recall_entries WHERE length > 150)
-"""
-# What a search holds ready, as arrays, so that the next process need not make it from the words.
-_SEARCH_STATE = """
-CREATE TABLE recall_state (
-    scope TEXT NOT NULL,
-    part TEXT NOT NULL,
-    data BLOB NOT NULL,
-    PRIMARY KEY (scope, part)
-)
-"""
-INDEX_MIGRATIONS: tuple[str, ...] = (_WORDS, _WORD_NAMES, _SEVERAL, _SEARCH_STATE)
-
-# Records.
-_RECORDS = """
-CREATE TABLE records (
-    n INTEGER PRIMARY KEY AUTOINCREMENT,
-    schema_name TEXT NOT NULL,
-    version INTEGER NOT NULL,
-    -- The number of its newest change: the order of 'recent' and 'latest', whatever clocks say.
-    change INTEGER NOT NULL,
-    expires_at INTEGER,
-    body TEXT NOT NULL
-);
-CREATE INDEX records_by_schema ON records (schema_name, n);
-CREATE INDEX records_by_schema_change ON records (schema_name, change);
-CREATE INDEX records_by_change ON records (change);
-CREATE INDEX records_by_expiry ON records (expires_at) WHERE expires_at IS NOT NULL;
-CREATE TABLE record_tags (
-    tag TEXT NOT NULL,
-    n INTEGER NOT NULL REFERENCES records (n) ON DELETE CASCADE,
-    PRIMARY KEY (tag, n)
-) WITHOUT ROWID;
-CREATE INDEX record_tags_by_record ON record_tags (n);
-CREATE TABLE record_changes (
-    change INTEGER PRIMARY KEY AUTOINCREMENT,
-    n INTEGER NOT NULL,
-    version INTEGER NOT NULL,
-    body TEXT NOT NULL,
-    UNIQUE (n, version)
-);
--- What each record is found by; both are derived, and written with the record or from it.
-CREATE VIRTUAL TABLE record_words USING fts5 (text, tokenize = 'porter unicode61 remove_diacritics 2');
-CREATE TABLE record_vectors (
-    n INTEGER NOT NULL REFERENCES records (n) ON DELETE CASCADE,
-    model TEXT NOT NULL,
-    version INTEGER NOT NULL,
-    vector BLOB NOT NULL,
-    PRIMARY KEY (n, model)
-) WITHOUT ROWID;
-"""
-
-# The hash of each body, so that one that was changed does not read as true.
-_HASHES = """
-ALTER TABLE records ADD COLUMN sha256 TEXT NOT NULL DEFAULT '';
-ALTER TABLE record_changes ADD COLUMN sha256 TEXT NOT NULL DEFAULT '';
-UPDATE records SET sha256 = quire_sha256(body);
-UPDATE record_changes SET sha256 = quire_sha256(body);
-"""
-
-RECORD_MIGRATIONS: tuple[str, ...] = (_RECORDS, _HASHES)
-
+MIGRATIONS = _migrations("sqlite_log")
+INDEX_MIGRATIONS, RECORD_MIGRATIONS = _migrations("sqlite_recall"), _migrations("sqlite_records")
 # Whose tables are in a file, each with its numbered migrations.
 OWNERS = ((OWNER, MIGRATIONS), ("recall", INDEX_MIGRATIONS), ("records", RECORD_MIGRATIONS))
 

@@ -21,7 +21,7 @@ import msgspec
 import psycopg
 
 from quire.errors import ConflictError
-from quire.log import Forking, busy, hold_turn, new_fence, own_fence, taken_over, verify
+from quire.log import busy, hold_turn, new_fence, own_fence, taken_over, verify
 from quire.log.entries import Row, check_entry, encode_row, entries_of
 from quire.log.postgres_connection import (
     BYTEA,
@@ -99,7 +99,7 @@ _Reader: TypeAlias = Callable[[bytes, Sequence[_Append]], tuple[int, list[_Answe
 _Commit: TypeAlias = Generator[None, None, list[_Answer]]
 
 
-class PostgresStore(PostgresTables, BranchStore, Forking):
+class PostgresStore(PostgresTables, BranchStore):
     """A `Store` of one tenant in the database at `url`; the words of entries are made by whoever searches them first."""
 
     saved, tip_id, branch_query, nameless = "{}", _TIP_ID, _NEW_BRANCH, ", nameless = true"
@@ -115,11 +115,8 @@ class PostgresStore(PostgresTables, BranchStore, Forking):
         self.index, self.records = PostgresIndex(self._session), PostgresRecords(self._session)
         # Where threads ended when they were last looked at: an append need not ask first, and finds out if it is wrong.
         self._tips: dict[str, Tip] = {}
-        self._closed = False
-        self._outlive_forks()
-
-    def begin_anew(self) -> None:
         self._commits = _SharedCommits(self._commit)
+        self._closed = False
 
     def _end(self) -> None:
         """The process's connections end with the last store that uses them."""
@@ -132,6 +129,7 @@ class PostgresStore(PostgresTables, BranchStore, Forking):
 
     def append(self, thread: str, entries: Iterable[Entry], expected_seq: int | None = None) -> list[Entry]:
         check_name(thread)
+        self._session.database.check_process()
         checked = [check_entry(entry) for entry in entries]
         bodies = [encode_row(entry.body).encode() for entry in checked]
         until = time.monotonic() + RECONNECT_S

@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple, TypeAlias, TypeVar
 
 import psycopg
@@ -25,8 +24,8 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from quire.errors import CallError, ConflictError, QuireError, VersionError
-from quire.log import Forking, refuse_pickling
-from quire.log.connection import ReadOnly
+from quire.log import refuse_pickling
+from quire.log.connection import ReadOnly, sql
 
 Connection: TypeAlias = psycopg.Connection[Any]
 _Result = TypeVar("_Result")
@@ -127,40 +126,31 @@ def is_lost(error: psycopg.Error) -> bool:
     return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and error.sqlstate is None
 
 
-class Database(Forking):
-    """The connections of this process to one database, shared by the stores of all its tenants.
-
-    In a child that was forked those are the parent's: its stores count as closed there, and are opened again.
-    """
+class Database:
+    """The connections of this process to one database, shared by the stores of all its tenants."""
 
     __reduce__ = refuse_pickling
-    _open: ClassVar[dict[str, Database]] = {}
+    # By process, too: the connections of one that forked are its own.
+    _open: ClassVar[dict[tuple[int, str], Database]] = {}
     _opening = threading.Lock()
 
     def __init__(self, url: str) -> None:
-        self.url, self.name = url, without_password(url)
+        self.url, self.name, self._process = url, without_password(url), os.getpid()
         self._migrate()
-        self._users = 0
-        self._outlive_forks()
-        self.pool.open()
-
-    def begin_anew(self) -> None:
-        # The parent's connections are not dropped: what collects them would speak to the server.
-        self._of_parent = dict(self.__dict__)
-        self._open.pop(self.url, None)
         self.pool = ConnectionPool(
-            self.url,
+            url,
             min_size=1,
             max_size=CONNECTIONS,
             kwargs={"autocommit": True, "application_name": "quire"},
             configure=_configure,
             timeout=RECONNECT_S,
             reconnect_timeout=RECONNECT_S,
-            open=False,
+            open=True,
         )
         self.news = News(self)
         # The connection of the last append: to take it from the pool would take longer than to send the next one.
         self._spare: list[Connection] = []
+        self._users = 0
         self._turns: Connection | None = None
         self._turns_lock = threading.Lock()
 
@@ -183,10 +173,11 @@ class Database(Forking):
     @classmethod
     def shared(cls, url: str) -> Database:
         """The database at an address, opened once in this process."""
+        key = os.getpid(), url
         with cls._opening:
-            if url not in cls._open:
-                cls._open[url] = cls(url)
-            database = cls._open[url]
+            if key not in cls._open:
+                cls._open[key] = cls(url)
+            database = cls._open[key]
             database._users += 1
             return database
 
@@ -194,9 +185,9 @@ class Database(Forking):
         """Close the connections when nobody uses them any more."""
         with self._opening:
             self._users -= 1
-            if self._users:
+            if self._users or self._process != os.getpid():
                 return
-            self._open.pop(self.url, None)
+            self._open.pop((self._process, self.url), None)
         self.news.close()
         with self._turns_lock:
             if self._turns is not None:
@@ -205,9 +196,16 @@ class Database(Forking):
             self.pool.putconn(self._spare.pop())
         self.pool.close()
 
+    def check_process(self) -> None:
+        """A CallError in a child of the process that opened the connections."""
+        if self._process != os.getpid():
+            hint = "Open it behind the fork, in each process."
+            raise CallError(f"the store at {self.name} was opened before this process was forked", hint=hint)
+
     @contextmanager
     def turns(self) -> Iterator[Connection]:
         """The one connection that holds this process's turn locks: they are released when it ends, however it ends."""
+        self.check_process()
         with self._turns_lock:
             if self._turns is None or self._turns.closed:
                 self._turns = psycopg.connect(
@@ -234,6 +232,7 @@ class Database(Forking):
 
         With `keep` the connection is the caller's, to be given back with `pool.putconn`.
         """
+        self.check_process()
         until = time.monotonic() + RECONNECT_S
         wait_s = 0.0
         while True:
@@ -250,9 +249,7 @@ class Database(Forking):
         try:
             conn = self.pool.getconn()
         except PoolClosed as error:
-            raise QuireError(
-                f"the store at {self.name} is closed", hint="Open it again; a process that was forked opens its own."
-            ) from error
+            raise QuireError(f"the store at {self.name} is closed", hint="Open it again.") from error
         try:
             result = work(conn)
         except BaseException:
@@ -517,11 +514,6 @@ end $$
 """
 
 
-def _sql(name: str) -> str:
-    """A script of those in the folder `sql`."""
-    return (Path(__file__).parent / "sql" / f"{name}.sql").read_text(encoding="utf-8")
-
-
 def _parts() -> str:
     """The parts of the large tables: by tenant, and of the entries also by thread."""
     statements = []
@@ -553,8 +545,8 @@ drop function if exists quire.append_several;
 """
 # A released migration never changes; the next one is appended.
 MIGRATIONS: tuple[str, ...] = (
-    "\n".join((_sql("tables"), _parts(), _near(), _sql("owners"))),
-    _sql("nameless"),
+    "\n".join((sql("tables"), _parts(), _near(), sql("owners"))),
+    sql("nameless"),
     _FEWER_FUNCTIONS,
 )
 
@@ -573,7 +565,7 @@ def migrate(conn: Connection, name: str, scripts: tuple[str, ...] = MIGRATIONS) 
             for number, script in enumerate(scripts[version:], version + 1):
                 conn.execute(script)
                 conn.execute("insert into quire.versions (version) values (%s)", (number,))
-            conn.execute(_sql("functions"))
+            conn.execute(sql("functions"))
     except errors.InsufficientPrivilege as error:
         raise CallError(
             f"{name}: the tables cannot be made or brought up to date: {error.diag.message_primary}",

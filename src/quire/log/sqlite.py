@@ -87,7 +87,7 @@ class SqliteFile(Forking):
         self._opened = weakref.WeakSet[_ThreadConnection]()
         # Held where an OS thread comes for the first time.
         self._coming = threading.Lock()
-        self._held_over_fork: list[_ThreadConnection] = []
+        self._held_over_fork: list[_ThreadConnection] | None = None
         if self._only is not None:
             self._only.in_use = threading.RLock()
             self._opened.add(self._only)
@@ -104,9 +104,11 @@ class SqliteFile(Forking):
                 opened.conn = None
 
     def go_on(self) -> None:
-        while self._held_over_fork:
-            self._held_over_fork.pop().in_use.release()
-        self._coming.release()
+        held, self._held_over_fork = self._held_over_fork, None
+        if held is not None:  # not where it was opened meanwhile
+            for opened in held:
+                opened.in_use.release()
+            self._coming.release()
 
     def connection(self) -> sqlite3.Connection:
         """This OS thread's connection."""
