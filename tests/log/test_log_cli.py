@@ -238,6 +238,7 @@ def test_commands_that_only_look_make_no_database(run: Run, db: Path) -> None:
         (("append", "demo"), 2, "nothing to append"),
         (("append", "demo", "--user", "x", "--at", "noon"), 2, "neither Unix milliseconds nor 'now'"),
         (("new", "demo"), 2, "exists already"),
+        (("new", "more", "--db", "http://127.0.0.1:8765"), 2, "'http://127.0.0.1:8765' is no database"),
         (("new", "a\tb"), 2, "cannot be a thread's name"),
         (("import", "demo", "missing.jsonl"), 2, "cannot read missing.jsonl"),
         (("import", "-"), 2, "no thread is named to read - into"),

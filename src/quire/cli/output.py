@@ -96,19 +96,24 @@ class _PlaceType(click.Path):
     """A file's path, or a postgresql:// address as it stands."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        from quire.log.store import is_server
-
-        return value if is_server(value) else super().convert(value, param, ctx)
+        place = _place(value)
+        return place if isinstance(place, str) else super().convert(value, param, ctx)
 
 
 def default_db() -> Place:
     """QUIRE_DB, else quire.db under the platform's data directory."""
     import platformdirs
 
+    return _place(os.environ.get("QUIRE_DB") or Path(platformdirs.user_data_dir("quire")) / "quire.db")
+
+
+def _place(named: str | Path) -> Place:
     from quire.log.store import is_server
 
-    named = os.environ.get("QUIRE_DB") or Path(platformdirs.user_data_dir("quire")) / "quire.db"
-    return named if is_server(named) else Path(named)
+    if str(named).startswith(("http://", "https://")):
+        hint = "Name a file or postgresql://…; in Python, quire.connect(url, thread) opens a thread of a service."
+        raise CallError(f"{str(named)!r} is no database", hint=hint)
+    return str(named) if is_server(named) else Path(named)
 
 
 def place_name(place: Place) -> str:
