@@ -39,6 +39,8 @@ FIRST_VERSION_ROWS = (
     "insert into quire.tenants values ('acme', 0, 3)",
     "insert into quire.branches values ('acme', 1, null, 0), ('acme', 2, 1, 0), ('acme', 3, null, 0)",
     "insert into quire.threads values ('acme', 'fork', 2), ('acme', 't', 3)",
+    # A way to append that there was then.
+    "create function quire.append(whose text, appends json) returns bigint language sql as 'select 1'",
 )
 
 
@@ -380,9 +382,10 @@ def test_what_knew_a_deleted_thread_makes_it_anew_and_writes_nothing_into_what_i
                     other.delete(name)
 
 
-def test_a_database_of_the_first_version_is_brought_up_to_date(empty: str) -> None:
+@pytest.mark.parametrize("later", [0, 2], ids=["as it was", "with two more that changed functions alone"])
+def test_a_database_of_the_first_version_is_brought_up_to_date(empty: str, later: int) -> None:
     with psycopg.connect(empty, autocommit=True) as conn:
-        postgres_connection.migrate(conn, "db", postgres_connection.MIGRATIONS[:1])
+        postgres_connection.migrate(conn, "db", (postgres_connection.MIGRATIONS[0], *["select 1"] * later))
         for statement in FIRST_VERSION_ROWS:
             conn.execute(statement)
     with PostgresStore(empty, "acme") as store, psycopg.connect(empty, autocommit=True) as conn:

@@ -6,6 +6,7 @@ Works on a sound connection and, for a file that SQLite itself refuses, on one t
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, partial
@@ -227,7 +228,9 @@ def _line(text: str) -> str:
 
 
 def _schema(conn: sqlite3.Connection) -> dict[str, bytes]:
-    return dict(conn.execute("SELECT name, CAST (sql AS BLOB) FROM sqlite_schema WHERE sql IS NOT NULL").fetchall())
+    """What every table, index and trigger was made by, without comments, which an older Quire may have worded otherwise."""
+    made = conn.execute("SELECT name, CAST (sql AS BLOB) FROM sqlite_schema WHERE sql IS NOT NULL")
+    return {name: re.sub(rb"\s*--[^\n]*", b"", sql) for name, sql in made}
 
 
 @cache

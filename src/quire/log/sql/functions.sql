@@ -1,8 +1,17 @@
--- Functions hold nothing: they are made anew behind each migration.
+-- Functions hold nothing: they are made anew behind each migration, and those of before go.
+do $$
+declare
+    found regprocedure;
+begin
+    for found in select oid::regprocedure from pg_proc where pronamespace = 'quire'::regnamespace loop
+        execute format('drop function %s', found);
+    end loop;
+end
+$$;
 
 -- What most appends are, in fewer steps: one entry behind the end of a thread that is there. Answers with the newest change;
 -- with 0 where the thread ends elsewhere, with -1 where the turn is another's.
-create or replace function quire.append_one(
+create function quire.append_one(
     whose text, thread text, branch bigint, seq bigint, tip bytea, fence bigint, token bigint, id bytea, body text,
     crc bigint)
 returns bigint language plpgsql security definer set search_path = pg_catalog
@@ -35,7 +44,7 @@ $$;
 -- Any appends in one transaction, by columns: a list has a place for each append, or one for each entry. Branch 0 is a thread
 -- that is yet to be made. Answers with the newest change, and unless all were stored in threads that were there, with
 -- the branch of each: 0 where the thread ends elsewhere, -1 where the turn is another's.
-create or replace function quire.append(
+create function quire.append(
     whose text, threads text[], branches bigint[], seqs bigint[], tips bytea[], fences bigint[], tokens bigint[],
     ends bigint[], end_tips bytea[], owners bigint[], places bigint[], ids bytea[], bodies text[], crcs bigint[])
 returns bigint[] language plpgsql security definer set search_path = pg_catalog
