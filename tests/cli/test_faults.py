@@ -113,6 +113,22 @@ def test_waiting_for_a_locked_file_is_said(home: Path, caplog: pytest.LogCapture
         other.close()
 
 
+def test_whoever_waits_for_a_locked_file_can_be_stopped() -> None:
+    with open_store("quire.db") as store:
+        store.create("t")
+    other = sqlite3.connect("quire.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    words = [*QUIRE, "log", "append", "t", "--user", "Hi", "--db", "quire.db"]
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    assert process.stderr.readline().startswith("waiting for ")
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.5)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert (process.returncode, err.strip()) == (130, "stopped; what was acknowledged is stored")
+    other.close()
+
+
 def test_waiting_on_a_refusal_is_said() -> None:
     with emulator("vllm", [Refuse(429, "slow down", retry_after_s=0), "Fine."]) as server:
         out, err, _ = run("run", "t", "Hi", "--model", "vllm:m", "--base-url", f"{server.url}/v1")

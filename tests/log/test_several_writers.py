@@ -22,8 +22,9 @@ from quire import Entry, Thread, open_store, values
 from quire.errors import ConflictError
 from quire.log import connection
 from quire.log.sqlite import SqliteStore
+from quire.log.store import has_thread
 from quire.send.tools import in_thread
-from toolbox import Store
+from toolbox import Store, until
 
 # Each writer opens the file itself (at first none exists), waits for nobody, and appends to its own thread,
 # and to a common one under expected_seq, reading again whenever someone was first.
@@ -123,6 +124,21 @@ def test_a_lock_that_outlasts_the_patience_is_a_conflict(
         maker.close()
         holder.connection().execute("ROLLBACK")
         store.append("t", [values.user("b")])
+
+
+def test_nobody_waits_for_a_deletion_that_waits_for_a_reader(tmp_path: Path) -> None:
+    with SqliteStore(tmp_path / "q.db") as store, SqliteStore(tmp_path / "q.db") as reader:
+        for thread in ("t", "gone"):
+            store.append(thread, [values.user(f"in {thread}")])
+        with ThreadPoolExecutor(2) as pool:
+            with reader.index.snapshot():
+                assert len(reader.index.stretches("gone")) == 1
+                deleted = pool.submit(store.delete, "gone")
+                until(lambda: not has_thread(store, "gone"))
+                assert pool.submit(store.append, "t", [values.user("b")]).result(30)
+                assert not deleted.done()
+            deleted.result(600)
+        assert b"in gone" not in b"".join(file.read_bytes() for file in tmp_path.iterdir())
 
 
 def test_commits_are_durable_and_in_a_write_ahead_log(tmp_path: Path) -> None:

@@ -6,13 +6,14 @@ import sqlite3
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from quire import values
-from quire.errors import CallError, DamageError
+from quire.errors import CallError, DamageError, QuireError
 from quire.log import sqlite
 from quire.log.sqlite import SqliteStore
 from toolbox import texts, users
@@ -197,6 +198,48 @@ def test_an_older_file_that_is_sealed_says_that_it_cannot_be_brought_up_to_date(
     monkeypatch.setattr(sqlite, "OWNERS", newer)
     with unprivileged(), pytest.raises(CallError, match=r"older Quire \(more lacks version 1\)"):
         SqliteStore(path)
+
+
+@pytest.mark.parametrize("replaced", [False, True], ids=["moved", "replaced"])
+def test_nothing_is_written_to_a_file_that_was_taken_away(tmp_path: Path, replaced: bool) -> None:
+    path, elsewhere = tmp_path / "q.db", tmp_path / "moved.db"
+    with SqliteStore(path) as store:
+        store.append("t", users("a"))
+        path.rename(elsewhere)
+        if replaced:
+            shutil.copy(elsewhere, path)
+        with pytest.raises(QuireError, match=r"q\.db was moved, deleted or replaced while it was open"):
+            store.append("t", users("b"))
+        elsewhere.rename(path)
+        store.append("t", users("c"))
+        assert texts(store, "t") == ["a", "c"]
+
+
+def test_a_log_that_lost_its_file_is_not_thrown_away(tmp_path: Path) -> None:
+    """SQLite would begin a new file, and delete the log that holds what was acknowledged."""
+    path, elsewhere = tmp_path / "q.db", tmp_path / "moved.db"
+    with SqliteStore(path) as store:
+        store.append("t", users("a"))
+        path.rename(elsewhere)
+        for begun in (False, True):
+            if begun:
+                path.touch()
+            with pytest.raises(CallError, match=r"q\.db is gone, and its write-ahead log .*q\.db-wal is left"):
+                SqliteStore(path)
+        elsewhere.rename(path)
+        with SqliteStore(path) as again:
+            assert texts(again, "t") == ["a"]
+
+
+def test_a_relative_path_is_the_same_file_in_every_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with SqliteStore("q.db") as store:
+        store.append("t", users("a"))
+        (tmp_path / "below").mkdir()
+        monkeypatch.chdir("below")
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(texts, store, "t").result(600) == ["a"]
+    assert not Path("q.db").exists()
 
 
 def test_closing_waits_for_an_os_thread_that_reads(tmp_path: Path) -> None:

@@ -218,7 +218,7 @@ def _lock(file: Path, thread: str, fence: int) -> int:
         handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _same_file(handle, file):
+            if file_at(handle) == file_at(file):
                 os.truncate(handle, 0)
                 os.write(handle, f"{os.getpid()} {fence}".encode())
                 return handle
@@ -241,11 +241,13 @@ def _read_lock_file(file: Path) -> tuple[int, int]:
         return 0, 0
 
 
-def _same_file(handle: int, file: Path) -> bool:
+def file_at(place: str | Path | int) -> tuple[int, int] | None:
+    """Which file lies at a path or is open: device and number, no other's while it is open; None where there is none."""
     try:
-        return os.path.samestat(os.fstat(handle), file.stat())
-    except FileNotFoundError:
-        return False
+        found = os.stat(place)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def taken_over(thread: str) -> ConflictError:

@@ -16,10 +16,10 @@ from quire.log import OWNER_ALONE
 from quire.values import sha256_hex
 
 BUSY_TIMEOUT_S = 60.0
-# Between tries where SQLite itself does not wait.
-RETRY_S = 0.005
-# Waiting longer than this is reported.
+# SQLite itself waits this long, in which it heeds no signal; waiting longer than this is reported.
 SILENT_S = 1.0
+# Between tries.
+RETRY_S = 0.005
 # No database is shorter than its header; SQLite takes a file of one byte for an empty one and would begin anew.
 HEADER_BYTES = 100
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
@@ -35,8 +35,15 @@ _UNWRITABLE = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_
 
 def connect(path: str | Path) -> sqlite3.Connection:
     """A connection whose commits are on the disk when they return; one that only reads where nothing can be written."""
-    if os.path.isfile(path) and 0 < os.path.getsize(path) < HEADER_BYTES:
-        raise BrokenFile(f"only {os.path.getsize(path)} bytes are left of it")
+    log_left = has_log(path)  # asked first: whoever makes the file writes to it before there is a log
+    size = _size(path)
+    if 0 < size < HEADER_BYTES:
+        raise BrokenFile(f"only {size} bytes are left of it")
+    if log_left and not size:  # SQLite would delete the log, with what was acknowledged
+        raise CallError(
+            f"{path} is gone, and its write-ahead log {path}-wal is left, which holds what was written last",
+            hint="Put the file back beside it; or remove the log to begin anew.",
+        )
     try:
         return _connect_to_write(path)
     except sqlite3.OperationalError as error:
@@ -47,9 +54,11 @@ def connect(path: str | Path) -> sqlite3.Connection:
 
 def may_write(path: str | Path) -> bool:
     """Whether the file may be changed, and its write-ahead log made beside it."""
-    folder = os.path.dirname(os.path.abspath(path))
-    effective = os.access in os.supports_effective_ids
-    return all(os.access(place, os.W_OK, effective_ids=effective) for place in (path, folder))
+    return all(_allows(place, os.W_OK) for place in (path, os.path.dirname(os.path.abspath(path))))
+
+
+def _allows(path: str | Path, access: int) -> bool:
+    return os.access(path, access, effective_ids=os.access in os.supports_effective_ids)
 
 
 def _connect_to_write(path: str | Path) -> sqlite3.Connection:
@@ -59,7 +68,8 @@ def _connect_to_write(path: str | Path) -> sqlite3.Connection:
     # autocommit: every transaction here is begun and ended by name.
     conn = sqlite3.connect(path, timeout=SILENT_S, isolation_level=None, check_same_thread=False)
     try:
-        _use_write_ahead_log(conn)
+        # When several processes switch a new file over at once, SQLite refuses all but one without waiting.
+        _insist(conn, "PRAGMA journal_mode = WAL")
         conn.execute("PRAGMA synchronous = FULL")
         conn.execute("PRAGMA foreign_keys = ON")
         conn.execute("PRAGMA secure_delete = ON")
@@ -93,8 +103,14 @@ def _connect_to_read(path: str | Path) -> ReadingConnection:
 
 def has_log(path: str | Path) -> bool:
     """Whether a write-ahead log with something in it stands beside a database."""
-    log = Path(f"{path}-wal")
-    return log.exists() and log.stat().st_size > 0
+    return _size(f"{path}-wal") > 0
+
+
+def _size(path: str | Path) -> int:
+    try:
+        return os.path.getsize(path) if os.path.isfile(path) else 0
+    except OSError:  # gone meanwhile
+        return 0
 
 
 def _reading(path: str | Path, mode: str, kind: type[_Kind]) -> _Kind:
@@ -102,13 +118,13 @@ def _reading(path: str | Path, mode: str, kind: type[_Kind]) -> _Kind:
     return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, factory=kind)
 
 
-def _use_write_ahead_log(conn: sqlite3.Connection) -> None:
-    """Switch a new file over; when several processes do so at once, SQLite refuses all but one without waiting."""
+def _insist(conn: sqlite3.Connection, statement: str) -> None:
+    """Try a statement until other processes let it through; whoever waits is told so, and can stop it at any moment."""
     begin, warned = time.monotonic(), False
     while True:
         try:
-            conn.execute("PRAGMA journal_mode = WAL")
-            break
+            conn.execute(statement)
+            return
         except sqlite3.OperationalError as error:
             waited = time.monotonic() - begin
             if _code(error) not in _BUSY or waited > BUSY_TIMEOUT_S:
@@ -116,20 +132,6 @@ def _use_write_ahead_log(conn: sqlite3.Connection) -> None:
             if waited > SILENT_S and not warned:
                 warned = _tell_of_wait(conn)
         time.sleep(RETRY_S)
-
-
-@contextmanager
-def waiting(conn: sqlite3.Connection) -> Iterator[None]:
-    """Within it SQLite waits for other processes' locks for the full time, not only until the wait is reported."""
-    _wait_at_most(conn, BUSY_TIMEOUT_S)
-    try:
-        yield
-    finally:
-        _wait_at_most(conn, SILENT_S)
-
-
-def _wait_at_most(conn: sqlite3.Connection, seconds: float) -> None:
-    conn.execute(f"PRAGMA busy_timeout = {int(seconds * 1000)}")
 
 
 def _tell_of_wait(conn: sqlite3.Connection) -> bool:
@@ -165,7 +167,7 @@ def connect_to_read_damaged(path: str | Path) -> DamagedConnection:
 @contextmanager
 def transaction(conn: sqlite3.Connection, how: str = "IMMEDIATE") -> Iterator[None]:
     """All or nothing; IMMEDIATE takes the write lock at once, so that a later step cannot find it taken."""
-    _begin(conn, how)
+    _insist(conn, f"BEGIN {how}")
     try:
         yield
         conn.execute("COMMIT")
@@ -173,18 +175,6 @@ def transaction(conn: sqlite3.Connection, how: str = "IMMEDIATE") -> Iterator[No
         if conn.in_transaction:
             conn.execute("ROLLBACK")
         raise
-
-
-def _begin(conn: sqlite3.Connection, how: str) -> None:
-    """Begin a transaction; whoever waits for another process is told so."""
-    try:
-        conn.execute(f"BEGIN {how}")
-    except sqlite3.OperationalError as error:
-        if _code(error) not in _BUSY:
-            raise
-        _tell_of_wait(conn)
-        with waiting(conn):
-            conn.execute(f"BEGIN {how}")
 
 
 def is_damage(error: sqlite3.Error) -> bool:
@@ -201,8 +191,7 @@ def translate(error: sqlite3.Error, path: str | Path) -> QuireError:
         )
     if isinstance(error, sqlite3.ProgrammingError):
         return CallError(f"{path} was closed here before", hint="Open it again: quire.open(…).")
-    effective = os.access in os.supports_effective_ids
-    if os.path.isfile(path) and not os.access(path, os.R_OK, effective_ids=effective):
+    if os.path.isfile(path) and not _allows(path, os.R_OK):
         return CallError(f"cannot read {path}: permission denied", hint="Check who may read it.")
     if _code(error) in _UNWRITABLE and os.path.isfile(path) and not may_write(path):
         return _read_only(path)

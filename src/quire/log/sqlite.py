@@ -16,12 +16,24 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from quire.log import LOCKS_FILES, TURNS_HELD, Forking, check_turn, file_lock, hold_turn, refuse_pickling, verify
-from quire.log.connection import BUSY_TIMEOUT_S, OWNERS, connect, is_damage, migrate, transaction, translate, waiting
+from quire.errors import QuireError
+from quire.log import (
+    LOCKS_FILES,
+    TURNS_HELD,
+    Forking,
+    check_turn,
+    file_at,
+    file_lock,
+    hold_turn,
+    refuse_pickling,
+    verify,
+)
+from quire.log.connection import BUSY_TIMEOUT_S, OWNERS, SILENT_S, connect, is_damage, migrate, transaction, translate
 from quire.log.entries import Row, check_entry, encode_row, entries_of, entry_of
 from quire.log.store import (
     Change,
@@ -63,7 +75,10 @@ class _ThreadConnection:
                 conn.close()
                 raise
             # Not __del__: the collector may come upon the connection first, and it warns of being left open.
-            self.conn, self.close = conn, weakref.finalize(self, conn.close)
+            self.conn, self.file, self.close = conn, file_at(path), weakref.finalize(self, conn.close)
+        elif file_at(path) != self.file:  # nobody would find what is written
+            hint = f"Put it back beside {path}-wal, which may hold what was written last, or open it anew."
+            raise QuireError(f"{path} was moved, deleted or replaced while it was open", hint=hint)
         return self.conn
 
 
@@ -110,11 +125,6 @@ class SqliteFile(Forking):
                 opened.in_use.release()
             self._coming.release()
 
-    def connection(self) -> sqlite3.Connection:
-        """This OS thread's connection."""
-        with self.guard() as conn:
-            return conn
-
     def _opened_here(self) -> _ThreadConnection:
         if self._only is not None:
             return self._only
@@ -149,8 +159,11 @@ class SqliteFile(Forking):
 
     def wipe(self) -> None:
         """Take what was deleted out of the write-ahead log too; a busy reader may put this off."""
-        with self.guard() as conn, waiting(conn):
-            conn.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        until = time.monotonic() + BUSY_TIMEOUT_S
+        with self.guard() as conn:
+            # While it waits for readers nobody can write, so it waits a little at a time.
+            while conn.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] and time.monotonic() < until:
+                time.sleep(SILENT_S)
 
     def close(self) -> None:
         """Close each connection once its OS thread is done with it; one that stays in use closes with that thread."""
@@ -443,7 +456,8 @@ class SqliteStore(SqliteTables, BranchStore):
 
     def connection(self) -> sqlite3.Connection:
         """This OS thread's connection, to look into the file; nothing in Quire asks for it."""
-        return self._file.connection()
+        with self._file.guard() as conn:
+            return conn
 
     def _end(self) -> None:
         self._file.close()
