@@ -361,8 +361,10 @@ class Thread(Closing, Forking):
         return self._fold.at(self.policy_at(target), self.summarise)
 
     def _last_target(self) -> str:
-        last = self._fold.assembly
-        return last.policy.model if last is not None else "openai-chat:"
+        """The model that was last asked: here, else by the log."""
+        last, sent = self._fold.assembly, self._last_sent
+        in_log = f"{sent['provider']}:{sent['model']}" if sent else "openai-chat:"
+        return last.policy.model if last is not None else in_log
 
     def _render(self, built: Built, target: str, options: RequestOptions, check: bool) -> Request:
         """Render and check; what the last request held is neither written nor checked again."""

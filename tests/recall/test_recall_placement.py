@@ -207,6 +207,19 @@ def test_a_thread_recalls_what_its_next_request_does_not_show_unless_told_otherw
     assert question.seq not in {hit.seq for hit in thread.recall(question.text, k=20, scope="threads")}
 
 
+def test_a_thread_that_is_opened_again_recalls_for_the_model_it_was_last_sent_to(store: Store) -> None:
+    thread, target = Thread(store, "t"), "local:a-small-one"
+    thread.user("what is the zanzibar passphrase?")
+    sent = thread.sent_entry(thread.request(target), Reply((), Usage(input_total=20, output=3), "stop"))
+    thread.append(sent, values.respond(f"quokka is the zanzibar passphrase {FILLER}"))
+    for n in range(40):  # more than it takes
+        thread.append(values.user(f"step {n}"), values.respond(FILLER))
+    question = "which zanzibar passphrase was it?"
+    found = [hit.seq for hit in thread.recall(question)]
+    assert found
+    assert [hit.seq for hit in Thread(store, "t").recall(question)] == found
+
+
 @pytest.mark.moves_prefix(reason="a small budget, so that notes and items leave the prompt")
 def test_all_of_a_turns_places_go_to_what_can_stand_there(store: Store) -> None:
     thread = Thread(store, "t", Policy(budget=900, summary=0, handles=0, unused_turns=1), clock=lambda: 0)
