@@ -126,7 +126,7 @@ class Thread(Closing, Forking):
         self.owns_store = False
         self._outlive_forks()
 
-    def begin_anew(self) -> None:
+    def _begin_anew(self) -> None:
         self._fold = ThreadState(self.store, self.name)
         self._renderings: dict[str, tuple[providers.Rendering, Marker, GrowingCheck]] = {}
         self._recollection: ThreadRecall | None = None

@@ -104,12 +104,12 @@ class Forking:
     """What outlives a fork: it may let go before one and go on behind it, and begins anew in the child."""
 
     def _outlive_forks(self) -> None:
-        self.begin_anew()
+        self._begin_anew()
         _FORKING.add(self)
 
-    def begin_anew(self) -> None: ...
-    def before_fork(self) -> None: ...
-    def go_on(self) -> None: ...
+    def _begin_anew(self) -> None: ...
+    def _before_fork(self) -> None: ...
+    def _after_fork(self) -> None: ...
 
 
 def _tell_all(act: str) -> None:
@@ -118,7 +118,7 @@ def _tell_all(act: str) -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    _before, _in_parent, _in_child = (partial(_tell_all, act) for act in ("before_fork", "go_on", "begin_anew"))
+    _before, _in_parent, _in_child = (partial(_tell_all, act) for act in ("_before_fork", "_after_fork", "_begin_anew"))
     os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
 
 

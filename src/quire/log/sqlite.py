@@ -97,7 +97,7 @@ class SqliteFile(Forking):
         with self.guard():
             pass
 
-    def begin_anew(self) -> None:
+    def _begin_anew(self) -> None:
         self._local = threading.local()
         self._opened = weakref.WeakSet[_ThreadConnection]()
         # Held where an OS thread comes for the first time.
@@ -107,7 +107,7 @@ class SqliteFile(Forking):
             self._only.in_use = threading.RLock()
             self._opened.add(self._only)
 
-    def before_fork(self) -> None:
+    def _before_fork(self) -> None:
         """Close what other OS threads have open once they are done with it, and hold it; what is used here stays open."""
         self._coming.acquire()
         mine = self._only or getattr(self._local, "opened", None)
@@ -118,7 +118,7 @@ class SqliteFile(Forking):
                 opened.close()
                 opened.conn = None
 
-    def go_on(self) -> None:
+    def _after_fork(self) -> None:
         held, self._held_over_fork = self._held_over_fork, None
         if held is not None:  # not where it was opened meanwhile
             for opened in held:

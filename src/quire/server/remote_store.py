@@ -267,7 +267,7 @@ class HttpStore(ClosingStore, _Part, log.Forking):
         self._index = _RemoteIndex(self._call, "index.")
         self._records = _RemoteRecords(self._call, "records.")
 
-    def begin_anew(self) -> None:
+    def _begin_anew(self) -> None:
         self._client = self._connect()
 
     @property
