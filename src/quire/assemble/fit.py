@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 import msgspec
@@ -12,6 +12,7 @@ from quire.assemble import Policy, Promote
 from quire.assemble.messages import SUMMARY_TURN, Epoch, History
 from quire.assemble.user_message import ItemBlock, UserMessage, normal, references, user_text
 from quire.errors import BudgetError
+from quire.providers.prefix import same_start
 from quire.tokens import counter, text_tokens, tools_tokens
 from quire.values import (
     LAYERS,
@@ -20,6 +21,7 @@ from quire.values import (
     Layer,
     LayerId,
     LeftOut,
+    Message,
     Prompt,
     Segment,
     Text,
@@ -229,6 +231,10 @@ class Built(msgspec.Struct, frozen=True):
     def tokens(self) -> int:
         return self.head_tokens + sum(self.sizes)
 
+    def sized(self, start: int = 0) -> Iterator[tuple[Message, int]]:
+        """The messages from a place on, each with its tokens."""
+        return zip(self.prompt.messages[start:], self.sizes[start:], strict=True)
+
 
 def build(
     epoch: Epoch, policy: Policy, number: tuple[int, int], record: JsonObject | None, left_out: Sequence[LeftOut]
@@ -267,21 +273,7 @@ def reused_tokens(before: Built | None, now: Built) -> int:
         return 0
     if before.prompt.system != now.prompt.system:
         return tools_tokens(now.prompt.tools)
-    return now.head_tokens + sum(now.sizes[: common_messages(before, now)])
-
-
-def common_messages(before: Built, now: Built) -> int:
-    """How many messages both requests begin with; looked for by halves, since tuples of the same objects are soon compared."""
-    old, new = before.prompt.messages, now.prompt.messages
-    same, most = 0, min(len(old), len(new))
-    middle = most
-    while same < most:
-        if old[same:middle] == new[same:middle]:
-            same = middle
-        else:
-            most = middle - 1
-        middle = (same + most + 1) // 2
-    return same
+    return now.head_tokens + sum(now.sizes[: same_start(before.prompt.messages, now.prompt.messages)])
 
 
 # The five layers of a request as an envelope: segments with hashes, and tokens per layer.

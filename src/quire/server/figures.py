@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -15,6 +16,7 @@ from quire.log.entries import SHORTENING
 from quire.log.store import Store, ThreadInfo
 from quire.observe import LayerHashes
 from quire.providers.models import model_info
+from quire.providers.prefix import same_start
 from quire.providers.usage import cost, known_cost
 from quire.thread_state import is_request
 from quire.tokens import arguments_text, compact, counter, text_tokens, tools_tokens
@@ -67,8 +69,7 @@ class ShownRequest(msgspec.Struct, frozen=True):
 
     built: Built | Refused
     policy: Policy
-    # What caches compare one after the other, and how many of them are the same as before.
-    pieces: tuple[object, ...]
+    # Of the pieces that caches compare one after the other, how many are the same as before.
     same: int
     cold: bool
 
@@ -117,8 +118,8 @@ class SharedRequests:
             head = list(head_segments(built))
             for place in range(same, tools + system):
                 out.append([self._row(segment) for at, segment in head if at == place])
-        messages = list(zip(built.prompt.messages, built.sizes, strict=True))
-        for message, size in messages[max(0, same - tools - system) :]:
+        start = max(0, same - tools - system)
+        for message, size in built.sized(start):
             pair = self._row_of.get(id(message))
             if pair is None:
                 pair = self._row_of[id(message)] = (message, self._row(message_segment(message, size, self._edits)))
@@ -141,32 +142,35 @@ class StringStanding:
     def __init__(self, text: str) -> None:
         self._text = text
         self._edits: dict[int, str] = {}
-        self._standings: dict[int, tuple[object, Standing]] = {}
+        # The messages of the newest request, how the string stands in each, and in how many it stands so.
+        self._messages: Sequence[Message] = ()
+        self._standings: list[Standing] = []
+        self._counts = Counter[Standing]()
 
     def standing(self, request: ShownRequest) -> Standing:
         """How the string stands in the next request."""
         assert isinstance(request.built, Built)
         self._edits |= edits_of(request)
-        kinds = {self._standing_of(piece) for piece in request.pieces}
+        before, self._messages = self._messages, request.built.prompt.messages
+        same = same_start(before, self._messages)
+        new = [self._read(message) for message in self._messages[same:]]
+        self._counts.subtract(self._standings[same:])
+        self._counts.update(new)
+        self._standings[same:] = new
+        kinds = {kind for kind, count in self._counts.items() if count}
         if any(self._text in block.text for block in request.built.blocks):
             kinds.add("library")
         elif self._text in request.built.prompt.l1:
             kinds.add("verbatim")
         return next((kind for kind in self._ORDER if kind in kinds), "nothing")
 
-    def _standing_of(self, piece: object) -> Standing:
-        pair = self._standings.get(id(piece))
-        if pair is None:
-            pair = self._standings[id(piece)] = (piece, self._read(piece))
-        return pair[1]
-
-    def _read(self, piece: object) -> Standing:
-        text = message_text(piece) if isinstance(piece, Message) else ""
-        if not isinstance(piece, Message) or self._text not in text:
+    def _read(self, message: Message) -> Standing:
+        text = message_text(message)
+        if self._text not in text:
             return "nothing"
-        if _is_summary(piece, text):
+        if _is_summary(message, text):
             return "summary"
-        return "handle" if _shortened(piece, self._edits) else "verbatim"
+        return "handle" if _shortened(message, self._edits) else "verbatim"
 
 
 def message_text(message: Message) -> str:
@@ -184,18 +188,22 @@ def message_text(message: Message) -> str:
     return "\n\n".join(out)
 
 
-def compared_pieces(built: Built) -> tuple[object, ...]:
-    """What caches compare one after the other: tools, the system message, messages."""
+def piece_count(built: Built) -> int:
+    """How many pieces caches compare one after the other: tools, the system message, messages."""
+    return len(_head_pieces(built)) + len(built.prompt.messages)
+
+
+def _head_pieces(built: Built) -> tuple[object, ...]:
     prompt = built.prompt
-    system = ((prompt.system,),) if prompt.system else ()
-    return (*prompt.tools, *system, *prompt.messages)
+    return (*prompt.tools, prompt.system) if prompt.system else prompt.tools
 
 
-def same_pieces(old: tuple[object, ...], new: tuple[object, ...]) -> int:
-    """How many leading pieces are the same as in the request before."""
-    most = min(len(old), len(new))
-    differs = (n for n in range(most) if old[n] is not new[n] and old[n] != new[n])
-    return next(differs, most)
+def same_pieces(old: Built, new: Built) -> int:
+    """How many leading pieces are the same in two requests."""
+    heads = _head_pieces(old), _head_pieces(new)
+    if heads[0] != heads[1]:
+        return same_start(*heads)
+    return len(heads[0]) + same_start(old.prompt.messages, new.prompt.messages)
 
 
 def _segment(

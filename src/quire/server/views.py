@@ -31,13 +31,13 @@ from quire.server.figures import (
     StandingRun,
     StringStanding,
     Whereabouts,
-    compared_pieces,
     edits_of,
     foreseen_usage,
     head_segments,
     layer_views,
     left_out_by_reason,
     message_segment,
+    piece_count,
     preview,
     rewrite_usd,
     same_pieces,
@@ -182,7 +182,8 @@ class ThreadView:
         self._fed, self._turns = 0, list[int]()
         self._requests: list[ShownRequest] = []
         self._columns: list[RequestColumn] = []
-        self._before: ShownRequest | None = None
+        self._before: Built | None = None
+        self._rebase: Entry | None = None
         self._next: tuple[int, ShownRequest | None] = -1, None
 
     def extend(self, entries: Iterable[Entry], tell: Tell = untold) -> ThreadView:
@@ -203,6 +204,7 @@ class ThreadView:
         if assembly.asks(entry):
             self._add(ask(assembly, entry), policy, assembly.cold, entry.at)
         self._folds.feed(entry)
+        self._rebase = entry if entry.kind == "rebase" else self._rebase
         self._turns.append(self._folds.under(policy).turn)
         if is_request(entry) and self._columns and entry.body.get("usage"):
             self._report(entry)
@@ -212,17 +214,16 @@ class ThreadView:
         self._columns.append(self._column(request, len(self._columns) + 1, at))
         self._requests.append(request)
         if isinstance(built, Built):
-            self._before = request
+            self._before = built
 
     def _column(self, request: ShownRequest, n: int, at: int | None) -> RequestColumn:
         built, policy = request.built, request.policy
         new_turn = not self._columns or self._columns[-1].turn != built.turn
         if isinstance(built, Refused):
             return RequestColumn(n, built.turn, built.step, at=at, model=policy.model, refused=built.error)
-        before = self._before.built if self._before is not None else None
-        reused = reused_tokens(before, built) if isinstance(before, Built) and not request.cold else 0
+        reused = 0 if request.cold else reused_tokens(self._before, built)
         used = foreseen_usage(built.tokens, reused, policy)
-        note = _note(built.rebase, self.entries) if built.rebase is not None else None
+        note = _note(built.rebase, self._rebase) if built.rebase is not None else None
         return RequestColumn(
             n=n,
             turn=built.turn,
@@ -284,9 +285,9 @@ class ThreadView:
         return self._shown_request(built, self.policy, assembly.cold)
 
     def _shown_request(self, built: Built | Refused, policy: Policy, cold: bool) -> ShownRequest:
-        pieces = compared_pieces(built) if isinstance(built, Built) else ()
-        same = same_pieces(self._before.pieces, pieces) if self._before is not None else 0
-        return ShownRequest(built, policy, pieces, same, cold)
+        has_both = self._before is not None and isinstance(built, Built)
+        same = same_pieces(self._before, built) if has_both else 0  # type: ignore[arg-type]  # both are requests
+        return ShownRequest(built, policy, same, cold)
 
     def _request_at(self, n: int) -> tuple[ShownRequest, RequestColumn]:
         """The request of a number, from 1 on."""
@@ -312,7 +313,7 @@ class ThreadView:
         built, last = request.built, len(self._requests) + (self._ahead() is not None)
         if isinstance(built, Refused):
             return RequestDetail(column, last, _policy_settings(request.policy), (), (), ())
-        since = self._since(n, len(request.pieces))
+        since = self._since(n, piece_count(built))
         times = {row.n: row.at for row in self._columns}
         segments = [
             msgspec.structs.replace(
@@ -343,7 +344,7 @@ class ThreadView:
         out = [0] * count
         open_end = count
         for place in range(n, 0, -1):
-            request = self._request_at(place)[0]
+            request = self._request_at(n)[0] if place == n else self._requests[place - 1]
             if isinstance(request.built, Refused):
                 continue
             same = 0 if request.cold else min(request.same, open_end)
@@ -360,7 +361,7 @@ class ThreadView:
         edits = {seq: action for request in self._requests[:n] for seq, action in edits_of(request).items()}
         first = len(built.prompt.tools) + bool(built.prompt.system)
         out = list(head_segments(built))
-        for index, (message, size) in enumerate(zip(built.prompt.messages, built.sizes, strict=True), first):
+        for index, (message, size) in enumerate(built.sized(), first):
             if index - first == built.user:
                 out += [(index, segment) for segment in user_segments(built, size, message)]
             else:
@@ -383,7 +384,7 @@ class ThreadView:
         difference = moved(self._turning_points(first, second), self.entries, by)
         again = self._tokens_paid_again(first, second)
         figures = {
-            "same": same_pieces(compared_pieces(earlier), compared_pieces(later)),
+            "same": same_pieces(earlier, later),
             "again": again,
             "usd": rewrite_usd(again, policy, self._request_at(second)[1].at),
             "units": (policy.prices[1] - policy.prices[0]) * again,
@@ -396,7 +397,8 @@ class ThreadView:
         numbers = {first, second}
         for n in range(first + 1, second):
             request, before = self._requests[n - 1], self._requests[n - 2]
-            if request.same < len(before.pieces) or request.policy.model != before.policy.model:
+            stood = piece_count(before.built) if isinstance(before.built, Built) else 0
+            if request.same < stood or request.policy.model != before.policy.model:
                 numbers |= {n - 1, n}
         row = [self._request_at(n)[0] for n in sorted(numbers)]
         return [(request.built, request.policy.model) for request in row if isinstance(request.built, Built)]
@@ -472,8 +474,8 @@ def _bands(built: Built) -> tuple[int, ...]:
     return (sizes["tools"], sizes["L1"], sizes["L2"], older, sizes["L3"], sizes["L5"], sizes["L4"] - older)
 
 
-def _note(record: JsonObject, entries: Sequence[Entry]) -> RebaseNote:
-    seq = next((entry.seq for entry in reversed(entries) if entry.kind == "rebase" and entry.body is record), 0)
+def _note(record: JsonObject, newest: Entry | None) -> RebaseNote:
+    seq = newest.seq if newest is not None and newest.body is record else 0
     return RebaseNote(
         record["reason"],
         record["freed"],
